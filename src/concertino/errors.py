@@ -1,0 +1,83 @@
+"""Every exception that concertino raises, and the error codes of the wire.
+
+    ConcertinoError
+    ├── RegistrationError   a tool that cannot be offered: its signature, name or schema (author's mistake)
+    ├── TargetError         a command-line target that holds no server
+    ├── ToolError           raised by a tool: its text goes to the caller, as it is, as an `isError` result
+    ├── RpcError            an error answer: raised by a backend to give one, by a caller when it got one
+    └── Disconnected        the connection ended before the answer came
+
+Bytes from outside never raise any of these out of the protocol; they become events or answers.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BUSY",
+    "INTERNAL_ERROR",
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "METHOD_NOT_FOUND",
+    "MISSING_CAPABILITY",
+    "PARSE_ERROR",
+    "UNSUPPORTED_VERSION",
+    "ConcertinoError",
+    "Disconnected",
+    "RegistrationError",
+    "RpcError",
+    "TargetError",
+    "ToolError",
+]
+
+# JSON-RPC 2.0 section 5.1.
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+# MCP 2026-07-28, basic/index "Error codes".
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+# Ours: outside -32768..-32000, as MCP 2026-07-28 asks of new codes. data holds the limit that was reached.
+BUSY = -31001
+
+
+class ConcertinoError(Exception):
+    """The root of the tree above; catch it to catch whatever concertino raises on purpose."""
+
+
+class RegistrationError(ConcertinoError):
+    """A tool cannot be offered as it was written. The text names the function, the parameter and what to write."""
+
+
+class TargetError(ConcertinoError):
+    """A command-line target does not lead to a server. The text names the target and what was found there."""
+
+
+class ToolError(ConcertinoError):
+    """Raise it in a tool to tell the caller what went wrong, in your words.
+
+    The text becomes the content of a result with `isError: true`, which the model sees. Any other exception becomes
+    such a result too, but as `TypeName: text`, shortened and redacted, with the traceback in the log.
+    """
+
+
+class RpcError(ConcertinoError):
+    """A JSON-RPC error answer.
+
+    code: an integer, see the table above and JSON-RPC 2.0 section 5.1. message: one short sentence. data: any JSON
+    value, or None for none. A backend raises it to answer so; `Caller.request` raises it when it was answered so.
+    """
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(code, message, data)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.code})"
+
+
+class Disconnected(ConcertinoError):
+    """The connection ended before an answer came. Raised here, never by the other side (MCP 2026-07-28 basic/index)."""

@@ -1,0 +1,158 @@
+"""MCP's vocabulary in its 2026-07-28 shape, as msgspec Structs.
+
+Attributes are in snake_case, the wire is in camelCase; `_meta` is `meta` here. Older revisions' shapes are made from these by
+`revisions.lower`. What belongs to every result alike (`resultType`, `serverInfo`, caching hints) is added there too.
+Spec: 2026-07-28 schema; server/tools, server/utilities/logging.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+__all__ = [
+    "LEVELS",
+    "Annotations",
+    "AudioContent",
+    "CallToolResult",
+    "ContentBlock",
+    "EmbeddedResource",
+    "Icon",
+    "ImageContent",
+    "Implementation",
+    "Level",
+    "ResourceContents",
+    "ResourceLink",
+    "TextContent",
+    "Tool",
+    "ToolAnnotations",
+]
+
+Meta = dict[str, Any]
+Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+LEVELS: dict[str, int] = {  # RFC 5424 severities, least severe first; server/utilities/logging
+    name: rank
+    for rank, name in enumerate(("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"))
+}
+
+
+class Icon(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A picture for a user interface. src: an https: or data: URI; sizes: `48x48` or `any`."""
+
+    src: str
+    mime_type: str | None = None
+    sizes: list[str] | None = None
+    theme: Literal["light", "dark"] | None = None
+
+
+class Implementation(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Who is at one end: name and version for programs, title for people."""
+
+    name: str
+    version: str
+    title: str | None = None
+    description: str | None = None
+    website_url: str | None = None
+    icons: list[Icon] | None = None
+
+
+class Annotations(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Hints about a piece of content. priority: 0 (optional) to 1 (required); last_modified: ISO 8601."""
+
+    audience: list[Literal["user", "assistant"]] | None = None
+    priority: float | None = None
+    last_modified: str | None = None
+
+
+class TextContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="text"):
+    """Text for the model."""
+
+    text: str
+    annotations: Annotations | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class ImageContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="image", rename="camel"):
+    """A picture; data holds its bytes, base64 on the wire."""
+
+    data: bytes
+    mime_type: str
+    annotations: Annotations | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class AudioContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="audio", rename="camel"):
+    """Sound; data holds its bytes, base64 on the wire. Since 2025-03-26."""
+
+    data: bytes
+    mime_type: str
+    annotations: Annotations | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class ResourceLink(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource_link", rename="camel"):
+    """A pointer to a resource that the client may read. Since 2025-06-18."""
+
+    uri: str
+    name: str
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    icons: list[Icon] | None = None
+    annotations: Annotations | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class ResourceContents(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The content of a resource: text, or blob (bytes here, base64 on the wire); exactly one of the two."""
+
+    uri: str
+    text: str | UnsetType = UNSET
+    blob: bytes | UnsetType = UNSET
+    mime_type: str | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class EmbeddedResource(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource"):
+    """A resource's content, inside a result."""
+
+    resource: ResourceContents
+    annotations: Annotations | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
+
+
+class ToolAnnotations(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """Hints about what a tool does; a client must not trust them. Since 2025-03-26."""
+
+    title: str | None = None
+    read_only_hint: bool | None = None
+    destructive_hint: bool | None = None
+    idempotent_hint: bool | None = None
+    open_world_hint: bool | None = None
+
+
+class Tool(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One tool as `tools/list` shows it. Both schemas are JSON Schema 2020-12; the input's root has type object."""
+
+    name: str
+    input_schema: dict[str, Any]
+    title: str | None = None
+    description: str | None = None
+    output_schema: dict[str, Any] | None = None
+    annotations: ToolAnnotations | None = None
+    icons: list[Icon] | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class CallToolResult(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a tool gives back. structured_content: any JSON value (None is a value; UNSET is none), or Raw JSON."""
+
+    content: list[ContentBlock]
+    structured_content: Any | UnsetType = UNSET
+    is_error: bool = False
+    meta: Meta | None = field(name="_meta", default=None)
