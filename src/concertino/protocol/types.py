@@ -1,7 +1,7 @@
 """MCP's vocabulary in its 2026-07-28 shape, as msgspec Structs.
 
 Attributes are in snake_case, the wire is in camelCase; `_meta` is `meta` here. Older revisions' shapes are made from these by
-`revisions.lower`. What belongs to every result alike (`resultType`, `serverInfo`, caching hints) is added there too.
+`revisions.Lowering`. What belongs to every result alike (`resultType`, `serverInfo`, caching hints) is added there too.
 Spec: 2026-07-28 schema; server/tools, server/utilities/logging.
 """
 
@@ -22,6 +22,7 @@ __all__ = [
     "ImageContent",
     "Implementation",
     "Level",
+    "ListToolsResult",
     "ResourceContents",
     "ResourceLink",
     "TextContent",
@@ -155,4 +156,12 @@ class CallToolResult(Struct, frozen=True, omit_defaults=True, rename="camel"):
     content: list[ContentBlock]
     structured_content: Any | UnsetType = UNSET
     is_error: bool = False
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class ListToolsResult(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The tools on offer, in an order that does not change by itself. next_cursor: where the next page begins."""
+
+    tools: list[Tool]
+    next_cursor: str | None = None
     meta: Meta | None = field(name="_meta", default=None)

@@ -1,0 +1,63 @@
+"""What passes between a session and a backend: one call, who makes it, and what can be called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder, encode
+
+from concertino.protocol.types import Implementation
+
+__all__ = ["Call", "ClientFacts", "Offer"]
+
+T = TypeVar("T")
+NOTHING: Mapping[str, Raw] = {}
+
+
+class Call(Struct, frozen=True, gc=False):
+    """One canonical request for a backend.
+
+    method: as in 2026-07-28, e.g. `tools/call`; what the session answers itself (initialize, ping, server/discover, logging/*,
+    subscriptions) never arrives here. params: the members of `params`, undecoded, without `_meta`. meta: the members of `_meta`
+    that the protocol does not define itself (trace context, a vendor's keys), to be passed on.
+    """
+
+    method: str
+    params: Mapping[str, Raw] = NOTHING
+    meta: Mapping[str, Raw] = NOTHING
+
+    def decoded(self, shape: type[T]) -> T:
+        """The params as `shape`, a Struct or dataclass. Raises msgspec.ValidationError. For calls that are not hot."""
+        return Decoder(shape).decode(encode(self.params))
+
+
+class ClientFacts(Struct, frozen=True):
+    """Who calls, as it said itself: never a ground for trust (2026-07-28 basic/index).
+
+    protocol_version: the revision that this call is served in. capabilities: what the client can be asked for.
+    """
+
+    name: str
+    version: str
+    protocol_version: str
+    capabilities: Mapping[str, Any]
+    title: str | None = None
+
+
+class Offer(Struct, frozen=True):
+    """What a backend offers. A feature that is not offered is answered with -32601.
+
+    experimental, extensions: settings by name, shown as they are (extensions since 2026-07-28).
+    """
+
+    info: Implementation
+    instructions: str | None = None
+    tools: bool = False
+    prompts: bool = False
+    resources: bool = False
+    completions: bool = False
+    logging: bool = False
+    experimental: Mapping[str, Any] = {}
+    extensions: Mapping[str, Any] = {}

@@ -1,0 +1,74 @@
+"""Bytes into frames: one JSON text per line, bounded, in time linear in what arrives.
+
+A frame is the bytes between two newlines, without them and without a carriage return before the second. Whether it is JSON is
+not asked here. Lines without a byte are no frames. Nothing beyond the limit is kept: a longer line is reported once, when it
+passes the limit, and the rest of it is discarded as it comes.
+Spec: 2026-07-28 basic/transports/stdio.
+"""
+
+from __future__ import annotations
+
+__all__ = ["Framer", "Overlong"]
+
+
+class Overlong:
+    """Stands in the place of a frame that passed the limit. size: bytes seen when it did; the rest is discarded."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+class Framer:
+    """Collects chunks and gives the complete frames in them.
+
+    max_frame_bytes: the longest frame given; one byte more and it is Overlong.
+    """
+
+    __slots__ = ("_discarding", "_held", "_limit")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        self._limit = max_frame_bytes
+        self._held = bytearray()  # an unfinished line
+        self._discarding = False
+
+    def feed(self, chunk: bytes) -> list[bytes | Overlong]:
+        """Take the next bytes. Returns what they complete, in order. The newline is searched in the new chunk only."""
+        lines = chunk.split(b"\n")
+        rest = lines.pop()
+        unusual = b"\r" in chunk or len(chunk) > self._limit
+        if lines and (self._held or self._discarding):
+            lines[0] = self._finish(lines[0])
+            unusual = True
+        frames: list[bytes | Overlong] = lines  # pyright: ignore[reportAssignmentType]  # nobody else holds the list
+        if unusual or b"" in lines:
+            frames = [frame for line in lines if (frame := self._checked(line))]
+        if rest and not self._discarding:
+            self._held += rest
+            # One byte of grace: the last may be the carriage return of a line that is just as long as allowed.
+            if len(self._held) > self._limit + 1:
+                frames.append(Overlong(len(self._held)))
+                self._held = bytearray()
+                self._discarding = True
+        return frames
+
+    def end(self) -> list[bytes | Overlong]:
+        """No more bytes will come. Returns the last line if it had no newline."""
+        frame = self._checked(self._finish(b""))
+        return [frame] if frame else []
+
+    def _finish(self, line: bytes) -> bytes:
+        """The held bytes and these, as one line; nothing of a line that is being discarded."""
+        if self._discarding:
+            self._discarding = False
+            return b""
+        self._held += line
+        whole = bytes(self._held)
+        self._held = bytearray()
+        return whole
+
+    def _checked(self, line: bytes) -> bytes | Overlong:
+        if line.endswith(b"\r"):
+            line = line[:-1]
+        return line if len(line) <= self._limit else Overlong(len(line))

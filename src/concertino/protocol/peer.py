@@ -1,0 +1,413 @@
+"""One end of a JSON-RPC conversation: which requests are under way, in both directions, and who may start.
+
+The peer matches answers to requests, refuses ids that are in use, admits calls within the limits and keeps the others in order,
+collects the answers of a batch, and sees to it that every request gets exactly one answer, or none once it is cancelled.
+What a method means is not known here (session.py). Output leaves through `send`; time comes in as a function.
+Spec: JSON-RPC 2.0; 2026-07-28 basic/patterns/cancellation; 2025-03-26 basic "Batching".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec.json import Decoder
+
+from concertino.errors import BUSY, INTERNAL_ERROR, INVALID_REQUEST, Disconnected, RpcError
+from concertino.protocol.jsonrpc import (
+    ABSENT,
+    Bad,
+    Id,
+    Message,
+    decode,
+    decode_batch,
+    encode,
+    error,
+    id_bytes,
+    notification,
+    request,
+)
+from concertino.protocol.limits import Limits
+
+__all__ = ["Incoming", "Outgoing", "Peer", "Send"]
+
+RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
+
+Send = Callable[[bytes, Id | None], int]  # (frame, the request it belongs to) -> bytes of output now held
+
+
+class Batch:
+    """The answers of one array of requests, sent together when the last is there."""
+
+    __slots__ = ("answers", "ids", "missing")
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+        self.ids: set[Id] = set()  # of its requests: none is in a table before all are sorted
+        self.missing = 0
+
+
+class Incoming(Struct, eq=False):
+    """A request from the other side, from its arrival to its answer.
+
+    open: it may still be answered; False once it was, or was cancelled. stop: called with the reason when the other side cancels.
+    place: the table it is in, while it waits or runs. era, call: what the session made of it.
+    progressed, late: the last progress told, and the one held for a slow reader.
+    """
+
+    id: Id
+    method: str
+    params: dict[str, Raw]
+    size: int
+    open: bool = True
+    place: dict[Id, Any] | None = None
+    batch: Batch | None = None
+    stop: Callable[[str], object] | None = None
+    era: Any = None  # a session.Era; the peer does not look at it
+    call: Any = None  # a backend.Call; nor at this
+    progressed: float = float("-inf")
+    late: bytes = b""
+
+
+class Outgoing(Struct, eq=False):
+    """A request of ours that waits for its answer. done: called once, with the result or with what went wrong."""
+
+    id: int
+    done: Callable[[Raw | Exception], object]
+    deadline: float | None = None
+
+
+class _ErrorBody(Struct):
+    code: int = INTERNAL_ERROR
+    message: str = ""
+    data: Any = None
+
+
+_error_body = Decoder(_ErrorBody).decode
+
+
+class Peer:
+    """Give it every frame that comes in; it calls `send` with every frame that is to go out.
+
+    clock: seconds, steady, any origin. first_id: of our own requests.
+    """
+
+    def __init__(self, send: Send, limits: Limits, clock: Callable[[], float], first_id: int = 1) -> None:
+        self.running: dict[Id, Incoming] = {}  # started, and their first step did not finish them
+        self.waiting: dict[Id, Incoming] = {}  # received, in order, not yet admitted
+        self.outgoing: dict[Id, Outgoing] = {}
+        self.held = 0  # bytes of output that the transport holds; the driver lowers it when they drain
+        self.ready = True  # False while the backend starts: calls wait
+        self.batches = False  # arrays are received (2025-03-26)
+        self.no_id: bytes | None = b"null"  # how an answer says that no id could be read; None leaves it out
+        self.suppressed = 0  # answers to garbage that the rate limit swallowed
+        self.silent = False  # a client never answers what is no message; it counts it
+        self.stray = 0  # responses that nobody waits for, and what a silent peer did not answer
+        self._send = send
+        self._limits = limits
+        self._clock = clock
+        self._next_id = first_id
+        self._deadlines: list[tuple[float, int]] = []
+        self._waiting_bytes = 0
+        self._running_bytes = 0
+        self._allowance = float(limits.garbage_answers_per_s)
+        self._allowance_at = clock()
+
+    # What comes in
+
+    def receive(self, frame: bytes) -> Incoming | Message | list[Incoming | Message] | None:
+        """Take one frame.
+
+        Returns a request to be opened, a notification, those of a batch, or None when there is nothing left to do: a response was
+        handed to its request, or a malformed frame was answered. Raises nothing.
+        Hand every Incoming to admit(), respond() or fail().
+        """
+        message = decode(frame)
+        if type(message) is Message:
+            id = message.id
+            if message.method is not UNSET and id is not UNSET and id not in self.running and id not in self.waiting:
+                return Incoming(id, message.method, message.params, len(frame))  # _sorted(), in place: 0.2 us
+            return self._sorted(message, len(frame), None)
+        if message.id is UNSET and (elements := decode_batch(frame)) is not None:
+            return self._receive_batch(elements)
+        self._refuse(message, None)  # pyright: ignore[reportArgumentType]  # no Message, so it is Bad
+        return None
+
+    def overlong(self, size: int) -> None:
+        """A frame passed the limit and is lost."""
+        limit = self._limits.max_message_bytes
+        text = f"Invalid Request: a message longer than {limit} bytes (limit)"
+        self._refuse(Bad(INVALID_REQUEST, text), None, {"limitBytes": limit, "receivedBytes": size})
+
+    def cancel(self, id: Id, reason: str) -> None:
+        """The other side no longer wants the answer to its request. Unknown and answered ids are ignored."""
+        incoming = self.running.get(id) or self.waiting.get(id)
+        if incoming is None:
+            return
+        self._take(incoming)
+        incoming.open = False
+        if incoming.batch is not None:
+            self._collect(incoming.batch, None)
+        if incoming.stop is not None:
+            incoming.stop(reason)
+
+    def _receive_batch(self, elements: list[Raw]) -> list[Incoming | Message] | None:
+        if not self.batches:
+            self._refuse(Bad(INVALID_REQUEST, "Invalid Request: batches are not part of this protocol revision"), None)
+            return None
+        if not 0 < len(elements) <= self._limits.max_batch:
+            text = f"Invalid Request: expected a batch of 1 to {self._limits.max_batch} messages, got {len(elements)}"
+            self._refuse(Bad(INVALID_REQUEST, text), None)
+            return None
+        batch = Batch()
+        batch.missing = 1  # ours, until all elements are sorted
+        events: list[Incoming | Message] = []
+        for element in elements:
+            message = decode(element)
+            if type(message) is Bad:
+                self._refuse(message, batch)
+            elif (event := self._sorted(message, len(bytes(element)), batch)) is not None:  # pyright: ignore[reportArgumentType]
+                events.append(event)
+        self._collect(batch, None)
+        return events
+
+    def _sorted(self, message: Message, size: int, batch: Batch | None) -> Incoming | Message | None:
+        """Which of the three a well-formed message is."""
+        method = message.method
+        id = message.id
+        if method is UNSET:
+            self._answered(message)
+            return None
+        if id is UNSET:
+            return message
+        incoming = Incoming(id, method, message.params, size, batch=batch)
+        in_use = id in self.running or id in self.waiting
+        if batch is not None:
+            batch.missing += 1
+            in_use = in_use or id in batch.ids
+            batch.ids.add(id)
+        if in_use:
+            incoming.params = {}
+            self._answer(
+                incoming,
+                error(id_bytes(id), INVALID_REQUEST, "Invalid Request: this id is in use by a request in flight"),
+            )
+            return None
+        return incoming
+
+    def _refuse(self, bad: Bad, batch: Batch | None, data: object = None) -> None:
+        """Answer what is no message, unless it asks for silence or there were too many."""
+        if bad.code == 0:
+            return
+        if self.silent:
+            self.stray += 1
+            return
+        if bad.id is not UNSET:
+            frame = error(id_bytes(bad.id), bad.code, bad.message, data)
+        elif batch is not None or self._allowed():
+            frame = error(self.no_id, bad.code, bad.message, data)
+        else:
+            self.suppressed += 1
+            return
+        if batch is not None:
+            batch.answers.append(frame)
+        else:
+            self.held = self._send(frame, None)
+
+    def _allowed(self) -> bool:
+        """A token bucket: as many answers at once as in a second."""
+        rate = self._limits.garbage_answers_per_s
+        now = self._clock()
+        self._allowance = min(float(rate), self._allowance + (now - self._allowance_at) * rate)
+        self._allowance_at = now
+        if self._allowance < 1:
+            return False
+        self._allowance -= 1
+        return True
+
+    # Admission
+
+    def admit(self, incoming: Incoming) -> bool:
+        """Whether a call may start now. If not, it waits its turn, or was answered with -31001 because the queue is full."""
+        limits = self._limits
+        if (  # _free(), in place
+            not self.waiting
+            and self.ready
+            and self.held < limits.high_water_bytes
+            and len(self.running) < limits.max_in_flight
+            and self._running_bytes < limits.max_in_flight_bytes
+        ):
+            return True
+        # One call may always wait, of whatever size: it may be as long as a message.
+        if len(self.waiting) >= limits.max_waiting or (
+            self.waiting and self._waiting_bytes + incoming.size > limits.max_waiting_bytes
+        ):
+            text = f"busy: {len(self.running)} calls in flight, {len(self.waiting)} waiting"
+            self.fail(
+                incoming, BUSY, text, {"maxWaiting": limits.max_waiting, "maxWaitingBytes": limits.max_waiting_bytes}
+            )
+            return False
+        self.waiting[incoming.id] = incoming
+        incoming.place = self.waiting
+        self._waiting_bytes += incoming.size
+        return False
+
+    def admitted(self) -> Incoming | None:
+        """The next waiting call that may start now, taken out of the queue."""
+        if not self.waiting or not self._free():
+            return None
+        incoming = next(iter(self.waiting.values()))
+        self._take(incoming)
+        return incoming
+
+    def started(self, incoming: Incoming) -> None:
+        """A call outlived its first step: from now on it counts as in flight and can be cancelled."""
+        self.running[incoming.id] = incoming
+        self._running_bytes += incoming.size
+        incoming.place = self.running
+
+    def _free(self) -> bool:
+        return (
+            self.ready
+            and self.held < self._limits.high_water_bytes
+            and len(self.running) < self._limits.max_in_flight
+            and self._running_bytes < self._limits.max_in_flight_bytes
+        )
+
+    # Answers to the other side
+
+    def respond(self, incoming: Incoming, result: bytes) -> None:
+        """Answer a request with a result (a JSON object). Nothing is sent if it was answered or cancelled."""
+        if incoming.open:
+            id = incoming.id
+            frame = RESULT % (b"%d" % id if type(id) is int else encode(id), result)
+            if incoming.place is None and incoming.batch is None and not incoming.late:
+                incoming.open = False
+                self.held = self._send(frame, id)
+            else:
+                self._answer(incoming, frame)
+
+    def fail(self, incoming: Incoming, code: int, message: str, data: object = None) -> None:
+        """Answer a request with an error. Nothing is sent if it was answered or cancelled."""
+        if incoming.open:
+            self._answer(incoming, error(id_bytes(incoming.id), code, message, data))
+
+    def _answer(self, incoming: Incoming, frame: bytes) -> None:
+        incoming.open = False
+        self._take(incoming)
+        if incoming.late:
+            self._send(incoming.late, incoming.id)
+        if incoming.batch is None:
+            self.held = self._send(frame, incoming.id)
+        else:
+            self._collect(incoming.batch, frame)
+
+    def _take(self, incoming: Incoming) -> None:
+        """Out of the table it is in, if it is in one."""
+        if incoming.place is None:
+            return
+        del incoming.place[incoming.id]
+        if incoming.place is self.waiting:
+            self._waiting_bytes -= incoming.size
+        else:
+            self._running_bytes -= incoming.size
+        incoming.place = None
+
+    def _collect(self, batch: Batch, answer: bytes | None) -> None:
+        """One request of a batch is done with, or without, an answer."""
+        if answer is not None:
+            batch.answers.append(answer)
+        batch.missing -= 1
+        if not batch.missing and batch.answers:
+            self.held = self._send(b"[%b]" % b",".join(batch.answers), None)
+
+    def drained(self, held: int) -> None:
+        """Output that was held has left; held: what still is. Progress that waited for a slow reader leaves now."""
+        self.held = held
+        for incoming in self.running.values():
+            if incoming.late:
+                self.emit(incoming.late, incoming.id)
+                incoming.late = b""
+
+    # Requests and notifications of ours
+
+    def emit(self, frame: bytes, about: Id | None) -> None:
+        """Send a frame that is no answer. about: the request that it belongs to."""
+        self.held = self._send(frame, about)
+
+    def request(
+        self, method: str, params: bytes, done: Callable[[Raw | Exception], object], deadline: float | None = None
+    ) -> Outgoing:
+        """Send a request. done: called once: with the result, RpcError, TimeoutError or Disconnected.
+
+        deadline: on the clock; see next_deadline() and expire().
+        """
+        outgoing = Outgoing(self._next_id, done, deadline)
+        self._next_id += 1
+        self.outgoing[outgoing.id] = outgoing
+        if deadline is not None:
+            heappush(self._deadlines, (deadline, outgoing.id))
+        self.held = self._send(request(outgoing.id, method, params), outgoing.id)
+        return outgoing
+
+    def notify(self, method: str, params: bytes, about: Id | None = None) -> None:
+        """Send a notification. about: the request that it belongs to."""
+        self.emit(notification(method, params), about)
+
+    def abandon(self, outgoing: Outgoing, reason: str) -> None:
+        """Stop waiting for an answer and say so to the other side. done is not called; a late answer is stray."""
+        if self.outgoing.pop(outgoing.id, None) is not None:
+            self.notify("notifications/cancelled", encode({"requestId": outgoing.id, "reason": reason}), outgoing.id)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When expire() is to be called next."""
+        # Answered requests leave their entry behind; once those are most of the heap it is made anew.
+        if len(self._deadlines) > 2 * len(self.outgoing) + 64:
+            self._deadlines = [(o.deadline, o.id) for o in self.outgoing.values() if o.deadline is not None]
+            heapify(self._deadlines)
+        while self._deadlines and self._deadlines[0][1] not in self.outgoing:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def expire(self, now: float) -> None:
+        """Give up the requests whose deadline is not after now: cancel is sent, done gets TimeoutError."""
+        while (at := self.next_deadline) is not None and at <= now:
+            outgoing = self.outgoing[heappop(self._deadlines)[1]]
+            self.abandon(outgoing, "timed out")
+            outgoing.done(TimeoutError("no answer within the time limit"))
+
+    def _answered(self, message: Message) -> None:
+        """A response: to a request of ours, or to nobody."""
+        id = message.id
+        outgoing = None if id is UNSET else self.outgoing.pop(id, None)
+        if outgoing is None:
+            self.stray += 1
+        elif message.error is ABSENT:
+            outgoing.done(message.result)
+        else:
+            try:
+                body = _error_body(message.error)
+                outgoing.done(RpcError(body.code, body.message, body.data))
+            except (DecodeError, RecursionError) as why:
+                outgoing.done(RpcError(INTERNAL_ERROR, f"a malformed error object came: {why}"))
+
+    # The end
+
+    def close(self) -> list[Incoming]:
+        """The connection is gone. Every request of ours fails with Disconnected. Returns the calls that will not be answered."""
+        left = [*self.running.values(), *self.waiting.values()]
+        for incoming in left:
+            incoming.open = False
+            incoming.place = None
+        self.running.clear()
+        self.waiting.clear()
+        self._waiting_bytes = self._running_bytes = 0
+        unanswered = list(self.outgoing.values())
+        self.outgoing.clear()
+        self._deadlines.clear()
+        for outgoing in unanswered:
+            outgoing.done(Disconnected("the connection ended before the answer came"))
+        return left

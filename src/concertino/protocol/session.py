@@ -1,0 +1,417 @@
+"""One MCP conversation, seen from the server: its lifecycle, the era of each request, and what the session answers itself.
+
+A request with the 2026-07-28 `_meta` is served by the rules of that revision, on its own, whatever came before it. Any other
+belongs to the conversation that `initialize` opened. A malformed opener changes nothing. Calls for the backend leave through
+`start`, as canonical Calls; results come back through respond() and are lowered to the caller's revision.
+Spec: 2025-11-25 basic/lifecycle; 2026-07-28 basic/versioning, basic/index, server/discover, basic/patterns/cancellation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from msgspec import DecodeError, Raw, Struct, ValidationError
+from msgspec.json import Decoder, encode
+
+from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_VERSION
+from concertino.protocol.call import Call, ClientFacts, Offer
+from concertino.protocol.jsonrpc import Id, Message, id_bytes, notification, one_line
+from concertino.protocol.limits import Limits
+from concertino.protocol.peer import RESULT, Incoming, Peer, Send
+from concertino.protocol.revisions import (
+    MODERN,
+    REQUESTS,
+    REVISIONS,
+    Lowering,
+    Revision,
+    by_name,
+    capabilities,
+    implementation,
+    negotiate,
+)
+from concertino.protocol.types import LEVELS, CallToolResult, Level, TextContent
+
+__all__ = ["LIFECYCLE", "Era", "Session", "State"]
+
+
+class State(Enum):
+    """How far the handshake of the older revisions is. Requests of 2026-07-28 neither need it nor change it."""
+
+    FRESH = "no initialize yet"
+    OPENED = "initialize answered"
+    READY = "in operation"
+
+
+# What came -> the next state; None: refused. 2025-11-25 basic/lifecycle. `initialized` is a courtesy that some clients forget: a
+# request of theirs after initialize says the same.
+LIFECYCLE: Mapping[State, Mapping[str, State | None]] = {
+    State.FRESH: {"initialize": State.OPENED, "initialized": State.FRESH, "request": None},
+    State.OPENED: {"initialize": None, "initialized": State.READY, "request": State.READY},
+    State.READY: {"initialize": None, "initialized": State.READY, "request": State.READY},
+}
+
+
+class Era(Struct, frozen=True):
+    """By which rules a request is served, and for whom.
+
+    token: where its progress goes. level: rank of the least severe log message wanted, None for no messages at all.
+    meta: the members of `_meta` that are not the protocol's.
+    """
+
+    lowering: Lowering
+    served: frozenset[str]
+    client: ClientFacts
+    token: Id | None = None
+    level: int | None = None
+    meta: Mapping[str, Raw] = {}
+
+
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+CLIENT = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+SHOWN = 128  # characters of what came that are given back in an error
+ENVELOPE_BYTES = 1024  # more than an answer has around its result, but for an id of that length
+_object = Decoder(dict[str, Raw]).decode
+
+
+class _Client(Struct, frozen=True):
+    name: str = ""
+    version: str = ""
+    title: str | None = None
+
+
+class _Initialize(Struct, rename="camel"):
+    protocol_version: str
+    capabilities: dict[str, Any] = {}
+    client_info: _Client = _Client()
+
+
+class _Cancelled(Struct, rename="camel"):
+    request_id: Id
+    reason: str = ""
+
+
+class _Refused(Exception):
+    """A request cannot be opened: what to answer."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class Session:
+    """Give it every frame; it answers through `send`, and hands calls for the backend to `start`.
+
+    offer: asked again whenever the backend says that it changed. clock: seconds, steady. Answer every started call exactly once,
+    with respond() or peer.fail(); tell peer.started() of those that outlive their first step; call admit() when something was
+    answered or output drained.
+    """
+
+    def __init__(
+        self,
+        offer: Callable[[], Offer],
+        send: Send,
+        start: Callable[[Incoming], None],
+        limits: Limits,
+        clock: Callable[[], float],
+    ) -> None:
+        self.state = State.FRESH
+        self.peer = Peer(send, limits, clock)
+        self._offer_of = offer
+        self._start = start
+        self._limits = limits
+        self._legacy: Era | None = None  # set by initialize
+        self._modern: tuple[Raw, Era] | None = None  # the `_meta` last seen, and what it says: clients repeat it
+        self._lowering: Lowering | None = None  # for 2026-07-28
+        self.dropped = 0  # log messages not sent because the client does not read
+        self.offer_changed()
+
+    # What comes in
+
+    def receive(self, frame: bytes) -> None:
+        """Take one frame. Raises nothing that the bytes could cause."""
+        event = self.peer.receive(frame)
+        if type(event) is Incoming:
+            self._open(event)
+        elif event is None:
+            return
+        elif type(event) is Message:
+            self._notified(event)
+        else:
+            for each in event:  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]  # a batch: the list is left
+                if type(each) is Incoming:  # pyright: ignore[reportUnknownArgumentType]
+                    self._open(each)
+                else:
+                    self._notified(each)  # pyright: ignore[reportUnknownArgumentType]
+
+    def admit(self) -> None:
+        """Start waiting calls, as many as the limits allow."""
+        while (incoming := self.peer.admitted()) is not None:
+            self._start(incoming)
+
+    def _open(self, incoming: Incoming) -> None:
+        """Find a request's era, answer what is the session's to answer, hand the rest on."""
+        params = incoming.params
+        raw = params.pop("_meta", None)
+        if raw is None:
+            era = self._legacy
+        elif self._modern is not None and raw == self._modern[0]:
+            era = self._modern[1]
+        else:
+            try:
+                era = self._era(raw)
+            except _Refused as refused:
+                return self.peer.fail(incoming, refused.code, refused.message, refused.data)
+        method = incoming.method
+        if era is not None and method in era.served:
+            incoming.era = era
+            incoming.call = Call(method, params, era.meta)
+            if self.state is not State.READY and not era.lowering.revision.modern:
+                self.state = LIFECYCLE[self.state]["request"] or self.state
+            if self.peer.admit(incoming):
+                self._start(incoming)
+            return None
+        return self._own(incoming, era)
+
+    def _own(self, incoming: Incoming, era: Era | None) -> None:
+        """The requests that never reach a backend, and those that cannot be served."""
+        method = incoming.method
+        rule = REQUESTS.get(method)
+        modern = era is not None and era.lowering.revision.modern
+        if rule is None or (era is not None and not (rule.modern if modern else rule.legacy)):
+            return self.peer.fail(incoming, METHOD_NOT_FOUND, f"method not found: {method[:SHOWN]}")
+        try:
+            if method == "initialize":
+                return self._initialize(incoming)
+            if method == "ping":
+                return self.peer.respond(incoming, b"{}")
+            if era is None:
+                missing = [VERSION, CAPABILITIES]
+                text = f"neither initialize was seen nor has params._meta the members {' and '.join(missing)}"
+                raise _Refused(
+                    INVALID_PARAMS, text, {"supported": [each.name for each in REVISIONS], "missing": missing}
+                )
+            if method == "server/discover":
+                return self._discover(incoming, era)
+            if method == "logging/setLevel" and self._offer.logging:
+                return self._set_level(incoming, era)
+        except _Refused as refused:
+            return self.peer.fail(incoming, refused.code, refused.message, refused.data)
+        return self.peer.fail(incoming, METHOD_NOT_FOUND, f"method not found: {method[:SHOWN]}")
+
+    def _era(self, raw: Raw) -> Era | None:
+        """What a request's `_meta` says."""
+        try:
+            meta = _object(raw)
+        except ValidationError as why:
+            raise _Refused(INVALID_PARAMS, f"Invalid params: _meta: {_expected(why)}") from None
+        token = _member(meta, "progressToken", Id)
+        if VERSION not in meta:
+            if self._legacy is None:
+                return None
+            legacy = self._legacy
+            return Era(legacy.lowering, legacy.served, legacy.client, token, legacy.level, meta)
+        requested = _member(meta, VERSION, str)
+        revision = by_name.get(requested or "")
+        if revision is None or not revision.modern:
+            data = {"supported": [MODERN.name], "requested": requested and requested[:SHOWN]}
+            raise _Refused(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+        if CAPABILITIES not in meta:
+            data = {"supported": [MODERN.name], "missing": [CAPABILITIES]}
+            raise _Refused(INVALID_PARAMS, f"Invalid params: _meta lacks {CAPABILITIES}", data)
+        offered: dict[str, Any] = _member(meta, CAPABILITIES, dict[str, Any])
+        client = _member(meta, CLIENT, _Client) or _Client()
+        level = _member(meta, LOG_LEVEL, Level)
+        self.peer.no_id = None
+        facts = ClientFacts(client.name, client.version, revision.name, offered, client.title)
+        rank = None if level is None else LEVELS[level]
+        if self._lowering is None:
+            self._lowering = Lowering(revision, self._offer.info)
+        era = Era(self._lowering, self._served[True], facts, token, rank, meta)
+        if token is None:
+            self._modern = (raw.copy(), era)  # a copy: the original would keep its whole frame alive
+        return era
+
+    def _notified(self, message: Message) -> None:
+        """A notification. Nothing is ever answered; what is unknown or malformed is ignored."""
+        if message.method == "notifications/cancelled":
+            try:
+                cancelled = Decoder(_Cancelled).decode(encode(message.params))
+            except DecodeError:
+                return
+            self.peer.cancel(cancelled.request_id, cancelled.reason)
+        elif message.method == "notifications/initialized":
+            self.state = LIFECYCLE[self.state]["initialized"] or self.state
+
+    # What the session answers itself
+
+    def _initialize(self, incoming: Incoming) -> None:
+        following = LIFECYCLE[self.state]["initialize"]
+        if following is None or incoming.batch is not None:
+            why = "in a batch" if following is not None else "a second time on this connection"
+            raise _Refused(INVALID_REQUEST, f"Invalid Request: initialize {why}")
+        try:
+            asked = Decoder(_Initialize).decode(encode(incoming.params))
+        except ValidationError as why:
+            raise _Refused(INVALID_PARAMS, f"Invalid params: {_expected(why)}") from None
+        revision = negotiate(asked.protocol_version)
+        client = asked.client_info
+        facts = ClientFacts(client.name, client.version, revision.name, asked.capabilities, client.title)
+        lowering = Lowering(revision, self._offer.info)
+        self._legacy = Era(lowering, self._served[False], facts, level=LEVELS["info"])
+        self.state = following
+        self.peer.batches = revision.batches
+        if revision.idless_errors:
+            self.peer.no_id = None
+        result: dict[str, Any] = {
+            "protocolVersion": revision.name,
+            "capabilities": self._capabilities(revision),
+            "serverInfo": implementation(self._offer.info, revision),
+        }
+        if self._offer.instructions is not None:
+            result["instructions"] = self._offer.instructions
+        self.peer.respond(incoming, encode(result))
+
+    def _discover(self, incoming: Incoming, era: Era) -> None:
+        revision = era.lowering.revision
+        result: dict[str, Any] = {"supportedVersions": [revision.name], "capabilities": self._capabilities(revision)}
+        if self._offer.instructions is not None:
+            result["instructions"] = self._offer.instructions
+        self.peer.respond(incoming, era.lowering.result(Raw(encode(result)), incoming.method))
+
+    def _set_level(self, incoming: Incoming, era: Era) -> None:
+        level = _member(incoming.params, "level", Level)
+        if level is None:
+            raise _Refused(INVALID_PARAMS, f"Invalid params: level: expected one of {', '.join(LEVELS)}")
+        self._legacy = Era(era.lowering, era.served, era.client, level=LEVELS[level])
+        self.peer.respond(incoming, b"{}")
+
+    def _capabilities(self, revision: Revision) -> dict[str, Any]:
+        offer = self._offer
+        # Changes are announced unasked before 2026-07-28; since then only to subscriptions/listen.
+        listed: dict[str, Any] = {} if revision.modern else {"listChanged": True}
+        features: dict[str, Any] = {
+            name: value
+            for name, value in (
+                ("logging", {}),
+                ("completions", {}),
+                ("prompts", listed),
+                ("resources", listed),
+                ("tools", listed),
+            )
+            if getattr(offer, name)
+        }
+        for name, settings in (("experimental", offer.experimental), ("extensions", offer.extensions)):
+            if settings:
+                features[name] = settings
+        return capabilities(features, revision)
+
+    # What the backend says
+
+    def respond(self, incoming: Incoming, result: Struct | Raw) -> None:
+        """Answer a call with a canonical result. One that cannot be encoded, or is too large, becomes an answer that says so."""
+        if not incoming.open:
+            return None
+        try:
+            body = incoming.era.lowering.result(result, incoming.method)
+            if b"\n" in body:
+                body = one_line(body)
+        except (TypeError, ValueError, DecodeError, RecursionError, OverflowError) as why:
+            return self._unfit(incoming, f"the result cannot be written as JSON: {why}")
+        limit = self._limits.max_message_bytes
+        if len(body) + ENVELOPE_BYTES > limit:
+            size = len(RESULT % (id_bytes(incoming.id), body))
+            if size > limit:
+                return self._unfit(incoming, f"the result makes a message of {size} bytes; the limit is {limit} bytes")
+        return self.peer.respond(incoming, body)
+
+    def _unfit(self, incoming: Incoming, text: str) -> None:
+        if incoming.method != "tools/call":
+            return self.peer.fail(incoming, INTERNAL_ERROR, f"Internal error: {text}")
+        result = CallToolResult([TextContent(text)], is_error=True)
+        return self.peer.respond(incoming, incoming.era.lowering.result(result, incoming.method))
+
+    def progress(self, incoming: Incoming, done: float, total: float | None, message: str | None) -> None:
+        """Tell the caller how far its call is, if it asked, is not answered, and done is more than before. Both are finite.
+
+        While output is held above the high-water mark only the newest is kept; it leaves when output drains, or before the answer.
+        """
+        era: Era = incoming.era
+        if era.token is None or not incoming.open or done <= incoming.progressed:
+            return
+        incoming.progressed = done
+        params: dict[str, Any] = {"progressToken": era.token, "progress": done}
+        if total is not None:
+            params["total"] = total
+        if message is not None and era.lowering.revision.progress_text:
+            params["message"] = message
+        frame = notification("notifications/progress", encode(params))
+        if self.peer.held >= self._limits.high_water_bytes:
+            incoming.late = frame
+        else:
+            incoming.late = b""
+            self.peer.emit(frame, incoming.id)
+
+    def log(self, incoming: Incoming, level: Level, data: object, logger: str | None) -> None:
+        """Send the caller a log message, if logging is offered, it asked for this level, and its call is not answered."""
+        era: Era = incoming.era
+        if not self._offer.logging:  # server/utilities/logging: who sends messages declares it
+            return
+        # A handshake's level may have been set since this call came in.
+        wanted = era.level if era.lowering.revision.modern or self._legacy is None else self._legacy.level
+        if wanted is None or not incoming.open or LEVELS[level] < wanted:
+            return
+        if self.peer.held >= self._limits.high_water_bytes:
+            self.dropped += 1
+            return
+        params: dict[str, Any] = {"level": level, "data": data}
+        if logger is not None:
+            params["logger"] = logger
+        body = encode(params)
+        if len(body) + ENVELOPE_BYTES > self._limits.max_message_bytes:
+            self.dropped += 1
+            return
+        self.peer.notify("notifications/message", body, incoming.id)
+
+    def changed(self, what: str) -> None:
+        """A list is no longer what it was. Said to clients in operation; 2026-07-28 clients ask by subscribing."""
+        self.offer_changed()
+        if self.state is State.READY and getattr(self._offer, what, False):
+            self.peer.notify(f"notifications/{what}/list_changed", b"{}")
+
+    def offer_changed(self) -> None:
+        """Ask the backend again what it offers."""
+        self._offer = self._offer_of()
+        methods = [(name, rule) for name, rule in REQUESTS.items() if rule.feature and rule.feature != "logging"]
+        offered = [(name, rule) for name, rule in methods if getattr(self._offer, rule.feature)]
+        self._served = {
+            False: frozenset(name for name, rule in offered if rule.legacy),
+            True: frozenset(name for name, rule in offered if rule.modern),
+        }
+        self._modern = self._lowering = None
+        if self._legacy is not None:
+            self._legacy = Era(
+                self._legacy.lowering, self._served[False], self._legacy.client, level=self._legacy.level
+            )
+
+
+def _member(members: dict[str, Raw], name: str, kind: Any) -> Any:
+    """Take one member out, decoded as `kind`; None if it is not there."""
+    raw = members.pop(name, None)
+    if raw is None:
+        return None
+    try:
+        return Decoder(kind).decode(raw)
+    except DecodeError as why:
+        raise _Refused(INVALID_PARAMS, f"Invalid params: {name}: {_expected(why)}") from None
+
+
+def _expected(why: DecodeError) -> str:
+    """msgspec's sentence in our form: `_meta.x: expected str, got int`."""
+    text, _, path = str(why).replace("`", "").partition(" - at $.")
+    text = text[0].lower() + text[1 : 3 * SHOWN]
+    return f"{path}: {text}" if path else text

@@ -1,0 +1,47 @@
+"""call.py: the value that passes the seam. Params are the spec's own example of tools/call, written out."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from concertino.protocol.call import Call, ClientFacts, Offer
+from concertino.protocol.types import Implementation
+
+
+class WeatherCall(msgspec.Struct):
+    name: str
+    arguments: dict[str, str] = {}
+
+
+def test_params_are_decoded_as_the_shape_asked_for():
+    call = Call("tools/call", {"name": Raw(b'"get_weather"'), "arguments": Raw(b'{"location": "New York"}')})
+    assert call.decoded(WeatherCall) == WeatherCall("get_weather", {"location": "New York"})
+
+
+def test_params_that_do_not_fit_the_shape_say_where():
+    with pytest.raises(msgspec.ValidationError, match=r"Expected `str`, got `int` - at `\$.name`"):
+        Call("tools/call", {"name": Raw(b"5")}).decoded(WeatherCall)
+
+
+def test_a_call_has_no_params_and_no_meta_unless_given():
+    call = Call("tools/list")
+    assert dict(call.params) == {}
+    assert dict(call.meta) == {}
+    with pytest.raises(msgspec.ValidationError, match="missing required field `name`"):
+        call.decoded(WeatherCall)
+
+
+def test_what_crosses_the_seam_does_not_change():
+    for value in (Call("x"), ClientFacts("n", "1", "2025-11-25", {}), Offer(Implementation("n", "1"))):
+        with pytest.raises(AttributeError):
+            value.method = "other"  # type: ignore[attr-defined]
+
+
+def test_an_offer_offers_nothing_by_itself():
+    offer = Offer(Implementation("n", "1"))
+    features = (offer.tools, offer.prompts, offer.resources, offer.completions, offer.logging)
+    assert features == (False, False, False, False, False)
+    assert offer.instructions is None
+    assert dict(offer.experimental) == dict(offer.extensions) == {}

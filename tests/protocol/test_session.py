@@ -1,0 +1,1127 @@
+"""session.py: lifecycle, eras, what the session answers itself, and what leaves through `start`.
+
+Rules: REQUIREMENTS A.3-A.6, A.9, A.10, A.18, part B, and RELIABILITY sections 3, 4 and 6. Every line a session sends here is
+validated against the official schema of the revision it was written for (wire.py); the specification's own example messages are fed
+in at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import jsonschema
+import pytest
+import wire
+from catalogue import INFO, LIST, RESULTS, TOOLS
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec import UNSET, Raw
+
+from concertino.protocol.call import Offer
+from concertino.protocol.limits import Limits
+from concertino.protocol.peer import Incoming
+from concertino.protocol.session import LIFECYCLE, Session, State
+from concertino.protocol.types import CallToolResult, Implementation, ListToolsResult, TextContent, Tool
+
+PARSE, INVALID, NO_METHOD, BAD_PARAMS, INTERNAL, VERSION_ERROR = -32700, -32600, -32601, -32602, -32603, -32022
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+CLIENT = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+A, B, C, D, E = wire.REVISIONS
+META: dict[str, Any] = {VERSION: E, CAPABILITIES: {}, CLIENT: {"name": "c", "version": "1"}}
+EVERYTHING = Offer(INFO, "Use it.", True, True, True, True, True, {"x": {}}, {"example.com/x": {"a": 1}})
+TEXT = CallToolResult([TextContent("a")])
+
+
+class Rig:
+    """A session, a client's view of its wire, and the calls that reached the backend."""
+
+    def __init__(self, offer: Offer = EVERYTHING, **limits: Any) -> None:
+        self.offer = offer
+        self.lines: list[Any] = []
+        self.started: list[Incoming] = []
+        self.held = 0
+        self.onlooker = wire.Conversation() if wire.has_spec() else None
+        self.session = Session(lambda: self.offer, self._send, self.started.append, Limits(**limits), lambda: 0.0)
+
+    def _send(self, frame: bytes, about: object) -> int:
+        self.lines.append(wire.one_json(frame) if self.onlooker is None else self.onlooker.received(frame))
+        return self.held
+
+    def feed(self, message: Any) -> list[Any]:
+        """Send the session one message; returns the lines that came back at once."""
+        frame = message if isinstance(message, bytes) else json.dumps(message).encode()
+        if self.onlooker is not None:
+            self.onlooker.sent(frame)
+        self.session.receive(frame)
+        return self.gone()
+
+    def gone(self) -> list[Any]:
+        lines, self.lines = self.lines, []
+        return lines
+
+    def ask(self, id: int | str, method: str, params: Any = None) -> Any:
+        """A request that is answered at once."""
+        [answer] = self.feed(request(id, method, params))
+        assert answer["id"] == id
+        assert type(answer["id"]) is type(id)
+        return answer
+
+    def call(self, id: int | str, method: str, params: Any = None) -> Incoming:
+        """A request that reaches the backend and is being worked on."""
+        assert self.feed(request(id, method, params)) == []
+        incoming = self.started.pop()
+        self.session.peer.started(incoming)
+        return incoming
+
+    def answer(self, incoming: Incoming, result: Any) -> Any:
+        self.session.respond(incoming, result)
+        [answer] = self.gone()
+        return answer
+
+    def opened(self, version: str = D) -> Rig:
+        """After a handshake."""
+        assert self.ask("hello", "initialize", opening(version))["result"]["protocolVersion"] == version
+        self.feed({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return self
+
+
+def request(id: int | str, method: str, params: Any = None) -> dict[str, Any]:
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": id, "method": method}
+    return message if params is None else {**message, "params": params}
+
+
+def opening(version: str) -> dict[str, Any]:
+    return {"protocolVersion": version, "capabilities": {"roots": {}}, "clientInfo": {"name": "c", "version": "1"}}
+
+
+def modern(params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
+    return {**(params or {}), "_meta": {**META, **meta}}
+
+
+def code(answer: Any) -> int:
+    return answer["error"]["code"]
+
+
+# The handshake, A.3
+
+
+def test_initialize_is_answered_with_version_capabilities_and_who_we_are():
+    answer = Rig().ask(1, "initialize", opening(D))
+    result = answer["result"]
+    assert result["protocolVersion"] == D
+    assert result["capabilities"] == {
+        "logging": {},
+        "completions": {},
+        "prompts": {"listChanged": True},
+        "resources": {"listChanged": True},
+        "tools": {"listChanged": True},
+        "experimental": {"x": {}},
+    }
+    assert result["serverInfo"]["name"] == "catalogue"
+    assert result["instructions"] == "Use it."
+
+
+def test_what_is_not_offered_is_not_declared():
+    result = Rig(Offer(Implementation("n", "1"))).ask(1, "initialize", opening(A))["result"]
+    assert result == {"protocolVersion": A, "capabilities": {}, "serverInfo": {"name": "n", "version": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"), [(A, A), (B, B), (C, C), (D, D), (E, D), ("2030-01-01", D), ("1", D), ("", D)]
+)
+def test_initialize_is_answered_with_the_version_asked_for_or_our_newest_with_a_handshake(asked: str, answered: str):
+    assert Rig().ask(1, "initialize", opening(asked))["result"]["protocolVersion"] == answered
+
+
+def test_a_second_initialize_is_refused_and_changes_nothing():
+    rig = Rig()
+    rig.ask(1, "initialize", opening(C))
+    assert code(rig.ask(2, "initialize", opening(A))) == INVALID
+    rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    assert code(rig.ask(3, "initialize", opening(A))) == INVALID
+    assert rig.call(4, "tools/list").era.client.protocol_version == C
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        (None, "Object missing required field `protocolVersion`"),
+        ({}, "Object missing required field `protocolVersion`"),
+        ({"protocolVersion": 5}, "protocolVersion: expected str, got int"),
+        ({"protocolVersion": A, "capabilities": []}, "capabilities: expected object, got array"),
+        ({"protocolVersion": A, "clientInfo": {"name": 5}}, "clientInfo.name: expected str, got int"),
+        ({"protocolVersion": A, "clientInfo": None}, "clientInfo: expected object, got null"),
+    ],
+)
+def test_a_malformed_initialize_is_refused_and_a_good_one_may_follow(params: Any, text: str):
+    rig = Rig()
+    answer = rig.ask(1, "initialize", params)
+    assert code(answer) == BAD_PARAMS
+    assert answer["error"]["message"].lower() == f"invalid params: {text}".replace("`", "").lower()
+    assert "result" in rig.ask(1, "initialize", opening(D))
+
+
+def test_a_client_that_does_not_say_who_it_is_is_served():
+    rig = Rig()
+    rig.ask(1, "initialize", {"protocolVersion": D})
+    client = rig.call(2, "tools/list").era.client
+    assert (client.name, client.version, client.capabilities, client.protocol_version) == ("", "", {}, D)
+
+
+def test_the_backend_learns_who_calls():
+    rig = Rig().opened(C)
+    client = rig.call(2, "tools/list").era.client
+    assert (client.name, client.version, client.title, client.protocol_version) == ("c", "1", None, C)
+    assert client.capabilities == {"roots": {}}
+
+
+def test_initialize_is_not_served_in_a_batch():
+    rig = Rig()
+    rig.session.peer.batches = True
+    [message] = [request(1, "initialize", opening(B))]
+    rig.onlooker = None
+    [[answer]] = rig.feed([message])
+    assert code(answer) == INVALID
+    assert rig.session.state is State.FRESH
+
+
+def test_a_handshake_without_initialized_is_completed_by_the_first_request():
+    rig = Rig()
+    rig.ask(1, "initialize", opening(D))
+    assert rig.session.state is State.OPENED
+    rig.call(2, "tools/list")
+    assert rig.session.state is State.READY
+
+
+def test_initialized_out_of_turn_changes_nothing():
+    rig = Rig()
+    assert rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"}) == []
+    assert rig.session.state is State.FRESH
+    rig.opened()
+    assert rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"}) == []
+    assert rig.session.state is State.READY
+
+
+def test_a_pipelined_handshake_is_served_in_order():
+    rig = Rig()
+    initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    pipelined = [request(1, "initialize", opening(D)), initialized, request(2, "tools/list"), request(3, "ping")]
+    assert [line["id"] for message in pipelined for line in rig.feed(message)] == [1, 3]
+    assert [incoming.id for incoming in rig.started] == [2]
+
+
+def test_the_lifecycle_has_a_rule_for_every_state_and_event():
+    assert set(LIFECYCLE) == set(State)
+    assert all(set(events) == {"initialize", "initialized", "request"} for events in LIFECYCLE.values())
+
+
+@pytest.mark.parametrize("method", ["tools/list", "tools/call", "logging/setLevel", "server/discover", "prompts/get"])
+@pytest.mark.parametrize("params", [None, {}, {"_meta": {}}, {"_meta": {"progressToken": 1}}])
+def test_a_request_before_initialize_says_what_is_missing_and_initialize_works_after_it(method: str, params: Any):
+    rig = Rig()
+    answer = rig.ask(1, method, params)
+    assert code(answer) == BAD_PARAMS
+    assert answer["error"]["data"] == {"supported": list(wire.REVISIONS), "missing": [VERSION, CAPABILITIES]}
+    assert rig.started == []
+    assert "result" in rig.ask(2, "initialize", opening(D))
+
+
+def test_ping_is_answered_before_and_after_initialize():
+    rig = Rig()
+    assert rig.ask("p", "ping")["result"] == {}
+    assert rig.ask("p", "ping", {"_meta": {"progressToken": 1}})["result"] == {}
+    assert rig.opened(A).ask("p", "ping", {})["result"] == {}
+
+
+@pytest.mark.parametrize(
+    "method", ["nope", "tools/List", "resources/subscribe", "tasks/list", "sampling/createMessage"]
+)
+def test_an_unknown_method_is_not_found(method: str):
+    rig = Rig()
+    assert code(rig.ask(1, method)) == NO_METHOD
+    assert code(rig.opened().ask(2, method)) == NO_METHOD
+    assert code(rig.ask(3, method, modern())) == NO_METHOD
+
+
+@pytest.mark.parametrize(
+    "method", ["tools/list", "tools/call", "prompts/list", "resources/read", "completion/complete"]
+)
+def test_a_feature_that_is_not_offered_is_not_found(method: str):
+    rig = Rig(Offer(Implementation("n", "1"))).opened()
+    assert code(rig.ask(1, method, {})) == NO_METHOD
+    assert code(rig.ask(2, method, modern())) == NO_METHOD
+    assert code(rig.ask(3, "logging/setLevel", {"level": "info"})) == NO_METHOD
+
+
+# The modern era, A.4-A.6
+
+
+def test_a_request_with_modern_meta_is_served_without_a_handshake():
+    rig = Rig()
+    incoming = rig.call("a", "tools/call", modern({"name": "x", "arguments": {"a": 1}}, **{"example.com/trace": "t"}))
+    assert incoming.call.method == "tools/call"
+    assert {name: bytes(raw) for name, raw in incoming.call.params.items()} == {
+        "name": b'"x"',
+        "arguments": b'{"a": 1}',
+    }
+    assert {name: bytes(raw) for name, raw in incoming.call.meta.items()} == {"example.com/trace": b'"t"'}
+    client = incoming.era.client
+    assert (client.name, client.version, client.protocol_version, client.capabilities) == ("c", "1", E, {})
+    answer = rig.answer(incoming, TEXT)
+    assert answer["result"]["resultType"] == "complete"
+    assert answer["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "catalogue"
+
+
+def test_discover_says_what_there_is():
+    assert Rig().ask("d", "server/discover", modern())["result"] == {
+        "resultType": "complete",
+        "_meta": {"io.modelcontextprotocol/serverInfo": json.loads(wire_info())},
+        "supportedVersions": [E],
+        "capabilities": {
+            "logging": {},
+            "completions": {},
+            "prompts": {},
+            "resources": {},
+            "tools": {},
+            "experimental": {"x": {}},
+            "extensions": {"example.com/x": {"a": 1}},
+        },
+        "instructions": "Use it.",
+        "ttlMs": 0,
+        "cacheScope": "private",
+    }
+
+
+def wire_info() -> bytes:
+    from msgspec.json import encode
+
+    return encode(INFO)
+
+
+def test_discover_without_instructions_has_none():
+    result = Rig(Offer(Implementation("n", "1"))).ask(1, "server/discover", modern())["result"]
+    assert "instructions" not in result
+    assert result["capabilities"] == {}
+
+
+@pytest.mark.parametrize("version", ["1900-01-01", "", "2025-11-25", "2024-11-05", "2027-01-01"])
+def test_an_unsupported_version_names_those_that_are(version: str):
+    rig = Rig()
+    answer = rig.ask(1, "tools/list", modern(**{VERSION: version}))
+    assert code(answer) == VERSION_ERROR
+    assert answer["error"]["data"] == {"supported": [E], "requested": version}
+    assert rig.started == []
+
+
+def test_meta_without_capabilities_is_refused():
+    answer = Rig().ask(1, "tools/list", {"_meta": {VERSION: E}})
+    assert code(answer) == BAD_PARAMS
+    assert answer["error"]["data"] == {"supported": [E], "missing": [CAPABILITIES]}
+
+
+def test_client_info_may_be_absent():
+    client = Rig().call(1, "tools/list", {"_meta": {VERSION: E, CAPABILITIES: {"sampling": {}}}}).era.client
+    assert (client.name, client.version, client.capabilities) == ("", "", {"sampling": {}})
+
+
+@pytest.mark.parametrize(
+    ("meta", "text"),
+    [
+        ([], "_meta: expected object, got array"),
+        (None, "_meta: expected object, got null"),
+        ({VERSION: 5}, f"{VERSION}: expected str, got int"),
+        ({**META, CAPABILITIES: []}, f"{CAPABILITIES}: expected object, got array"),
+        ({**META, CLIENT: "c"}, f"{CLIENT}: expected object, got str"),
+        ({**META, CLIENT: {"name": 5}}, f"{CLIENT}: name: expected str, got int"),
+        ({**META, LOG_LEVEL: "loud"}, f"{LOG_LEVEL}: invalid enum value 'loud'"),
+        ({**META, "progressToken": 1.5}, "progressToken: expected int | str, got float"),
+        ({**META, "progressToken": None}, "progressToken: expected int | str, got null"),
+    ],
+)
+def test_malformed_meta_is_refused_with_its_place(meta: Any, text: str):
+    rig = Rig()
+    answer = rig.ask(1, "tools/list", {"_meta": meta})
+    assert code(answer) == BAD_PARAMS
+    assert answer["error"]["message"] == f"Invalid params: {text}"
+    assert rig.started == []
+    assert "result" in rig.ask(1, "initialize", opening(D))
+
+
+@pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel"])
+def test_what_2026_07_28_removed_is_not_found_with_modern_meta(method: str):
+    rig = Rig()
+    assert code(rig.ask(1, method, modern(opening(D)))) == NO_METHOD
+    assert rig.session.state is State.FRESH
+
+
+def test_discover_does_not_exist_for_those_who_shook_hands():
+    assert code(Rig().opened().ask(1, "server/discover", {})) == NO_METHOD
+
+
+def test_both_eras_are_served_side_by_side_each_by_its_rules():
+    rig = Rig()
+    first = rig.call(1, "tools/call", modern({"name": "x"}))
+    rig.opened(C)
+    second = rig.call(2, "tools/call", {"name": "x"})
+    third = rig.call(3, "tools/call", modern({"name": "x"}))
+    assert rig.ask(4, "server/discover", modern())["result"]["supportedVersions"] == [E]
+    assert "resultType" in rig.answer(third, TEXT)["result"]
+    assert rig.answer(second, TEXT)["result"] == {"content": [{"type": "text", "text": "a"}]}
+    assert "resultType" in rig.answer(first, TEXT)["result"]
+
+
+def test_meta_is_looked_at_for_each_request():
+    rig = Rig()
+    params = modern(**{CLIENT: {"name": "one", "version": "1"}})
+    assert [rig.call(id, "tools/list", params).era.client.name for id in (1, 2)] == ["one", "one"]
+    other = modern(**{CLIENT: {"name": "two", "version": "1"}, CAPABILITIES: {"roots": {}}})
+    client = rig.call(3, "tools/list", other).era.client
+    assert (client.name, client.capabilities) == ("two", {"roots": {}})
+    assert rig.call(4, "tools/list", params).era.client.capabilities == {}
+
+
+def test_a_modern_request_does_not_move_the_handshake():
+    rig = Rig()
+    rig.call(1, "tools/list", modern())
+    assert rig.session.state is State.FRESH
+    rig.ask(2, "initialize", opening(D))
+    rig.call(3, "tools/list", modern())
+    assert rig.session.state is State.OPENED
+
+
+def test_meta_of_a_handshakes_request_is_passed_on():
+    rig = Rig().opened(C)
+    incoming = rig.call(1, "tools/list", {"_meta": {"progressToken": "t", "traceparent": "00-x", CAPABILITIES: {}}})
+    assert incoming.era.token == "t"
+    assert {name: bytes(raw) for name, raw in incoming.call.meta.items()} == {
+        "traceparent": b'"00-x"',
+        CAPABILITIES: b"{}",
+    }
+    assert incoming.era.client.protocol_version == C
+    assert "_meta" not in incoming.call.params
+
+
+# Ids that cannot be read
+
+
+@pytest.mark.parametrize(("version", "null"), [(A, True), (B, True), (C, True), (D, False)])
+def test_an_unreadable_id_is_null_before_2025_11_25_and_left_out_since(version: str, null: bool):
+    rig = Rig().opened(version)
+    [answer] = rig.feed(b"{not json}")
+    assert ("id" in answer) is null
+
+
+def test_an_unreadable_id_is_left_out_after_a_modern_message():
+    rig = Rig()
+    [answer] = rig.feed(b"{not json}")
+    assert answer["id"] is None
+    rig.call(1, "tools/list", modern())
+    [answer] = rig.feed(b"{not json}")
+    assert "id" not in answer
+
+
+# Shapes, RELIABILITY section 3
+
+
+@pytest.mark.parametrize("garbage", [b"42", b'"x"', b"true", b"null", b"[]", b"{}", b'[{"jsonrpc":"2.0"}]'])
+def test_what_is_no_message_is_an_invalid_request_and_the_next_is_served(garbage: bytes):
+    for rig in (Rig(), Rig().opened(D), Rig().opened(C)):
+        [answer] = rig.feed(garbage)
+        assert code(answer) == INVALID
+        assert rig.ask(1, "ping")["result"] == {}
+
+
+def test_params_that_are_no_object_are_refused_on_the_id():
+    rig = Rig().opened()
+    for params in ([], "x", None, 5):
+        [answer] = rig.feed({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": params})
+        assert (answer["id"], code(answer)) == (1, BAD_PARAMS)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"jsonrpc": "2.0", "method": "notifications/unknown"},
+        {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "x"}},
+        {"jsonrpc": "2.0", "method": "initialize", "params": opening(D)},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled"},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": None}},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1.0}},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": [1], "reason": "x"}},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1, "reason": 5}},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "hello"}},
+        {"jsonrpc": "2.0", "method": "notifications/x", "params": []},
+        {"jsonrpc": "2.0", "id": 1, "result": {}},
+        {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "x"}},
+        {"jsonrpc": "2.0", "id": 1, "result": {}, "error": {}},
+    ],
+)
+def test_notifications_and_responses_are_never_answered_and_disturb_nothing(message: Any):
+    rig = Rig().opened()
+    incoming = rig.call(1, "tools/list")
+    assert rig.feed(message) == []
+    assert rig.started == []
+    assert "result" in rig.answer(incoming, LIST)
+
+
+@pytest.mark.parametrize("depth", [*range(1, 5), *range(960, 1010), 5000])
+@pytest.mark.parametrize("brackets", ["[]", "{}"])
+def test_no_depth_of_nesting_gets_out_as_an_exception_or_is_left_unanswered(depth: int, brackets: str):
+    opener, closer = ('{"a":', "}") if brackets == "{}" else ("[", "]")
+    deep = opener * depth + "1" + closer * depth
+    places = [
+        f'"method":"initialize","params":{{"protocolVersion":"2025-06-18","capabilities":{{"x":{deep}}}}}',
+        f'"method":"tools/list","params":{{"_meta":{deep}}}',
+        f'"method":"ping","params":{{"_meta":{{"x":{deep}}}}}',
+        f'"method":"tools/list","params":{{"_meta":{{"{VERSION}":"{E}","{CAPABILITIES}":{{"x":{deep}}}}}}}',
+        f'"method":"logging/setLevel","params":{{"level":{deep}}}',
+        f'"method":"ping","params":{deep}',
+    ]
+    for place in places:
+        rig = Rig()
+        rig.onlooker = None
+        answers = rig.feed(f'{{"jsonrpc":"2.0","id":1,{place}}}'.encode())
+        assert len(answers) + len(rig.started) == 1
+        assert rig.feed(
+            f'{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{deep}}}}}'.encode()
+        ) in (
+            [],
+            [{"jsonrpc": "2.0", "id": None, "error": {"code": PARSE, "message": "Parse error: nested too deeply"}}],
+            [{"jsonrpc": "2.0", "error": {"code": PARSE, "message": "Parse error: nested too deeply"}}],
+        )
+
+
+# Batches
+
+
+def test_a_batch_is_served_in_2025_03_26_as_one_array():
+    rig = Rig().opened(B)
+    batch = [
+        request(1, "ping"),
+        {"jsonrpc": "2.0", "method": "notifications/x"},
+        request(2, "tools/list"),
+        request(3, "nope"),
+    ]
+    assert rig.feed(batch) == []
+    [incoming] = rig.started
+    rig.session.respond(incoming, ListToolsResult([]))
+    [answers] = rig.gone()
+    assert [(each["id"], "result" in each) for each in answers] == [(1, True), (3, False), (2, True)]
+
+
+def test_a_request_is_cancelled_by_a_notification_of_the_same_batch():
+    rig = Rig().opened(B)
+    rig.session.peer.ready = False
+    cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}}
+    [[answer]] = rig.feed([request(1, "ping"), request(2, "tools/list"), cancel])
+    assert answer["id"] == 1
+
+
+@pytest.mark.parametrize("version", [A, C, D])
+def test_a_batch_is_an_invalid_request_in_the_other_revisions(version: str):
+    [answer] = Rig().opened(version).feed([request(1, "ping")])
+    assert code(answer) == INVALID
+
+
+# Answers
+
+
+def test_a_call_that_was_cancelled_gets_no_answer_and_no_message():
+    rig = Rig().opened()
+    incoming = rig.call(1, "tools/call", {"name": "x", "_meta": {"progressToken": 7}})
+    rig.feed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1, "reason": "why"}})
+    rig.session.respond(incoming, TEXT)
+    rig.session.progress(incoming, 1, None, None)
+    rig.session.log(incoming, "error", "x", None)
+    assert rig.gone() == []
+
+
+def test_a_result_that_cannot_be_written_becomes_one_that_says_so():
+    rig = Rig().opened()
+    result = rig.answer(rig.call(1, "tools/call"), CallToolResult([], object()))["result"]
+    assert result["isError"] is True
+    assert "cannot be written as JSON" in result["content"][0]["text"]
+    answer = rig.answer(rig.call(2, "prompts/list"), cast(Any, object()))
+    assert code(answer) == INTERNAL
+    assert "cannot be written as JSON" in answer["error"]["message"]
+
+
+def test_a_result_that_refers_to_itself_becomes_one_that_says_so():
+    loop: list[Any] = []
+    loop.append(loop)
+    rig = Rig().opened()
+    assert rig.answer(rig.call(1, "tools/call"), CallToolResult([], loop))["result"]["isError"] is True
+
+
+def test_a_result_of_the_limit_is_sent_and_one_byte_more_is_refused():
+    limit = 1000
+    room = limit - len('{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":""}]}}')
+    rig = Rig(max_message_bytes=limit).opened()
+    fits = rig.answer(rig.call(1, "tools/call"), CallToolResult([TextContent("x" * room)]))
+    assert fits["result"]["content"][0]["text"] == "x" * room
+    big = rig.answer(rig.call(2, "tools/call"), CallToolResult([TextContent("x" * (room + 1))]))["result"]
+    assert big == {
+        "content": [{"type": "text", "text": "the result makes a message of 1001 bytes; the limit is 1000 bytes"}],
+        "isError": True,
+    }
+    answer = rig.answer(rig.call(3, "tools/list"), ListToolsResult([Tool("x" * 1000, {"type": "object"})]))
+    assert code(answer) == INTERNAL
+
+
+@pytest.mark.parametrize("version", wire.REVISIONS)
+def test_indented_json_from_a_backend_stays_on_one_line(version: str):
+    # FR-3: no newline inside a message. one_json, in Rig, refuses any.
+    rig = Rig() if version == E else Rig().opened(version)
+    params = modern() if version == E else {}
+    indented = Raw(b'{\n  "prompts": [\n  ]\n}')
+    assert rig.answer(rig.call(1, "prompts/list", params), indented)["result"]["prompts"] == []
+    structured = CallToolResult([], Raw(b'{\n  "a":\n  "\\n"\n}'))
+    result = rig.answer(rig.call(2, "tools/call", params), structured)["result"]
+    assert result.get("structuredContent", {"a": "\n"}) == {"a": "\n"}
+    incoming = rig.call(3, "tools/call", modern(**{LOG_LEVEL: "debug"}) if version == E else {})
+    rig.session.log(incoming, "error", Raw(b"[\n1\n]"), None)
+    assert rig.gone()[0]["params"]["data"] == [1]
+
+
+def test_calls_wait_while_the_backend_starts_and_begin_in_order():
+    rig = Rig().opened()
+    rig.session.peer.ready = False
+    for id in (1, 2, 3):
+        assert rig.feed(request(id, "tools/list")) == []
+    assert rig.ask(4, "ping")["result"] == {}
+    assert rig.started == []
+    rig.session.peer.ready = True
+    rig.session.admit()
+    assert [incoming.id for incoming in rig.started] == [1, 2, 3]
+
+
+# Progress
+
+
+def progressing(version: str = D, token: int | str = "t") -> tuple[Rig, Incoming]:
+    rig = Rig() if version == E else Rig().opened(version)
+    params = modern(progressToken=token) if version == E else {"_meta": {"progressToken": token}}
+    return rig, rig.call(1, "tools/call", params)
+
+
+@pytest.mark.parametrize("version", wire.REVISIONS)
+@pytest.mark.parametrize("token", ["t", "", 0, 2**60])
+def test_progress_goes_to_the_token_and_older_clients_get_no_message(version: str, token: int | str):
+    rig, incoming = progressing(version, token)
+    rig.session.progress(incoming, 0.5, 2, "half")
+    rig.session.progress(incoming, 1, None, None)
+    first, second = (line["params"] for line in rig.gone())
+    assert first == {"progressToken": token, "progress": 0.5, "total": 2} | (
+        {} if version == A else {"message": "half"}
+    )
+    assert second == {"progressToken": token, "progress": 1}
+
+
+def test_progress_that_does_not_grow_is_not_sent():
+    rig, incoming = progressing()
+    for done in (1, 1, 0.5, 1.5, 1.5, -3):
+        rig.session.progress(incoming, done, None, None)
+    assert [line["params"]["progress"] for line in rig.gone()] == [1, 1.5]
+
+
+def test_progress_that_nobody_asked_for_is_not_sent():
+    rig = Rig().opened()
+    rig.session.progress(rig.call(1, "tools/call", {"_meta": {}}), 1, None, None)
+    rig.session.progress(rig.call(2, "tools/call"), 1, None, None)
+    rig.session.progress(rig.call(3, "tools/call", modern()), 1, None, None)
+    assert rig.gone() == []
+
+
+def test_no_progress_after_the_answer():
+    rig, incoming = progressing()
+    rig.answer(incoming, TEXT)
+    rig.session.progress(incoming, 1, None, None)
+    assert rig.gone() == []
+
+
+def test_two_calls_progress_on_their_own_tokens():
+    rig = Rig()
+    one = rig.call(1, "tools/call", modern(progressToken=1))
+    two = rig.call(2, "tools/call", modern(progressToken="1"))
+    rig.session.progress(two, 5, None, None)
+    rig.session.progress(one, 3, None, None)
+    assert [line["params"] for line in rig.gone()] == [
+        {"progressToken": "1", "progress": 5},
+        {"progressToken": 1, "progress": 3},
+    ]
+
+
+def test_a_slow_reader_gets_the_newest_progress_when_it_catches_up():
+    rig, incoming = progressing()
+    rig.session.peer.held = 2**20
+    for done in range(1, 20_000):
+        rig.session.progress(incoming, done, None, None)
+    assert rig.gone() == []
+    rig.session.peer.drained(0)
+    assert [line["params"]["progress"] for line in rig.gone()] == [19_999]
+    rig.session.progress(incoming, 20_000, None, None)
+    assert [line["params"]["progress"] for line in rig.gone()] == [20_000]
+
+
+def test_a_slow_reader_gets_the_newest_progress_before_the_answer():
+    rig, incoming = progressing()
+    rig.session.peer.held = 2**20
+    rig.session.progress(incoming, 1, None, None)
+    rig.session.progress(incoming, 2, None, None)
+    rig.session.respond(incoming, TEXT)
+    progress, answer = rig.gone()
+    assert progress["params"]["progress"] == 2
+    assert answer["id"] == 1
+
+
+def test_progress_that_was_overtaken_is_not_sent_after_newer():
+    rig, incoming = progressing()
+    rig.session.peer.held = 2**20
+    rig.session.progress(incoming, 1, None, None)
+    rig.session.peer.held = 0
+    rig.session.progress(incoming, 2, None, None)
+    rig.session.peer.drained(0)
+    rig.session.respond(incoming, TEXT)
+    first, second = rig.gone()
+    assert first["params"]["progress"] == 2
+    assert second["id"] == 1
+
+
+# Logging, A.18
+
+LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+
+def heard(rig: Rig, incoming: Incoming) -> list[str]:
+    for level in LEVELS:
+        rig.session.log(incoming, cast(Any, level), {"at": level}, None)
+    return [line["params"]["level"] for line in rig.gone()]
+
+
+def test_after_a_handshake_messages_from_info_up_are_sent():
+    rig = Rig().opened()
+    assert heard(rig, rig.call(1, "tools/call")) == LEVELS[1:]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_set_level_opens_and_closes_levels_also_for_calls_under_way(level: str):
+    rig = Rig().opened(A)
+    incoming = rig.call(1, "tools/call")
+    tokened = rig.call(2, "tools/call", {"_meta": {"progressToken": 1}})
+    assert rig.ask(3, "logging/setLevel", {"level": level})["result"] == {}
+    assert heard(rig, incoming) == heard(rig, tokened) == LEVELS[LEVELS.index(level) :]
+
+
+@pytest.mark.parametrize("params", [None, {}, {"level": "loud"}, {"level": 5}, {"level": None}])
+def test_a_level_that_does_not_exist_is_refused(params: Any):
+    answer = Rig().opened().ask(1, "logging/setLevel", params)
+    assert code(answer) == BAD_PARAMS
+    assert "level" in answer["error"]["message"]
+
+
+def test_a_modern_request_hears_what_it_asked_for_and_nothing_else():
+    rig = Rig()
+    assert heard(rig, rig.call(1, "tools/call", modern())) == []
+    assert heard(rig, rig.call(2, "tools/call", modern(**{LOG_LEVEL: "error"}))) == LEVELS[4:]
+    rig.opened().ask(3, "logging/setLevel", {"level": "debug"})
+    assert heard(rig, rig.call(4, "tools/call", modern(**{LOG_LEVEL: "alert"}))) == LEVELS[6:]
+
+
+def test_a_message_names_its_logger_if_it_has_one():
+    rig = Rig().opened()
+    rig.session.log(rig.call(1, "tools/call"), "error", [1, None], "db")
+    assert rig.gone()[0]["params"] == {"level": "error", "data": [1, None], "logger": "db"}
+
+
+def test_nothing_is_logged_where_logging_is_not_declared():
+    rig = Rig(Offer(Implementation("n", "1"), tools=True)).opened()
+    assert heard(rig, rig.call(1, "tools/call")) == []
+    assert heard(rig, rig.call(2, "tools/call", modern(**{LOG_LEVEL: "debug"}))) == []
+
+
+# Changes
+
+
+@pytest.mark.parametrize("what", ["tools", "prompts", "resources"])
+@pytest.mark.parametrize("version", wire.LEGACY)
+def test_a_change_is_told_to_clients_in_operation(what: str, version: str):
+    rig = Rig().opened(version)
+    rig.session.changed(what)
+    assert [line["method"] for line in rig.gone()] == [f"notifications/{what}/list_changed"]
+
+
+def test_a_change_is_not_told_before_the_handshake_is_complete_nor_unasked_to_the_modern():
+    rig = Rig()
+    rig.session.changed("tools")
+    rig.call(1, "tools/list", modern())
+    rig.session.changed("tools")
+    rig.ask(2, "initialize", opening(D))
+    rig.session.changed("tools")
+    assert rig.gone() == []
+
+
+def test_a_change_of_what_is_not_offered_is_not_told():
+    rig = Rig(Offer(Implementation("n", "1"), tools=True)).opened()
+    rig.session.changed("prompts")
+    rig.session.changed("offer")
+    assert rig.gone() == []
+
+
+def test_a_changed_offer_holds_for_the_next_request_of_both_eras():
+    rig = Rig(Offer(Implementation("n", "1"))).opened()
+    assert code(rig.ask(1, "tools/list")) == NO_METHOD
+    assert code(rig.ask(2, "tools/list", modern())) == NO_METHOD
+    assert rig.ask(3, "logging/setLevel", {"level": "info"})["error"]["code"] == NO_METHOD
+    rig.offer = Offer(Implementation("n", "2"), tools=True, logging=True)
+    rig.session.changed("offer")
+    rig.ask(3, "logging/setLevel", {"level": "error"})
+    legacy = rig.call(1, "tools/list")
+    rig.answer(rig.call(2, "tools/list", modern()), ListToolsResult([]))
+    rig.session.offer_changed()
+    assert heard(rig, legacy) == LEVELS[4:]
+    assert rig.ask(4, "server/discover", modern())["result"]["capabilities"] == {"logging": {}, "tools": {}}
+
+
+# Everything, in every revision, on the wire
+
+
+@pytest.mark.parametrize("version", wire.REVISIONS)
+def test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision(version: str):
+    wire.spec()
+    rig = Rig()
+    if version == E:
+        rig.ask("d", "server/discover", modern())
+    else:
+        rig.opened(version).ask("p", "ping")
+
+    def params(**own: Any) -> dict[str, Any]:
+        return modern(own, progressToken=own.get("name", "list")) if version == E else own
+
+    listed = rig.answer(rig.call("l", "tools/list", params()), LIST)["result"]["tools"]
+    assert [tool["name"] for tool in listed] == list(TOOLS)
+    for tool in listed:
+        result = rig.answer(rig.call(tool["name"], "tools/call", params(name=tool["name"])), RESULTS[tool["name"]])[
+            "result"
+        ]
+        if version != E:
+            assert "resultType" not in result
+        if "outputSchema" in tool and RESULTS[tool["name"]].structured_content is not UNSET:
+            jsonschema.Draft202012Validator(tool["outputSchema"]).validate(result["structuredContent"])
+        if version in (A, B):
+            assert "structuredContent" not in result
+    logged = modern({"name": "x"}, progressToken=9, **{LOG_LEVEL: "debug"})
+    incoming = rig.call(9, "tools/call", logged if version == E else {"_meta": {"progressToken": 9}})
+    for done in (0, 1.5):
+        rig.session.progress(incoming, done, 2, "so far")
+    assert len(rig.gone()) == 2
+    assert heard(rig, incoming) == (LEVELS if version == E else LEVELS[1:])
+    rig.session.peer.fail(incoming, -32603, "Internal error", {"a": [1]})
+    rig.session.changed("tools")
+    assert len(rig.gone()) == (1 if version == E else 2)
+    rig.ask(10, "nope", modern() if version == E else None)
+    rig.ask(11, "tools/list", {"_meta": {VERSION: "1900-01-01"}})
+    rig.feed(b"{not json}")
+    rig.feed(b"5")
+    rig.session.peer.overlong(5)
+    assert len(rig.gone()) == 1
+
+
+# The specification's own examples
+
+
+def example(path: Path) -> Any:
+    wire.spec()
+    return json.loads(path.read_bytes())
+
+
+SERVED = ["CallToolRequest", "ListToolsRequest", "ListPromptsRequest", "GetPromptRequest", "ListResourcesRequest"]
+SERVED += ["ListResourceTemplatesRequest", "ReadResourceRequest", "CompleteRequest"]
+
+
+@pytest.mark.parametrize("path", wire.examples(*SERVED))
+def test_an_example_request_reaches_the_backend(path: Path):
+    message = example(path)
+    rig = Rig()
+    incoming = rig.call(message["id"], message["method"], message["params"])
+    params = {name: json.loads(bytes(raw)) for name, raw in incoming.call.params.items()}
+    meta = message["params"].pop("_meta")
+    assert (incoming.call.method, params) == (message["method"], message["params"])
+    assert (incoming.era.client.name, incoming.era.client.version) == (meta[CLIENT]["name"], meta[CLIENT]["version"])
+    assert incoming.era.client.protocol_version == E
+
+
+@pytest.mark.parametrize("path", wire.examples("DiscoverRequest"))
+def test_an_example_discover_is_answered(path: Path):
+    message = example(path)
+    assert Rig().ask(message["id"], message["method"], message["params"])["result"]["supportedVersions"] == [E]
+
+
+@pytest.mark.parametrize("path", wire.examples("SubscriptionsListenRequest"))
+def test_an_example_request_that_is_not_served_is_not_found(path: Path):
+    message = example(path)
+    assert code(Rig().ask(message["id"], message["method"], message["params"])) == NO_METHOD
+
+
+@pytest.mark.parametrize("path", wire.examples("CallToolRequestParams"))
+def test_example_params_of_a_call_reach_the_backend(path: Path):
+    params = example(path)
+    incoming = Rig().call(1, "tools/call", params)
+    assert json.loads(bytes(incoming.call.params["name"])) == params["name"]
+    assert incoming.era.token == params["_meta"].get("progressToken")
+
+
+@pytest.mark.parametrize("path", wire.examples("CancelledNotification"))
+def test_the_example_cancellation_cancels(path: Path):
+    message = example(path)
+    rig = Rig()
+    incoming = rig.call(message["params"]["requestId"], "tools/call", modern({"name": "x"}))
+    reasons: list[str] = []
+    incoming.stop = reasons.append
+    assert rig.feed(message) == []
+    assert reasons == [message["params"]["reason"]]
+    rig.session.respond(incoming, TEXT)
+    assert rig.gone() == []
+
+
+@pytest.mark.parametrize("path", wire.examples("ProgressNotification", "LoggingMessageNotification"))
+def test_an_example_notification_of_a_server_is_ignored_by_a_server(path: Path):
+    assert Rig().feed(example(path)) == []
+
+
+@pytest.mark.parametrize("path", wire.examples("UnsupportedProtocolVersionError"))
+def test_the_example_of_an_unsupported_version_is_answered_alike(path: Path):
+    wanted = example(path)
+    answer = Rig().ask(wanted["id"], "tools/list", modern(**{VERSION: wanted["error"]["data"]["requested"]}))
+    assert set(answer["error"]["data"]) == set(wanted["error"]["data"])
+    assert answer["error"]["code"] == wanted["error"]["code"]
+    assert answer["error"]["message"] == wanted["error"]["message"]
+    assert answer["error"]["data"]["requested"] == wanted["error"]["data"]["requested"]
+
+
+ERRORS = ["ParseError", "InvalidParamsError", "MethodNotFoundError", "InternalError"]
+ERRORS += ["MissingRequiredClientCapabilityError", "UnsupportedProtocolVersionError"]
+
+
+@pytest.mark.parametrize("path", wire.examples(*ERRORS))
+def test_an_example_error_is_sent_as_it_is(path: Path):
+    body = example(path)
+    wire.check(body, E, path.parent.name)
+    body = body.get("error", body)  # some examples are whole messages
+    rig = Rig()
+    incoming = rig.call(1, "tools/call", modern({"name": "x"}))
+    rig.session.peer.fail(incoming, body["code"], body["message"], body.get("data"))
+    assert rig.gone() == [{"jsonrpc": "2.0", "id": 1, "error": body}]
+
+
+@pytest.mark.parametrize("path", wire.examples("ProgressNotification"))
+def test_the_example_of_progress_is_what_is_sent(path: Path):
+    wanted = example(path)
+    params = wanted["params"]
+    rig = Rig()
+    incoming = rig.call(1, "tools/call", modern(progressToken=params["progressToken"]))
+    rig.session.progress(incoming, params["progress"], params["total"], params["message"])
+    assert rig.gone() == [wanted]
+
+
+@pytest.mark.parametrize("path", wire.examples("LoggingMessageNotification"))
+def test_the_example_of_a_log_message_is_what_is_sent(path: Path):
+    wanted = example(path)
+    params = wanted["params"]
+    rig = Rig()
+    incoming = rig.call(1, "tools/call", modern(**{LOG_LEVEL: params["level"]}))
+    rig.session.log(incoming, params["level"], params["data"], params.get("logger"))
+    assert rig.gone() == [wanted]
+
+
+# A model beside the session: both eras, malformed openers, cancels, in any order
+
+IDS = st.sampled_from([1, 2, 3, "1", "x"])
+METHODS = ["tools/call", "tools/list", "ping", "nope", "server/discover", "logging/setLevel", "prompts/list"]
+SERVED_METHODS = ("tools/call", "tools/list")
+BAD_OPENERS: list[Any] = [{}, {"protocolVersion": 5}, None, {"protocolVersion": A, "capabilities": 5}]
+BAD_METAS: list[Any] = [
+    5,
+    {VERSION: 5},
+    {VERSION: "1"},
+    {VERSION: E},
+    {**META, CLIENT: 5},
+    {**META, "progressToken": []},
+]
+
+
+class SessionMachine(RuleBasedStateMachine):
+    """The model knows the negotiated revision, whether operation began, and who waits for an answer in which revision."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.rig = Rig(Offer(INFO, tools=True, logging=True), garbage_answers_per_s=1000)
+        self.negotiated: str | None = None
+        self.ready = False
+        self.modern_seen = False
+        self.pending: dict[tuple[type, object], tuple[Incoming, str, int | str | None]] = {}
+        self.over: list[Incoming] = []
+
+    def in_use(self, id: int | str) -> bool:
+        return (type(id), id) in self.pending
+
+    def ask(self, id: int | str, method: str, params: Any, revision: str | None) -> None:
+        """Send a request and check what comes of it. revision: by which it is to be served, None if by none."""
+        answers = self.rig.feed(request(id, method, params))
+        if self.in_use(id):
+            [answer] = answers
+            assert (answer["id"], code(answer)) == (id, INVALID)
+            assert self.rig.started == []
+            return
+        if revision is not None and method in SERVED_METHODS:
+            assert answers == []
+            incoming = self.rig.started.pop()
+            self.rig.session.peer.started(incoming)
+            assert incoming.era.client.protocol_version == revision
+            token = params.get("_meta", {}).get("progressToken") if params else None
+            self.pending[(type(id), id)] = (incoming, revision, token)
+            self.ready = self.ready or revision != E
+            return
+        assert self.rig.started == []
+        [answer] = answers
+        assert answer["id"] == id
+        assert type(answer["id"]) is type(id)
+        wanted: int | None = NO_METHOD
+        if method == "ping" and revision != E:
+            wanted = None
+        elif method == "server/discover":
+            wanted = None if revision == E else BAD_PARAMS if revision is None else NO_METHOD
+        elif method == "logging/setLevel" and revision != E:
+            wanted = BAD_PARAMS  # no level given, or no handshake
+        elif method in SERVED_METHODS or (method == "prompts/list" and revision is None):
+            wanted = BAD_PARAMS
+        assert answer.get("error", {}).get("code") == wanted
+
+    @rule(id=IDS, method=st.sampled_from(METHODS), token=st.none() | st.sampled_from([1, "1", "t"]))
+    def a_request_without_era_comes(self, id: int | str, method: str, token: int | str | None) -> None:
+        self.ask(id, method, None if token is None else {"_meta": {"progressToken": token}}, self.negotiated)
+
+    @rule(id=IDS, method=st.sampled_from(METHODS), token=st.none() | st.sampled_from([1, "1", "t"]))
+    def a_modern_request_comes(self, id: int | str, method: str, token: int | str | None) -> None:
+        self.ask(id, method, modern() if token is None else modern(progressToken=token), E)
+        self.modern_seen = self.modern_seen or not self.in_use(id) or self.pending[(type(id), id)][1] == E
+
+    @rule(id=IDS, version=st.sampled_from([*wire.REVISIONS, "nonsense"]))
+    def initialize_comes(self, id: int | str, version: str) -> None:
+        [answer] = self.rig.feed(request(id, "initialize", opening(version)))
+        if self.in_use(id) or self.negotiated is not None:
+            assert code(answer) == INVALID
+        else:
+            self.negotiated = version if version in wire.LEGACY else D
+            assert answer["result"]["protocolVersion"] == self.negotiated
+
+    @rule(id=IDS, params=st.sampled_from(BAD_OPENERS))
+    def a_malformed_initialize_comes(self, id: int | str, params: Any) -> None:
+        [answer] = self.rig.feed(request(id, "initialize", params))
+        assert code(answer) == (INVALID if self.in_use(id) or self.negotiated is not None else BAD_PARAMS)
+
+    @rule(
+        id=IDS, meta=st.sampled_from(BAD_METAS), method=st.sampled_from(["tools/call", "initialize", "server/discover"])
+    )
+    def malformed_meta_comes(self, id: int | str, meta: Any, method: str) -> None:
+        [answer] = self.rig.feed(request(id, method, {"_meta": meta}))
+        wanted = VERSION_ERROR if meta == {VERSION: "1"} else BAD_PARAMS
+        assert code(answer) == (INVALID if self.in_use(id) else wanted)
+        assert self.rig.started == []
+
+    @rule()
+    def initialized_comes(self) -> None:
+        assert self.rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"}) == []
+        self.ready = self.ready or self.negotiated is not None
+
+    @rule(frame=st.sampled_from([b"", b"{", b"7", b'{"jsonrpc":"2.0","id":null,"method":"x"}', b'{"result":1}']))
+    def garbage_comes(self, frame: bytes) -> None:
+        answers = self.rig.feed(frame)
+        if frame in (b"", b'{"result":1}'):
+            assert answers == []
+        else:
+            [answer] = answers
+            assert code(answer) == (PARSE if frame == b"{" else INVALID)
+
+    @rule(id=IDS)
+    def cancel_comes(self, id: int | str) -> None:
+        assert self.rig.feed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}) == []
+        found = self.pending.pop((type(id), id), None)
+        if found is not None:
+            self.over.append(found[0])
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data(), name=st.sampled_from(list(RESULTS)))
+    def a_call_is_answered(self, data: st.DataObject, name: str) -> None:
+        key = data.draw(st.sampled_from(list(self.pending)))
+        incoming, revision, _ = self.pending.pop(key)
+        result = ListToolsResult([TOOLS[name]]) if incoming.method == "tools/list" else RESULTS[name]
+        answer = self.rig.answer(incoming, result)  # the onlooker validates it
+        assert answer["id"] == key[1]
+        assert ("resultType" in answer["result"]) is (revision == E)
+        self.over.append(incoming)
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data(), done=st.integers(0, 3))
+    def a_call_progresses(self, data: st.DataObject, done: int) -> None:
+        incoming, _, token = self.pending[data.draw(st.sampled_from(list(self.pending)))]
+        before = incoming.progressed
+        self.rig.session.progress(incoming, done, None, "m")
+        lines = self.rig.gone()
+        assert [line["params"]["progressToken"] for line in lines] == (
+            [token] if token is not None and done > before else []
+        )
+
+    @precondition(lambda self: self.over)
+    @rule(data=st.data())
+    def what_is_over_says_nothing_more(self, data: st.DataObject) -> None:
+        incoming = data.draw(st.sampled_from(self.over))
+        self.rig.session.progress(incoming, 100, None, None)
+        self.rig.session.log(incoming, "emergency", "x", None)
+        self.rig.session.respond(incoming, TEXT)
+        assert self.rig.gone() == []
+
+    @rule()
+    def the_tools_change(self) -> None:
+        self.rig.session.changed("tools")
+        lines = self.rig.gone()
+        assert len(lines) == (1 if self.ready else 0)
+
+    @invariant()
+    def nobody_else_is_being_served(self) -> None:
+        assert {(type(id), id) for id in self.rig.session.peer.running} == set(self.pending)
+        assert self.rig.lines == []
+
+    @invariant()
+    def only_initialize_opens_and_only_operation_completes_the_handshake(self) -> None:
+        state = State.FRESH if self.negotiated is None else State.READY if self.ready else State.OPENED
+        assert self.rig.session.state is state
+
+
+SessionMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+class TestSessionBesideItsModel(SessionMachine.TestCase):
+    """One class: Hypothesis makes its machines unittest cases."""
+
+
+def test_log_messages_beyond_the_high_water_mark_or_the_limit_are_dropped_and_counted() -> None:
+    rig = Rig(max_message_bytes=2000, high_water_bytes=10).opened()
+    incoming = rig.call(1, "tools/call")
+    rig.session.log(incoming, "error", "x" * 2000, None)
+    assert rig.gone() == []
+    rig.session.peer.held = 10
+    rig.session.log(incoming, "error", "x", None)
+    assert rig.gone() == []
+    assert rig.session.dropped == 2
+
+
+def test_a_long_name_is_not_given_back_whole() -> None:
+    rig = Rig().opened()
+    answer = rig.ask(1, "m" * 10_000, {})
+    assert answer["error"] == {"code": -32601, "message": "method not found: " + "m" * 128}

@@ -1,0 +1,151 @@
+"""types.py: what a server sends, decoded from the specification's own examples and encoded again, unchanged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import wire
+from catalogue import ICONS, INFO
+from msgspec import UNSET
+
+from concertino.protocol import types
+from concertino.protocol.types import (
+    LEVELS,
+    Annotations,
+    AudioContent,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    Icon,
+    ImageContent,
+    Implementation,
+    ListToolsResult,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+
+E = wire.MODERN
+SHAPES: dict[str, Any] = {
+    "TextContent": ContentBlock,
+    "ImageContent": ContentBlock,
+    "AudioContent": ContentBlock,
+    "ResourceLink": ContentBlock,
+    "EmbeddedResource": ContentBlock,
+    "TextResourceContents": ResourceContents,
+    "BlobResourceContents": ResourceContents,
+    "Tool": Tool,
+    "CallToolResult": CallToolResult,
+    "ListToolsResult": ListToolsResult,
+}
+ADDED = ("resultType", "ttlMs", "cacheScope")  # on all results alike: revisions.py's
+OMITTED: dict[str, Any] = {"isError": False}  # says the same when it is not there
+
+
+def written(value: Any) -> Any:
+    return json.loads(msgspec.json.encode(value))
+
+
+@pytest.mark.parametrize("path", wire.examples(*SHAPES))
+def test_an_example_is_the_same_after_decoding_and_encoding(path: Path):
+    wire.spec()
+    value = json.loads(path.read_bytes())
+    kept = {name: each for name, each in value.items() if name not in ADDED and OMITTED.get(name, UNSET) != each}
+    decoded = msgspec.json.decode(path.read_bytes(), type=SHAPES[path.parent.name])
+    assert written(decoded) == kept
+    assert msgspec.json.decode(msgspec.json.encode(decoded), type=SHAPES[path.parent.name]) == decoded
+
+
+HINTS = Annotations(["user", "assistant"], 1.0, "2025-01-12T15:00:58Z")
+META = {"example.com/k": [None]}
+
+
+@pytest.mark.parametrize(
+    ("value", "definition"),
+    [
+        (Icon("https://example.com/i.png"), "Icon"),
+        (Icon("data:,", "image/png", ["any"], "light"), "Icon"),
+        (INFO, "Implementation"),
+        (Implementation("n", "1"), "Implementation"),
+        (HINTS, "Annotations"),
+        (Annotations(), "Annotations"),
+        (TextContent("", HINTS, META), "TextContent"),
+        (ImageContent(b"\x00", "image/png", HINTS, META), "ImageContent"),
+        (AudioContent(b"\x00", "audio/wav", HINTS, META), "AudioContent"),
+        (ResourceLink("a:b", "n", "t", "d", "a/b", 0, ICONS, HINTS, META), "ResourceLink"),
+        (ResourceContents("a:b", text="", mime_type="a/b", meta=META), "TextResourceContents"),
+        (ResourceContents("a:b", blob=b"", mime_type="a/b", meta=META), "BlobResourceContents"),
+        (EmbeddedResource(ResourceContents("a:b", text=""), HINTS, META), "EmbeddedResource"),
+        (ToolAnnotations("t", True, False, True, False), "ToolAnnotations"),
+        (
+            Tool("n", {"type": "object"}, "t", "d", {"type": "array"}, ToolAnnotations("t"), ICONS, META),
+            "Tool",
+        ),
+    ],
+)
+def test_every_type_is_written_in_the_shape_of_2026_07_28_and_survives_it(value: msgspec.Struct, definition: str):
+    wire.check(written(value), E, definition)
+    assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+    members = {each.encode_name for each in msgspec.structs.fields(value)}
+    wire_members = set(
+        json.loads((wire.spec() / "schema" / E / "schema.json").read_bytes())["$defs"][definition]["properties"]
+    )
+    assert members - {"text", "blob"} <= wire_members
+
+
+def test_what_is_not_given_is_not_written():
+    assert written(Tool("n", {"type": "object"})) == {"name": "n", "inputSchema": {"type": "object"}}
+    assert written(CallToolResult([])) == {"content": []}
+    assert written(ListToolsResult([])) == {"tools": []}
+    assert written(ToolAnnotations()) == {}
+
+
+def test_structured_content_that_is_null_is_written_and_absent_is_not():
+    assert written(CallToolResult([], None)) == {"content": [], "structuredContent": None}
+    assert (
+        msgspec.json.decode(b'{"content":[],"structuredContent":null}', type=CallToolResult).structured_content is None
+    )
+    assert msgspec.json.decode(b'{"content":[]}', type=CallToolResult).structured_content is UNSET
+
+
+def test_an_empty_cursor_is_written():
+    assert written(ListToolsResult([], "")) == {"tools": [], "nextCursor": ""}
+
+
+def test_hints_that_are_false_are_written():
+    assert written(ToolAnnotations(read_only_hint=False, open_world_hint=False)) == {
+        "readOnlyHint": False,
+        "openWorldHint": False,
+    }
+
+
+def test_bytes_travel_as_base64():
+    assert written(ImageContent(b"\xff\x00\xfe", "image/png"))["data"] == "/wD+"
+
+
+def test_the_levels_are_those_of_rfc_5424_least_severe_first():
+    assert list(LEVELS) == ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+    assert sorted(LEVELS, key=LEVELS.__getitem__) == list(LEVELS)
+    document = json.loads((wire.spec() / "schema" / E / "schema.json").read_bytes())
+    assert set(LEVELS) == set(document["$defs"]["LoggingLevel"]["enum"])
+
+
+def test_values_do_not_change():
+    for value in (INFO, HINTS, TextContent(""), CallToolResult([]), Tool("n", {})):
+        with pytest.raises(AttributeError):
+            value.name = "other"  # type: ignore[union-attr]
+
+
+def test_content_of_an_unknown_kind_is_refused():
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"type":"video"}', type=ContentBlock)
+
+
+def test_all_names_are_there():
+    assert all(hasattr(types, name) for name in types.__all__)
