@@ -1,0 +1,319 @@
+"""Host and serve: a backend started once, and any number of connections to it.
+
+A Link stands between one connection and one session: it feeds frames in, starts a task for each admitted call, answers for the
+handler whatever becomes of it, writes once per read and once per loop turn, and sees to an orderly end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from concertino.backend import Backend
+from concertino.driver.context import DONE, CallContext
+from concertino.driver.tasks import starter
+from concertino.errors import INTERNAL_ERROR, RpcError
+from concertino.protocol.jsonrpc import Id
+from concertino.protocol.limits import Limits
+from concertino.protocol.peer import Incoming
+from concertino.protocol.session import Session
+from concertino.transports import Connection
+
+__all__ = ["Host", "Link", "serve"]
+
+log = logging.getLogger("concertino.host")
+
+
+async def serve(backend: Backend, connection: Connection, limits: Limits | None = None) -> None:
+    """Serve one connection until its input ends or it is lost, then drain and release everything.
+
+    Raises what the backend's start() raises. For more than one connection use Host.
+    """
+    async with Host(backend, limits) as host:
+        link = host.attach(connection)
+        await asyncio.wait((host.started, link.closed), return_when=asyncio.FIRST_COMPLETED)
+        if host.started.done():
+            host.started.result()
+        await asyncio.wait((link.closed,))  # not the future itself: a cancel of this task would cancel it
+
+
+class Host:
+    """Serves a backend on any number of connections. Use it with `async with`; leaving drains and closes all of them."""
+
+    def __init__(self, backend: Backend, limits: Limits | None = None) -> None:
+        self.backend = backend
+        self.limits = limits or Limits()
+        self.links: set[Link] = set()
+        self.started: asyncio.Task[None]
+        self._begun = False
+
+    async def _start(self) -> None:
+        self._begun = True
+        await self.backend.start(self)
+
+    async def __aenter__(self) -> Host:
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        # Beside the opening, not before it: initialize is answered while a slow backend starts, calls wait.
+        self.started = self._loop.create_task(self._start())
+        self.started.add_done_callback(self._ready)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.drain()
+        if self.links:
+            await asyncio.wait([link.closed for link in self.links])
+        self.started.cancel()
+        await asyncio.wait([self.started], timeout=CLEANUP_S)
+        if not self._begun:  # left at once: what was never started is not closed
+            return
+        closing = self._loop.create_task(self.backend.close())
+        await asyncio.wait([closing], timeout=self.limits.drain_s)
+        if not closing.done():
+            closing.cancel()
+            log.error("the backend did not close within %g s", self.limits.drain_s)
+        elif not closing.cancelled() and closing.exception() is not None:
+            log.error("the backend failed to close", exc_info=closing.exception())
+
+    def attach(self, connection: Connection) -> Link:
+        """Serve one more connection. Await the link's `closed` to know when it is over."""
+        link = Link(self, connection)
+        self.links.add(link)
+        link.closed.add_done_callback(lambda _: self.links.discard(link))
+        connection.open(link)
+        if self.started.done():
+            self._tell(link, self.started)
+        return link
+
+    def drain(self) -> None:
+        """Stop reading everywhere, let calls finish within the drain time, close."""
+        for link in list(self.links):
+            link.drain()
+
+    def changed(self, what: str) -> None:
+        """Outlet: tell every client that a list changed. From any thread."""
+        if get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.changed, what)
+            return
+        for link in self.links:
+            link.session.changed(what)
+
+    def _ready(self, started: asyncio.Task[None]) -> None:
+        for link in list(self.links):
+            self._tell(link, started)
+
+    def _tell(self, link: Link, started: asyncio.Task[None]) -> None:
+        if not started.cancelled():
+            link.ready(started.exception())
+
+
+class Link:
+    """One connection's Receiver, and the driver of its session. closed: done when everything is over."""
+
+    def __init__(self, host: Host, connection: Connection) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.thread = get_ident()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._connection = connection
+        self._backend = host.backend
+        self._limits = host.limits
+        self._spawn = starter(self._loop, self._ended)
+        self._leaving: set[asyncio.Task[None]] = set()  # cancelled, and not done yet
+        self._receiving = False
+        self._turning = False  # a call to _turn is scheduled
+        self._paused = False
+        self._draining = False
+        self._ending: asyncio.Task[None] | None = None
+        self._end_at = 0.0
+        self._room: asyncio.Future[None] | None = None
+        self._complaining = False
+        self.session = Session(host.backend.offer, self._send, self._start, host.limits, self._loop.time)
+        self.session.peer.ready = False  # until ready()
+
+    # From the connection
+
+    def frames(self, batch: Sequence[bytes]) -> None:
+        receive = self.session.receive
+        self._receiving = True
+        for frame in batch:
+            try:
+                receive(frame)
+            except Exception:
+                log.exception("a message could not be dealt with; this is a fault of concertino")
+        self._receiving = False
+        self._settle()
+
+    def overlong(self, size: int) -> None:
+        log.warning("a message of more than %d bytes was refused", self._limits.max_message_bytes)
+        self.session.peer.overlong(size)
+
+    def drained(self, held: int) -> None:
+        self.session.peer.drained(held)
+        if self._room is not None:
+            if not self._room.done():
+                self._room.set_result(None)
+            self._room = None
+        self._settle()
+
+    def ended(self) -> None:
+        log.debug("end of input")
+        self.drain()
+
+    def lost(self, why: Exception) -> None:
+        log.info("the connection is lost: %s", why)
+        self._end(0.0)
+
+    # To the connection
+
+    def _send(self, frame: bytes, about: Id | None) -> int:
+        if not self._receiving and not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+        return self._connection.write(frame, about)
+
+    def _turn(self) -> None:
+        """Once per loop turn in which something was written outside a read."""
+        self._turning = False
+        self._settle()
+
+    def _settle(self) -> None:
+        """After any change: start what may start now, write, and hold back input while output is held."""
+        peer = self.session.peer
+        if peer.waiting:
+            self._receiving = True
+            self.session.admit()
+            self._receiving = False
+        self._connection.flush()
+        pause = peer.held >= self._limits.high_water_bytes or self._draining
+        if pause is not self._paused:
+            self._paused = pause
+            self._connection.pause(pause)
+        if (peer.suppressed or self.session.dropped) and not self._complaining:
+            self._complaining = True
+            self._loop.call_later(1.0, self._complain)
+        if self._draining and not peer.running and not peer.waiting:
+            self._end(self._end_at - self._loop.time())
+
+    def _complain(self) -> None:
+        peer = self.session.peer
+        self._complaining = False
+        if peer.suppressed:
+            log.warning("%d malformed messages were not answered: too many at once", peer.suppressed)
+        if self.session.dropped:
+            log.warning("%d log messages were not sent: the client does not read", self.session.dropped)
+        peer.suppressed = self.session.dropped = 0
+
+    def room(self) -> Awaitable[None]:
+        """What a handler awaits after telling something: nothing, or that a slow reader catches up."""
+        if self.session.peer.held < self._limits.high_water_bytes:
+            return DONE
+        if self._room is None:
+            self._room = self._loop.create_future()
+        return asyncio.shield(self._room)
+
+    def post(self, act: Any) -> None:
+        """Run act on the loop; from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(act)
+        except RuntimeError:  # the loop is closed: nobody is there to be told
+            pass
+
+    # Calls
+
+    def ready(self, failure: BaseException | None) -> None:
+        """The backend has started, or failed to."""
+        peer = self.session.peer
+        peer.ready = True
+        if failure is None:
+            self.session.offer_changed()
+            self._settle()
+            return
+        for incoming in list(peer.waiting.values()):
+            peer.fail(incoming, INTERNAL_ERROR, "Internal error: the server failed to start")
+        self.drain()
+
+    def _start(self, incoming: Incoming) -> None:
+        task = self._spawn(self._backend.handle(incoming.call, CallContext(self, incoming)), incoming)
+        if task is not None:
+            self.session.peer.started(incoming)
+            incoming.stop = partial(self._cancel, task, incoming)
+
+    def _ended(self, incoming: Incoming, result: Struct | Raw, error: BaseException | None) -> None:
+        """A call's handler returned or raised: answer, whatever it was."""
+        if self._draining and not self._turning:  # a cancelled call sends nothing that would bring a turn
+            self._turning = True
+            self._loop.call_soon(self._turn)
+        if error is None:
+            try:
+                return self.session.respond(incoming, result)
+            except BaseException as unfit:  # MemoryError; an attribute that raises SystemExit
+                error = unfit
+        if isinstance(error, RpcError):
+            return self._fail(incoming, error)
+        if isinstance(error, asyncio.CancelledError):
+            # If it is open still, the handler did this to itself.
+            return self._fail(
+                incoming, RpcError(INTERNAL_ERROR, "Internal error: the call was cancelled by its handler")
+            )
+        if incoming.open:  # SystemExit too: no handler ends the server
+            log.error("%s failed", incoming.method, exc_info=error)
+        return self._fail(incoming, RpcError(INTERNAL_ERROR, "Internal error"))
+
+    def _cancel(self, task: asyncio.Task[None], incoming: Incoming, reason: str) -> None:
+        log.debug("request %r was cancelled: %s", incoming.id, reason or "no reason given")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        task.cancel()
+
+    def _fail(self, incoming: Incoming, error: RpcError) -> None:
+        code, message = error.code, error.message
+        if type(code) is not int or not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            log.error("%s: an RpcError needs an int and a str, got %r and %r", incoming.method, code, message)
+            code, message = INTERNAL_ERROR, "Internal error"
+        # A backend's mistake must not leave the caller waiting: data that is no JSON, a text with half a surrogate pair.
+        for said, data in ((message, error.data), (message, None), ("Internal error", None)):
+            try:
+                return self.session.peer.fail(incoming, code, said, data)
+            except (TypeError, ValueError, RecursionError) as why:
+                log.error("%s: an error answer could not be written: %s", incoming.method, why)
+        return None
+
+    # The end
+
+    def drain(self) -> None:
+        """Stop reading, let accepted calls finish within the drain time, then close. Once it has begun it goes its way."""
+        if self._draining:
+            return
+        self._draining = True
+        self._end_at = self._loop.time() + self._limits.drain_s
+        self._loop.call_later(self._limits.drain_s, self._end, 0.0)
+        self._settle()
+
+    def _end(self, within_s: float) -> None:
+        if self._ending is None:
+            self._draining = True
+            self._ending = self._loop.create_task(self._close(max(0.0, within_s)))
+
+    async def _close(self, within_s: float) -> None:
+        left = self.session.peer.close()
+        for incoming in left:
+            if incoming.stop is not None:
+                incoming.stop("the connection is closing")
+        if left:
+            log.warning("%d calls were cut off", len(left))
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=CLEANUP_S)
+        try:
+            await self._connection.close(within_s)
+        finally:
+            if not self.closed.done():
+                self.closed.set_result(None)
+
+
+CLEANUP_S = 0.5  # for the `finally` blocks of handlers that were cut off

@@ -1,0 +1,179 @@
+"""A task per call, at the price of a coroutine for the calls that never wait.
+
+A call's first step is run in place, under the name of a spare task that was made before: `current_task()` is right, `timeout()` and
+cancel scopes work, context variables are the call's own. If the first step was also the last, nobody noticed the spare and it
+serves the next call; if somebody did (a reference to it was kept, a context variable was set, it was cancelled, renamed or given
+a callback) it ends as that call's task, so that callbacks and waiters hear of it, and a new spare takes its place.
+If the call waits, the spare becomes its task and carries the rest.
+
+Measured on CPython 3.11 without optimisations, per call: this 1.1 us, an eagerly started task 3.2, a plain task 8.
+asyncio documents _enter_task and its siblings for use by those who bring their own tasks ("Extending", asyncio documentation).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.tasks import (
+    _enter_task,  # pyright: ignore[reportPrivateUsage]
+    _leave_task,  # pyright: ignore[reportPrivateUsage]
+    _register_task,  # pyright: ignore[reportPrivateUsage]
+    _unregister_task,  # pyright: ignore[reportPrivateUsage]
+)
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from gc import get_referents
+from sys import getrefcount
+from typing import Any, TypeVar
+from weakref import getweakrefcount
+
+__all__ = ["starter"]
+
+Work = Coroutine[Any, Any, Any]
+Subject = TypeVar("Subject")
+Start = Callable[[Work, Subject], "asyncio.Task[None] | None"]
+Ended = Callable[[Subject, Any, BaseException | None], None]
+
+
+def starter(loop: asyncio.AbstractEventLoop, ended: Ended[Subject]) -> Start[Subject]:
+    """A function that starts a coroutine on this loop and takes its first step at once.
+
+    ended: called once for each, with the subject it was started for and what it returned or raised; it must not raise.
+    The function returns None if the first step was the last, else the task. Inside a running task, and on a loop whose
+    call_soon cannot be shadowed, a plain task is made, which starts a loop turn later.
+    """
+
+    async def plainly(work: Work, subject: Subject) -> None:
+        try:
+            value = await work
+        except BaseException as error:
+            ended(subject, None, error)
+        else:
+            ended(subject, value, None)
+
+    if not hasattr(loop, "__dict__"):
+        return lambda work, subject: loop.create_task(plainly(work, subject))
+    spare = _Spare(loop)
+
+    def start(work: Work, subject: Subject) -> asyncio.Task[None] | None:
+        nonlocal spare
+        try:
+            _enter_task(loop, spare.task)
+        except RuntimeError:  # another task is at its step
+            return loop.create_task(plainly(work, subject))
+        try:
+            waiting = spare.context.run(work.send, None)
+        except StopIteration as stop:
+            _leave_task(loop, spare.task)
+            ended(subject, stop.value, None)
+        except BaseException as error:
+            _leave_task(loop, spare.task)
+            ended(subject, None, error)
+        else:
+            task = spare.task
+            _leave_task(loop, task)
+            spare.carry_on(work, waiting, lambda value, error: ended(subject, value, error))
+            spare = _Spare(loop)
+            return task
+        if spare.was_noticed():
+            noticed, spare = spare, _Spare(loop)
+            noticed.finish()
+        return None
+
+    return start
+
+
+class _Spare:
+    """A task that has not begun, and is known to nobody."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._work: Work | None = None
+        self._ended: Callable[[Any, BaseException | None], None]
+        self._waiting: object = None
+        self._pristine = copy_context()
+        self.context = self._pristine.copy()
+        # The immutable mapping inside a Context: the same object, for as long as nothing is set. A tenth of the price of items().
+        self._variables = get_referents(self._pristine)[0]
+        shell = self._shell()
+        shell.send(None)  # to its first yield: a cancel must find it inside its `try`
+        # A task schedules its first step when it is made; that step is kept here until it is wanted.
+        shadows = vars(loop)
+        theirs = shadows.get("call_soon")  # a debugger's or a test's
+        shadows["call_soon"] = self._keep
+        try:
+            # In this very context, not a copy: what the first step sets there, the later ones must see.
+            self.task = task = asyncio.Task[None](shell, loop=loop, context=self.context)
+        finally:
+            if theirs is None:
+                del shadows["call_soon"]
+            else:
+                shadows["call_soon"] = theirs
+        _unregister_task(task)  # nobody shall wait for it
+        task._log_destroy_pending = False  # pyright: ignore[reportAttributeAccessIssue]  # nor miss it
+        self._name = task.get_name()
+        self._references = getrefcount(task)
+        self._weak_references = getweakrefcount(task)
+
+    def was_noticed(self) -> bool:
+        """Whether anything of the call that ran under its name is left. Calls no code of others, such as a value's __eq__."""
+        task: Any = self.task  # Any: the private attributes of asyncio's two kinds of Task
+        return bool(
+            getrefcount(task) != self._references
+            or getweakrefcount(task) != self._weak_references
+            or task._callbacks
+            or task._must_cancel  # cancel() in a first step; uncancel() before 3.13 leaves it
+            or task.get_name() is not self._name
+            or (get_referents(self.context)[0] is not self._variables and self._variables_differ())
+        )
+
+    def _variables_differ(self) -> bool:
+        before = self._pristine
+        return len(self.context) != len(before) or any(
+            before.get(variable, self) is not value for variable, value in self.context.items()
+        )
+
+    def finish(self) -> None:
+        """Be the task of a call that ended in its first step: done, or cancelled if it was. Callbacks and waiters are told."""
+        self._step_context.run(self._step)
+
+    def carry_on(self, work: Work, waiting: object, ended: Callable[[Any, BaseException | None], None]) -> None:
+        """Become the task of a call that waits. waiting: what its first step yielded."""
+        self._work = work
+        self._ended = ended
+        self._waiting = waiting
+        self.task._log_destroy_pending = True  # pyright: ignore[reportAttributeAccessIssue]
+        _register_task(self.task)
+        self._step_context.run(self._step)
+
+    def _keep(self, step: Callable[[], object], *, context: Context) -> None:
+        self._step = step
+        self._step_context = context
+
+    async def _shell(self) -> None:
+        await self
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """All but the first step of the call: `yield from`, for a coroutine that has begun."""
+        thrown: BaseException | None = None
+        value: Any = None
+        try:
+            yield
+            if self._work is None:  # noticed, and its call is over
+                return
+            value = yield self._waiting
+        except BaseException as error:
+            if self._work is None:  # the same, cancelled; or the spare was never used
+                raise
+            thrown = error
+        work = self._work
+        while True:
+            try:
+                waiting = work.send(value) if thrown is None else work.throw(thrown)
+            except StopIteration as stop:
+                return self._ended(stop.value, None)
+            except BaseException as error:
+                return self._ended(None, error)
+            thrown = None
+            try:
+                value = yield waiting
+            except BaseException as error:
+                thrown = error

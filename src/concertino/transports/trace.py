@@ -1,0 +1,68 @@
+"""A message trace: a Connection around another that shows every frame, redacted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from concertino.protocol.jsonrpc import Id
+from concertino.redact import redactor
+from concertino.transports import Connection, Receiver
+
+__all__ = ["Traced"]
+
+Show = Callable[[str, str], object]  # (direction, the frame's text)
+
+
+class Traced:
+    """Forwards everything. show: called with `<-` for what came or `->` for what goes, and the frame as text without secrets."""
+
+    def __init__(self, inner: Connection, show: Show) -> None:
+        self._inner = inner
+        self._show = show
+        self._to: Receiver
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        return self._inner.facts
+
+    def _see(self, direction: str, frame: bytes) -> None:
+        self._show(direction, redactor().frame(frame).decode("utf-8", "backslashreplace"))
+
+    # Connection
+
+    def open(self, to: Receiver) -> None:
+        self._to = to
+        self._inner.open(self)
+
+    def write(self, frame: bytes, about: Id | None) -> int:
+        self._see("->", frame)
+        return self._inner.write(frame, about)
+
+    def flush(self) -> None:
+        self._inner.flush()
+
+    def pause(self, paused: bool) -> None:
+        self._inner.pause(paused)
+
+    async def close(self, within_s: float) -> None:
+        await self._inner.close(within_s)
+
+    # Receiver
+
+    def frames(self, batch: Sequence[bytes]) -> None:
+        for frame in batch:
+            self._see("<-", frame)
+        self._to.frames(batch)
+
+    def overlong(self, size: int) -> None:
+        self._show("<-", f"({size} bytes or more, over the limit)")
+        self._to.overlong(size)
+
+    def drained(self, held: int) -> None:
+        self._to.drained(held)
+
+    def ended(self) -> None:
+        self._to.ended()
+
+    def lost(self, why: Exception) -> None:
+        self._to.lost(why)

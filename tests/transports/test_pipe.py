@@ -1,0 +1,487 @@
+"""transports/pipe.py: frames over descriptors, with writes and reads that fail, fall short or must wait.
+
+os.write and os.read are replaced where a system does not do such things on demand; what goes out is compared byte by byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from concertino.protocol.limits import Limits
+from concertino.transports import pipe as pipe_module
+from concertino.transports.pipe import Pipe
+
+FRAMES = [b'{"a":1}', "é😀".encode(), b"x" * 1000, b"", b"last"]
+WIRE = b"".join(frame + b"\n" for frame in FRAMES)
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.changed = asyncio.Event()
+
+    def _tell(self, what: Any) -> None:
+        self.told.append(what)
+        self.changed.set()
+
+    def frames(self, batch: Sequence[bytes]) -> None:
+        for frame in batch:
+            self._tell(bytes(frame))
+
+    def overlong(self, size: int) -> None:
+        self._tell(("overlong", size))
+
+    def drained(self, held: int) -> None:
+        self._tell(("drained", held))
+
+    def ended(self) -> None:
+        self._tell("ended")
+
+    def lost(self, why: Exception) -> None:
+        self._tell(("lost", type(why).__name__))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+class Ends:
+    """A Pipe and the other ends of its two pipes."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        there, self.writing = os.pipe()
+        self.reading, back = os.pipe()
+        self.pipe = Pipe(there, back, limits or Limits())
+        self.receiver = Receiver()
+        self.pipe.open(self.receiver)
+
+    @property
+    def told(self) -> list[Any]:
+        return self.receiver.told
+
+    def read(self) -> bytes:
+        os.set_blocking(self.reading, False)
+        data = b""
+        try:
+            while chunk := os.read(self.reading, 1 << 20):
+                data += chunk
+        except BlockingIOError:
+            pass
+        return data
+
+    async def close(self) -> None:
+        await self.pipe.close(0.5)
+        for descriptor in (self.writing, self.reading):
+            try:
+                os.close(descriptor)
+            except OSError:
+                pass
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run_it(*args: Any, **kwargs: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(30):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run_it
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# Writing
+
+
+@on_a_loop
+async def test_frames_leave_in_one_write_with_a_newline_each() -> None:
+    ends = Ends()
+    for frame in FRAMES:
+        ends.pipe.write(frame, None)
+    assert ends.read() == b""
+    ends.pipe.flush()
+    assert ends.read() == WIRE
+    await ends.close()
+
+
+@on_a_loop
+async def test_write_says_how_many_bytes_are_held() -> None:
+    ends = Ends()
+    assert ends.pipe.write(b"12345", None) == 6
+    assert ends.pipe.write(b"1", None) == 8
+    ends.pipe.flush()
+    assert ends.pipe.write(b"12", None) == 3
+    await ends.close()
+
+
+class Writes:
+    """os.write that takes `size` bytes at a time, and refuses every second time if it is to."""
+
+    def __init__(self, size: int, refuses: type[OSError] | None = None) -> None:
+        self.out = b""
+        self._size = size
+        self._refuses = refuses
+        self._turn = 0
+        self._real = os.write
+
+    def __call__(self, descriptor: int, data: Any) -> int:
+        self._turn += 1
+        if self._refuses is not None and self._turn % 2:
+            raise self._refuses
+        piece = bytes(data[: self._size])
+        self.out += piece
+        return len(piece)
+
+
+@pytest.mark.parametrize("refuses", [None, BlockingIOError, InterruptedError])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 100, 1007, 1008, 5000])
+def test_writes_that_fall_short_never_tear_or_repeat_a_frame(
+    size: int, refuses: type[OSError] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        ends = Ends()
+        writes = Writes(size, refuses)
+        monkeypatch.setattr(pipe_module.os, "write", writes)
+        for frame in FRAMES:
+            ends.pipe.write(frame, None)
+            ends.pipe.flush()
+        async with asyncio.timeout(20):
+            while len(writes.out) < len(WIRE):
+                await asyncio.sleep(0)
+        await ends.pipe.close(5)
+        monkeypatch.undo()
+        assert writes.out == WIRE
+        await ends.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError, ConnectionResetError, OSError(errno.EIO, "x"), OSError(errno.ENOSPC, "x")]
+)
+def test_a_write_that_fails_at_any_byte_loses_the_connection_once(
+    error: type[OSError] | OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(at: int) -> None:
+        ends = Ends()
+        out = b""
+
+        def write(descriptor: int, data: Any) -> int:
+            nonlocal out
+            if len(out) == at:
+                raise error
+            piece = bytes(data[: min(50, at - len(out))])
+            out += piece
+            return len(piece)
+
+        monkeypatch.setattr(pipe_module.os, "write", write)
+        for frame in FRAMES:
+            ends.pipe.write(frame, None)
+        ends.pipe.flush()
+        await ends.receiver.until(lambda: bool(ends.told))
+        assert ends.pipe.write(b"more", None) == 0
+        ends.pipe.flush()
+        await ends.pipe.close(5)
+        monkeypatch.undo()
+        assert [told[0] for told in ends.told] == ["lost"]
+        assert out == WIRE[:at]
+        await ends.close()
+
+    for at in range(0, len(WIRE), 13):
+        asyncio.run(main(at))
+
+
+@on_a_loop
+async def test_a_reader_that_goes_away_is_noticed_without_a_write() -> None:
+    ends = Ends()
+    os.close(ends.reading)
+    await ends.receiver.until(lambda: ends.told != [])
+    assert ends.told == [("lost", "BrokenPipeError")]
+    await ends.close()
+
+
+def test_uvloop_notices_a_reader_that_goes_away_at_the_next_write() -> None:
+    async def main() -> None:
+        ends = Ends()
+        os.close(ends.reading)
+        ends.pipe.write(b"x", None)
+        ends.pipe.flush()
+        await ends.receiver.until(lambda: ends.told != [])
+        assert ends.told == [("lost", "BrokenPipeError")]
+        await ends.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+@on_a_loop
+async def test_output_beyond_the_high_water_mark_is_told_when_it_has_drained() -> None:
+    ends = Ends(Limits(high_water_bytes=200_000, low_water_bytes=50_000))
+    held = 0
+    for _ in range(30):
+        held = ends.pipe.write(b"x" * 9999, None)
+    assert held >= 200_000  # a pipe takes 64 KiB of the 300,000
+    assert ends.told == []
+    out = 0
+    async with asyncio.timeout(10):
+        while not ends.told:
+            out += len(ends.read())
+            await asyncio.sleep(0)
+    assert [told[0] for told in ends.told] == ["drained"]
+    assert ends.told[0][1] < 50_000
+    ends.pipe.flush()
+    while out < 300_000:
+        out += len(ends.read())
+        await asyncio.sleep(0)
+    assert [told[0] for told in ends.told] == ["drained"]
+    await ends.close()
+
+
+@on_a_loop
+async def test_close_waits_for_a_slow_reader_but_not_for_ever() -> None:
+    ends = Ends()
+    for _ in range(100):
+        ends.pipe.write(b"x" * 9999, None)
+    before = asyncio.get_running_loop().time()
+    await ends.pipe.close(0.05)
+    assert asyncio.get_running_loop().time() - before < 2
+    await ends.pipe.close(5)  # again: nothing
+    await ends.close()
+
+
+@on_a_loop
+async def test_close_flushes_all_that_is_read_in_time() -> None:
+    ends = Ends()
+    for _ in range(100):
+        ends.pipe.write(b"x" * 9999, None)
+    closing = asyncio.create_task(ends.pipe.close(20))
+    out = b""
+    while not closing.done() or len(out) < 1_000_000:
+        out += ends.read()
+        await asyncio.sleep(0)
+    assert out == (b"x" * 9999 + b"\n") * 100
+    await ends.close()
+
+
+# Reading
+
+
+@on_a_loop
+async def test_frames_of_one_read_come_together_then_the_end() -> None:
+    ends = Ends()
+    os.write(ends.writing, b"one\ntwo\r\n\n\nthree\nfour")
+    os.close(ends.writing)
+    await ends.receiver.until(lambda: "ended" in ends.told)
+    assert ends.told == [b"one", b"two", b"three", b"four", "ended"]
+    await ends.close()
+
+
+@on_a_loop
+async def test_a_line_over_the_limit_is_told_once_and_the_next_is_given() -> None:
+    ends = Ends(Limits(max_message_bytes=10))
+    os.write(ends.writing, b"0123456789\n0123456789a\nnext\n" + b"y" * 50)
+    await ends.receiver.until(lambda: len(ends.told) >= 4)
+    os.write(ends.writing, b"y" * 50 + b"\nafter\n")
+    os.close(ends.writing)
+    await ends.receiver.until(lambda: "ended" in ends.told)
+    kinds = [told if isinstance(told, bytes | str) else told[0] for told in ends.told]
+    assert kinds == [b"0123456789", "overlong", b"next", "overlong", b"after", "ended"]
+    await ends.close()
+
+
+@on_a_loop
+async def test_while_paused_nothing_is_read_and_after_it_everything() -> None:
+    ends = Ends()
+    ends.pipe.pause(True)
+    ends.pipe.pause(True)
+    os.write(ends.writing, b"one\n")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert ends.told == []
+    ends.pipe.pause(False)
+    ends.pipe.pause(False)
+    await ends.receiver.until(lambda: bool(ends.told))
+    os.close(ends.writing)
+    await ends.receiver.until(lambda: "ended" in ends.told)
+    assert ends.told == [b"one", "ended"]
+    ends.pipe.pause(True)
+    ends.pipe.pause(False)
+    await ends.close()
+
+
+@on_a_loop
+async def test_a_receiver_that_pauses_inside_frames_gets_no_more() -> None:
+    ends = Ends()
+    real = ends.receiver.frames
+
+    def pausing(batch: Sequence[bytes]) -> None:
+        real(batch)
+        ends.pipe.pause(True)
+
+    ends.receiver.frames = pausing  # type: ignore[method-assign]
+    os.write(ends.writing, b"one\n")
+    await ends.receiver.until(lambda: bool(ends.told))
+    os.write(ends.writing, b"two\n")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert ends.told == [b"one"]
+    ends.pipe.pause(False)
+    await ends.receiver.until(lambda: len(ends.told) == 2)
+    await ends.close()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "gone"), ConnectionResetError()])
+def test_a_read_that_fails_is_the_end_of_input(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        ends = Ends()
+        real = os.read
+
+        def read(descriptor: int, size: int) -> bytes:
+            if descriptor == ends.pipe._in:
+                raise error
+            return real(descriptor, size)
+
+        monkeypatch.setattr(pipe_module.os, "read", read)
+        os.write(ends.writing, b"x")
+        await ends.receiver.until(lambda: bool(ends.told))
+        assert ends.told == ["ended"]
+        monkeypatch.undo()
+        await ends.close()
+
+    asyncio.run(main())
+
+
+def test_interrupted_reads_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        ends = Ends()
+        real, turn = os.read, 0
+
+        def read(descriptor: int, size: int) -> bytes:
+            nonlocal turn
+            turn += 1
+            if descriptor == ends.pipe._in and turn % 3:
+                raise (InterruptedError, BlockingIOError)[turn % 2]
+            return real(descriptor, 5 if descriptor == ends.pipe._in else size)
+
+        monkeypatch.setattr(pipe_module.os, "read", read)
+        os.write(ends.writing, b"one\ntwo and more\nthree\n")
+        os.close(ends.writing)
+        await ends.receiver.until(lambda: "ended" in ends.told)
+        assert ends.told == [b"one", b"two and more", b"three", "ended"]
+        monkeypatch.undo()
+        await ends.close()
+
+    asyncio.run(main())
+
+
+@on_a_loop
+async def test_a_regular_file_is_read_by_a_thread_and_can_be_paused(tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"".join(b"%06d\n" % n for n in range(50_000)))
+    receiver = Receiver()
+    connection = Pipe(
+        os.open(tmp_path / "in", os.O_RDONLY), os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT), Limits()
+    )
+    connection.open(receiver)
+    await receiver.until(lambda: len(receiver.told) > 0)
+    connection.pause(True)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    seen = len(receiver.told)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(receiver.told) <= seen + 10_000  # at most one chunk more, which was under way
+    connection.pause(False)
+    await receiver.until(lambda: receiver.told[-1] == "ended")
+    assert receiver.told[:-1] == [b"%06d" % n for n in range(50_000)]
+    connection.write(b"answer", None)
+    await connection.close(5)
+    assert (tmp_path / "out").read_bytes() == b"answer\n"
+
+
+@on_a_loop
+async def test_closing_while_a_file_is_read_leaves_no_thread(tmp_path: Path) -> None:
+    import threading
+
+    (tmp_path / "in").write_bytes(b"x\n" * 1_000_000)
+    receiver = Receiver()
+    connection = Pipe(os.open(tmp_path / "in", os.O_RDONLY), os.open(os.devnull, os.O_WRONLY), Limits())
+    connection.open(receiver)
+    await receiver.until(lambda: bool(receiver.told))
+    await connection.close(0.1)
+    for thread in threading.enumerate():
+        if thread.name == "concertino-reader":
+            await asyncio.to_thread(thread.join, 5)
+            assert not thread.is_alive()
+
+
+# Descriptors
+
+
+@on_a_loop
+async def test_everything_is_closed_at_the_end() -> None:
+    before = open_descriptors()
+    for _ in range(5):
+        ends = Ends()
+        await ends.close()
+    assert open_descriptors() == before
+
+
+@on_a_loop
+async def test_what_is_closed_hears_nothing_more() -> None:
+    ends = Ends()
+    os.write(ends.writing, b"one\n")
+    await ends.pipe.close(0)
+    os.close(ends.reading)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert ends.told == []
+    assert ends.pipe.write(b"x", None) == 0
+    ends.pipe.flush()
+    ends.pipe.pause(True)
+    await ends.close()
+
+
+@on_a_loop
+async def test_the_flag_of_a_socket_is_put_back() -> None:
+    ours, theirs = socket.socketpair()
+    kept = os.dup(theirs.fileno())
+    reading, writing = os.dup(theirs.fileno()), os.dup(theirs.fileno())
+    assert os.get_blocking(kept)
+    connection = Pipe(reading, writing, Limits())
+    connection.open(Receiver())
+    assert not os.get_blocking(kept)
+    await connection.close(0)
+    assert os.get_blocking(kept)
+    os.close(kept)
+    ours.close()
+    theirs.close()
+
+
+@on_a_loop
+async def test_the_flag_of_an_inherited_pipe_is_left_alone() -> None:
+    there, writing = os.pipe()
+    reading, back = os.pipe()
+    kept = [os.dup(there), os.dup(back)]
+    connection = Pipe(there, back, Limits())
+    connection.open(Receiver())
+    assert all(map(os.get_blocking, kept))
+    await connection.close(0)
+    assert all(map(os.get_blocking, kept))
+    for descriptor in (*kept, writing, reading):
+        os.close(descriptor)
