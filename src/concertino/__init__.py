@@ -1,0 +1,130 @@
+"""concertino: MCP (Model Context Protocol) over stdio, end to end.
+
+    from concertino import Server
+    server = Server("calculator")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        "Add two integers."
+        return a + b
+
+    server.run()
+
+Names are loaded when they are first used, so that importing this package costs nothing that is not.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from concertino.backend import Around, Backend, Call, ClientFacts, Context, Offer, Outlet
+    from concertino.driver.caller import Caller, connect
+    from concertino.driver.host import Host, serve
+    from concertino.errors import (
+        ConcertinoError,
+        Disconnected,
+        RegistrationError,
+        RpcError,
+        TargetError,
+        ToolError,
+    )
+    from concertino.protocol.limits import Limits
+    from concertino.protocol.types import (
+        Annotations,
+        AudioContent,
+        CallToolResult,
+        EmbeddedResource,
+        Icon,
+        ImageContent,
+        Implementation,
+        ResourceContents,
+        ResourceLink,
+        TextContent,
+    )
+    from concertino.server.content import audio, blob, image
+    from concertino.server.server import Server
+    from concertino.transports.memory import pair
+
+_HOME = {
+    "concertino.server.server": ("Server",),
+    "concertino.backend": ("Context", "Backend", "Around", "Call", "ClientFacts", "Offer", "Outlet"),
+    "concertino.errors": (
+        "ToolError",
+        "ConcertinoError",
+        "RegistrationError",
+        "RpcError",
+        "Disconnected",
+        "TargetError",
+    ),
+    "concertino.server.content": ("image", "audio", "blob"),
+    "concertino.protocol.types": (
+        "TextContent",
+        "ImageContent",
+        "AudioContent",
+        "ResourceLink",
+        "EmbeddedResource",
+        "ResourceContents",
+        "CallToolResult",
+        "Annotations",
+        "Icon",
+        "Implementation",
+    ),
+    "concertino.driver.host": ("Host", "serve"),
+    "concertino.driver.caller": ("Caller", "connect"),
+    "concertino.transports.memory": ("pair",),
+    "concertino.protocol.limits": ("Limits",),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [  # noqa: RUF022  # in reading order
+    "Server",
+    "Context",
+    "ToolError",
+    "image",
+    "audio",
+    "blob",
+    "TextContent",
+    "ImageContent",
+    "AudioContent",
+    "ResourceLink",
+    "EmbeddedResource",
+    "ResourceContents",
+    "CallToolResult",
+    "Annotations",
+    "Icon",
+    "Implementation",
+    "Backend",
+    "Around",
+    "Call",
+    "ClientFacts",
+    "Offer",
+    "Outlet",
+    "Host",
+    "serve",
+    "Caller",
+    "connect",
+    "pair",
+    "Limits",
+    "ConcertinoError",
+    "RegistrationError",
+    "RpcError",
+    "Disconnected",
+    "TargetError",
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'concertino' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

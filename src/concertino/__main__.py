@@ -1,0 +1,5 @@
+"""`python -m concertino`."""
+
+from concertino.cli import main
+
+main()

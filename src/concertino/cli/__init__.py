@@ -1,0 +1,54 @@
+"""The command line. argparse and our own few lines of ANSI; nothing that the command at hand does not use is imported."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+__all__ = ["main"]
+
+USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """`concertino ...`. Ends the process: 0 success, 1 failure at start, 2 usage."""
+    parser = argparse.ArgumentParser(
+        prog="concertino",
+        formatter_class=_Formatter,
+        description="MCP (Model Context Protocol) over stdio.",
+        epilog="Environment: LOG_LEVEL, CONCERTINO_LOG_FORMAT, CONCERTINO_TRACE, CONCERTINO_ORPHAN, and a "
+        "CONCERTINO_ variable for each limit (CONCERTINO_MAX_MESSAGE_BYTES, ...).",
+    )
+    parser.add_argument("--version", action="store_true", help="show versions of package, Python, protocol and extras")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="serve a server over stdin and stdout",
+        formatter_class=_Formatter,
+        description="Serve a server over stdin and stdout, for an MCP client that started this command.",
+    )
+    serve.add_argument("target", metavar="TARGET", help="file.py, file.py:attribute or package.module:attribute")
+    serve.add_argument("--log-format", choices=("line", "json", "trace"), help="how log lines look on stderr")
+    serve.add_argument("--trace", action="store_true", default=None, help="show every message on stderr")
+    serve.add_argument("--traceback", action="store_true", help="show where the import of TARGET failed")
+    given = parser.parse_args(arguments)
+    if given.version:
+        from concertino.cli.version import version
+
+        print(version())  # noqa: T201  # the answer to the user, not a log
+        sys.exit(0)
+    if given.command == "serve":
+        from concertino.cli.serve import serve as serve_target
+
+        serve_target(given.target, log_format=given.log_format, trace=given.trace, traceback=given.traceback)
+    parser.print_help(sys.stderr)
+    sys.exit(USAGE)
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Of a fixed width: asking the terminal for its own imports shutil and what that needs, 4 ms before a server starts."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=100)

@@ -1,0 +1,26 @@
+"""`concertino --version`."""
+
+from __future__ import annotations
+
+import platform
+from importlib.util import find_spec
+
+from concertino import __version__
+from concertino.protocol.revisions import REVISIONS
+
+__all__ = ["version"]
+
+EXTRAS = {"validate": "jsonschema_rs"}  # extra -> a module that it brings
+
+
+def version() -> str:
+    """Package, Python, protocol revisions, and which extras are installed."""
+    extras = (f"{name} ({'installed' if find_spec(module) else 'not installed'})" for name, module in EXTRAS.items())
+    return "\n".join(
+        (
+            f"concertino {__version__}",
+            f"{platform.python_implementation()} {platform.python_version()}",
+            f"MCP {', '.join(each.name for each in REVISIONS)}",
+            f"extras: {', '.join(extras)}",
+        )
+    )

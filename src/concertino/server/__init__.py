@@ -1,0 +1,1 @@
+"""Servers of typed Python functions."""

@@ -1,0 +1,236 @@
+"""cli: arguments, targets, versions, and exit codes. What serving is like is in tests/stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import concertino
+from concertino import Limits, Server, TargetError
+from concertino.cli import main
+from concertino.cli.serve import find
+from concertino.cli.version import version
+from concertino.server import server as servers
+
+SRC = str(Path(concertino.__file__).parent.parent)
+
+
+@pytest.fixture(autouse=True)
+def _clean_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """find() adds to sys.path and sys.modules, as a script's start does; each test begins anew."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+
+
+def written(folder: Path, source: str, name: str = "target.py") -> str:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("from concertino import Server\n" + source)
+    return str(path)
+
+
+# Targets
+
+
+def test_the_only_server_of_a_file_is_found(tmp_path: Path) -> None:
+    found = find(written(tmp_path, "anything = Server('only')\nother = 5")).backend
+    assert isinstance(found, Server)
+    assert found.name == "only"
+
+
+def test_one_server_under_two_names_is_one(tmp_path: Path) -> None:
+    assert find(written(tmp_path, "a = b = Server('one')")).backend.offer().info.name == "one"
+
+
+def test_the_server_that_run_is_called_on_is_meant(tmp_path: Path) -> None:
+    source = "a = Server('a')\nb = Server('b')\nb.run()\nafter = 'reached'"
+    assert find(written(tmp_path, source)).backend.offer().info.name == "b"
+    assert servers.marked is None
+
+
+def test_run_under_the_usual_guard_is_not_called(tmp_path: Path) -> None:
+    source = "a = Server('a')\nif __name__ == '__main__':\n    raise SystemExit\n"
+    assert find(written(tmp_path, source)).backend.offer().info.name == "a"
+
+
+def test_a_server_made_in_a_function_is_found_by_its_run(tmp_path: Path) -> None:
+    assert (
+        find(written(tmp_path, "def main():\n    Server('inner').run()\nmain()")).backend.offer().info.name == "inner"
+    )
+
+
+def test_what_a_file_gives_to_run_is_kept(tmp_path: Path) -> None:
+    source = (
+        "from asyncio import new_event_loop\nfrom concertino import Limits\na = Server('a')\nb = Server('b')\n"
+        "a.run(limits=Limits(max_in_flight=7), loop_factory=new_event_loop)\n"
+    )
+    path = written(tmp_path, source)
+    for target in (path, f"{path}:a"):
+        found = find(target)
+        assert found.backend.offer().info.name == "a"
+        assert found.limits == Limits(max_in_flight=7)
+        assert found.loop_factory is asyncio.new_event_loop
+    other = find(f"{path}:b")
+    assert (other.limits, other.loop_factory) == (None, None)
+
+
+def test_serving_uses_what_a_file_gives_to_run(tmp_path: Path) -> None:
+    source = (
+        "import sys\nfrom asyncio import new_event_loop\n"
+        "def loop():\n    print('its own loop', file=sys.stderr)\n    return new_event_loop()\n"
+        "Server('a').run(loop_factory=loop)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "concertino", "serve", written(tmp_path, source)],
+        env={**os.environ, "PYTHONPATH": SRC},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    assert "its own loop" in done.stderr
+
+
+def test_a_path_may_hold_a_colon(tmp_path: Path) -> None:
+    path = written(tmp_path, "s = Server('s')", "a:b/c:d.py")
+    assert find(path).backend.offer().info.name == "s"
+    assert find(f"{path}:s").backend.offer().info.name == "s"
+
+
+def test_a_class_is_not_a_server(tmp_path: Path) -> None:
+    path = written(tmp_path, "class Mine(Server): ...")
+    with pytest.raises(TargetError, match="got the class Mine; name an object"):
+        find(f"{path}:Mine")
+
+
+def test_an_attribute_names_one_of_several(tmp_path: Path) -> None:
+    path = written(tmp_path, "a = Server('a')\nclass box:\n    b = Server('b')")
+    assert find(f"{path}:a").backend.offer().info.name == "a"
+    assert find(f"{path}:box.b").backend.offer().info.name == "b"
+
+
+def test_any_backend_will_do(tmp_path: Path) -> None:
+    source = "from concertino import Around\nserver = Server('inner')\nguarded = Around(server)"
+    assert find(f"{written(tmp_path, source)}:guarded").backend.offer().info.name == "inner"
+
+
+def test_a_module_is_found_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, "s = Server('s')", "shop_for_test/floor.py")
+    monkeypatch.chdir(tmp_path)
+    assert find("shop_for_test.floor:s").backend.offer().info.name == "s"
+
+
+def test_a_file_can_import_its_neighbours_and_itself(tmp_path: Path) -> None:
+    written(tmp_path, "word = 'neighbour'", "neighbour_for_test.py")
+    path = written(
+        tmp_path,
+        "import neighbour_for_test, itself_for_test\ns = Server(neighbour_for_test.word)",
+        "itself_for_test.py",
+    )
+    assert find(path).backend.offer().info.name == "neighbour"
+
+
+def test_a_file_named_as_a_module_that_is_loaded_does_not_take_its_place(tmp_path: Path) -> None:
+    path = written(tmp_path, "import json\ns = Server(json.dumps([1]))", "json.py")
+    assert find(path).backend.offer().info.name == "[1]"
+    import json
+
+    assert json.dumps([1]) == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("word", "expected file.py, file.py:attribute or package.module:attribute"),
+        ("", "expected file.py"),
+        ("no_such.py", "no_such.py: no such file"),
+        ("no_such.py:x", "no_such.py: no such file"),
+        (".", "expected file.py"),
+        (":x", "expected file.py"),
+        (".m:x", "expected file.py"),
+        ("..:x", "expected file.py"),
+        ("os:", "expected file.py"),
+        ("os.:x", "no such module"),
+        ("no_such_module_at_all:x", "no_such_module_at_all: no such module"),
+        ("os.no_such:x", "no such module"),
+        ("os:no_such", "os has no attribute 'no_such'"),
+        ("os:path.no_such", "os has no attribute 'path.no_such'"),
+        ("os:sep", "expected a Server or another Backend, got str"),
+    ],
+)
+def test_a_target_that_leads_nowhere_says_what_was_found(target: str, said: str) -> None:
+    with pytest.raises(TargetError) as refused:
+        find(target)
+    assert said in str(refused.value)
+
+
+def test_no_server_and_several_servers_are_said(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"no concertino\.Server found"):
+        find(written(tmp_path, "x = 5", "none.py"))
+    with pytest.raises(TargetError, match=r"several servers \(a, b\).*:ATTRIBUTE"):
+        find(written(tmp_path, "a = Server('a')\nb = Server('b')", "two.py"))
+
+
+def test_what_importing_raises_is_raised_and_leaves_run_as_it_was(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        find(written(tmp_path, "1 / 0"))
+    assert servers.marked is None
+
+
+def test_a_module_that_a_target_lacks_is_its_own_failure_not_a_wrong_target(tmp_path: Path) -> None:
+    written(tmp_path, "import no_such_module_inside", "lacking_for_test.py")
+    sys.path.insert(0, str(tmp_path))
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_inside"):
+        find("lacking_for_test:server")
+
+
+# The command
+
+
+def test_version_names_package_python_protocol_and_extras(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert said == version() + "\n"
+    assert f"concertino {concertino.__version__}" in said
+    assert platform.python_version() in said
+    assert "2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25, 2026-07-28" in said
+    assert "validate (installed)" in said or "validate (not installed)" in said
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["serve"], ["serve", "a.py", "b.py"], ["--no-such"]])
+def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert "usage: concertino" in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["serve", "--help"]])
+def test_help_ends_with_0(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert "usage: concertino" in capsys.readouterr().out
+
+
+def test_importing_the_package_loads_nothing_that_is_not_used() -> None:
+    """PERFORMANCE: nothing but asyncio and msgspec belongs on the way to the first answer; import alone needs neither."""
+    source = "import sys, concertino; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", source],
+        env={**os.environ, "PYTHONPATH": SRC},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not {"asyncio", "msgspec", "argparse", "typing_extensions"} & set(done.stdout.split())
