@@ -1,0 +1,23 @@
+"""What is measured against what: every version in one place.
+
+Transitive dependencies are whatever these resolve to on the day; what was really installed is printed, and all of it
+stands in the JSON file.
+"""
+
+from __future__ import annotations
+
+__all__ = ["NODE_PACKAGES", "PYTHON_PACKAGES"]
+
+# One virtual environment each, all on the interpreter of the run (--python).
+PYTHON_PACKAGES: dict[str, tuple[str, ...]] = {
+    "floor": ("msgspec==0.22.0",),
+    "concertino": ("msgspec==0.22.0",),  # and the checkout this file belongs to, not editable
+    "mcp": ("mcp==2.3.0",),
+    "fastmcp": ("fastmcp==4.1.2",),  # 4.1.4 and 4.1.6 ask for a certifi newer than the index we used had
+}
+
+NODE_PACKAGES: dict[str, str] = {
+    "@modelcontextprotocol/sdk": "1.32.2",
+    "@modelcontextprotocol/server": "2.4.0",
+    "zod": "4.6.7",
+}
