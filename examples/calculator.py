@@ -1,0 +1,12 @@
+from concertino import Server
+
+server = Server("calculator")
+
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    "Add two integers."
+    return a + b
+
+
+server.run()

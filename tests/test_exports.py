@@ -1,0 +1,126 @@
+"""What `import concertino` gives and costs, and what is on the way from start to the first answer. In real processes."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import concertino
+
+PACKAGE = Path(concertino.__file__).parent
+TEN_LINES = Path(__file__).parents[1] / "examples" / "calculator.py"
+# Coverage starts itself in every child when it measures; what it imports is not ours.
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+# An editable install is found by an import hook, and site may load whatever else is in the environment: not ours either.
+FROM_SITE = "import sys; known = set(sys.modules)\n"
+
+
+def run(code: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    environment = CLEAN | {"PYTHONPATH": str(PACKAGE.parent)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, check=True, timeout=20)
+
+
+def modules(code: str, stdin: str = "") -> set[str]:
+    """What `code` had imported when it ended, beyond what Python itself begins with."""
+    report = (
+        "import atexit; atexit.register(lambda: sys.stderr.write('MODULES ' + ' '.join(set(sys.modules) - known)))\n"
+    )
+    errors = run(FROM_SITE + report + code, stdin).stderr
+    return set(errors.rpartition("MODULES ")[2].split())
+
+
+def tops(names: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("name", concertino.__all__)
+def test_every_public_name_can_be_imported(name: str) -> None:
+    scope: dict[str, object] = {}
+    exec(f"from concertino import {name}", scope)
+    assert scope[name] is getattr(importlib.import_module(concertino._MODULE_OF[name]), name)
+    assert name in importlib.import_module(concertino._MODULE_OF[name]).__all__
+
+
+def test_the_list_of_public_names_is_the_table_of_their_homes() -> None:
+    assert sorted(concertino.__all__) == sorted(concertino._MODULE_OF)
+    assert len(set(concertino.__all__)) == len(concertino.__all__)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    [block] = [node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If)]
+    imported = {
+        alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    # A name may be taken from where it is shown, not where it is made: Call lives in protocol, and backend shows it.
+    assert imported == concertino._MODULE_OF
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert set(dir(concertino)) == {*concertino.__all__, "__version__"}
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Orchestra'"):
+        concertino.Orchestra  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_module_s_list_holds_only_what_is_there() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(("concertino", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        if name == "concertino.__main__":
+            continue
+        module = importlib.import_module(name)
+        missing = [each for each in getattr(module, "__all__", ()) if not hasattr(module, each)]
+        assert not missing, name
+
+
+def test_importing_the_package_imports_nothing() -> None:
+    assert modules("import concertino") <= {"concertino", "__future__", "typing", "importlib"} | _of(
+        "typing", "importlib"
+    )
+
+
+def test_the_exceptions_cost_no_event_loop() -> None:
+    assert not tops(modules("from concertino import ToolError, RpcError")) & {"asyncio", "msgspec"}
+
+
+REQUESTS = [
+    {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
+    {"id": 2, "method": "tools/list"},
+    {"id": 3, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}},
+]
+STDIN = "".join(json.dumps({"jsonrpc": "2.0", **request}) + "\n" for request in REQUESTS)
+
+
+# msgspec imports it where it is installed, as it is here for other packages. Ours does not.
+FOREIGN = {"concertino", "msgspec", "typing_extensions"}
+
+
+def test_from_start_to_answers_only_the_standard_library_and_msgspec_are_imported() -> None:
+    """`python calculator.py`: each import is start-up time that every user pays, every time."""
+    imported = modules(TEN_LINES.read_text(), STDIN)
+    assert "concertino.server.server" in imported
+    assert tops(imported) - sys.stdlib_module_names <= FOREIGN
+    # Of the standard library, what costs milliseconds and is not needed.
+    assert not imported & {"argparse", "importlib.metadata", "email", "json", "fractions", "shutil", "tempfile"}
+
+
+def test_the_command_line_adds_argparse_and_nothing_foreign() -> None:
+    code = f"sys.argv = ['concertino', 'serve', {str(TEN_LINES)!r}]\nfrom concertino.cli import main\nmain()"
+    imported = modules(code, STDIN)
+    assert "argparse" in imported
+    assert tops(imported) - sys.stdlib_module_names <= FOREIGN | {"calculator"}
+    assert not imported & {"importlib.metadata", "email", "json", "fractions", "tempfile"}
+
+
+def _of(*names: str) -> set[str]:
+    """What importing these brings along."""
+    return modules("".join(f"import {name}\n" for name in names))
