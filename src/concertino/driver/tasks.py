@@ -6,7 +6,7 @@ serves the next call; if somebody did (a reference to it was kept, a context var
 a callback) it ends as that call's task, so that callbacks and waiters hear of it, and a new spare takes its place.
 If the call waits, the spare becomes its task and carries the rest.
 
-Measured on CPython 3.11 without optimisations, per call: this 1.1 us, an eagerly started task 3.2, a plain task 8.
+Measured on CPython 3.11 without optimisations, per call: this 1.3 us, an eagerly started task 3.2, a plain task 8.
 asyncio documents _enter_task and its siblings for use by those who bring their own tasks ("Extending", asyncio documentation).
 """
 
@@ -91,7 +91,8 @@ class _Spare:
         self._waiting: object = None
         self._pristine = copy_context()
         self.context = self._pristine.copy()
-        # The immutable mapping inside a Context: the same object, for as long as nothing is set. A tenth of the price of items().
+        # The immutable mapping inside a Context: the same object, for as long as nothing is set. To look at
+        # it costs 0.09 us with four variables, at their values 0.39 (CPython 3.11).
         self._variables = get_referents(self._pristine)[0]
         shell = self._shell()
         shell.send(None)  # to its first yield: a cancel must find it inside its `try`
