@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -361,6 +362,23 @@ async def test_calls_beyond_the_queue_are_told_that_the_server_is_busy() -> None
         ends = await asyncio.gather(*calls, return_exceptions=True)
         assert [end for end in ends if isinstance(end, dict)] == [{"content": []}] * 5
         assert [end.code for end in ends if isinstance(end, RpcError)] == [-31001] * 5
+
+
+@on_a_loop
+async def test_a_call_that_waited_for_anothers_end_does_not_see_its_variables() -> None:
+    user: ContextVar[str] = ContextVar("user", default="nobody")
+    seen: list[str] = []
+
+    async def handle(call: Call, context: Context) -> Any:
+        seen.append(user.get())
+        user.set(call.decoded(dict)["name"])
+        await asyncio.sleep(0)
+        return Raw(b'{"content":[]}')
+
+    async with Host(Backend(handle), Limits(max_in_flight=1)) as host:
+        caller = await opened(host)
+        await asyncio.gather(*(caller.request("tools/call", {"name": str(n)}) for n in range(10)))
+        assert seen == ["nobody"] * 10
 
 
 @on_a_loop
