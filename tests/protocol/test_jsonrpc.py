@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec import UNSET, Raw
+from msgspec import UNSET, DecodeError, Raw
 
 from concertino.protocol import jsonrpc
-from concertino.protocol.jsonrpc import ABSENT, Bad, Message, decode, decode_batch
+from concertino.protocol.jsonrpc import ABSENT, Bad, Message, decode, decode_batch, decode_request
 
 RULES = settings(max_examples=150, deadline=None, derandomize=True)
 PARSE, REQUEST, PARAMS = -32700, -32600, -32602
@@ -40,6 +40,40 @@ def test_a_request_has_method_id_and_undecoded_params():
     assert (found.method, found.id) == ("tools/call", 7)
     assert {name: bytes(raw) for name, raw in found.params.items()} == {"name": b'"add"', "arguments": b'{"a": 1.50}'}
     assert found.result is found.error is ABSENT
+
+
+PLAIN = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"add"}}'
+
+
+def test_a_plain_request_is_read_in_one_pass():
+    found = decode_request(PLAIN)
+    assert (found.method, found.id, bytes(found.params["name"])) == ("tools/call", 7, b'"add"')
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        (b'"2.0"', b'"1.0"'),
+        (b'"jsonrpc":"2.0",', b""),
+        (b'"id":7,', b""),
+        (b'"id":7', b'"id":null'),
+        (b'"id":7', b'"id":7.5'),
+        (b'"tools/call"', b'""'),
+        (b'"tools/call"', b"5"),
+        (b'{"name":"add"}', b"[]"),
+        (b'{"name":"add"}', b"null"),
+        (b'{"name":"add"}', b'{},"result":{}'),
+        (b'{"name":"add"}', b'{},"error":{}'),
+        (b'{"name":"add"}', b'{},"x":1'),
+        (b"}}", b"}} ,"),
+        (b"}}", b"}"),
+    ],
+)
+def test_what_is_more_or_less_than_a_plain_request_is_left_to_decode(part: bytes, other: bytes):
+    frame = PLAIN.replace(part, other)
+    assert frame != PLAIN
+    with pytest.raises(DecodeError):
+        decode_request(frame)
 
 
 def test_a_notification_has_no_id():

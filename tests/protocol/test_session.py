@@ -1125,3 +1125,41 @@ def test_a_long_name_is_not_given_back_whole() -> None:
     rig = Rig().opened()
     answer = rig.ask(1, "m" * 10_000, {})
     assert answer["error"] == {"code": -32601, "message": "method not found: " + "m" * 128}
+
+
+# What is no plain request
+
+
+def test_a_request_in_utf_8_is_served_and_one_that_is_broken_is_answered_with_its_id():
+    rig = Rig().opened()
+    frame = json.dumps(request(1, "tools/call", {"name": "é", "arguments": {}}), ensure_ascii=False).encode()
+    assert rig.feed(frame) == []
+    assert bytes(rig.started.pop().call.params["name"]) == '"é"'.encode()
+    rig.onlooker = None  # it reads no broken line, and so does not know who asked
+    [answer] = rig.feed(frame.replace("é".encode(), b"\xff").replace(b'"id": 1', b'"id": 2'))
+    assert answer["id"] == 2
+    assert code(answer) == -32700
+    assert rig.started == []
+
+
+@pytest.mark.parametrize("id", [1, "1"])
+def test_a_request_with_an_id_in_use_is_refused_and_the_first_goes_on(id: int | str):
+    rig = Rig().opened()
+    first = rig.call(id, "tools/call", {"name": "x"})
+    answer = rig.ask(id, "tools/call", {"name": "y"})
+    assert code(answer) == -32600
+    assert rig.started == []
+    assert rig.answer(first, TEXT)["id"] == id
+
+
+def test_a_request_with_a_member_that_nobody_knows_is_served():
+    rig = Rig().opened()
+    assert rig.feed({**request(1, "tools/call", {"name": "x"}), "priority": 5}) == []
+    assert rig.answer(rig.started.pop(), TEXT)["result"]["content"][0]["text"] == "a"
+
+
+def test_a_request_whose_id_waits_for_its_turn_is_refused_a_second_time():
+    rig = Rig(max_in_flight=1).opened()
+    rig.call(1, "tools/call", {"name": "x"})
+    assert rig.feed(request(2, "tools/call", {"name": "x"})) == []
+    assert code(rig.ask(2, "tools/call", {"name": "x"})) == -32600

@@ -125,7 +125,6 @@ class Link:
         self._limits = host.limits
         self._spawn = starter(self._loop, self._ended)
         self._leaving: set[asyncio.Task[None]] = set()  # cancelled, and not done yet
-        self._receiving = False
         self._turning = False  # a call to _turn is scheduled
         self._paused = False
         self._draining = False
@@ -140,13 +139,12 @@ class Link:
 
     def frames(self, batch: Sequence[bytes]) -> None:
         receive = self.session.receive
-        self._receiving = True
+        self.session.peer.send = self._connection.write  # what is written is settled below
         for frame in batch:
             try:
                 receive(frame)
             except Exception:
                 log.exception("a message could not be dealt with; this is a fault of concertino")
-        self._receiving = False
         self._settle()
 
     def overlong(self, size: int) -> None:
@@ -172,13 +170,17 @@ class Link:
     # To the connection
 
     def _send(self, frame: bytes, about: Id | None) -> int:
-        if not self._receiving and not self._turning:
-            self._turning = True
-            self._loop.call_soon(self._turn)
+        """The first frame since _settle(): it is settled in this loop turn, with all that follow, which are only queued."""
+        self._settle_soon()
         return self._connection.write(frame, about)
 
+    def _settle_soon(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+            self.session.peer.send = self._connection.write
+
     def _turn(self) -> None:
-        """Once per loop turn in which something was written outside a read."""
         self._turning = False
         self._settle()
 
@@ -186,9 +188,10 @@ class Link:
         """After any change: start what may start now, write, and hold back input while output is held."""
         peer = self.session.peer
         if peer.waiting:
-            self._receiving = True
+            peer.send = self._connection.write
             self.session.admit()
-            self._receiving = False
+        if not self._turning:
+            peer.send = self._send
         self._connection.flush()
         pause = peer.held >= self._limits.high_water_bytes or self._draining
         if pause is not self._paused:
@@ -246,9 +249,8 @@ class Link:
 
     def _ended(self, incoming: Incoming, result: Struct | Raw, error: BaseException | None) -> None:
         """A call's handler returned or raised: answer, whatever it was."""
-        if self._draining and not self._turning:  # a cancelled call sends nothing that would bring a turn
-            self._turning = True
-            self._loop.call_soon(self._turn)
+        if self._draining:  # a cancelled call sends nothing that would bring a turn
+            self._settle_soon()
         if error is None:
             try:
                 return self.session.respond(incoming, result)

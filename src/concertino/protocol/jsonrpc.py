@@ -7,9 +7,9 @@ Spec: JSON-RPC 2.0; 2026-07-28 basic/index "Messages"; policies: docs/architectu
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, ValidationError
+from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, ValidationError
 from msgspec.json import Decoder, Encoder
 
 from concertino.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
@@ -19,8 +19,10 @@ __all__ = [
     "Bad",
     "Id",
     "Message",
+    "Request",
     "decode",
     "decode_batch",
+    "decode_request",
     "encode",
     "error",
     "id_bytes",
@@ -42,6 +44,15 @@ class Message(Struct, gc=False):
     params: dict[str, Raw] = {}
     result: Raw = ABSENT
     error: Raw = ABSENT
+
+
+class Request(Struct, gc=False, forbid_unknown_fields=True):
+    """A request, and not a member more than it needs: what nearly every frame to a server is."""
+
+    jsonrpc: Literal["2.0"]
+    id: Id
+    method: Annotated[str, Meta(min_length=1)]
+    params: dict[str, Raw] = {}
 
 
 class Bad(Struct, frozen=True):
@@ -68,6 +79,8 @@ class _Members(Struct):
 
 BOM = b"\xef\xbb\xbf"
 SILENCE = Bad(0, "")
+# For UTF-8 frames. Raises what decode() catches where the frame is anything else; decode() then says what. 1.1 us -> 0.8.
+decode_request = Decoder(Request).decode
 _message = Decoder(Message).decode
 _members = Decoder(_Members).decode
 _elements = Decoder(list[Raw]).decode

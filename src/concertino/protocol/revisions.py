@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from concertino.protocol.jsonrpc import one_line
 from concertino.protocol.types import (
     AudioContent,
     CallToolResult,
@@ -115,6 +116,7 @@ class Lowering:
 
     def __init__(self, revision: Revision, info: Implementation) -> None:
         self.revision = revision
+        self._modern = revision.modern
         self._info = info
         self._list: tuple[Struct, bytes] | None = None  # the last tool list and its JSON: it rarely changes
         start = encode({"resultType": "complete", "_meta": {SERVER_INFO: implementation(info, revision)}})[:-1]
@@ -122,39 +124,41 @@ class Lowering:
         self._cached = start + b"," + encode(NOT_CACHED)[1:-1] + b","
 
     def result(self, result: Struct | Raw, method: str) -> bytes:
-        """One result as a JSON object. method: of the request that it answers.
+        """One result as a JSON object, without newlines. method: of the request that it answers.
 
         Raises TypeError for what is no result, and whatever makes one impossible to encode.
         """
-        if type(result) is CallToolResult:  # first: this is the way of nearly all
-            plain = result.meta is None
-            for block in result.content:
-                if type(block) is not TextContent or block.annotations is not None or block.meta is not None:
-                    if type(block) not in _BLOCKS:  # a union is not checked when a Struct is made
-                        raise TypeError(f"content: expected content blocks, got {type(block).__name__}")
-                    plain = False
-            if self.revision.modern:
-                if result.meta is None:
-                    return self._start + encode(result)[1:]
-            elif plain and result.structured_content is UNSET:
-                return encode(result)
-        elif isinstance(result, Raw):
-            return self._foreign(result, method)
-        elif not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]  # a backend's mistake
+        if type(result) is CallToolResult:  # first, and one piece of text first of all: this is the way of nearly all
+            content = result.content
+            if len(content) == 1 and result.structured_content is UNSET and result.meta is None:
+                block = content[0]
+                if type(block) is TextContent and block.annotations is None and block.meta is None:
+                    return self._start + encode(result)[1:] if self._modern else encode(result)
+        if isinstance(result, CallToolResult):
+            return one_line(self._call_result(result, method))
+        if isinstance(result, Raw):
+            return one_line(self._foreign(result, method))
+        if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]  # a backend's mistake
             raise TypeError(f"expected a Struct or Raw, got {type(result).__name__}")
         if isinstance(result, ListToolsResult):
             return self._tool_list(result, method)
-        if self.revision.modern:
+        return one_line(self._complete(result, method) if self._modern else encode(result))
+
+    def _call_result(self, result: CallToolResult, method: str) -> bytes:
+        for block in result.content:  # a union is not checked when a Struct is made
+            if type(block) not in _BLOCKS:
+                raise TypeError(f"content: expected content blocks, got {type(block).__name__}")
+        if self._modern:
             return self._complete(result, method)
-        return encode(_call_result(result, self.revision) if isinstance(result, CallToolResult) else result)
+        return encode(_call_result(result, self.revision))
 
     def _tool_list(self, result: ListToolsResult, method: str) -> bytes:
         if self._list is None or self._list[0] is not result:
-            if self.revision.modern:
+            if self._modern:
                 body = self._complete(result, method)
             else:
                 body = encode(replace(result, tools=[_tool(tool, self.revision) for tool in result.tools]))
-            self._list = (result, body)
+            self._list = (result, one_line(body))
         return self._list[1]
 
     def _complete(self, result: Struct, method: str) -> bytes:
@@ -167,11 +171,11 @@ class Lowering:
 
     def _foreign(self, result: Raw, method: str) -> bytes:
         """A result that comes as JSON, or has `_meta` of its own."""
-        if not self.revision.modern and method in _SHAPES:
+        if not self._modern and method in _SHAPES:
             return self.result(decode(result, type=_SHAPES[method]), method)
         str(result, "utf-8")  # members that stay raw are not looked into
         members = decode(result, type=dict[str, Raw])
-        if not self.revision.modern:
+        if not self._modern:
             return encode(members)
         meta = decode(members.pop("_meta", b"{}"), type=dict[str, Any])
         meta.setdefault(SERVER_INFO, implementation(self._info, self.revision))

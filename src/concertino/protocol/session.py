@@ -17,7 +17,7 @@ from msgspec.json import Decoder, encode
 
 from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_VERSION
 from concertino.protocol.call import Call, ClientFacts, Offer
-from concertino.protocol.jsonrpc import Id, Message, id_bytes, notification, one_line
+from concertino.protocol.jsonrpc import Id, Message, decode_request, id_bytes, notification
 from concertino.protocol.limits import Limits
 from concertino.protocol.peer import RESULT, Incoming, Peer, Send
 from concertino.protocol.revisions import (
@@ -124,6 +124,7 @@ class Session:
         self._offer_of = offer
         self._start = start
         self._limits = limits
+        self._surely_fits = limits.max_message_bytes - ENVELOPE_BYTES  # bytes of a result
         self._legacy: Era | None = None  # set by initialize
         self._modern: tuple[Raw, Era] | None = None  # the `_meta` last seen, and what it says: clients repeat it
         self._lowering: Lowering | None = None  # for 2026-07-28
@@ -134,6 +135,20 @@ class Session:
 
     def receive(self, frame: bytes) -> None:
         """Take one frame. Raises nothing that the bytes could cause."""
+        try:
+            if not frame.isascii():  # msgspec does not look at the UTF-8 of members it keeps raw
+                str(frame, "utf-8")
+            request = decode_request(frame)
+        except (DecodeError, UnicodeDecodeError, RecursionError):
+            return self._received(frame)
+        id = request.id
+        peer = self.peer
+        if id in peer.running or id in peer.waiting:
+            return self._received(frame)
+        return self._open(Incoming(id, request.method, request.params, len(frame)))
+
+    def _received(self, frame: bytes) -> None:
+        """A frame that is no request, or not a plain one."""
         event = self.peer.receive(frame)
         if type(event) is Incoming:
             self._open(event)
@@ -318,12 +333,10 @@ class Session:
             return None
         try:
             body = incoming.era.lowering.result(result, incoming.method)
-            if b"\n" in body:  # one_line() asks too; here it saves nearly every answer a call
-                body = one_line(body)
         except (TypeError, ValueError, DecodeError, RecursionError, OverflowError) as why:
             return self._unfit(incoming, f"the result cannot be written as JSON: {why}")
-        limit = self._limits.max_message_bytes
-        if len(body) + ENVELOPE_BYTES > limit:
+        if len(body) > self._surely_fits:
+            limit = self._limits.max_message_bytes
             size = len(RESULT % (id_bytes(incoming.id), body))
             if size > limit:
                 return self._unfit(incoming, f"the result makes a message of {size} bytes; the limit is {limit} bytes")

@@ -41,7 +41,7 @@ class Pipe:
         self._one_way = self._fifo or (stat.S_ISSOCK(ways[1].st_mode) and not os.path.samestat(*ways))
         self._in = self._own(reading, os.O_RDONLY)
         self._out = self._own(writing, os.O_WRONLY)
-        self._limits = limits
+        self._high_water_bytes = limits.high_water_bytes
         self._low = min(limits.low_water_bytes, limits.high_water_bytes - 1)  # each can be set alone
         self._framer = Framer(limits.max_message_bytes)
         self._to: Receiver | None = None
@@ -51,6 +51,7 @@ class Pipe:
         self._high = False  # held output passed the high-water mark and has not drained since
         self._watching = False  # for writability
         self._paused = False
+        self._read = False  # something, since somebody set this back
         self._over = False  # no more input, or closed
         self._broken = False
         self._thread: _FileReader | None = None
@@ -102,6 +103,7 @@ class Pipe:
         to = self._to
         if to is None or self._over:
             return
+        self._read = True
         frames = self._framer.feed(chunk) if chunk else self._framer.end()
         if Overlong not in map(type, frames):
             if frames:
@@ -131,32 +133,46 @@ class Pipe:
         if self._broken:
             return 0
         self._queue.append(frame)
-        self._held += len(frame) + 1
-        if self._held >= self._limits.high_water_bytes:
-            self._high = True
-            self.flush()
+        self._held = held = self._held + len(frame) + 1
+        if held < self._high_water_bytes:
+            return held
+        self._high = True
+        self.flush()
         return self._held
 
     def flush(self) -> None:
         """Hand the queue to the system in one write; what it does not take goes when it can."""
-        if self._queue and not self._rest and not self._broken:
-            self._queue.append(b"")  # for the last newline
-            self._rest = memoryview(b"\n".join(self._queue))
-            self._queue.clear()
+        queue = self._queue
+        if not queue or self._rest or self._broken:
+            return
+        queue.append(b"")  # for the last newline
+        frames = b"\n".join(queue)
+        queue.clear()
+        try:
+            written = os.write(self._out, frames)
+        except (BlockingIOError, InterruptedError):
+            written = 0
+        except OSError as why:
+            self._break(why)
+            return
+        self._held -= written
+        if self._high or written < len(frames):
+            self._rest = memoryview(frames)[written:]
             self._push()
 
     def _push(self) -> None:
+        """What the other side did not take at once, and what was queued since."""
         try:
             for _ in range(WRITES):
-                written = os.write(self._out, self._rest)
-                self._rest = self._rest[written:]
-                self._held -= written
                 if not self._rest:
                     if not self._queue:
                         break
                     self._queue.append(b"")
                     self._rest = memoryview(b"\n".join(self._queue))
                     self._queue.clear()
+                written = os.write(self._out, self._rest)
+                self._rest = self._rest[written:]
+                self._held -= written
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as why:

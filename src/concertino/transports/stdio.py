@@ -65,7 +65,6 @@ class Stdio(Pipe):
         self.ending: Callable[[], object] = _nothing  # called, once or more, when nothing will be read any more
         self._stays = environment.get("CONCERTINO_ORPHAN") == "stay"
         self._parent = -1
-        self._read = False
         self._timer: asyncio.TimerHandle | None = None
         os.register_at_fork(after_in_child=self._forked)
 
@@ -89,10 +88,6 @@ class Stdio(Pipe):
     def _stop_reading(self) -> None:
         super()._stop_reading()
         self.ending()
-
-    def _chunk(self, chunk: bytes) -> None:
-        self._read = True
-        super()._chunk(chunk)
 
     def _look_for_parent(self, parent: int) -> None:
         if os.getppid() != parent:
