@@ -224,6 +224,17 @@ def test_close_cancels_the_jobs_that_have_not_begun() -> None:
     asyncio.run(main())
 
 
+def test_a_job_given_after_the_close_is_refused_at_once() -> None:
+    async def main() -> None:
+        threads = Threads(1)
+        threads.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(RuntimeError, match="closed"):
+                await threads.run(lambda: 1)
+
+    asyncio.run(main())
+
+
 def test_a_job_that_ends_after_its_loop_is_closed_harms_nobody() -> None:
     gate = threading.Event()
     seen: list[threading.Thread] = []

@@ -77,10 +77,12 @@ class Threads:
         """Call function in a thread, with this task's context variables, and return what it returns or raise what it raises.
 
         When the task is cancelled a job that has not begun is dropped; one that runs goes on, and its result is dropped.
-        Raises RuntimeError when no thread can be started and none runs; else the job waits for one that does.
+        Raises RuntimeError when no thread can be started and none runs, else the job waits for one that does; and after close().
         """
         loop = asyncio.get_running_loop()
         with self._wanted:
+            if self._closed:
+                raise RuntimeError("the threads are closed: no more functions are called")
             if loop not in self._results:
                 self._results = {old: held for old, held in self._results.items() if not old.is_closed()}
                 self._results[loop] = _Results(loop)
