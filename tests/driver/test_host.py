@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -394,6 +395,44 @@ async def test_calls_wait_in_order() -> None:
         caller = await opened(host)
         await asyncio.gather(*(caller.request("tools/call", {"name": str(n)}) for n in range(100)))
         assert order == list(range(100))
+
+
+@on_a_loop
+async def test_a_call_of_a_batch_that_ends_makes_room_for_those_that_wait() -> None:
+    """Found by tests/simulation: nothing is sent before the batch is complete, and so nothing started the next call."""
+    release = asyncio.Event()
+
+    async def handle(call: Call, context: Context) -> Any:
+        await release.wait()
+        return Raw(b'{"content":[]}')
+
+    class Receiver:
+        def __init__(self) -> None:
+            self.came: asyncio.Queue[Any] = asyncio.Queue()
+
+        def frames(self, batch: Sequence[bytes]) -> None:
+            for frame in batch:
+                self.came.put_nowait(json.loads(frame))
+
+        def overlong(self, size: int) -> None: ...
+        def drained(self, held: int) -> None: ...
+        def ended(self) -> None: ...
+        def lost(self, why: Exception) -> None: ...
+
+    async with Host(Backend(handle), Limits(max_in_flight=1)) as host:
+        ours, theirs = pair()
+        host.attach(theirs)
+        client = Receiver()
+        ours.open(client)
+        opening = {**INITIALIZE, "protocolVersion": "2025-03-26"}  # the one revision with batches
+        batch = [{"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": CALL} for id in (1, 2, 3)]
+        for message in ({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening}, batch):
+            ours.write(json.dumps(message).encode(), None)
+        ours.flush()
+        assert (await client.came.get())["id"] == 0
+        release.set()
+        assert [answer["id"] for answer in await client.came.get()] == [1, 2, 3]
+        await ours.close(0)
 
 
 @on_a_loop

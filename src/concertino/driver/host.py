@@ -249,7 +249,8 @@ class Link:
 
     def _ended(self, incoming: Incoming, result: Struct | Raw, error: BaseException | None) -> None:
         """A call's handler returned or raised: answer, whatever it was."""
-        if self._draining:  # a cancelled call sends nothing that would bring a turn
+        # What sends nothing brings no turn: a cancelled call, and one of a batch before the last.
+        if self._draining or incoming.batch is not None:
             self._settle_soon()
         if error is None:
             try:
