@@ -480,6 +480,44 @@ def test_what_waits_for_a_slow_reader_is_dropped_with_a_cancel():
     assert line.gone() == []
 
 
+def test_an_announcement_waits_for_a_slow_reader_and_is_then_made_once():
+    line = Line(high_water_bytes=100)
+    line.peer.announce(b'{"changed":"a"}')
+    assert line.gone() == [{"changed": "a"}]
+    line.peer.held = 100
+    for _ in range(1000):
+        line.peer.announce(b'{"changed":"b"}')
+        line.peer.announce(b'{"changed":"a"}')
+    assert line.gone() == []
+    line.peer.drained(0)
+    line.peer.drained(0)
+    assert line.gone() == [{"changed": "b"}, {"changed": "a"}]
+
+
+def test_an_announcement_that_waits_for_a_slow_reader_is_dropped_at_the_end():
+    line = Line(high_water_bytes=100)
+    line.peer.held = 100
+    line.peer.announce(b'{"changed":"a"}')
+    line.peer.close()
+    line.peer.drained(0)
+    assert line.gone() == []
+
+
+def test_what_waits_for_a_slow_reader_leaves_no_further_than_to_the_high_water_mark():
+    line = Line(high_water_bytes=100)
+    for id in (1, 2):
+        line.running(id).late = b'{"progress":%d}' % id
+    line.peer.held = 100
+    line.peer.announce(b'{"changed":"a"}')
+    line.held = 100  # from now on, whatever is sent
+    line.peer.drained(0)
+    assert line.gone() == [{"progress": 1}]
+    line.peer.drained(99)
+    assert line.gone() == [{"progress": 2}]
+    line.peer.drained(99)
+    assert line.gone() == [{"changed": "a"}]
+
+
 # Requests of ours
 
 

@@ -766,6 +766,17 @@ def test_a_change_is_not_told_before_the_handshake_is_complete_nor_unasked_to_th
     assert rig.gone() == []
 
 
+def test_a_client_that_does_not_read_is_told_of_any_number_of_changes_once():
+    """Found by tests/simulation: each was written, whatever was held already."""
+    rig = Rig().opened()
+    rig.session.peer.held = 2**20
+    for _ in range(1000):
+        rig.session.changed("tools")
+    assert rig.gone() == []
+    rig.session.peer.drained(0)
+    assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
+
+
 def test_a_change_of_what_is_not_offered_is_not_told():
     rig = Rig(Offer(Implementation("n", "1"), tools=True)).opened()
     rig.session.changed("prompts")

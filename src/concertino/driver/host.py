@@ -102,7 +102,7 @@ class Host:
             self._loop.call_soon_threadsafe(self.changed, what)
             return
         for link in self.links:
-            link.session.changed(what)
+            link.changed(what)
 
     def _ready(self, started: asyncio.Task[None]) -> None:
         for link in list(self.links):
@@ -211,6 +211,11 @@ class Link:
         if self.session.dropped:
             log.warning("%d log messages were not sent: the client does not read", self.session.dropped)
         peer.suppressed = self.session.dropped = 0
+
+    def changed(self, what: str) -> None:
+        """Tell the client, unless the connection is closing: nothing follows what it cuts off."""
+        if self._ending is None:
+            self.session.changed(what)
 
     def room(self) -> Awaitable[None]:
         """What a handler awaits after telling something: nothing, or that a slow reader catches up."""

@@ -112,6 +112,7 @@ class Peer:
         self._clock = clock
         self._next_id = first_id
         self._deadlines: list[tuple[float, int]] = []
+        self._announcements: dict[bytes, None] = {}  # that wait for a slow reader, in order
         self._waiting_bytes = 0
         self._running_bytes = 0
         self._allowance = float(limits.garbage_answers_per_s)
@@ -318,18 +319,30 @@ class Peer:
             self.held = self.send(b"[%b]" % b",".join(batch.answers), None)
 
     def drained(self, held: int) -> None:
-        """Output that was held has left; held: what still is. Progress that waited for a slow reader leaves now."""
+        """Output that was held has left; held: what still is. What waited for a slow reader leaves now, as far as there is room."""
         self.held = held
+        high = self._limits.high_water_bytes
         for incoming in self.running.values():
-            if incoming.late:
+            if incoming.late and self.held < high:
                 self.emit(incoming.late, incoming.id)
                 incoming.late = b""
+        while self._announcements and self.held < high:
+            frame = next(iter(self._announcements))
+            del self._announcements[frame]
+            self.emit(frame, None)
 
     # Requests and notifications of ours
 
     def emit(self, frame: bytes, about: Id | None) -> None:
         """Send a frame that is no answer. about: the request that it belongs to."""
         self.held = self.send(frame, about)
+
+    def announce(self, frame: bytes) -> None:
+        """Send a notification that says no more when it is said twice: while output is held it waits, once."""
+        if self.held < self._limits.high_water_bytes:
+            self.emit(frame, None)
+        else:
+            self._announcements[frame] = None
 
     def request(
         self, method: str, params: bytes, done: Callable[[Raw | Exception], object], deadline: float | None = None
@@ -398,6 +411,7 @@ class Peer:
             incoming.place = None
         self.running.clear()
         self.waiting.clear()
+        self._announcements.clear()
         self._waiting_bytes = self._running_bytes = 0
         unanswered = list(self.outgoing.values())
         self.outgoing.clear()

@@ -391,10 +391,13 @@ class Session:
         self.peer.notify("notifications/message", body, incoming.id)
 
     def changed(self, what: str) -> None:
-        """A list is no longer what it was. Said to clients in operation; 2026-07-28 clients ask by subscribing."""
+        """A list is no longer what it was. Said to clients in operation; 2026-07-28 clients ask by subscribing.
+
+        A client that does not read is told once, when it does.
+        """
         self.offer_changed()
         if self.state is State.READY and getattr(self._offer, what, False):
-            self.peer.notify(f"notifications/{what}/list_changed", b"{}")
+            self.peer.announce(notification(f"notifications/{what}/list_changed", b"{}"))
 
     def offer_changed(self) -> None:
         """Ask the backend again what it offers."""
