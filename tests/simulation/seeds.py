@@ -1,0 +1,90 @@
+"""python -m simulation: run seeds on all cores, or one and tell what passes.
+
+    python -m simulation --seeds 100000 --from 10000
+    python -m simulation --replay 712
+
+From the root of the repository `scripts/soak simulation ...` does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from simulation.world import run, trace
+
+KEPT = Path(__file__).with_name("seeds.txt")
+PIECE = 200  # seeds at a time for one process
+SHOWN = 5  # failing seeds that are told in full
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser("simulation", description="Simulate clients, kernel and clock around concertino.")
+    parser.add_argument("--seeds", type=int, default=100_000, metavar="N", help="how many (default: %(default)s)")
+    parser.add_argument(
+        "--from", type=int, default=0, metavar="M", dest="first", help="the first (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (default: one a core)"
+    )
+    parser.add_argument("--replay", type=int, metavar="SEED", help="run this one and show every frame")
+    options = parser.parse_args(arguments)
+    if options.replay is not None:
+        trace(options.replay, lambda line: print(line[:400]))
+        return 0
+    began = time.monotonic()
+    pieces = range(options.first, options.first + options.seeds, PIECE)
+    last = options.first + options.seeds
+    failed: dict[int, Sequence[str]] = {}
+    with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
+        for number, found in enumerate(pool.imap_unordered(_piece, [(at, min(at + PIECE, last)) for at in pieces]), 1):
+            failed |= found
+            if sys.stdout.isatty():
+                print(
+                    f"\r{min(number * PIECE, options.seeds)} of {options.seeds} seeds, {len(failed)} failed",
+                    end="",
+                    flush=True,
+                )
+    print(f"\r{options.seeds} seeds from {options.first} in {time.monotonic() - began:.0f} s: {len(failed)} failed")
+    for seed, problems in sorted(failed.items())[:SHOWN]:
+        print(
+            f"seed {seed}: {len(problems)} violations, the first: {problems[0][:1000]}\n    scripts/soak simulation --replay {seed}"
+        )
+    keep(failed)
+    return 1 if failed else 0
+
+
+def _piece(bounds: tuple[int, int]) -> dict[int, Sequence[str]]:
+    gc.freeze()
+    found: dict[int, Sequence[str]] = {}
+    for seed in range(*bounds):
+        if problems := attempt(seed):
+            found[seed] = problems
+    return found
+
+
+def attempt(seed: int) -> Sequence[str]:
+    """Run one seed; what is raised out of the loop is a violation too."""
+    try:
+        return run(seed)
+    except Exception as why:
+        return [f"raised out of the loop: {why!r}"]
+
+
+def kept() -> list[int]:
+    """The seeds that once failed."""
+    return [int(line.split()[0]) for line in KEPT.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def keep(failed: dict[int, Sequence[str]]) -> None:
+    known = set(kept())
+    with KEPT.open("a") as file:
+        for seed, problems in sorted(failed.items()):
+            if seed not in known:
+                file.write(f"{seed} {problems[0][:100]}\n")
