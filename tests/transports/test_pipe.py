@@ -443,6 +443,35 @@ async def test_everything_is_closed_at_the_end() -> None:
 
 
 @on_a_loop
+async def test_one_descriptor_for_both_ways_is_closed_once() -> None:
+    before = open_descriptors()
+    ours, theirs = socket.socketpair()
+    both = theirs.detach()
+    pipe = Pipe(both, both, Limits())
+    receiver = Receiver()
+    pipe.open(receiver)
+    ours.sendall(b"there\n")
+    await receiver.until(lambda: receiver.told == [b"there"])
+    pipe.write(b"back", None)
+    await pipe.close(1.0)
+    reused = os.dup(ours.fileno())  # gets the number that was just closed
+    await pipe.close(1.0)
+    os.close(reused)  # still open: the second close() did not touch it
+    assert ours.recv(100) == b"back\n"
+    assert ours.recv(100) == b""
+    ours.close()
+    assert open_descriptors() == before
+
+
+@on_a_loop
+async def test_what_was_never_opened_can_be_closed() -> None:
+    before = open_descriptors()
+    reading, writing = os.pipe()
+    await Pipe(reading, writing, Limits()).close(1.0)
+    assert open_descriptors() == before
+
+
+@on_a_loop
 async def test_what_is_closed_hears_nothing_more() -> None:
     ends = Ends()
     os.write(ends.writing, b"one\n")

@@ -30,7 +30,7 @@ WRITES = 16
 
 
 class Pipe:
-    """Reads frames from one descriptor and writes them to another; both are owned from now on and closed at the end."""
+    """Reads frames from one descriptor and writes them to another, or to the same; owned from now on and closed at the end."""
 
     def __init__(self, reading: int, writing: int, limits: Limits, facts: Mapping[str, object] | None = None) -> None:
         self.facts: Mapping[str, object] = facts or {}
@@ -54,6 +54,7 @@ class Pipe:
         self._read = False  # something, since somebody set this back
         self._over = False  # no more input, or closed
         self._broken = False
+        self._released = False
         self._thread: _FileReader | None = None
         self._emptied: asyncio.Future[None] | None = None
 
@@ -231,6 +232,7 @@ class Pipe:
 
     async def close(self, within_s: float) -> None:
         if self._to is None:
+            self._release()  # if it was never opened
             return
         self.flush()
         if self._rest and not self._broken:
@@ -240,12 +242,23 @@ class Pipe:
         self._watch_writing(False)
         if self._one_way and isinstance(self._loop, asyncio.SelectorEventLoop):
             self._loop.remove_reader(self._out)
-        self._broken = True
+        self._release()
+
+    def disown(self) -> None:
+        """In a forked child: it must not be able to write frames, nor keep the other side waiting when this process is gone."""
+        self._restore.clear()  # the flag belongs to the parent as well
+        self._thread = None  # it was not forked
+        self._release()
+
+    def _release(self) -> None:
+        if self._released:
+            return
+        self._released = self._broken = True
         self._to = None
         for descriptor in self._restore:
             os.set_blocking(descriptor, True)
         # A thread may still be reading a regular file; its descriptor is left to it.
-        for descriptor in (self._out, *((self._in,) if self._thread is None else ())):
+        for descriptor in {self._out} if self._thread is not None else {self._out, self._in}:
             os.close(descriptor)
 
     def _own(self, descriptor: int, mode: int) -> int:

@@ -115,12 +115,9 @@ class Stdio(Pipe):
             self._parent = -1
 
     def _forked(self) -> None:
-        """In a forked child: it must not be able to write frames, nor keep the pipes open when this process is gone."""
         if self._to is None:
             return
-        self._to = None
-        for descriptor in (self._in, self._out):
-            os.close(descriptor)
+        self.disown()
         self._loop.call_soon(os._exit, 0)  # only if the child comes back into the loop: it has no business there
 
 
