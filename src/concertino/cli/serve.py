@@ -15,33 +15,25 @@ from concertino import logs
 from concertino.backend import Backend
 from concertino.driver.process import LoopFactory, leave, run
 from concertino.errors import TargetError
+from concertino.logs import BoundedWriter
 from concertino.protocol.limits import Limits
 from concertino.server import server as servers
 from concertino.server.server import Marked, Server
 from concertino.transports.stdio import take_over
 
-__all__ = ["Found", "find", "serve"]
+__all__ = ["Found", "find", "found_or_leave", "serve"]
 
 FAILED = 1
 USAGE = 2
 
 
 def serve(target: str, *, log_format: str | None, trace: bool | None, traceback: bool) -> NoReturn:
-    """Serve what target names. Ends the process: 2 when there is no such server, 1 when importing or starting it failed."""
+    """Serve what target names over stdin and stdout. Ends the process: 2 when there is no such server, 1 when importing or starting
+    it failed.
+    """
     taken = take_over()  # before the target is imported: what it prints must not reach the wire
     logs.configure(format=log_format, component="concertino", writer=taken.writer)
-    log = logs.logger("concertino")
-    try:
-        found = find(target)
-    except TargetError as why:
-        log.error("%s", why)
-        leave(USAGE, taken)
-    except BaseException as why:  # SystemExit too: whatever the target's code raises
-        shown = f"{type(why).__name__}: {why}{_place(why)}"
-        log.error("Failed to start server: importing %s: %s", target, shown, exc_info=why if traceback else None)
-        if not traceback:
-            log.info("--traceback shows where")
-        leave(FAILED, taken)
+    found = found_or_leave(target, taken.writer, traceback=traceback)
     run(
         found.backend,
         taken=taken,
@@ -50,6 +42,22 @@ def serve(target: str, *, log_format: str | None, trace: bool | None, traceback:
         trace=trace,
         loop_factory=found.loop_factory,
     )
+
+
+def found_or_leave(target: str, writer: BoundedWriter, *, traceback: bool) -> Found:
+    """What find() gives; if it raises, say why and end the process. traceback: show it. writer: where log lines go."""
+    log = logs.logger("concertino")
+    try:
+        return find(target)
+    except TargetError as why:
+        log.error("%s", why)
+        leave(USAGE, writer)
+    except BaseException as why:  # SystemExit too: whatever the target's code raises
+        shown = f"{type(why).__name__}: {why}{_place(why)}"
+        log.error("Failed to start server: importing %s: %s", target, shown, exc_info=why if traceback else None)
+        if not traceback:
+            log.info("--traceback shows where")
+        leave(FAILED, writer)
 
 
 class Found(Struct, frozen=True):

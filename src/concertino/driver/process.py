@@ -1,4 +1,4 @@
-"""A process that is a server: from taking stdin and stdout over to the exit code.
+"""A process that is a server: from taking stdin and stdout over to the exit code. Behind sockets: driver/service.py.
 
 The process leaves by os._exit, after the flush and the atexit functions, so that no thread of a handler can hold it. Once its end
 has begun it is gone within drain_s and LEAVE_S, whatever holds it: a thread sees to that.
@@ -19,17 +19,18 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn, TextIO
+from typing import Any, NoReturn, Protocol, TextIO
 
 from concertino import logs
 from concertino.backend import Backend
 from concertino.driver.host import Host
+from concertino.logs import BoundedWriter
 from concertino.protocol.limits import Limits
 from concertino.redact import refresh
 from concertino.transports import Connection
 from concertino.transports.stdio import Stdio, TakenOver, take_over
 
-__all__ = ["leave", "run"]
+__all__ = ["End", "Entrance", "LoopFactory", "Wrap", "leave", "run", "run_behind"]
 
 LEAVE_S = 2.0  # for close() and atexit functions, and for a log that is not read
 LAST_WORDS_S = LEAVE_S / 4
@@ -52,28 +53,90 @@ def run(
     taken: what take_over() gave, if it was called already. trace: every message on stderr; CONCERTINO_TRACE otherwise.
     Raises RuntimeError inside a running event loop. A CONCERTINO_ variable that is none ends the process with exit code 2.
     """
-    if asyncio._get_running_loop() is not None:  # pyright: ignore[reportPrivateUsage]  # the public one raises
-        raise RuntimeError("run() cannot be called while an event loop runs; await concertino.serve() there")
-    taken = taken or take_over()
+    _refuse_inside_a_loop()
+    entrance = _Standard(taken or take_over())
+    run_behind(entrance, backend, limits=limits, log_format=log_format, trace=trace, loop_factory=loop_factory)
+
+
+Wrap = Callable[[Connection, str], Connection]  # a connection and its client's name -> the one to attach
+
+
+class Entrance(Protocol):
+    """Where a process lets clients in."""
+
+    writer: BoundedWriter  # to stderr
+
+    def prepare(self, limits: Limits, log: logging.Logger) -> int:
+        """Before the loop runs. Returns the descriptor whose end is the end of everything, or -1."""
+        ...
+
+    def open(self, host: Host, wrap: Wrap, end: End) -> asyncio.Future[None]:
+        """Let them in, on the loop. Returns what is done when nobody will come any more."""
+        ...
+
+    def stop(self) -> None:
+        """Let nobody in any more; bring the future of open() about."""
+        ...
+
+    def release(self) -> None:
+        """The process ends now, by os._exit; from any thread or signal handler."""
+        ...
+
+
+class _Standard:
+    """stdin and stdout: one client, and its end is the end."""
+
+    def __init__(self, taken: TakenOver) -> None:
+        self.writer = taken.writer
+        self._taken = taken
+
+    def prepare(self, limits: Limits, log: logging.Logger) -> int:
+        if os.isatty(self._taken.reading):
+            name = log.name.partition(".")[2]
+            log.info(
+                "%s waits for JSON-RPC messages on stdin, a line each: an MCP client is to start it; Ctrl-D ends", name
+            )
+        self._stdio = Stdio(self._taken, limits)
+        return self._stdio.reading
+
+    def open(self, host: Host, wrap: Wrap, end: End) -> asyncio.Future[None]:
+        self._stdio.ending = end
+        self._host = host
+        return host.attach(wrap(self._stdio, "")).closed
+
+    def stop(self) -> None:
+        self._host.drain()
+
+    def release(self) -> None:
+        pass
+
+
+def run_behind(
+    entrance: Entrance,
+    backend: Backend,
+    *,
+    limits: Limits | None,
+    log_format: str | None,
+    trace: bool | None,
+    loop_factory: LoopFactory | None,
+) -> NoReturn:
+    """Serve a backend to whoever comes in at an entrance, then end the process. The rest is as for run()."""
+    _refuse_inside_a_loop()
     refresh()  # what was imported may have put secrets into os.environ
     try:
         info = backend.offer().info
     except BaseException as why:
-        logs.configure(format=log_format, writer=taken.writer)
+        logs.configure(format=log_format, writer=entrance.writer)
         _complain(logging.getLogger("concertino"), why)
-        leave(1, taken)
-    logs.configure(format=log_format, component=info.name, writer=taken.writer)
+        leave(1, entrance.writer)
+    logs.configure(format=log_format, component=info.name, writer=entrance.writer)
     log = logging.getLogger(f"concertino.{info.name}")
     try:
         limits = limits or Limits.from_environment(os.environ)
     except ValueError as why:
         log.error("%s", why)
-        leave(USAGE, taken)
+        leave(USAGE, entrance.writer)
     log.info("Starting %s MCP server v%s", info.name, info.version)
-    if os.isatty(taken.reading):
-        log.info(
-            "%s waits for JSON-RPC messages on stdin, a line each: an MCP client is to start it; Ctrl-D ends", info.name
-        )
     code = 1
     end: End | None = None
     try:
@@ -84,62 +147,70 @@ def run(
         loop = (loop_factory or asyncio.new_event_loop)()
         asyncio.set_event_loop(loop)
         loop.set_exception_handler(partial(_background, log))
-        stdio = Stdio(taken, limits)
-        stdio.ending = end = End(loop, stdio.reading, limits.drain_s, log, taken)
-        connection: Connection = stdio
-        traced = os.environ.get("CONCERTINO_TRACE", "") not in ("", "0") if trace is None else trace
-        if traced or log.isEnabledFor(logging.DEBUG):
-            connection = _traced(connection, log, taken, log_format, traced)
-        code = loop.run_until_complete(_serve(backend, info.name, connection, limits, log, end))
+        reading = entrance.prepare(limits, log)
+        end = End(loop, reading, limits.drain_s, log, entrance)
+        wrap = _wrapping(log, entrance.writer, log_format, trace)
+        code = loop.run_until_complete(_serve(backend, info.name, entrance, wrap, limits, log, end))
     except BaseException as why:  # SystemExit too: of start(), or of a task of the application
         _complain(log, why, serving=end is not None and end.serving)
-    leave(code, taken)
+    leave(code, entrance.writer)
+
+
+def _refuse_inside_a_loop() -> None:
+    if asyncio._get_running_loop() is not None:  # pyright: ignore[reportPrivateUsage]  # the public one raises
+        raise RuntimeError("run() cannot be called while an event loop runs; await concertino.serve() there")
 
 
 async def _serve(
-    backend: Backend, name: str, connection: Connection, limits: Limits, log: logging.Logger, end: End
+    backend: Backend, name: str, entrance: Entrance, wrap: Wrap, limits: Limits, log: logging.Logger, end: End
 ) -> int:
     loop = asyncio.get_running_loop()
     async with Host(backend, limits) as host:
-        link = host.attach(connection)
-        _obey_signals(loop, host, end)
-        await asyncio.wait((host.started, link.closed), return_when=asyncio.FIRST_COMPLETED)
+        over = entrance.open(host, wrap, end)
+        _obey_signals(loop, entrance, end)
+        await asyncio.wait((host.started, over), return_when=asyncio.FIRST_COMPLETED)
         if host.started.done():
             failure = asyncio.CancelledError() if host.started.cancelled() else host.started.exception()
             if failure is not None:
                 _complain(log, failure)
                 end.code = 1
                 end()
-                host.drain()
-                await link.closed
+                entrance.stop()
+                await over
                 return 1
             log.info("%s MCP server started successfully", name)
             end.serving = True
-        retry = loop.create_task(_retry_log(end.taken))
-        await link.closed
+        retry = loop.create_task(_retry_log(entrance.writer))
+        await over
         end()
         retry.cancel()
         log.info("Shutting down %s MCP server", name)
     return 0
 
 
-def _traced(
-    connection: Connection, log: logging.Logger, taken: TakenOver, log_format: str | None, traced: bool
-) -> Connection:
-    """Show messages: at LOG_LEVEL=debug as log lines, cut; as a trace whole, past the log's rate limit."""
+def _wrapping(log: logging.Logger, writer: BoundedWriter, log_format: str | None, trace: bool | None) -> Wrap:
+    """Messages are shown if that is wanted: at LOG_LEVEL=debug as log lines, cut; as a trace whole, past the log's rate limit."""
+    traced = os.environ.get("CONCERTINO_TRACE", "") not in ("", "0") if trace is None else trace
+    debug = log.isEnabledFor(logging.DEBUG)
+    if not traced and not debug:
+        return lambda connection, name: connection
     from concertino.transports.trace import Traced
 
     tag = "[TRACE]" if (log_format or os.environ.get("CONCERTINO_LOG_FORMAT")) == "trace" else "[MCP]"
-    debug = log.isEnabledFor(logging.DEBUG)
 
-    def show(direction: str, text: str) -> None:
-        if traced:
-            taken.writer.write(f"{tag} {direction} {logs.escaped(text)}\n".encode())
-        if debug:
-            said = "Received request" if direction == "<-" else "Sending response"
-            log.debug("%s: %s", said, logs.escaped(text if len(text) <= SHOWN else text[:SHOWN] + "..."))
+    def wrap(connection: Connection, name: str) -> Connection:
+        who = f"{name} " if name else ""
 
-    return Traced(connection, show)
+        def show(direction: str, text: str) -> None:
+            if traced:
+                writer.write(f"{tag} {who}{direction} {logs.escaped(text)}\n".encode())
+            if debug:
+                said = "Received request" if direction == "<-" else "Sending response"
+                log.debug("%s%s: %s", who, said, logs.escaped(text if len(text) <= SHOWN else text[:SHOWN] + "..."))
+
+        return Traced(connection, show)
+
+    return wrap
 
 
 class End:
@@ -150,11 +221,11 @@ class End:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, reading: int, drain_s: float, log: logging.Logger, taken: TakenOver
+        self, loop: asyncio.AbstractEventLoop, reading: int, drain_s: float, log: logging.Logger, entrance: Entrance
     ) -> None:
         self.code = 0
         self.serving = False
-        self.taken = taken
+        self._entrance = entrance
         self._loop = loop
         self._reading = reading
         self._within_s = drain_s + LEAVE_S - LAST_WORDS_S
@@ -176,7 +247,8 @@ class End:
         told, either = select.poll(), select.poll()
         told.register(self._heard, select.POLLIN)
         either.register(self._heard, select.POLLIN)
-        either.register(self._reading, getattr(select, "POLLRDHUP", 0))  # not its input, only its end
+        if self._reading >= 0:
+            either.register(self._reading, getattr(select, "POLLRDHUP", 0))  # not its input, only its end
         either.poll()
         began = time.monotonic()
         # Not told, but the input has ended: reading is paused, or the loop is held and does not know.
@@ -193,12 +265,13 @@ class End:
             last = threading.Thread(target=self._say_last_words, daemon=True)
             last.start()
             last.join(LAST_WORDS_S)
+            self._entrance.release()
         finally:
             os._exit(self.code)
 
     def _say_last_words(self) -> None:
         self._log.warning("something held up the end for %g s; it is not waited for any longer", self._within_s)
-        self.taken.writer.flush(LAST_WORDS_S)
+        self._entrance.writer.flush(LAST_WORDS_S)
 
 
 def _complain(log: logging.Logger, why: BaseException, serving: bool = False) -> None:
@@ -213,7 +286,7 @@ def _background(log: logging.Logger, loop: asyncio.AbstractEventLoop, context: d
         log.error("%s", context.get("message"), exc_info=why)
 
 
-def _obey_signals(loop: asyncio.AbstractEventLoop, host: Host, end: End) -> None:
+def _obey_signals(loop: asyncio.AbstractEventLoop, entrance: Entrance, end: End) -> None:
     """The first SIGTERM or SIGINT drains, the second ends at once.
 
     By signal.signal, not by the loop's handlers: those wait until the loop turns, and a handler may hold it.
@@ -228,9 +301,10 @@ def _obey_signals(loop: asyncio.AbstractEventLoop, host: Host, end: End) -> None
             return
         seen.append(number)
         if len(seen) > 1:
+            entrance.release()
             os._exit(0)
         end()
-        loop.call_soon_threadsafe(host.drain)
+        loop.call_soon_threadsafe(entrance.stop)
 
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -239,15 +313,15 @@ def _obey_signals(loop: asyncio.AbstractEventLoop, host: Host, end: End) -> None
         pass
 
 
-async def _retry_log(taken: TakenOver) -> None:
+async def _retry_log(writer: BoundedWriter) -> None:
     """Log lines that stderr did not take go out when it does, not only with the next line."""
     while True:
         await asyncio.sleep(1.0)
-        if taken.writer.pending:
-            taken.writer.flush()
+        if writer.pending:
+            writer.flush()
 
 
-def leave(code: int, taken: TakenOver | None) -> NoReturn:
+def leave(code: int, writer: BoundedWriter) -> NoReturn:
     """End the process: atexit functions, a bounded last flush, no waiting for threads."""
     watchdog = threading.Timer(LEAVE_S, os._exit, (code,))
     watchdog.daemon = True
@@ -257,8 +331,7 @@ def leave(code: int, taken: TakenOver | None) -> NoReturn:
     except BaseException:  # each was reported by atexit itself
         pass
     _flush(sys.stdout, sys.stderr)
-    if taken is not None:
-        taken.writer.flush(LEAVE_S / 4)
+    writer.flush(LEAVE_S / 4)
     # A program may have written to the old ones as well. Last, because this may wait for whoever reads stderr.
     _flush(sys.__stdout__, sys.__stderr__)
     os._exit(code)

@@ -21,7 +21,7 @@ from concertino.transports import Receiver
 from concertino.transports.pipe import Pipe
 
 log = logging.getLogger("concertino.stdio")
-__all__ = ["Stdio", "TakenOver", "take_over"]
+__all__ = ["Stdio", "TakenOver", "open_missing", "take_over"]
 
 ORPHAN_S = 5.0  # parent gone and nothing read for this long: nobody is there any more
 
@@ -30,11 +30,7 @@ class TakenOver:
     """The process's own stdin and stdout, as two private descriptors. Made by take_over()."""
 
     def __init__(self) -> None:
-        for descriptor in (0, 1, 2):  # closed at start: give it something, or the next open() takes its number
-            try:
-                os.fstat(descriptor)
-            except OSError:
-                os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+        open_missing()
         streams = (sys.stdout, sys.stderr)
         self.reading = _private(0)
         self.writing = _private(1)
@@ -49,6 +45,15 @@ class TakenOver:
         sys.stdout = DivertedText(self.writer, "<stdout>", report=log.warning)
         sys.stderr = DivertedText(self.writer)
         adopt_handlers(streams, sys.stderr)
+
+
+def open_missing() -> None:
+    """Give 0, 1 and 2 something if they were closed at start, or the next open() takes their numbers, and a print goes there."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
 
 
 def take_over() -> TakenOver:
