@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from concertino.backend import Around, Backend, Call, ClientFacts, Context, Offer, Outlet
+    from concertino.driver.accepting import accept
     from concertino.driver.caller import Caller, connect
     from concertino.driver.host import Host, serve
     from concertino.errors import (
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
     )
     from concertino.server.content import audio, blob, image
     from concertino.server.server import Server
+    from concertino.transports.listeners import listen_tcp, listen_unix
     from concertino.transports.memory import pair
+    from concertino.transports.sockets import connect_tcp, connect_unix
 
 _HOME = {
     "concertino.server.server": ("Server",),
@@ -75,6 +78,9 @@ _HOME = {
     ),
     "concertino.driver.host": ("Host", "serve"),
     "concertino.driver.caller": ("Caller", "connect"),
+    "concertino.driver.accepting": ("accept",),
+    "concertino.transports.listeners": ("listen_unix", "listen_tcp"),
+    "concertino.transports.sockets": ("connect_unix", "connect_tcp"),
     "concertino.transports.memory": ("pair",),
     "concertino.protocol.limits": ("Limits",),
 }
@@ -105,8 +111,13 @@ __all__ = [  # noqa: RUF022  # in reading order
     "Outlet",
     "Host",
     "serve",
+    "accept",
+    "listen_unix",
+    "listen_tcp",
     "Caller",
     "connect",
+    "connect_unix",
+    "connect_tcp",
     "pair",
     "Limits",
     "ConcertinoError",

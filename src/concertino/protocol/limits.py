@@ -13,7 +13,7 @@ MIB = 2**20
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds for one connection. Every one can be set by `CONCERTINO_` and its name in capitals.
+    """Bounds for one connection, and for how many there may be. Every one can be set by `CONCERTINO_` and its name in capitals.
 
     The defaults let 1,000 slow calls run side by side, and bound what is kept of messages that came and of output that is not
     read. What a handler makes of its arguments is its own. Raises ValueError for a value that is not positive.
@@ -28,6 +28,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     max_waiting_bytes: int = 16 * MIB  # ... and the bytes of their frames; beyond either: -31001 busy
     max_batch: int = 1024  # messages in one JSON-RPC batch, 2025-03-26 only
     garbage_answers_per_s: int = 10  # answers to input without a usable id; also the burst
+    max_connections: int = 512  # clients at once, on sockets; half of the descriptors that a process usually may have
     drain_s: float = 2.0  # at the end: for calls under way, and for output that is not read
 
     def __post_init__(self) -> None:
