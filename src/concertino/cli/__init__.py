@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -25,14 +26,30 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     serve = commands.add_parser(
         "serve",
-        help="serve a server over stdin and stdout",
+        help="serve a server over stdin and stdout, or at sockets",
         formatter_class=_Formatter,
-        description="Serve a server over stdin and stdout, for an MCP client that started this command.",
+        description="Serve a server over stdin and stdout, for an MCP client that started this command; or at sockets, "
+        "for any number of clients, with --unix, --tcp or a socket unit of systemd (LISTEN_FDS).",
     )
     serve.add_argument("target", metavar="TARGET", help="file.py, file.py:attribute or package.module:attribute")
     serve.add_argument("--log-format", choices=("line", "json", "trace"), help="how log lines look on stderr")
     serve.add_argument("--trace", action="store_true", default=None, help="show every message on stderr")
     serve.add_argument("--traceback", action="store_true", help="show where the import of TARGET failed")
+    places = serve.add_argument_group("sockets")
+    places.add_argument(
+        "--unix", metavar="PATH", action="append", default=[], help="listen at a Unix socket, for this user; repeatable"
+    )
+    places.add_argument(
+        "--tcp",
+        metavar="HOST:PORT",
+        action="append",
+        default=[],
+        help="listen at a TCP port of this machine, 0 for a free one; repeatable",
+    )
+    places.add_argument(
+        "--allow-remote", action="store_true", help="listen at addresses that other machines may reach too"
+    )
+    places.add_argument("--max-connections", metavar="N", type=_positive, help="clients at once (default 512)")
     given = parser.parse_args(arguments)
     if given.version:
         from concertino.cli.version import version
@@ -40,11 +57,33 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print(version())  # noqa: T201  # the answer to the user, not a log
         sys.exit(0)
     if given.command == "serve":
+        if given.unix or given.tcp or os.environ.get("LISTEN_PID") == str(os.getpid()):
+            from concertino.cli.listen import serve_at
+
+            serve_at(
+                given.target,
+                unix=given.unix,
+                tcp=given.tcp,
+                allow_remote=given.allow_remote,
+                max_connections=given.max_connections,
+                log_format=given.log_format,
+                trace=given.trace,
+                traceback=given.traceback,
+            )
+        if given.allow_remote or given.max_connections is not None:
+            serve.error("--allow-remote and --max-connections are for sockets: --unix, --tcp, or those of systemd")
         from concertino.cli.serve import serve as serve_target
 
         serve_target(given.target, log_format=given.log_format, trace=given.trace, traceback=given.traceback)
     parser.print_help(sys.stderr)
     sys.exit(USAGE)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive number, got {text}")
+    return number
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -33,6 +33,12 @@ def serve(target: str, *, log_format: str | None, trace: bool | None, traceback:
     """
     taken = take_over()  # before the target is imported: what it prints must not reach the wire
     logs.configure(format=log_format, component="concertino", writer=taken.writer)
+    if "LISTEN_FDS" in os.environ:  # else cli/listen.py would serve
+        logs.logger("concertino").warning(
+            "LISTEN_FDS: its sockets are for process %s, and this is %d; stdin and stdout are served",
+            os.environ.get("LISTEN_PID") or "(none)",
+            os.getpid(),
+        )
     found = found_or_leave(target, taken.writer, traceback=traceback)
     run(
         found.backend,
