@@ -17,6 +17,7 @@ from concertino.driver.process import LoopFactory, leave, run
 from concertino.errors import TargetError
 from concertino.logs import BoundedWriter
 from concertino.protocol.limits import Limits
+from concertino.redact import refresh
 from concertino.server import server as servers
 from concertino.server.server import Marked, Server
 from concertino.transports.stdio import take_over
@@ -59,6 +60,7 @@ def found_or_leave(target: str, writer: BoundedWriter, *, traceback: bool) -> Fo
         log.error("%s", why)
         leave(USAGE, writer)
     except BaseException as why:  # SystemExit too: whatever the target's code raises
+        refresh()  # what was imported may have put secrets into os.environ
         shown = f"{type(why).__name__}: {why}{_place(why)}"
         log.error("Failed to start server: importing %s: %s", target, shown, exc_info=why if traceback else None)
         if not traceback:
