@@ -119,6 +119,16 @@ def test_of_a_member_that_comes_twice_the_last_counts():
     assert message(b'{"jsonrpc":"2.0","id":1,"id":2,"method":"a","method":"b"}').id == 2
 
 
+def test_of_a_member_that_comes_twice_the_first_may_be_anything():
+    found = message(
+        b'{"jsonrpc":1,"jsonrpc":"2.0","id":{},"id":1,"method":5,"method":"a","params":[],"params":{"b":2}}'
+    )
+    assert (found.id, found.method, {name: bytes(raw) for name, raw in found.params.items()}) == (1, "a", {"b": b"2"})
+    assert message(b'{"jsonrpc":"2.0","id":null,"id":1,"result":{}}').id == 1
+    assert bad(b'{"jsonrpc":"2.0","id":{},"id":0,"method":""}') == (REQUEST, 0)
+    assert bad(b'{"jsonrpc":"2.0","id":{},"id":0,"method":"a","params":{},"params":[]}') == (PARAMS, 0)
+
+
 def test_a_byte_order_mark_is_removed_once():
     assert message(BOM + b'{"jsonrpc":"2.0","id":1,"method":"ping"}').id == 1
     assert bad(BOM + BOM + b'{"jsonrpc":"2.0","id":1,"method":"ping"}') == (PARSE, None)

@@ -171,7 +171,12 @@ def _bad(frame: bytes, why: Exception) -> Message | Bad:
         return _with_readable_id(frame, f"Parse error: {wrong}")
     except RecursionError:
         return Bad(PARSE_ERROR, "Parse error: nested too deeply")
-    return _not_a_message(members)
+    once = encode({name: raw for name in members.__struct_fields__ if (raw := getattr(members, name)) is not ABSENT})
+    try:
+        _message(once)
+    except DecodeError:
+        return _not_a_message(members)
+    return decode(Raw(once))  # a member stood twice, and only what does not count of it was wrong
 
 
 def _not_a_message(members: _Members) -> Bad:
