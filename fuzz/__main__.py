@@ -1,0 +1,57 @@
+"""`python -m fuzz TARGET FILE...` replays; `python -m fuzz TARGET --search OPTION...` is one worker of soak/fuzz.py."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fuzz import FOLDER, TARGETS, target
+
+USAGE = f"usage: python -m fuzz TARGET FILE...   (TARGET: {', '.join(TARGETS)})\n"
+
+
+def replay(name: str, paths: list[str]) -> int:
+    """Give each file to a target. Returns how many it did not like."""
+    failed = 0
+    one = target(name).one
+    for path in paths:
+        try:
+            one(Path(path).read_bytes())
+        except Exception:
+            failed += 1
+            sys.stdout.write(f"{path}: FINDING\n{traceback.format_exc()}\n")
+        else:
+            sys.stdout.write(f"{path}: nothing wrong\n")
+    return failed
+
+
+def search(name: str, options: list[str]) -> None:
+    """Fuzz one target in this process; options are libFuzzer's. Does not return."""
+    atheris: Any = import_module("atheris")  # installed for the soak alone, and without types
+
+    with atheris.instrument_imports(include=["concertino.protocol", f"fuzz.{name}"]):
+        one = target(name).one
+    # libFuzzer starts itself again to merge, by its first argument: that must be something a shell can run.
+    again = FOLDER / ".work" / f"{name}.sh"
+    again.parent.mkdir(exist_ok=True)
+    again.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fuzz {name} --search "$@"\n')
+    again.chmod(0o755)
+    atheris.Setup([str(again), *options], one)
+    atheris.Fuzz()
+
+
+def main() -> int:
+    """See the head of this file."""
+    if len(sys.argv) < 3 or sys.argv[1] not in TARGETS:
+        sys.stderr.write(USAGE)
+        return 2
+    name, *rest = sys.argv[1:]
+    if rest[0] == "--search":
+        search(name, rest[1:])
+    return 1 if replay(name, rest) else 0
+
+
+sys.exit(main())

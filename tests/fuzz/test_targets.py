@@ -1,0 +1,258 @@
+"""fuzz/: every kept input through its target, some seconds of mutations of them, and that each target sees what it is there to see.
+
+The search itself is `scripts/soak fuzz`. Here nothing is needed but the package: the inputs in fuzz/corpus are what it found worth
+keeping. The oracles get a second opinion: the official schemas for what a session sends, `jsonschema` for what arguments may be.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fuzz
+import jsonschema
+import pytest
+import wire
+from fuzz import arguments as arguments_target
+from fuzz import docstrings as docstrings_target
+from fuzz import messages as messages_target
+from fuzz import results as results_target
+from fuzz import session as session_target
+from fuzz.mutation import mutations
+from fuzz.smaller import fault, smaller
+from msgspec import UNSET, structs
+
+from concertino.protocol import arguments, framing, jsonrpc, results
+from concertino.protocol.peer import Peer
+from concertino.protocol.session import Session
+from concertino.protocol.types import CallToolResult
+
+ROOT = Path(__file__).parents[2]
+MUTATIONS = {
+    "framing": 20000,
+    "messages": 40000,
+    "session": 8000,
+    "arguments": 40000,
+    "results": 40000,
+    "docstrings": 15000,
+}
+
+
+def inputs(name: str) -> list[bytes]:
+    return [path.read_bytes() for path in fuzz.corpus(name)]
+
+
+@pytest.mark.parametrize("name", fuzz.TARGETS)
+def test_nothing_is_wrong_with_any_kept_input(name: str):
+    one = fuzz.target(name).one
+    for path in fuzz.corpus(name):
+        assert fault(one, path.read_bytes()) is None, f"again: python -m fuzz {name} {path.relative_to(ROOT)}"
+
+
+@pytest.mark.parametrize("name", fuzz.TARGETS)
+def test_nothing_is_wrong_with_mutations_of_them(name: str):
+    target = fuzz.target(name)
+    for data in mutations(inputs(name), target.TOKENS, target.MAX_BYTES, 1, MUTATIONS[name]):
+        assert fault(target.one, data) is None, smaller(target.one, data)
+
+
+@pytest.mark.parametrize("name", fuzz.TARGETS)
+def test_the_corpus_is_small(name: str):
+    sizes = [len(data) for data in inputs(name)]
+    assert 0 < len(sizes) <= 400
+    assert max(sizes) <= fuzz.target(name).MAX_BYTES
+
+
+def test_arguments_are_what_another_validator_says_too(monkeypatch: pytest.MonkeyPatch):
+    second = tuple(jsonschema.Draft202012Validator(each.schema).is_valid for each in arguments_target.READ)
+    monkeypatch.setattr(arguments_target, "validators", second)
+    for data in inputs("arguments"):
+        assert fault(arguments_target.one, data) is None, data
+
+
+class Envelopes:
+    """An onlooker: each line is a JSONRPCMessage, by the schema of a revision that knows errors without an id."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def sent(self, line: bytes) -> None:
+        """Nothing is expected of what a fuzzer sends."""
+
+    def received(self, line: bytes) -> None:
+        value = wire.one_json(line)
+        for each in value if isinstance(value, list) else [value]:
+            if (
+                "error" in each and each.get("id", 0) is None
+            ):  # RELIABILITY "Policies": null, before 2025-11-25 was seen
+                each = {**each, "id": 0}
+            wire.check(each, "2025-11-25", "JSONRPCMessage")
+            self.seen += 1
+
+
+def test_what_sessions_send_is_what_the_official_schemas_call_messages():
+    wire.spec()
+    onlooker = Envelopes()
+    for data in inputs("session"):
+        session_target.play(data, onlooker)
+    assert onlooker.seen > 1000
+
+
+# --- each target finds the fault that it is there to find: planted here, one at a time ---
+
+
+def found(name: str) -> bool:
+    """Whether the corpus alone shows that something is wrong."""
+    return any(fault(fuzz.target(name).one, data) for data in inputs(name))
+
+
+def changed(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda *args, **named: change(function(*args, **named))
+
+
+def swallow(*_: object) -> None:
+    """In the place of what should be done."""
+
+
+def test_a_framer_that_keeps_carriage_returns_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        framing.Framer, "_checked", lambda self, line: line if len(line) <= self._limit else framing.Overlong(999)
+    )
+    assert found("framing")
+
+
+def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest.MonkeyPatch):
+    feed = framing.Framer.feed
+
+    def hoarding(self: Any, chunk: bytes) -> Any:
+        frames = feed(self, chunk)
+        if self._discarding:
+            self._held += chunk
+        return frames
+
+    monkeypatch.setattr(framing.Framer, "feed", hoarding)
+    assert found("framing")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: structs.replace(found, id=UNSET) if type(found) is jsonrpc.Message else found,
+        lambda found: structs.replace(found, id=str(found.id)) if type(found.id) is int else found,
+        lambda found: structs.replace(found, code=-32700) if type(found) is jsonrpc.Bad and found.code else found,
+        lambda found: structs.replace(found, code=-32600) if type(found) is jsonrpc.Bad and found.code == 0 else found,
+    ],
+    ids=["the id is lost", "a number becomes text", "all is a parse error", "silence is broken"],
+)
+def test_a_decoder_that_misunderstands_is_found(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]):
+    monkeypatch.setattr(messages_target, "decode", changed(jsonrpc.decode, change))
+    assert found("messages")
+
+
+def test_a_decoder_that_takes_half_a_surrogate_pair_or_nan_is_found(monkeypatch: pytest.MonkeyPatch):
+    decode = jsonrpc.decode
+    for wrong, right in ((b"\\ud83c", b"\\u0041"), (b"NaN", b"0.0")):
+        monkeypatch.setattr(
+            messages_target,
+            "decode",
+            lambda frame, wrong=wrong, right=right: decode(bytes(frame).replace(wrong, right)),  # type: ignore[misc]
+        )
+        assert found("messages")
+
+
+def test_a_batch_that_loses_an_element_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        messages_target, "decode_batch", changed(jsonrpc.decode_batch, lambda found: found and found[1:])
+    )
+    assert found("messages")
+
+
+def twice(self: Any, incoming: Any, frame: bytes) -> None:
+    Peer_answer(self, incoming, frame)
+    self._send(frame, incoming.id)
+
+
+Peer_answer = Peer._answer
+Peer_take = Peer._take
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (Peer, "_answer", twice),
+        (Peer, "cancel", swallow),
+        (Peer, "admitted", swallow),
+        (Peer, "_refuse", swallow),
+        (Peer, "_collect", swallow),
+        (Peer, "_take", lambda self, incoming: Peer_take(self, incoming) if len(incoming.params) != 1 else None),
+        (Peer, "_free", lambda self: True),
+        (Peer, "abandon", swallow),
+        (Session, "_unfit", swallow),
+        (Session, "_set_level", swallow),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_session_that_breaks_a_promise_is_found(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Any):
+    monkeypatch.setattr(owner, name, wrong)
+    assert found("session")
+
+
+def test_arguments_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatch):
+    lenient = tuple(arguments.arguments_of(handler, coerce=True) for handler in arguments_target.HANDLERS)
+    monkeypatch.setattr(arguments_target, "READ", lenient)
+    assert found("arguments")
+
+
+def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPatch):
+    def emptied(result: CallToolResult) -> CallToolResult:
+        return structs.replace(result, content=[])
+
+    wrong = [results.Returns(each.schema, changed(each.shape, emptied)) for each in results_target.READ]
+    monkeypatch.setattr(results_target, "READ", wrong)
+    assert found("results")
+
+
+def test_a_docstring_whose_words_are_invented_is_found(monkeypatch: pytest.MonkeyPatch):
+    parse = docstrings_target.parse
+    monkeypatch.setattr(
+        docstrings_target, "parse", changed(parse, lambda doc: structs.replace(doc, description=f"{doc.description}!"))
+    )
+    assert found("docstrings")
+
+
+# --- the tools around the targets ---
+
+
+def test_a_finding_becomes_small_and_fails_at_the_same_place():
+    def one(data: bytes) -> None:
+        assert b"bad" not in data
+        if b"other" in data:
+            raise ValueError
+
+    assert smaller(one, b"a long line with something bad in it, and other things") == b"bad"
+    assert smaller(one, b"only the other thing") == b"other"
+    assert smaller(one, b"nothing at all") == b"nothing at all"
+
+
+def test_mutations_are_the_same_for_the_same_seed_and_stay_small():
+    first, again, another = (list(mutations([b"abc", b"defg"], [b"!"], 6, seed, 200)) for seed in (5, 5, 6))
+    assert first == again
+    assert first != another
+    assert max(map(len, first)) <= 6
+    assert len(set(first)) > 100
+
+
+def test_a_finding_is_shown_again_from_the_command_line(tmp_path: Path):
+    fine = fuzz.corpus("docstrings")[0]
+    done = subprocess.run(
+        [sys.executable, "-m", "fuzz", "docstrings", str(fine), str(tmp_path / "absent")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert f"{fine}: nothing wrong" in done.stdout
+    assert "absent: FINDING\nTraceback" in done.stdout
