@@ -1,0 +1,117 @@
+"""Node, and the npm packages that speak MCP: pinned, installed once into .tools, kept between runs.
+
+The clients run on the machine's own Node, as users have it. The inspector asks for a newer one than many machines have; that comes
+from the npm package `node`. A machine without Node and npm fails these tests, with a sentence that says what to install.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from stdio.harness import put_down
+
+__all__ = ["PACKAGES", "Ran", "node", "packages", "run"]
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "@modelcontextprotocol/sdk": "1.32.2",  # the client of version 1
+    "@modelcontextprotocol/client": "2.4.0",  # of version 2
+    "@modelcontextprotocol/inspector": "2.12.0",
+    "node": "22.23.3",  # for the inspector, which asks for 22.19
+}
+WANTED = json.dumps({"private": True, "type": "module", "dependencies": PACKAGES}, indent=2) + "\n"
+INSTALL_S = 300  # seconds, for some 200 small packages
+TO_INSTALL = (
+    "install Node 20 or newer with npm (on Debian and Ubuntu: apt-get install nodejs npm), then run the tests again"
+)
+
+
+def node() -> str:
+    """The machine's Node."""
+    return _program("node")
+
+
+def packages() -> Path:
+    """A folder whose node_modules holds PACKAGES. A module that imports them has to lie in it."""
+    npm = _program("npm")
+    folder = ROOT / ".tools" / f"node-{hashlib.sha256(WANTED.encode()).hexdigest()[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests of two Python versions may run side by side
+        if not (folder / "complete").exists():
+            (folder / "package.json").write_text(WANTED)
+            command = [npm, "install", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel", "error"]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+            if done.returncode:
+                pytest.fail(f"npm could not install {', '.join(PACKAGES)}: {done.stderr[-1500:]}", pytrace=False)
+            (folder / "complete").touch()
+    return folder
+
+
+def _program(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        pytest.fail(f"{name} was not found on PATH, and these tests need it: {TO_INSTALL}", pytrace=False)
+    return path
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a program ended, and what it left. left: the processes of its session that were still there."""
+
+    code: int
+    stdout: str
+    stderr: str
+    left: Sequence[int]
+
+
+def run(
+    command: Sequence[str | Path], environment: Mapping[str, str], cwd: Path | None = None, within_s: float = 60
+) -> Ran:
+    """Run a program in a session of its own, to its end. What it leaves behind is named, and ended."""
+    with subprocess.Popen(
+        [str(word) for word in command],
+        env=dict(environment),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        late = False
+        try:
+            stdout, stderr = process.communicate(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            late = True
+        left = session(process.pid)
+        for pid in left:
+            put_down(pid)
+        if late:
+            stdout, stderr = process.communicate()
+            pytest.fail(
+                f"{Path(str(command[0])).name} did not end within {within_s} s\n{stdout[-2000:]}\n{stderr[-2000:]}"
+            )
+    return Ran(process.returncode, stdout, stderr, left)
+
+
+def session(leader: int) -> list[int]:
+    """The processes of a session that have not ended (/proc/PID/stat: state and session)."""
+    found: list[int] = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            state, _, _, its_session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:  # it ended meanwhile
+            continue
+        if int(its_session) == leader and state not in "ZX":
+            found.append(int(pid))
+    return found
