@@ -9,10 +9,19 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, DecodeError, Raw
 from msgspec.json import encode
 
-from concertino.protocol.jsonrpc import ABSENT, Bad, Message, decode, decode_batch, notification, request
+from concertino.protocol.jsonrpc import (
+    ABSENT,
+    Bad,
+    Message,
+    decode,
+    decode_batch,
+    decode_request,
+    notification,
+    request,
+)
 
 __all__ = ["MAX_BYTES", "TOKENS", "one"]
 
@@ -79,6 +88,7 @@ def one(data: bytes) -> None:
     _compare(data, found)
     if isinstance(found, Message):
         _again(found)
+    _plainly(data, found)
     elements = decode_batch(data)
     try:
         value = strict(data)
@@ -93,6 +103,22 @@ def one(data: bytes) -> None:
     assert repr([json.loads(bytes(each)) for each in elements]) == repr(wanted)
     for each in elements:
         _compare(bytes(each), decode(each))
+
+
+def _plainly(data: bytes, found: Message | Bad) -> None:
+    """What decode_request() takes of UTF-8 is the request that decode() finds."""
+    try:
+        str(data, "utf-8")
+        plain = decode_request(data)
+    except (DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    assert isinstance(found, Message), f"a plain request, taken for {found}"
+    assert found.result is found.error is ABSENT
+    assert repr((found.id, found.method, _raw(found.params))) == repr((plain.id, plain.method, _raw(plain.params)))
+
+
+def _raw(params: dict[str, Raw]) -> dict[str, bytes]:
+    return {name: bytes(raw) for name, raw in params.items()}
 
 
 def strict(frame: bytes) -> object:

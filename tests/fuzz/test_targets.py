@@ -163,6 +163,14 @@ def test_a_decoder_that_takes_half_a_surrogate_pair_or_nan_is_found(monkeypatch:
         assert found("messages")
 
 
+def test_a_second_decoder_that_disagrees_is_found(monkeypatch: pytest.MonkeyPatch):
+    def other(found: Any) -> Any:
+        return structs.replace(found, method=found.method + "x")
+
+    monkeypatch.setattr(messages_target, "decode_request", changed(jsonrpc.decode_request, other))
+    assert found("messages")
+
+
 def test_a_batch_that_loses_an_element_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         messages_target, "decode_batch", changed(jsonrpc.decode_batch, lambda found: found and found[1:])
@@ -172,7 +180,7 @@ def test_a_batch_that_loses_an_element_is_found(monkeypatch: pytest.MonkeyPatch)
 
 def twice(self: Any, incoming: Any, frame: bytes) -> None:
     Peer_answer(self, incoming, frame)
-    self._send(frame, incoming.id)
+    self.send(frame, incoming.id)
 
 
 Peer_answer = Peer._answer
@@ -188,7 +196,7 @@ Peer_take = Peer._take
         (Peer, "_refuse", swallow),
         (Peer, "_collect", swallow),
         (Peer, "_take", lambda self, incoming: Peer_take(self, incoming) if len(incoming.params) != 1 else None),
-        (Peer, "_free", lambda self: True),
+        (Peer, "_few_running", lambda self: True),
         (Peer, "abandon", swallow),
         (Session, "_unfit", swallow),
         (Session, "_set_level", swallow),
