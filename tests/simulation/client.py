@@ -29,7 +29,7 @@ class Client:
         self._loop = loop
         self._dice = dice
         self._script = script
-        self._items: deque[tuple[float, Said]] = deque(script.items)
+        self._items: deque[tuple[float, Said]] = deque(() if script.leaving.how == "by hand" else script.items)
         self._stalls = deque(script.stalls)
         self._unsent = bytearray()
         self._sent = 0

@@ -13,7 +13,19 @@ from typing import Any
 
 from simulation.dice import Dice
 
-__all__ = ["MODERN", "Leaving", "Plan", "Said", "Script", "call", "initialize", "make_script"]
+__all__ = [
+    "MODERN",
+    "Leaving",
+    "Plan",
+    "Said",
+    "Script",
+    "batch",
+    "call",
+    "cancel",
+    "initialize",
+    "make_script",
+    "ping",
+]
 
 Id = int | str
 MODERN: dict[str, Any] = {
@@ -56,7 +68,7 @@ class Leaving:
 
     how: end (input ends when all is said), cut (it ends after `at` bytes), kill (both directions, after `at` bytes sent),
     deaf (stops reading for good and closes that direction after `at` bytes received, sends on), drain (the server ends it,
-    after `after_s`), cancel (the task that serves is cancelled, after `after_s`).
+    after `after_s`), cancel (the task that serves is cancelled, after `after_s`), by hand (the client does nothing but read).
     """
 
     how: str = "end"

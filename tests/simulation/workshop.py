@@ -41,6 +41,7 @@ class Workshop:
         self.handlers: dict[int, Handler] = {}
         self.started = self.closed = 0
         self.up = False  # start() returned or raised
+        self.gates: dict[int, asyncio.Future[None]] = {}  # by call: what its step "gate" waits for
         self._plans = plans
         self._began = began
         self._elsewhere = elsewhere
@@ -67,6 +68,16 @@ class Workshop:
 
     async def close(self) -> None:
         self.closed += 1
+
+    def gate(self, n: int) -> asyncio.Future[None]:
+        if n not in self.gates:
+            self.gates[n] = asyncio.get_running_loop().create_future()
+        return self.gates[n]
+
+    def open_gate(self, n: int) -> None:
+        """Let call n end; now or whenever it comes there."""
+        if not self.gate(n).done():
+            self.gate(n).set_result(None)
 
     async def handle(self, call: Call, context: Context) -> Any:
         n = json.loads(bytes(call.params["n"]))
@@ -97,6 +108,8 @@ class Workshop:
             await self._wait(handler, asyncio.sleep(step[1]))
         elif kind == "yield":
             await self._wait(handler, asyncio.sleep(0))
+        elif kind == "gate":
+            await self._wait(handler, self.gate(handler.n))
         elif kind == "forever":
             await self._wait(handler, asyncio.get_running_loop().create_future())
         elif kind.endswith("progress"):

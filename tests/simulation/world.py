@@ -306,7 +306,7 @@ class World:
     def _end(self, how: str) -> None:
         """The process is told to end."""
         assert self.main is not None
-        if self.main.done():
+        if self.main.done() or self.main.cancelling():  # a second cancel would end the orderly end itself
             return
         for line in self.lines:
             if line.attached:
