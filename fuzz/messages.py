@@ -144,8 +144,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members: dict[str, object] = {}
     for name, value in pairs:
         if name in members:
-            members.update({name: value})
-            continue
+            json.dumps(members[name], ensure_ascii=False).encode()  # as in strict(), which will not see this value
         members[name] = value
     return members
 

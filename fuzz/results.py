@@ -136,8 +136,9 @@ def one(data: bytes) -> None:
     if "structuredContent" in on_wire:
         seen: object = on_wire["structuredContent"]
         modern = lowering.revision.modern
-        kind = type(on_wire["structuredContent"])
-        assert modern or kind is dict, f"{lowering.revision.name} knows only objects here: {on_wire}"
+        assert modern or on_wire["structuredContent"].__class__ is dict, (
+            f"{lowering.revision.name} knows only objects here: {on_wire}"
+        )
         wrapped: object = {"result": wanted}
         assert _same(seen, wanted) or (not modern and _same(seen, wrapped)), f"{wanted!r} arrived as {on_wire}"
 

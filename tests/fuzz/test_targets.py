@@ -32,12 +32,12 @@ from concertino.protocol.types import CallToolResult
 
 ROOT = Path(__file__).parents[2]
 MUTATIONS = {
-    "framing": 20000,
-    "messages": 40000,
-    "session": 8000,
-    "arguments": 40000,
-    "results": 40000,
-    "docstrings": 15000,
+    "framing": 8000,
+    "messages": 30000,
+    "session": 4000,
+    "arguments": 20000,
+    "results": 20000,
+    "docstrings": 6000,
 }
 
 
