@@ -514,3 +514,39 @@ async def test_the_flag_of_an_inherited_pipe_is_left_alone() -> None:
     assert all(map(os.get_blocking, kept))
     for descriptor in (*kept, writing, reading):
         os.close(descriptor)
+
+
+@on_a_loop
+async def test_a_descriptor_that_fails_to_close_does_not_keep_the_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """close(2) on Linux: the descriptor is released, whatever is returned."""
+    ends = Ends()
+    closed: list[int] = []
+    close = os.close
+
+    def failing(descriptor: int) -> None:
+        close(descriptor)
+        closed.append(descriptor)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(pipe_module.os, "close", failing)
+    await ends.pipe.close(1)
+    monkeypatch.undo()
+    assert len(closed) == 2
+    close(ends.reading)
+    close(ends.writing)
+
+
+@on_a_loop
+async def test_input_for_which_there_is_no_memory_is_the_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(self: object, chunk: bytes) -> None:
+        raise MemoryError
+
+    ends = Ends()
+    monkeypatch.setattr(pipe_module.Framer, "feed", no_memory)
+    os.write(ends.writing, b"x")
+    await ends.receiver.until(lambda: "ended" in ends.told)
+    monkeypatch.undo()
+    ends.pipe.write(b"still", None)
+    ends.pipe.flush()
+    assert ends.read() == b"still\n"
+    await ends.close()

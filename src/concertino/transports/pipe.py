@@ -11,6 +11,7 @@ terminal, or a sibling. Where that cannot be done the flag is set on what was gi
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import select
 import stat
@@ -23,6 +24,8 @@ from concertino.protocol.limits import Limits
 from concertino.transports import Receiver
 
 __all__ = ["Pipe"]
+
+log = logging.getLogger("concertino.pipe")
 
 READ_BYTES = 65536  # above 128 KiB CPython maps and unmaps the buffer at each read: 9.6 us instead of 0.55
 READS = 8  # in a row before other callbacks get their turn; 9.4 -> 7.2 us per call
@@ -103,9 +106,14 @@ class Pipe:
         """Bytes came; none: the end."""
         to = self._to
         if to is None or self._over:
-            return
+            return None
         self._read = True
-        frames = self._framer.feed(chunk) if chunk else self._framer.end()
+        try:
+            frames = self._framer.feed(chunk) if chunk else self._framer.end()
+        except MemoryError:  # what came is gone with it, but answers can still leave
+            log.exception("no memory for what came; nothing more is read")
+            self._stop_reading()
+            return to.ended()
         if Overlong not in map(type, frames):
             if frames:
                 to.frames(frames)  # pyright: ignore[reportArgumentType]  # no Overlong is among them
@@ -118,6 +126,7 @@ class Pipe:
         if not chunk:
             self._stop_reading()
             to.ended()
+        return None
 
     def _stop_reading(self) -> None:
         if self._over or self._to is None:
@@ -256,10 +265,16 @@ class Pipe:
         self._released = self._broken = True
         self._to = None
         for descriptor in self._restore:
-            os.set_blocking(descriptor, True)
+            try:
+                os.set_blocking(descriptor, True)
+            except OSError:
+                pass
         # A thread may still be reading a regular file; its descriptor is left to it.
         for descriptor in {self._out} if self._thread is not None else {self._out, self._in}:
-            os.close(descriptor)
+            try:
+                os.close(descriptor)
+            except OSError:  # it is closed nevertheless (Linux close(2)), and so must the other be
+                pass
 
     def _own(self, descriptor: int, mode: int) -> int:
         """A non-blocking descriptor for the same thing; the given one is closed if another could be had."""
