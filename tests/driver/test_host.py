@@ -155,6 +155,48 @@ async def test_an_rpc_error_is_given_as_it_is() -> None:
         )
 
 
+@on_a_loop
+async def test_what_a_handle_that_is_no_coroutine_function_raises_is_answered() -> None:
+    class Guard(Around):
+        def handle(self, call: Call, context: Context) -> Any:  # raises before there is anything to await
+            raise RpcError(-32001, "not today")
+
+    async with Host(Guard(Backend())) as host:
+        caller = await opened(host)
+        with pytest.raises(RpcError, match="not today"):
+            await caller.request("tools/call", CALL)
+        await caller.aclose()
+
+
+@on_a_loop
+async def test_a_request_that_is_lost_for_want_of_memory_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by tests/simulation: the connection went on, and who had sent the request waited for ever."""
+    release = asyncio.Event()
+
+    async def handle(call: Call, context: Context) -> Any:
+        await release.wait()
+        return Raw(b'{"content":[]}')
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError
+
+    async with Host(Backend(handle)) as host:
+        caller = await opened(host)
+        before = asyncio.create_task(caller.request("tools/call", CALL))
+        await asyncio.sleep(0)
+        while not next(iter(host.links)).session.peer.running:
+            await asyncio.sleep(0)
+        monkeypatch.setattr("concertino.protocol.peer.Incoming", no_memory)
+        lost = asyncio.create_task(caller.request("tools/call", CALL))
+        while not next(iter(host.links))._draining:
+            await asyncio.sleep(0)
+        release.set()
+        assert await before == {"content": []}
+        with pytest.raises(Disconnected):
+            await lost
+        await caller.aclose()
+
+
 @pytest.mark.parametrize("data", [object(), {1j: 2}, b"\xff" and {"x": object()}])
 @on_a_loop
 async def test_error_data_that_is_no_json_is_left_out(data: Any) -> None:

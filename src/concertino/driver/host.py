@@ -132,6 +132,7 @@ class Link:
         self._end_at = 0.0
         self._room: asyncio.Future[None] | None = None
         self._complaining = False
+        self._faulty = False
         self.session = Session(host.backend.offer, self._send, self._start, host.limits, self._loop.time)
         self.session.peer.ready = False  # until ready()
 
@@ -144,7 +145,7 @@ class Link:
             try:
                 receive(frame)
             except Exception:
-                log.exception("a message could not be dealt with; this is a fault of concertino")
+                self._fault("a message could not be dealt with")
         self._settle()
 
     def overlong(self, size: int) -> None:
@@ -174,6 +175,15 @@ class Link:
         self._settle_soon()
         return self._connection.write(frame, about)
 
+    def _fault(self, what: str) -> None:
+        """The memory ran out, or concertino is wrong: something that must be answered perhaps never will be.
+
+        So the connection ends, in order as far as that goes: then the other side waits for nothing.
+        """
+        log.exception("%s; this is a fault of concertino", what)
+        self._faulty = True
+        self._settle_soon()
+
     def _settle_soon(self) -> None:
         if not self._turning:
             self._turning = True
@@ -187,12 +197,17 @@ class Link:
     def _settle(self) -> None:
         """After any change: start what may start now, write, and hold back input while output is held."""
         peer = self.session.peer
-        if peer.waiting:
-            peer.send = self._connection.write
-            self.session.admit()
-        if not self._turning:
-            peer.send = self._send
-        self._connection.flush()
+        try:
+            if peer.waiting:
+                peer.send = self._connection.write
+                self.session.admit()
+            if not self._turning:
+                peer.send = self._send
+            self._connection.flush()
+        except Exception:
+            self._fault("a call could not be started, or output not be written")
+        if self._faulty and not self._draining:
+            self._begin_draining()
         pause = peer.held >= self._limits.high_water_bytes or self._draining
         if pause is not self._paused:
             self._paused = pause
@@ -247,10 +262,15 @@ class Link:
         self.drain()
 
     def _start(self, incoming: Incoming) -> None:
-        task = self._spawn(self._backend.handle(incoming.call, CallContext(self, incoming)), incoming)
+        try:
+            work = self._backend.handle(incoming.call, CallContext(self, incoming))
+        except BaseException as error:  # of a `def handle`, before there is anything to await
+            return self._ended(incoming, Raw(b"{}"), error)
+        task = self._spawn(work, incoming)
         if task is not None:
             self.session.peer.started(incoming)
             incoming.stop = partial(self._cancel, task, incoming)
+        return None
 
     def _ended(self, incoming: Incoming, result: Struct | Raw, error: BaseException | None) -> None:
         """A call's handler returned or raised: answer, whatever it was."""
@@ -261,6 +281,8 @@ class Link:
             try:
                 return self.session.respond(incoming, result)
             except BaseException as unfit:  # MemoryError; an attribute that raises SystemExit
+                if not incoming.open:
+                    return self._fault("an answer could not be written")
                 error = unfit
         if isinstance(error, RpcError):
             return self._fail(incoming, error)
@@ -288,9 +310,9 @@ class Link:
         for said, data in ((message, error.data), (message, None), ("Internal error", None)):
             try:
                 return self.session.peer.fail(incoming, code, said, data)
-            except (TypeError, ValueError, RecursionError) as why:
+            except Exception as why:
                 log.error("%s: an error answer could not be written: %s", incoming.method, why)
-        return None
+        return self._fault("a call could not be answered")
 
     # The end
 
@@ -298,10 +320,13 @@ class Link:
         """Stop reading, let accepted calls finish within the drain time, then close. Once it has begun it goes its way."""
         if self._draining:
             return
+        self._begin_draining()
+        self._settle()
+
+    def _begin_draining(self) -> None:
         self._draining = True
         self._end_at = self._loop.time() + self._limits.drain_s
         self._loop.call_later(self._limits.drain_s, self._end, 0.0)
-        self._settle()
 
     def _end(self, within_s: float) -> None:
         if self._ending is None:

@@ -79,8 +79,9 @@ def starter(loop: asyncio.AbstractEventLoop, ended: Ended[Subject]) -> Start[Sub
             ended(subject, None, error)
         else:
             _leave_task(loop, task)
-            spare.carry_on(work, waiting, subject, ended)
-            spare = _Spare(loop, pristine.copy())
+            # The next spare first: should there be no memory for it, this call is lost, but its task serves no second one.
+            used, spare = spare, _Spare(loop, pristine.copy())
+            used.carry_on(work, waiting, subject, ended)
             return task
         del task
         context = spare.context
