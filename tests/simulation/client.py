@@ -71,7 +71,7 @@ class Client:
         self.act()
         now = self._loop.time()
         soon = now + self._script.pace_s * self._dice.fraction()
-        if (self._unsent and self.up.room > 0 and self.up.reader_open) or (self.down.data and self._reads()):
+        if (self._unsent and self.up.room > 0 and self.up.writer_open) or (self.down.data and self._reads()):
             self._act_at(soon)
         if self._items:
             self._act_at(max(soon, self._say_at))
@@ -142,7 +142,12 @@ class Client:
         leaving = self._script.leaving
         said_all = not self._items and not self._unsent
         if leaving.how == "end" and said_all:
-            self.up.writer_open = False
+            if self.done_saying_at is None:
+                self.done_saying_at = self._loop.time()
+            if self._loop.time() >= self.done_saying_at + leaving.after_s:
+                self.up.writer_open = False
+            else:
+                self._act_at(self.done_saying_at + leaving.after_s)
         elif leaving.how in ("cut", "kill") and self._sent >= leaving.at:
             self.up.writer_open = False
             if leaving.how == "kill":

@@ -27,14 +27,15 @@ class Stuck(Exception):
 class Poller:
     """In the place of a selector. ready: the events (EVENT_READ 1, EVENT_WRITE 2) that a descriptor has now.
 
-    turn: called at each turn of the loop. rest: called when nothing is ready, before the clock jumps.
+    turn: called at each turn of the loop; true: it made something ready. rest: called when nothing is ready, before the
+    clock jumps. registering: called with each descriptor that is to be watched.
     """
 
     def __init__(self, ready: Callable[[int], int], dice: Dice) -> None:
         self.watched: dict[int, SelectorKey] = {}
         self.now = 0.0
         self.turns = 0
-        self.turn: Callable[[], None] = lambda: None
+        self.turn: Callable[[], object] = lambda: None
         self.rest: Callable[[], None] = lambda: None
         self.registering: Callable[[int], None] = lambda descriptor: None
         self._ready = ready
@@ -73,7 +74,8 @@ class Poller:
     def select(self, timeout: float | None) -> list[tuple[SelectorKey, int]]:
         """timeout: seconds until the next timer; 0: callbacks are ready; None: there is neither."""
         self.turns += 1
-        self.turn()
+        if self.turn():
+            return []
         found = [(key, events) for key in self.watched.values() if (events := self._ready(key.fd) & key.events)]
         if found:
             self._dice.shuffle(found)

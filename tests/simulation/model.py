@@ -81,6 +81,7 @@ class Model:
         self.failed = False  # the backend did not start
         self.initialized = ""
         self.wrote_answer = False  # the last frame written is the answer of a call that was started
+        self.may_be_cut = script.leaving.how in ("cut", "kill")  # the last line need not be whole
         self.is_waiting: Callable[[Id], bool] = lambda id: False
         self._script = script
         self._limits = limits
@@ -108,7 +109,7 @@ class Model:
         self._next += 1
         if frame == said.frame:
             return self._take(said)
-        if said.frame.startswith(frame) and self._script.leaving.how in ("cut", "kill"):
+        if said.frame.startswith(frame) and self.may_be_cut:
             if not frame.strip():
                 return None
             self._next = len(self._coming)  # the last, cut off

@@ -66,7 +66,7 @@ class Said:
 class Leaving:
     """How the connection ends.
 
-    how: end (input ends when all is said), cut (it ends after `at` bytes), kill (both directions, after `at` bytes sent),
+    how: end (input ends `after_s` after all is said), cut (it ends after `at` bytes), kill (both directions, after `at` bytes),
     deaf (stops reading for good and closes that direction after `at` bytes received, sends on), drain (the server ends it,
     after `after_s`), cancel (the task that serves is cancelled, after `after_s`), by hand (the client does nothing but read).
     """

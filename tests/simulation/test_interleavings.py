@@ -1,8 +1,8 @@
 """Every order of {the answer is ready, the caller cancels, input ends, time runs out}, and every closeness of one to the next.
 
-On both sides: a server's calls, where time runs out when the drain does, and a caller's requests, where it is their own limit. One
-request and two; two also with room for one at a time, and in one batch. What must hold of a server is in model.py and world.py; what a
-request must come to is written here.
+On both sides: a server's calls, where time runs out when the drain does, and a caller's requests, where it is their own limit.
+One request and two; two also with room for one at a time, and in one batch. What must hold of a server is in model.py and world.py;
+what a request must come to is written here.
 """
 
 from __future__ import annotations
