@@ -448,6 +448,14 @@ def test_a_call_of_a_batch_that_finds_the_queue_full_is_busy_in_its_batch():
     assert (answer["id"], answer["error"]["code"]) == (2, BUSY)
 
 
+def test_an_error_too_long_for_a_message_goes_without_data_and_with_the_beginning_of_its_text():
+    line = Line(max_message_bytes=1000)
+    line.peer.fail(line.call(1), -32603, "m" * 300, "d" * 1000)
+    assert line.gone() == [error(1, -32603, "m" * 256)]
+    line.peer.fail(line.call(2), -32603, "m", "d" * 900)
+    assert line.gone() == [error(2, -32603, "m", data="d" * 900)]
+
+
 # Progress for slow readers
 
 

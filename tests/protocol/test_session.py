@@ -669,6 +669,13 @@ def test_a_slow_reader_gets_the_newest_progress_when_it_catches_up():
     assert [line["params"]["progress"] for line in rig.gone()] == [20_000]
 
 
+def test_a_text_too_long_for_a_message_is_left_out_of_progress():
+    rig, incoming = progressing()
+    rig.session.progress(incoming, 1, 2, "x" * 11 * 2**20)
+    [told] = rig.gone()
+    assert told["params"] == {"progressToken": told["params"]["progressToken"], "progress": 1, "total": 2}
+
+
 def test_a_slow_reader_gets_the_newest_progress_before_the_answer():
     rig, incoming = progressing()
     rig.session.peer.held = 2**20

@@ -33,6 +33,7 @@ from concertino.protocol.limits import Limits
 
 __all__ = ["Incoming", "Outgoing", "Peer", "Send"]
 
+SHOWN = 256  # characters of an error's text, where the whole is too long
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
 NUMBERED_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
 
@@ -285,9 +286,15 @@ class Peer:
                 self._answer(incoming, frame)
 
     def fail(self, incoming: Incoming, code: int, message: str, data: object = None) -> None:
-        """Answer a request with an error. Nothing is sent if it was answered or cancelled."""
+        """Answer a request with an error. Nothing is sent if it was answered or cancelled.
+
+        One longer than a message may be goes without data, and with the beginning of its text.
+        """
         if incoming.open:
-            self._answer(incoming, error(id_bytes(incoming.id), code, message, data))
+            frame = error(id_bytes(incoming.id), code, message, data)
+            if len(frame) > self._limits.max_message_bytes:
+                frame = error(id_bytes(incoming.id), code, message[:SHOWN])
+            self._answer(incoming, frame)
 
     def _answer(self, incoming: Incoming, frame: bytes) -> None:
         incoming.open = False

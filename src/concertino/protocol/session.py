@@ -352,6 +352,7 @@ class Session:
         """Tell the caller how far its call is, if it asked, is not answered, and done is more than before. Both are finite.
 
         While output is held above the high-water mark only the newest is kept; it leaves when output drains, or before the answer.
+        A text that makes it longer than a message may be is left out.
         """
         era: Era = incoming.era
         if era.token is None or not incoming.open or done <= incoming.progressed:
@@ -363,6 +364,9 @@ class Session:
         if message is not None and era.lowering.revision.progress_text:
             params["message"] = message
         frame = notification("notifications/progress", encode(params))
+        if len(frame) > self._limits.max_message_bytes:
+            params.pop("message", None)
+            frame = notification("notifications/progress", encode(params))
         if self.peer.held >= self._limits.high_water_bytes:
             incoming.late = frame
         else:
