@@ -267,8 +267,10 @@ class Model:
             message: Any = json.loads(frame.decode("utf-8"))
         except ValueError as why:
             return self._wrong(f"no JSON was written: {why}: {frame[:80]!r}")
-        if isinstance(message, list):
+        if isinstance(message, list):  # of answers each of which may be as long as a message
             return self._wrote_array(message)  # pyright: ignore[reportUnknownArgumentType]
+        if len(frame) > self._limits.max_message_bytes:
+            self._wrong(f"{len(frame)} bytes were written; a message has at most {self._limits.max_message_bytes}")
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return self._wrong(f"no JSON-RPC was written: {frame[:80]!r}")
         if "method" in message:

@@ -192,7 +192,9 @@ class _Writer:
             if kind == "wait":
                 steps.append((kind, dice.pick((0.0, 1e-4, 0.01, 0.01, 0.1, 0.7))))
             elif "progress" in kind:
-                steps.append((kind, dice.pick((1, 1, 2, 3, 0.5, 10)), dice.pick((1, 1, 3, 30))))
+                steps.append(
+                    (kind, dice.pick((1, 1, 2, 3, 0.5, 10)), dice.pick((1, 1, 3, 30)), dice.pick((5, 5, 50, 9000)))
+                )
             elif "log" in kind:
                 steps.append(
                     (kind, dice.pick(("debug", "info", "error")), dice.pick((5, 50, 500)), dice.pick((1, 1, 4)))
@@ -204,7 +206,8 @@ class _Writer:
         end: tuple[Any, ...] = ("return", dice.pick((0, 0, 10, 300, 2000)))
         if dice.chance(0.2):
             end = dice.pick(
-                (("raise", ValueError), ("raise", SystemExit), ("raise", KeyError), ("rpc", 7), ("rpc", "odd"), ("cancelled",),
+                (("raise", ValueError), ("raise", SystemExit), ("raise", KeyError), ("rpc", 7), ("rpc", "odd"), ("rpc", 7, 30_000),
+                 ("cancelled",),
                  ("odd",), ("too much",), ("struct", 40), ("raise", MemoryError), ("cancel me",), ("lines",))
             )  # fmt: skip
         how = dice.pick(("leave", "leave", "leave", "swallow", "linger"))

@@ -116,9 +116,9 @@ class Workshop:
             for number in range(step[2]):
                 if kind[0] == "p" and kind != "progress":
                     with self._elsewhere():
-                        context.progress(step[1] + number, 100, "on the way")
+                        context.progress(step[1] + number, 100, "w" * (step[3] if len(step) > 3 else 9))
                 else:
-                    telling = context.progress(step[1] + number, 100)
+                    telling = context.progress(step[1] + number, 100, "w" * step[3] if len(step) > 3 else None)
                     if kind == "awaited progress":
                         await self._wait(handler, telling)
         elif kind.endswith("log"):
@@ -165,7 +165,7 @@ class Workshop:
         if kind == "raise":
             raise end[1]("as planned")
         if kind == "rpc":
-            raise RpcError(end[1], f"n={handler.n};", {"n": handler.n} if end[1] == 7 else object())
+            raise RpcError(end[1], f"n={handler.n};", object() if end[1] == "odd" else "d" * end[-1])
         if kind == "cancelled":
             raise asyncio.CancelledError
         if kind == "cancel me":
