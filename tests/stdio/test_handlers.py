@@ -509,3 +509,19 @@ def test_10_000_quick_calls_at_once_are_all_answered() -> None:
         ids = [message["id"] for message in process.messages[1:]]
         assert sorted(ids) == list(range(1, 10_001))
         assert all("result" in message for message in process.messages)
+
+
+def test_the_messages_of_calls_that_waited_are_not_kept(tmp_path: Path) -> None:
+    """Until the garbage collector comes, which may be after hundreds of calls: 12 times 8 MB, one after the other."""
+    source = """
+@server.tool
+async def size(text: str) -> int:
+    await asyncio.sleep(0)
+    return len(text)
+"""
+    with Process([script(tmp_path, source + RUN)]) as process:
+        process.initialize()
+        before = process.memory()
+        for n in range(12):
+            assert text_of(process.ask(call(n, "size", {"text": "x" * 8_000_000}))) == "8000000"
+        assert process.memory("VmHWM") - before < (10 + 64) * 2**20

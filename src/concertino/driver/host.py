@@ -274,6 +274,7 @@ class Link:
 
     def _ended(self, incoming: Incoming, result: Struct | Raw, error: BaseException | None) -> None:
         """A call's handler returned or raised: answer, whatever it was."""
+        incoming.stop = None  # it refers to the call: its message would stay until the next collection of garbage
         # What sends nothing brings no turn: a cancelled call, and one of a batch before the last.
         if self._draining or incoming.batch is not None:
             self._settle_soon()
