@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -693,6 +694,23 @@ def test_closing_fails_our_requests_and_gives_back_the_calls_that_were_cut_off()
     assert line.peer.next_deadline is None
     assert line.peer.admitted() is None
     assert line.peer.close() == []
+
+
+def test_a_closed_peer_sends_nothing_and_lets_go_of_whoever_sent():
+    class Sender:
+        def __call__(self, frame: bytes, about: object) -> int:
+            raise AssertionError(frame)
+
+    sender = Sender()
+    known = weakref.ref(sender)
+    peer = Peer(sender, Limits(), lambda: 0.0)
+    del sender
+    assert known() is not None
+    peer.close()
+    assert known() is None
+    peer.notify("notifications/late", b"{}")
+    peer.receive(b"not JSON")
+    assert peer.held == 0
 
 
 # A model beside the peer

@@ -215,6 +215,15 @@ def test_a_pipelined_handshake_is_served_in_order():
     assert [incoming.id for incoming in rig.started] == [2]
 
 
+def test_a_closed_session_starts_nothing_and_gives_back_what_it_cut_off():
+    rig = Rig()
+    rig.ask(0, "initialize", opening(D))
+    under_way = rig.call(1, "tools/list")
+    assert rig.session.close() == [under_way]
+    assert rig.feed(request(2, "tools/list")) == []
+    assert rig.started == []
+
+
 def test_the_lifecycle_has_a_rule_for_every_state_and_event():
     assert set(LIFECYCLE) == set(State)
     assert all(set(events) == {"initialize", "initialized", "request"} for events in LIFECYCLE.values())

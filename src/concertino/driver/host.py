@@ -130,6 +130,7 @@ class Link:
         self._draining = False
         self._ending: asyncio.Task[None] | None = None
         self._end_at = 0.0
+        self._drain_timer: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
         self._complaining = False
         self._faulty = False
@@ -201,7 +202,7 @@ class Link:
             if peer.waiting:
                 peer.send = self._connection.write
                 self.session.admit()
-            if not self._turning:
+            if not self._turning and self._ending is None:  # a closed peer sends nowhere
                 peer.send = self._send
             self._connection.flush()
         except Exception:
@@ -327,7 +328,7 @@ class Link:
     def _begin_draining(self) -> None:
         self._draining = True
         self._end_at = self._loop.time() + self._limits.drain_s
-        self._loop.call_later(self._limits.drain_s, self._end, 0.0)
+        self._drain_timer = self._loop.call_later(self._limits.drain_s, self._end, 0.0)
 
     def _end(self, within_s: float) -> None:
         if self._ending is None:
@@ -335,7 +336,9 @@ class Link:
             self._ending = self._loop.create_task(self._close(max(0.0, within_s)))
 
     async def _close(self, within_s: float) -> None:
-        left = self.session.peer.close()
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        left = self.session.close()
         for incoming in left:
             if incoming.stop is not None:
                 incoming.stop("the connection is closing")
@@ -346,8 +349,14 @@ class Link:
         try:
             await self._connection.close(within_s)
         finally:
+            # With session.close(): what is left of a client goes with its last reference, not with the next collection of garbage.
+            self._spawn = _never
             if not self.closed.done():
                 self.closed.set_result(None)
+
+
+def _never(work: object, subject: object) -> None:
+    raise RuntimeError("the connection is closed; this is a fault of concertino")
 
 
 CLEANUP_S = 0.5  # for the `finally` blocks of handlers that were cut off

@@ -104,9 +104,9 @@ class _Spare:
     """A task that has not begun, and is known to nobody. context: its own."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
-        self._work: Work | None = None
+        self._course = course = _Course()
         self.context = context
-        shell = self._shell()
+        shell = _shell(course)
         shell.send(None)  # to its first yield: a cancel must find it inside its `try`
         # A task schedules its first step when it is made; that step is kept here until it is wanted.
         shadows = vars(loop)
@@ -143,10 +143,11 @@ class _Spare:
 
     def carry_on(self, work: Work, waiting: object, subject: Any, ended: Ended[Any]) -> None:
         """Become the task of a call that waits. waiting: what its first step yielded."""
-        self._work = work
-        self._waiting = waiting
-        self._subject = subject
-        self._ended = ended
+        course = self._course
+        course.work = work
+        course.waiting = waiting
+        course.subject = subject
+        course.ended = ended
         self.task._log_destroy_pending = True  # pyright: ignore[reportAttributeAccessIssue]
         _register_task(self.task)
         self.context.run(self._step)
@@ -154,30 +155,43 @@ class _Spare:
     def _keep(self, step: Callable[[], object], *, context: Context) -> None:
         self._step = step
 
-    async def _shell(self) -> None:
-        await self
+
+async def _shell(course: _Course) -> None:
+    await course
+
+
+class _Course:
+    """All but the first step of a call: `yield from`, for a coroutine that has begun.
+
+    It does not know the task that it runs in: a spare that is used no more is gone at once, not with the next garbage collection.
+    """
+
+    def __init__(self) -> None:
+        self.work: Work | None = None
+        self.waiting: object = None
+        self.subject: Any = None
+        self.ended: Ended[Any]
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """All but the first step of the call: `yield from`, for a coroutine that has begun."""
         thrown: BaseException | None = None
         value: Any = None
         try:
             yield
-            if self._work is None:  # noticed, and its call is over
+            if self.work is None:  # noticed, and its call is over
                 return
-            value = yield self._waiting
+            value = yield self.waiting
         except BaseException as error:
-            if self._work is None:  # the same, cancelled; or the spare was never used
+            if self.work is None:  # the same, cancelled; or the spare was never used
                 raise
             thrown = error
-        work = self._work
+        work = self.work
         while True:
             try:
                 waiting = work.send(value) if thrown is None else work.throw(thrown)
             except StopIteration as stop:
-                return self._ended(self._subject, stop.value, None)
+                return self.ended(self.subject, stop.value, None)
             except BaseException as error:
-                return self._ended(self._subject, None, error)
+                return self.ended(self.subject, None, error)
             thrown = None
             try:
                 value = yield waiting

@@ -411,7 +411,11 @@ class Peer:
     # The end
 
     def close(self) -> list[Incoming]:
-        """The connection is gone. Every request of ours fails with Disconnected. Returns the calls that will not be answered."""
+        """The connection is gone. Every request of ours fails with Disconnected. Returns the calls that will not be answered.
+
+        Nothing is sent any more, and whoever did the sending is let go.
+        """
+        self.send = _nowhere
         left = [*self.running.values(), *self.waiting.values()]
         for incoming in left:
             incoming.open = False
@@ -426,3 +430,8 @@ class Peer:
         for outgoing in unanswered:
             outgoing.done(Disconnected("the connection ended before the answer came"))
         return left
+
+
+def _nowhere(frame: bytes, about: Id | None) -> int:
+    """What a closed peer sends to."""
+    return 0

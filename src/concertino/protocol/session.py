@@ -163,6 +163,11 @@ class Session:
                 else:
                     self._notified(each)  # pyright: ignore[reportUnknownArgumentType]
 
+    def close(self) -> list[Incoming]:
+        """The connection is gone: peer.close(), and nothing is started any more. Returns the calls that will not be answered."""
+        self._start = _never
+        return self.peer.close()
+
     def admit(self) -> None:
         """Start waiting calls, as many as the limits allow."""
         while (incoming := self.peer.admitted()) is not None:
@@ -417,6 +422,10 @@ class Session:
             self._legacy = Era(
                 self._legacy.lowering, self._served[False], self._legacy.client, level=self._legacy.level
             )
+
+
+def _never(incoming: Incoming) -> None:
+    """Starts nothing, for a closed session."""
 
 
 def _member(members: dict[str, Raw], name: str, kind: Any) -> Any:
