@@ -94,7 +94,7 @@ class Client:
         if kind == "unix":
             self.socket = socket.socket(socket.AF_UNIX)
             try:
-                self.socket.connect(place)
+                self.socket.connect(place.replace("@", "\0"))
             except OSError:
                 self.socket.close()
                 raise
@@ -699,6 +699,8 @@ keep = []
 for kind, place in spec["sockets"]:
     if kind == "unix":
         s = socket.socket(socket.AF_UNIX); s.bind(place); s.listen()
+    elif kind == "abstract":
+        s = socket.socket(socket.AF_UNIX); s.bind(chr(0) + place); s.listen()
     elif kind == "tcp":
         s = socket.socket(); s.bind((place, 0)); s.listen()
     elif kind == "datagram":
@@ -746,12 +748,13 @@ class Activated(Service):
 
 def test_the_sockets_that_systemd_gives_are_served_and_left_alone(folder: Path) -> None:
     target = script(folder, CURIOUS)
-    sockets = [["unix", f"{folder}/given"], ["tcp", "127.0.0.1"]]
+    sockets = [["unix", f"{folder}/given"], ["tcp", "127.0.0.1"], ["abstract", f"concertino-test-{os.getpid()}"]]
     with Activated(activated(sockets, target, "--unix", f"{folder}/own")) as service:
         service.until_stderr("started successfully")
-        assert [address.partition(":")[0] for address in service.addresses] == ["unix", "tcp", "unix"]
+        assert [address.partition(":")[0] for address in service.addresses] == ["unix", "tcp", "unix", "unix"]
+        assert service.addresses[2] == f"unix:@concertino-test-{os.getpid()}"
         assert service.addresses[0] == f"unix:{folder}/given"
-        for number in range(3):
+        for number in range(4):
             with service.client(number) as client:
                 client.initialize()
                 answer = client.ask(call(1, "variables"))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import resource
 import socket
 import tempfile
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial, wraps
 from pathlib import Path
@@ -129,7 +131,7 @@ async def test_many_clients_at_several_listeners_share_one_backend(path: Path, l
                 partial(connect_tcp, "::1", port(accepting, 2)),
             ]
             callers = [await opened(await make()) for make in makers * 10]
-            assert len(accepting) == len(host.links) == 30
+            assert accepting.clients == len(host.links) == 30
             waits = [asyncio.create_task(call(caller, "wait")) for caller in callers]
             await shop.until(lambda: shop.waiting == 30)
             echoes = await asyncio.gather(*(call(each, "echo", text=str(n)) for n, each in enumerate(callers)))
@@ -138,7 +140,7 @@ async def test_many_clients_at_several_listeners_share_one_backend(path: Path, l
             assert await asyncio.gather(*waits) == ["waited"] * 30
             for caller in callers:
                 await caller.aclose()
-            await until(lambda: len(accepting) == 0)
+            await until(lambda: accepting.clients == 0)
             assert host.links == set()
     assert not path.exists()
     assert open_descriptors() == before
@@ -184,15 +186,15 @@ async def test_a_silent_client_costs_its_descriptor_alone(path: Path) -> None:
         with accept(host, listen_unix(path)) as accepting:
             base = open_descriptors()
             silent = [await connect_unix(path) for _ in range(50)]
-            await until(lambda: len(accepting) == 50)
+            await until(lambda: accepting.clients == 50)
             assert open_descriptors() == base + 100
             assert host.links == set()
             caller = await opened(silent.pop())
             assert len(host.links) == 1
-            assert len(accepting) == 50
+            assert accepting.clients == 50
             for connection in silent:
                 await connection.close(0)
-            await until(lambda: len(accepting) == 1)
+            await until(lambda: accepting.clients == 1)
             await caller.aclose()
     assert open_descriptors() == before
 
@@ -205,7 +207,7 @@ async def test_one_more_than_may_be_is_sent_away_until_another_leaves(
         with accept(host, listen_unix(path)) as accepting:
             first = await opened(await connect_unix(path))
             silent = await connect_unix(path)
-            await until(lambda: len(accepting) == 2)
+            await until(lambda: accepting.clients == 2)
             with pytest.raises(Disconnected):
                 await opened(await connect_unix(path))
             assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
@@ -213,7 +215,7 @@ async def test_one_more_than_may_be_is_sent_away_until_another_leaves(
             ]
             assert await call(first, "echo", text="still here") == "still here"
             await silent.close(0)
-            await until(lambda: len(accepting) == 1)
+            await until(lambda: accepting.clients == 1)
             second = await opened(await connect_unix(path))
             await first.aclose()
             await second.aclose()
@@ -226,7 +228,7 @@ async def test_the_number_of_clients_may_be_given_to_accept(path: Path) -> None:
             first = await opened(await connect_unix(path))
             with pytest.raises(Disconnected):
                 await opened(await connect_unix(path))
-            assert len(accepting) == 1
+            assert accepting.clients == 1
             await first.aclose()
 
 
@@ -237,7 +239,7 @@ async def test_closing_lets_nobody_in_and_those_inside_stay(path: Path) -> None:
         with accept(host, listen_unix(path)) as accepting:
             caller = await opened(await connect_unix(path))
             silent = connect(await connect_unix(path))
-            await until(lambda: len(accepting) == 2)
+            await until(lambda: accepting.clients == 2)
         accepting.close()  # a second time
         with pytest.raises(FileNotFoundError):
             await connect_unix(path)
@@ -263,7 +265,7 @@ async def test_the_calls_of_a_client_that_is_gone_are_cancelled_and_no_others(pa
             await shop.until(lambda: shop.waiting == 3)
             await gone.aclose()
             await shop.until(lambda: shop.cancelled == 2)
-            await until(lambda: len(accepting) == 1)
+            await until(lambda: accepting.clients == 1)
             shop.gate.set()
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [Disconnected, Disconnected, str]
@@ -286,6 +288,41 @@ async def test_the_calls_of_a_tcp_client_that_is_gone_get_the_drain_time(path: P
 
 
 @on_a_loop
+async def test_a_client_that_is_gone_leaves_nothing_for_the_garbage_collector(path: Path) -> None:
+    """Else memory grows with every client that ever was, until the oldest generation is collected: after 4,000,000 objects."""
+    shop = Shop()
+    async with Host(shop.server, Limits(drain_s=1000.0)) as host:
+        with accept(host, listen_unix(path)) as accepting:
+            gc.disable()
+            try:
+                caller = await opened(await connect_unix(path))
+                await call(caller, "echo", text="x")
+                waiting = asyncio.create_task(call(caller, "wait"))
+                await shop.until(lambda: shop.waiting == 1)
+                shop.gate.set()
+                assert await waiting == "waited"
+                left = [weakref.ref(link) for link in host.links]
+                left += [weakref.ref(link.session) for link in host.links]  # pyright: ignore[reportArgumentType]
+                assert len(left) == 2
+                await caller.aclose()
+                await until(lambda: accepting.clients == 0)
+                for _ in range(3):
+                    await asyncio.sleep(0)  # the last callbacks of the task that closed it
+                assert [each() for each in left] == [None, None]
+            finally:
+                gc.enable()
+
+
+@on_a_loop
+async def test_fewer_than_one_client_makes_no_sense(path: Path) -> None:
+    async with Host(Shop().server) as host:
+        listener = listen_unix(path)
+        with pytest.raises(ValueError, match="max_connections: expected a positive number, got 0"):
+            accept(host, listener, max_connections=0)
+        listener.close()
+
+
+@on_a_loop
 async def test_a_stranger_is_sent_away(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,7 +331,7 @@ async def test_a_stranger_is_sent_away(
         with accept(host, listen_unix(path)) as accepting:
             with pytest.raises(Disconnected):
                 await opened(await connect_unix(path))
-            assert len(accepting) == 0
+            assert accepting.clients == 0
     assert f"unix:{path}: a client was sent away: pid {os.getpid()} runs as uid" in caplog.text
 
 
@@ -307,7 +344,7 @@ async def test_a_client_gone_before_it_is_looked_at_harms_nobody(path: Path) -> 
                 with socket.socket(socket.AF_UNIX) as client:
                     client.connect(str(path))
             caller = await opened(await connect_unix(path))
-            await until(lambda: len(accepting) == 1)
+            await until(lambda: accepting.clients == 1)
             assert await call(caller, "echo", text="x") == "x"
             await caller.aclose()
 
@@ -331,7 +368,7 @@ async def test_without_descriptors_accepting_pauses_and_goes_on_when_there_are_s
         with accept(host, listen_unix(path)) as accepting:
             first = await opened(await connect_unix(path))
             waiting = connect(await connect_unix(path))  # this end is open already
-            await until(lambda: len(accepting) == 2)
+            await until(lambda: accepting.clients == 2)
             third = await connect_unix(path)
             resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() - 1, limits[1]))
             try:
@@ -342,7 +379,7 @@ async def test_without_descriptors_accepting_pauses_and_goes_on_when_there_are_s
                 assert tries == before  # it does not spin
                 assert await call(first, "echo", text="served") == "served"
                 await waiting.aclose()
-                await until(lambda: len(accepting) == 2)
+                await until(lambda: accepting.clients == 2)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             caller = await opened(third)
@@ -411,7 +448,7 @@ async def test_a_forked_child_holds_nothing_of_it(path: Path) -> None:
         with accept(host, listen_unix(path)) as accepting:
             caller = await opened(await connect_unix(path))
             silent = await connect_unix(path)
-            await until(lambda: len(accepting) == 2)
+            await until(lambda: accepting.clients == 2)
             ours = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd") if _is_socket(f"/proc/self/fd/{n}")]
             pid = os.fork()
             if pid == 0:

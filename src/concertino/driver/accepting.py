@@ -34,8 +34,10 @@ def accept(host: Host, *listeners: Listener, max_connections: int | None = None,
     Use it inside `async with Host(...)`, by `with`: leaving it lets nobody in any more and removes the sockets' files; leaving
     the host drains the connections that there are.
     max_connections: clients at once; the host's limits say it otherwise. wrap: gets each new connection and its client's name,
-    and gives the one to attach: a trace around it, say.
+    and gives the one to attach: a trace around it, say. Raises ValueError for a number of clients that is not positive.
     """
+    if max_connections is not None and max_connections < 1:
+        raise ValueError(f"max_connections: expected a positive number, got {max_connections}")
     return Accepting(host, listeners, max_connections or host.limits.max_connections, wrap or _as_it_is)
 
 
@@ -65,8 +67,9 @@ class Accepting:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __len__(self) -> int:
-        """How many clients are connected."""
+    @property
+    def clients(self) -> int:
+        """How many are connected now."""
         return len(self._silent) + len(self._links)
 
     def close(self) -> None:
@@ -120,8 +123,10 @@ class Accepting:
 
     def _let_in(self, sock: socket.socket, listener: Listener) -> None:
         self._count += 1
-        if len(self) >= self._limit:
-            log.warning("%s: a client was sent away: %d are connected, as many as may be", listener.address, len(self))
+        if self.clients >= self._limit:
+            log.warning(
+                "%s: a client was sent away: %d are connected, as many as may be", listener.address, self.clients
+            )
             sock.close()
             return
         try:
