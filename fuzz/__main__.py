@@ -32,7 +32,9 @@ def search(name: str, options: list[str]) -> None:
     """Fuzz one target in this process; options are libFuzzer's. Does not return."""
     atheris: Any = import_module("atheris")  # installed for the soak alone, and without types
 
-    with atheris.instrument_imports(include=["concertino.protocol", f"fuzz.{name}"]):
+    # A model's branches lead the way where C leaves no trace. The one of `session` only counts: without it, a quarter faster.
+    models = [] if name == "session" else [f"fuzz.{name}"]
+    with atheris.instrument_imports(include=["concertino.protocol", *models]):
         one = target(name).one
     # libFuzzer starts itself again to merge, by its first argument: that must be something a shell can run.
     again = FOLDER / ".work" / f"{name}.sh"

@@ -1,7 +1,7 @@
 """A whole Session, fed with anything: each request gets exactly one answer, or none once cancelled; every line sent is JSON-RPC.
 
 Input: a byte of switches, four that say what the backend does with each call in turn, then steps, one a line. The first byte of a
-step says what happens (`_Rig.step`); a line that begins with none of those letters is a frame as it is. What the frames mean is
+step says what happens (`_CONTROLS`, `_TEMPLATES`); a line that begins like JSON is a frame as it is. What the frames mean is
 asked of jsonrpc.decode, which messages.py holds against `json`; who is owed an answer is counted here.
 """
 
@@ -161,7 +161,7 @@ class _Rig:
 
     def step(self, line: bytes) -> None:
         """One line of the input."""
-        letter, rest = line[:1], line[1:]
+        letter, rest = _letter(line), line[1:]
         if (control := _CONTROLS.get(letter)) is not None:
             control(self, rest[0] if rest else 0)
         else:
@@ -174,12 +174,12 @@ class _Rig:
         assert len(self.peer.waiting) <= self.limits.max_waiting, "more calls wait than allowed"
 
     def _frame(self, line: bytes) -> bytes:
-        letter, rest = line[:1], line[1:]
+        letter, rest = _letter(line), line[1:]
         if letter == b"b":
-            return b"[%b]" % b",".join(self._frame(part) for part in rest.split(b"\x1f") if part[:1] != b"b")
+            return b"[%b]" % b",".join(self._frame(part) for part in rest.split(b"\x1f") if _letter(part) != b"b")
         if letter == b"~" and len(rest) > 2:  # a piece put into, or written over, another frame
             piece, _, other = rest[2:].partition(b"\x1f")
-            frame = self._frame(other) if other[:1] not in (b"~", b"b") else other
+            frame = self._frame(other) if _letter(other) not in (b"~", b"b") else other
             place = int.from_bytes(rest[:2], "big") % (len(frame) + 1)
             return frame[:place] + piece + frame[place + (rest[0] & 7) :]
         template = _TEMPLATES.get(letter)
@@ -368,7 +368,7 @@ class _Rig:
         if self.onlooker is not None:
             self.onlooker.received(frame)
         assert b"\n" not in frame, f"a newline inside a frame: {frame!r}"
-        value: Any = json.loads(str(frame, "utf-8"), parse_constant=_refuse, object_pairs_hook=_once)
+        value: Any = _one_json(str(frame, "utf-8"))
         if isinstance(value, list):
             assert self.negotiated == "2025-03-26", f"an array for {self.negotiated}"
             assert value, "an empty batch"
@@ -431,6 +431,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+_one_json = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once).decode
+
+
 def _call(rest: bytes, meta: bytes) -> bytes:
     """A call: the rest is an id; a letter before it takes another method."""
     index = (rest[0] - 65) if rest and 65 <= rest[0] < 65 + len(CALLS) else 0
@@ -484,3 +487,15 @@ _CONTROLS: dict[bytes, Callable[[_Rig, int], None]] = {
     b"v": _Rig.change,
     b"z": _Rig.overlong,
 }
+_LETTERS = (*_CONTROLS, *_TEMPLATES, b"b", b"~")
+
+
+def _letter(line: bytes) -> bytes:
+    """What a step is. Every byte but those that JSON begins with means something: a search would be lost in garbage otherwise."""
+    first = line[:1]
+    return first if first in _LETTERS or first in _AS_IT_IS else _LETTERS[line[0] % len(_LETTERS)]
+
+
+_AS_IT_IS = frozenset(
+    [b"", b" ", b"{", b"}", b"[", b"]", b'"', b"-", b"\xef", b"\xff", *(b"%d" % digit for digit in range(10))]
+)
