@@ -340,6 +340,14 @@ def test_integral_numbers_are_integers_and_floats_stay_floats() -> None:
     ]
 
 
+def test_of_a_member_that_comes_twice_the_last_counts_at_any_depth() -> None:
+    assert taking(int).bind(b'{"x":"no","x":5}', None) == ((5,), {})
+    assert taking(Struct).bind(b'{"x":{"a":"no","a":5}}', None) == ((Struct(5),), {})
+    assert taking(list[Struct]).bind(b'{"x":[{"a":{},"a":1.0}]}', None) == (([Struct(1)],), {})
+    assert problems(taking(Struct), b'{"x":{"a":5,"a":"no"}}') == [("x.a", "expected int | null, got str")]
+    assert problems(taking(str), b'{"x":1.0}') == [("x", "expected str, got float")]
+
+
 def test_numbers_that_differ() -> None:
     """Known differences to JSON Schema: integral numbers beyond 2**53 written as floats are refused."""
     assert taking(int).bind(b'{"x":9007199254740992.0}', None) == ((2**53,), {})

@@ -209,14 +209,13 @@ def _decoded(raw: Raw, kind: Any, strict: bool) -> Any:
     decoder = json.Decoder(kind, strict=strict, dec_hook=decode_hook)
     try:
         return decoder.decode(raw)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError as error:
         # 1.0 is an integer to JSON Schema, not to msgspec. Only what failed gets here, so that 1.0 stays a float
-        # wherever a float is taken.
-        value = json.decode(raw)
-        whole = json.encode(_whole(value))
-        if whole == json.encode(value):
-            raise
-        return decoder.decode(whole)
+        # wherever a float is taken. And of a member that stands twice the last counts, msgspec looks at both.
+        try:
+            return decoder.decode(json.encode(_whole(json.decode(raw))))
+        except msgspec.ValidationError:
+            raise error  # noqa: B904 # with its own cause; the second speaks of what did not come
 
 
 def _whole(value: Any) -> Any:
