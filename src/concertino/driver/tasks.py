@@ -157,7 +157,12 @@ class _Spare:
 
 
 async def _shell(course: _Course) -> None:
-    await course
+    try:
+        await course
+    except GeneratorExit:
+        if course.work is None:
+            raise
+        # A future that failed with it (a thread's function raised it) throws it here too. The call has dealt with it.
 
 
 class _Course:
