@@ -124,6 +124,8 @@ ALLOCATIONS = (
     "concertino.protocol.peer:encode",
     "concertino.protocol.peer:Peer.respond",
     "concertino.protocol.peer:Peer.fail",
+    "concertino.protocol.session:decode_request",
+    "concertino.protocol.session:Incoming",
     "concertino.protocol.session:Call",
     "concertino.protocol.session:Era",
     "concertino.protocol.session:notification",

@@ -258,8 +258,11 @@ class Link:
             self.session.offer_changed()
             self._settle()
             return
-        for incoming in list(peer.waiting.values()):
-            peer.fail(incoming, INTERNAL_ERROR, "Internal error: the server failed to start")
+        try:
+            for incoming in list(peer.waiting.values()):
+                peer.fail(incoming, INTERNAL_ERROR, "Internal error: the server failed to start")
+        except Exception:
+            self._fault("a call could not be answered")
         self.drain()
 
     def _start(self, incoming: Incoming) -> None:
@@ -313,6 +316,8 @@ class Link:
             try:
                 return self.session.peer.fail(incoming, code, said, data)
             except Exception as why:
+                if not incoming.open:
+                    break
                 log.error("%s: an error answer could not be written: %s", incoming.method, why)
         return self._fault("a call could not be answered")
 
