@@ -50,6 +50,29 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "--allow-remote", action="store_true", help="listen at addresses that other machines may reach too"
     )
     places.add_argument("--max-connections", metavar="N", type=_positive, help="clients at once (default 512)")
+    check = commands.add_parser(
+        "check",
+        help="try faults on any stdio server",
+        formatter_class=_Formatter,
+        usage="concertino check [OPTIONS] -- COMMAND [ARGUMENT...]",
+        description="Start an MCP server again and again, do to it what goes wrong in practice, and say what came of it.",
+    )
+    check.add_argument("--list", action="store_true", help="show the cases, and start nothing")
+    check.add_argument(
+        "--only", action="append", default=[], metavar="PATTERN", help="a section, or (part of) a name; may be repeated"
+    )
+    check.add_argument("--json", action="store_true", help="one JSON document instead of lines")
+    check.add_argument("--strict", action="store_true", help="exit with 1 for what differs from our policies, too")
+    check.add_argument(
+        "--era", choices=("legacy", "modern"), help="how cases speak; else initialize where there is one"
+    )
+    check.add_argument("--jobs", type=int, default=1, metavar="N", help="cases at a time")
+    check.add_argument("--timeout-s", type=float, default=10.0, metavar="S", help="longest wait for an answer")
+    check.add_argument("--start-timeout-s", type=float, default=60.0, metavar="S", help="... for the first one")
+    check.add_argument(
+        "--message-limit-bytes", type=int, default=10 * 2**20, metavar="N", help="what the server's messages may have"
+    )
+    check.add_argument("server", nargs="*", metavar="COMMAND", help="how the server is started")
     given = parser.parse_args(arguments)
     if given.version:
         from concertino.cli.version import version
@@ -75,6 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         from concertino.cli.serve import serve as serve_target
 
         serve_target(given.target, log_format=given.log_format, trace=given.trace, traceback=given.traceback)
+    if given.command == "check":
+        from concertino.cli.check import check as check_server
+
+        check_server(given, given.server)
     parser.print_help(sys.stderr)
     sys.exit(USAGE)
 

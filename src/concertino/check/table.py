@@ -1,0 +1,18 @@
+"""All cases, in the order of their sections."""
+
+from __future__ import annotations
+
+from concertino.check.cases import concurrency, ending, framing, lifecycle, limits, pressure, shapes, tools
+
+__all__ = ["CASES"]
+
+CASES = (
+    *framing.CASES,
+    *limits.CASES,
+    *shapes.CASES,
+    *lifecycle.CASES,
+    *tools.CASES,
+    *concurrency.CASES,
+    *pressure.CASES,
+    *ending.CASES,
+)

@@ -1,0 +1,93 @@
+"""`concertino check -- COMMAND...`: try faults on a server and say what came of each."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from concertino.check.case import Case, Finding
+from concertino.check.child import kill_all
+from concertino.check.report import Terminal, document, listing, summary
+from concertino.check.run import Result, failed, look, run, selected
+from concertino.check.subject import Settings, Subject
+from concertino.check.table import CASES
+
+__all__ = ["check"]
+
+FAILED = 1
+USAGE = 2
+SIGNALLED = 128
+
+
+def check(given: argparse.Namespace, command: Sequence[str]) -> NoReturn:
+    """Run the cases that were asked for. Ends the process: 0 nothing wrong, 1 something is, 2 usage, 128 + n on a signal."""
+    cases = selected(CASES, given.only)
+    if not cases:
+        _usage(f"no case is named like {' or '.join(given.only)}; --list shows all")
+    if given.list:
+        print(listing(cases))  # noqa: T201  # the answer to the user, not a log
+        sys.exit(0)
+    if not command:
+        _usage("expected a command behind --: concertino check -- python server.py")
+    if given.timeout_s <= 0 or given.start_timeout_s <= 0 or given.message_limit_bytes < 100_000:
+        _usage("expected positive times, and a message limit of at least 100000 bytes")
+    if given.jobs < 1:
+        _usage("expected at least one job")
+    settings = Settings(
+        timeout_s=given.timeout_s,
+        start_s=given.start_timeout_s,
+        message_limit_bytes=given.message_limit_bytes,
+        era=given.era,
+    )
+    signal.signal(signal.SIGTERM, _stopped)
+    try:
+        sys.exit(_checked(command, settings, cases, given))
+    except KeyboardInterrupt:
+        sys.exit(SIGNALLED + signal.SIGINT)
+    finally:
+        kill_all()
+
+
+def _checked(command: Sequence[str], settings: Settings, cases: Sequence[Case], given: argparse.Namespace) -> int:
+    terminal = Terminal(coloured=sys.stdout.isatty())
+
+    def say(text: str) -> None:
+        if not given.json:
+            print(text, flush=True)  # noqa: T201  # the answer to the user, not a log
+
+    def told(result: Result) -> None:
+        say(terminal.result(result))
+
+    subject: Subject | None = None
+    results: list[Result] = []
+    problem = ""
+    try:
+        subject = look(command, settings)
+        say(terminal.opening(subject))
+        results = run(subject, cases, told, given.jobs)
+    except OSError as why:
+        print(f"concertino check: {command[0]}: {why.strerror or why}", file=sys.stderr)  # noqa: T201
+        return USAGE
+    except Finding as found:
+        problem = f"{found.verdict}: the server was not opened; {found}"
+        say(problem)
+    exit = FAILED if problem or failed(results, strict=given.strict) else 0
+    if given.json:
+        print(document(subject, results, exit, problem))  # noqa: T201
+    elif results:
+        say("\n" + summary(results))
+    return exit
+
+
+def _stopped(number: int, _: FrameType | None) -> NoReturn:
+    """A signal ends the run; what was started is killed on the way out."""
+    sys.exit(SIGNALLED + number)
+
+
+def _usage(text: str) -> NoReturn:
+    print(f"concertino check: {text}", file=sys.stderr)  # noqa: T201
+    sys.exit(USAGE)

@@ -1,0 +1,98 @@
+"""Each kind of verdict can come: servers with one fault each, and the cases that must find it, and no other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from concertino.check.case import Verdict
+from concertino.check.run import look, run
+from concertino.check.subject import Settings, Subject
+from concertino.check.table import CASES
+
+FAULTY = str(Path(__file__).parent / "faulty.py")
+SETTINGS = Settings(timeout_s=3, start_s=30, grace_s=0.1)
+# What is asked of every server here: cases of each room, quick ones, and those that the faults below are made for.
+ASKED = (
+    "not-json", "not-utf8", "bad-lines-100", "crlf", "separators-in-ids", "separators-in-text",
+    "one-byte-per-write", "messages-1000", "nested-arrays", "object-empty", "unknown-method", "ids-kept", "stray-responses",
+    "notifications-unanswered", "cancel-nothing", "initialize-unknown-version", "cancel-in-flight",
+    "ping-during-sleep", "progress-late", "tool-raises", "secret-in-exception", "eof-idle", "eof-in-message",
+)  # fmt: skip
+FAULTS: dict[str, dict[str, Verdict]] = {
+    "": {},
+    "says nothing to garbage": {
+        "not-json": "differs", "not-utf8": "differs", "bad-lines-100": "differs", "nested-arrays": "differs",
+    },
+    "hangs on garbage": {"not-json": "hang", "bad-lines-100": "hang"},
+    "dies of bytes that are no UTF-8": {"not-utf8": "crash"},
+    "dies of a deep nesting": {"nested-arrays": "crash"},
+    "is slow after a deep nesting": {"nested-arrays": "differs"},
+    "keeps memory": {"object-empty": "differs"},
+    "keeps descriptors": {"object-empty": "differs"},
+    "keeps a child": {"object-empty": "wrong"},
+    "answers a response": {"stray-responses": "wrong"},
+    "answers a notification": {"notifications-unanswered": "wrong"},
+    "answers a cancellation": {"cancel-nothing": "wrong", "notifications-unanswered": "wrong"},
+    'takes 0 for "0"': {"ids-kept": "wrong"},
+    "answers -1 twice": {"ids-kept": "wrong"},
+    "leaves an empty id out": {"ids-kept": "wrong"},
+    "agrees to every revision": {"initialize-unknown-version": "wrong"},
+    "prints": {"unknown-method": "wrong"},
+    "prints an object": {"unknown-method": "wrong"},
+    "prints bytes that are no UTF-8": {"unknown-method": "wrong"},
+    "sends a code that is a string": {"unknown-method": "wrong"},
+    "leaks a traceback": {"unknown-method": "wrong"},
+    "never answers an unknown method": {"unknown-method": "wrong"},
+    "knows every method": {"unknown-method": "wrong"},
+    "ends after an unknown method": {"unknown-method": "crash"},
+    "closes stdout": {"unknown-method": "hang"},
+    "answers somebody else": {"unknown-method": "wrong"},
+    "takes each read for a message": {"one-byte-per-write": "wrong", "nested-arrays": "wrong"},
+    "ends lines at U+2028": {"separators-in-ids": "wrong"},
+    "does not know CR": {"crlf": "wrong"},
+    "loses what comes in bulk": {"messages-1000": "wrong"},
+    "echo turns text to ascii": {"separators-in-text": "wrong"},
+    "calls one after the other": {"ping-during-sleep": "wrong", "cancel-in-flight": "differs"},
+    "answers what was cancelled": {"cancel-in-flight": "differs"},
+    "tells progress after the answer": {"progress-late": "wrong"},
+    "a failure is no error": {"tool-raises": "wrong"},
+    "logs secrets": {"secret-in-exception": "differs"},
+    "ignores the end of input": {"eof-idle": "hang", "eof-in-message": "hang"},
+    "ends with 3": {"eof-idle": "differs", "eof-in-message": "differs"},
+}  # fmt: skip
+# These show at the end of every life, so in every case.
+AT_EVERY_END: dict[str, Verdict] = {
+    "leaves a child behind": "wrong",
+    "prints at its end": "wrong",
+    "crashes at its end": "crash",
+}
+
+
+def found(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
+    """What the cases say of a server with this fault, as far as it is not ok."""
+    subject: Subject = look([sys.executable, "-S", FAULTY, fault], SETTINGS)
+    cases = [case for case in CASES if case.name in asked]
+    assert len(cases) == len(asked)
+    results = run(subject, cases, lambda _: None, jobs=4)
+    return {each.case.name: each.verdict for each in results if each.verdict not in ("ok", "skipped")}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_by_its_cases(fault: str) -> None:
+    asked = tuple(FAULTS[fault]) or ("unknown-method", "eof-idle")
+    assert found(fault, asked) == FAULTS[fault]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found_by_no_other_case(fault: str) -> None:
+    asked = tuple(name for name in ASKED if name not in FAULTS[fault])
+    assert found(fault, asked) == {}
+
+
+@pytest.mark.parametrize("fault", AT_EVERY_END)
+def test_a_fault_at_the_end_is_found_by_whatever_is_tried(fault: str) -> None:
+    assert found(fault, ("unknown-method",)) == {"unknown-method": AT_EVERY_END[fault]}

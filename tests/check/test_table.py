@@ -1,0 +1,80 @@
+"""The whole table against a concertino server that has every tool: nothing but ok, and nothing skipped; in both eras."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from concertino.check.case import SECTIONS, Case
+from concertino.check.run import look, run, selected
+from concertino.check.subject import TOOLS, Settings
+from concertino.check.table import CASES
+
+COMMAND = [sys.executable, "-m", "concertino.check.toolbox"]
+# One of each kind, for the fast run; the slow one has them all.
+QUICK = (
+    "not-json", "not-utf8-in-argument", "separators-in-text", "messages-1000", "stdin-socket", "stdin-null", "small-pipe",
+    "nested-arrays", "nested-in-params", "json-number", "jsonrpc-missing", "nan", "unknown-method", "ids-kept",
+    "stray-responses", "notifications-unanswered", "call-before-initialize", "eras-interleaved", "tool-raises",
+    "result-unsendable", "stdout-written", "tool-forks", "secret-in-exception", "cancel-races", "id-in-use",
+    "stderr-unread", "eof-idle", "eof-after-50-calls", "sigterm", "client-gone",
+)  # fmt: skip
+MODERN = [case for case in CASES if not case.era]  # the others speak one era, whatever is asked for
+JOBS = 3  # most of the time is spent in waiting
+
+
+def not_ok(cases: list[Case], era: str | None) -> list[tuple[str, str, tuple[str, ...]]]:
+    """What is not ok: its name, verdict and what came."""
+    subject = look(COMMAND, Settings(era=era, timeout_s=30))
+    assert set(subject.tools) == set(TOOLS)
+    assert (subject.legacy, subject.modern) == (era is None, True)
+    results = run(subject, cases, lambda _: None, JOBS)
+    assert [each.case for each in results] == cases
+    return [(each.case.name, each.verdict, each.came) for each in results if each.verdict != "ok"]
+
+
+def test_the_quick_cases_are_ok() -> None:
+    cases = [case for case in CASES if case.name in QUICK]
+    assert len(cases) == len(QUICK)
+    assert not_ok(cases, None) == []
+
+
+@pytest.mark.slow
+def test_every_case_is_ok() -> None:
+    assert not_ok(list(CASES), None) == []
+
+
+@pytest.mark.slow
+def test_every_case_is_ok_in_the_modern_era() -> None:
+    cases = [case for case in MODERN if not {"legacy", "modern"} & set(case.needs)]
+    assert not_ok(cases, "modern") == []
+
+
+def test_names_are_unique_and_of_small_letters() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+    assert not [name for name in names if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)]
+
+
+def test_every_case_says_what_it_does_what_is_expected_and_who_says_so() -> None:
+    for case in CASES:
+        assert case.does, case.name
+        assert case.expected, case.name
+        assert case.source, case.name
+        assert case.section in SECTIONS, case.name
+        assert set(case.needs) <= {*TOOLS, "legacy", "modern"}, case.name
+
+
+def test_cases_are_chosen_by_section_name_or_pattern() -> None:
+    assert {case.section for case in selected(CASES, ["3"])} == {3}
+    assert [case.name for case in selected(CASES, ["eof-idle"])] == ["eof-idle"]
+    assert [case.name for case in selected(CASES, ["json-*"])] == [
+        "json-number",
+        "json-string",
+        "json-true",
+        "json-null",
+    ]
+    assert {case.name for case in selected(CASES, ["crlf", "nan?", "infin*"])} == {"crlf", "infinity"}
+    assert selected(CASES, ["no such case"]) == []
