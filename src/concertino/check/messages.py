@@ -138,4 +138,5 @@ def shown(what: object, limit: int = 240) -> str:
     size = len(what) if isinstance(what, bytes | bytearray | str) else len(text)
     if len(text) <= limit:
         return text
-    return f"{text[: limit * 2 // 3]} ... {text[-limit // 4 :] if size <= 4 * limit else ''} ({size} in all)"
+    tail = f"{text[-(limit // 4) :]} " if size <= 4 * limit else ""
+    return f"{text[: limit * 2 // 3]} ... {tail}({size} in all)"

@@ -147,7 +147,8 @@ def _meet(subject: Subject, era: str) -> None:
             opened = trial.open(within_s=settings.timeout_s if subject.legacy else None)
         except Finding as found:
             tail = child.stderr_tail(4)
-            raise type(found)(f"{found}{'; stderr: ' + tail if tail else ''}") from None
+            stray = f"; stdout held: {shown(child.strays[0].line)}" if child.strays else ""
+            raise type(found)(f"{found}{stray}{'; stderr: ' + tail if tail else ''}") from None
         subject.opening_s = max(subject.opening_s, time.monotonic() - began)
         if era == "legacy":
             subject.legacy = True

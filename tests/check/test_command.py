@@ -1,0 +1,234 @@
+"""`concertino check` as a user runs it: lines, JSON, exit codes, and that it never leaves anything running."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from concertino.check.case import RANK
+from concertino.check.messages import Stray, messages_of, shown
+from concertino.check.table import CASES
+
+FAULTY = str(Path(__file__).parent / "faulty.py")
+CHECK = [sys.executable, "-m", "concertino", "check"]
+
+
+def check(*arguments: str, fault: str = "") -> subprocess.CompletedProcess[str]:
+    command = [*CHECK, *arguments, "--", sys.executable, "-S", FAULTY, fault]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def document(*arguments: str, fault: str = "") -> tuple[int, dict[str, Any]]:
+    done = check("--json", *arguments, fault=fault)
+    assert done.stderr == ""
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_all_ok_is_exit_code_0_and_a_line_each() -> None:
+    done = check("--only", "unknown-method", "--only", "crlf")
+    assert done.returncode == 0, done.stdout
+    opening, *lines = filter(None, done.stdout.splitlines())
+    assert opening.startswith("faulty 1: 2025-11-25 (initialize); 0 tools")
+    assert lines[0] == "1. bytes and framing"
+    assert lines[1].split()[:2] == ["ok", "crlf"]
+    assert lines[3].split()[:2] == ["ok", "unknown-method"]
+    assert lines[-1].endswith("2 ok")
+    assert "\x1b" not in done.stdout
+
+
+def test_what_is_wrong_is_explained_and_exit_code_1() -> None:
+    done = check("--only", "unknown-method", fault="leaks a traceback")
+    assert done.returncode == 1
+    assert "wrong    unknown-method" in done.stdout
+    assert "it        calls a method that does not exist" in done.stdout
+    assert "expected  an error -32601 on the id [JSON-RPC 2.0 section 5.1]" in done.stdout
+    assert "came      a stack trace (Traceback (most recent call last)) was sent to the client" in done.stdout
+    assert done.stdout.rstrip().endswith("1 wrong")
+
+
+def test_what_differs_fails_a_strict_run_alone() -> None:
+    assert check("--only", "eof-idle", fault="ends with 3").returncode == 0
+    assert check("--only", "eof-idle", "--strict", fault="ends with 3").returncode == 1
+
+
+def test_a_document_has_the_keys_that_are_promised() -> None:
+    code, whole = document("--only", "unknown-method", "--only", "discover", fault="knows every method")
+    assert code == whole["exit"] == 1
+    assert sorted(whole) == ["cases", "exit", "problem", "server", "summary"]
+    assert whole["server"] == {
+        "command": [sys.executable, "-S", FAULTY, "knows every method"],
+        "name": "faulty",
+        "version": "1",
+        "legacy": "2025-11-25",
+        "modern": False,
+        "era": "legacy",
+        "tools": [],
+    }
+    case, *others = whole["cases"]
+    assert sorted(case) == ["came", "does", "expected", "name", "seconds", "section", "source", "stderr", "verdict"]
+    assert (case["name"], case["verdict"], case["section"]) == ("unknown-method", "wrong", 3)
+    assert case["came"] == [
+        'a method that does not exist gave a result: {"jsonrpc": "2.0", "id": 3, "result": {}}',
+    ]
+    assert [each["verdict"] for each in others] == ["ok", "skipped"]  # discover-first; discover
+    assert whole["summary"] == {"ok": 1, "skipped": 1, "differs": 0, "wrong": 1, "hang": 0, "crash": 0}
+    assert whole["problem"] is None
+
+
+def test_colours_are_for_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    command = [*CHECK, "--only", "unknown-method", "--", sys.executable, "-S", FAULTY]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                said += os.read(ours, 4096)
+            except OSError:  # EIO: nobody has it any more
+                break
+    os.close(ours)
+    assert b"\x1b[32mok" in said
+
+
+def test_the_list_names_every_case_and_starts_nothing() -> None:
+    done = subprocess.run([*CHECK, "--list"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0
+    assert re.findall(r"^  ([a-z0-9-]+)$", done.stdout, re.MULTILINE) == [case.name for case in CASES]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "expected a command behind --"),
+        (["--only", "nothing-like-it", "--", "true"], "no case is named like nothing-like-it"),
+        (["--timeout-s", "0", "--", "true"], "expected positive times"),
+        (["--jobs", "0", "--", "true"], "expected at least one job"),
+        (["--message-limit-bytes", "5", "--", "true"], "a message limit of at least 100000 bytes"),
+        (["--", "/no/such/command"], "/no/such/command: No such file or directory"),
+        (["--era", "stone", "--", "true"], "invalid choice"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_a_reason(arguments: list[str], said: str) -> None:
+    done = subprocess.run([*CHECK, *arguments], capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "verdict", "said"),
+    [
+        ("import sys; sys.exit('no config')", "crash", "the process ended with exit code 1"),
+        ("import time; time.sleep(600)", "hang", "no answer to initialize"),
+        ("print('Welcome!', flush=True); input(); input()", "hang", "stdout held: Welcome!"),
+    ],
+)
+def test_a_server_that_cannot_be_opened_is_exit_code_1_and_a_reason(script: str, verdict: str, said: str) -> None:
+    command = [*CHECK, "--json", "--start-timeout-s", "1", "--timeout-s", "1", "--", sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    whole = json.loads(done.stdout)
+    assert done.returncode == whole["exit"] == 1
+    assert whole["problem"].startswith(f"{verdict}: the server was not opened; ")
+    assert said in whole["problem"]
+    assert whole["cases"] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("jobs", ["1", "4"])
+def test_a_signal_ends_it_and_whatever_it_started(number: int, jobs: str, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    # A server that ignores everything: the end of its input, SIGTERM, SIGINT; and a child of its own.
+    (tmp_path / "server.py").write_text(f"""
+import os, runpy, signal, subprocess, sys
+for each in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(each, signal.SIG_IGN)
+child = subprocess.Popen(["sleep", "600"])
+with open({str(pids)!r}, "a") as file:
+    file.write(f"{{os.getpid()}} {{child.pid}}\\n")
+sys.argv = ["faulty", "hangs on garbage"]
+runpy.run_path({FAULTY!r}, run_name="__main__")
+""")
+    command = [*CHECK, "--only", "not-json", "--only", "bad-lines-100", "--timeout-s", "60", "--jobs", jobs]
+    with subprocess.Popen([*command, "--", sys.executable, str(tmp_path / "server.py")], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        until = time.monotonic() + 30
+        # The look at the server is two processes (one for each era); the next one is a case that hangs.
+        while not pids.exists() or len(pids.read_text().splitlines()) < 3:
+            assert time.monotonic() < until
+            select.select([], [], [], 0.01)
+        run.send_signal(number)
+        assert run.wait(15) == 128 + number
+    for line in pids.read_text().splitlines():
+        for pid in line.split():
+            assert not _runs(int(pid)), f"{pid} of {pids.read_text()}"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_what_a_server_said_cannot_command_the_terminal() -> None:
+    assert shown("\x1b[2J\x07\u202eabc\n") == r"\x1b[2J\x07\u202eabc\n"
+    assert shown(b"\xff\x00ok") == r"\xff\x00ok"
+    assert shown("abc" * 1000, 30) == "abcabcabcabcabcabcab ... (3000 in all)"
+    assert shown("0123456789" * 4, 20) == "0123456789012 ... 56789 (40 in all)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"hello",
+        b"",
+        b"42",
+        b"[]",
+        b'{"jsonrpc":"2.0"}',
+        b'{"jsonrpc":"1.0","id":1,"result":{}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"x"}}',
+        b'{"jsonrpc":"2.0","id":1,"result":5}',
+        b'{"jsonrpc":"2.0","id":true,"result":{}}',
+        b'{"jsonrpc":"2.0","result":{}}',
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":"1","message":"x"}}',
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":1}}',
+        b'{"jsonrpc":"2.0","method":5}',
+        b'{"jsonrpc":"2.0","method":"x","params":[]}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"x":NaN}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"x":"\xff"}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{}} {"jsonrpc":"2.0","id":2,"result":{}}',
+        b'[{"jsonrpc":"2.0","id":1,"result":{}}]',
+        b"[" * 100_000,
+    ],
+)
+def test_what_is_no_message_is_a_stray_line(line: bytes) -> None:
+    assert isinstance(messages_of(line, arrays=False), Stray)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":1,"result":{}}',
+        b'{"jsonrpc":"2.0","id":"","error":{"code":-1,"message":"","data":[1]}}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}',
+        b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"x"}}',
+        b'{"jsonrpc":"2.0","method":"notifications/message","params":{}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\r',
+    ],
+)
+def test_what_is_a_message_is_none(line: bytes) -> None:
+    assert messages_of(line, arrays=False) == [json.loads(line)]
+
+
+def test_the_verdicts_have_an_order() -> None:
+    assert sorted(RANK, key=RANK.__getitem__) == ["ok", "skipped", "differs", "wrong", "hang", "crash"]
