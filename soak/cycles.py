@@ -4,8 +4,8 @@
 
 Lives: start, handshake, a call, end of input; the exit code is 0, stdout held messages only. Deaths: half of them of a client that
 is killed, idle or during a call; half of a wrapper (`sh -c`) that is killed while all pipes stay open, so that only the death of
-the parent tells. Before and after: processes that carry our mark in their environment, our own descriptors and threads, files in the
-servers' temporary directory.
+the parent tells. Before and after, a census: processes that carry our mark in their environment, our own descriptors and threads,
+files in the servers' temporary directory.
 """
 
 from __future__ import annotations

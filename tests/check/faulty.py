@@ -23,6 +23,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "calls one after the other": {"sleep": {"seconds": NUMBER}},
     "answers what was cancelled": {"sleep": {"seconds": NUMBER}},
     "tells progress after the answer": {"tell_late": {}},
+    "tells progress of what was cancelled": {"count": {"to": NUMBER}},
     "a failure is no error": {"fail": {"how": {"type": "string", "enum": ["badly"]}}},
     "logs secrets": {"leak": {"secret": STRING}},
 }
@@ -171,6 +172,14 @@ def use(id: Any, tool: str, arguments: dict[str, Any], token: Any) -> None:
     elif tool == "tell_late":
         answer("told")
         send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
+    elif tool == "count":
+
+        def tell() -> None:
+            for number in range(1, 300):
+                send({"method": "notifications/progress", "params": {"progressToken": token, "progress": number}})
+                time.sleep(0.01)
+
+        threading.Thread(target=tell, daemon=True).start()
     elif tool == "leak":
         os.write(2, f"cannot log in with {arguments['secret']}\n".encode())
         answer("failed", wrong=True)

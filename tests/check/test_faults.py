@@ -19,7 +19,8 @@ ASKED = (
     "not-json", "not-utf8", "bad-lines-100", "crlf", "separators-in-ids", "separators-in-text",
     "one-byte-per-write", "messages-1000", "nested-arrays", "object-empty", "unknown-method", "ids-kept", "stray-responses",
     "notifications-unanswered", "cancel-nothing", "initialize-unknown-version", "cancel-in-flight",
-    "ping-during-sleep", "progress-late", "tool-raises", "secret-in-exception", "eof-idle", "eof-in-message",
+    "ping-during-sleep", "progress-late", "progress-after-cancel", "tool-raises",
+    "secret-in-exception", "eof-idle", "eof-in-message",
 )  # fmt: skip
 FAULTS: dict[str, dict[str, Verdict]] = {
     "": {},
@@ -58,6 +59,7 @@ FAULTS: dict[str, dict[str, Verdict]] = {
     "calls one after the other": {"ping-during-sleep": "wrong", "cancel-in-flight": "differs"},
     "answers what was cancelled": {"cancel-in-flight": "differs"},
     "tells progress after the answer": {"progress-late": "wrong"},
+    "tells progress of what was cancelled": {"progress-after-cancel": "differs"},
     "a failure is no error": {"tool-raises": "wrong"},
     "logs secrets": {"secret-in-exception": "differs"},
     "ignores the end of input": {"eof-idle": "hang", "eof-in-message": "hang"},

@@ -216,6 +216,8 @@ async def disturb() -> str:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     locale.setlocale(locale.LC_ALL, "C")
+    if sys.version_info < (3, 14):  # where it is not yet deprecated
+        asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())  # pyright: ignore[reportDeprecated]
     sys.stdout = io.StringIO()
     sys.stderr = None
     os.close(0)

@@ -202,6 +202,25 @@ def progress_late(trial: Trial) -> None:
         raise Wrong(f"progress after the answer: {shown(told[0])}")
 
 
+def progress_after_cancel(trial: Trial) -> None:
+    call = trial.tool("count").params(to=1_000_000)
+    message = trial.request("tools/call", {**call, "_meta": {"progressToken": "check"}})
+    child = trial.child
+    trial.send(message)
+    child.pump(lambda: bool(child.notifications) or bool(trial.answers(message["id"])), trial.settings.timeout_s)
+    trial.send(trial.cancel(message["id"]))
+    trial.must_serve()
+    if trial.answers(message["id"]):
+        return  # it was quicker; that nothing follows an answer is another case
+    trial.settle()
+    before = len(child.notifications)
+    child.pump(lambda: len(child.notifications) > before, 0.5)
+    if len(child.notifications) > before:
+        text = f"progress of a cancelled call: {shown(child.notifications[before])}"
+        found: Finding = Wrong(text) if trial.modern else Differs(text)
+        raise found
+
+
 def interleaved_answers(trial: Trial) -> None:
     """Answers come as they are ready; a slow call does not hold the quick ones behind it."""
     slow = trial.call("sleep", seconds=1.5)
@@ -348,6 +367,15 @@ CASES = (
         "none is sent",
         PROGRESS,
         progress_not_asked,
+        needs=("count",),
+    ),
+    Case(
+        "progress-after-cancel",
+        6,
+        "cancels a call that tells progress all the time",
+        "no more progress, no answer",
+        "2026-07-28 stdio: no further message for a cancelled request; policy in other revisions",
+        progress_after_cancel,
         needs=("count",),
     ),
     Case(
