@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from stdio.harness import put_down
+from stdio.harness import gone, put_down
 
 __all__ = ["PACKAGES", "Ran", "node", "packages", "run"]
 
@@ -93,7 +93,7 @@ def run(
             stdout, stderr = process.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
             late = True
-        left = session(process.pid)
+        left = [pid for pid in session(process.pid) if late or not gone(pid, 2)]  # not what is just leaving
         for pid in left:
             put_down(pid)
         if late:
