@@ -1,9 +1,8 @@
-"""What the documentation shows is run, as a reader would: pasted into files, in a process of its own."""
+"""README, examples, and what must hold on every page. The tutorial, the how-to pages and the reference have tests of their own."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -12,34 +11,15 @@ from typing import Any
 
 import pytest
 from msgspec.structs import fields
+from pages import NAME, ROOT, blocks, serve
 
 from concertino import Limits
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 README = (ROOT / "README.md").read_text()
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 ENVIRONMENT = (ROOT / "docs" / "reference" / "environment.md").read_text()
 COMMAND_LINE = (ROOT / "docs" / "reference" / "command-line.md").read_text()
-
-
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-
-
-def serve(command: list[str], calls: list[tuple[str, dict[str, Any]]], cwd: Path) -> list[dict[str, Any]]:
-    """Start a server, open, call some tools, close its stdin; the results in order. It must end with 0."""
-    opening = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
-    requests = [
-        {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
-        for number, (name, arguments) in enumerate(calls, 1)
-    ]
-    stdin = "".join(json.dumps(message) + "\n" for message in (opening, *requests))
-    done = subprocess.run(command, input=stdin, cwd=cwd, capture_output=True, text=True, timeout=20)
-    assert done.returncode == 0, done.stderr
-    answers = {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines()) if "id" in answer}
-    return [answers[request["id"]]["result"] for request in requests]
 
 
 @pytest.mark.parametrize("command", [["calculator.py"], ["-m", "concertino", "serve", "calculator.py"]], ids=str)
@@ -50,40 +30,8 @@ def serve(command: list[str], calls: list[tuple[str, dict[str, Any]]], cwd: Path
 )
 def test_the_ten_lines_serve_in_both_ways(source: str, command: list[str], tmp_path: Path) -> None:
     (tmp_path / "calculator.py").write_text(source)
-    [result] = serve([sys.executable, *command], [("add", {"a": 40, "b": 2})], tmp_path)
+    [result] = serve(command, [("add", {"a": 40, "b": 2})], tmp_path)
     assert result["structuredContent"] == {"result": 42}
-
-
-@pytest.fixture
-def tutorial(tmp_path: Path) -> Path:
-    """A folder with the files of the tutorial, named by their first lines."""
-    for source in blocks(TUTORIAL, "python"):
-        name = source.splitlines()[0].removeprefix("# ")
-        assert re.fullmatch(r"\w+\.py", name)
-        (tmp_path / name).write_text(source)
-    return tmp_path
-
-
-def test_the_tutorial_s_servers_do_what_it_says(tutorial: Path) -> None:
-    [price] = serve([sys.executable, "shop.py"], [("price", {"item": "apple", "amount": 2})], tutorial)
-    assert price["structuredContent"] == {"result": 3.0}
-    command = [sys.executable, "-m", "concertino", "serve", "stock.py"]
-    shelf, counted = serve(command, [("shelf", {"item": "plum"}), ("count", {})], tutorial)
-    assert shelf["structuredContent"] == {"item": "plum", "left": 0}
-    assert counted["structuredContent"] == {"apple": 4, "plum": 0}
-
-
-def test_the_tutorial_s_tests_pass(tutorial: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_stock.py"],
-        cwd=tutorial,
-        env={name: value for name, value in os.environ.items() if not name.startswith("COV")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "3 passed" in done.stdout
 
 
 def test_the_tour_has_a_tool_of_every_kind() -> None:
@@ -96,7 +44,7 @@ def test_the_tour_has_a_tool_of_every_kind() -> None:
         ("swatch", {"red": 1, "green": 2, "blue": 3}),
         ("chat", {"text": "hello"}),
     ]
-    results = serve([sys.executable, "examples/tour.py"], calls, ROOT)
+    results = serve(["examples/tour.py"], calls, ROOT)
     kinds = [(result["content"][0]["type"], result.get("isError", False)) for result in results]
     assert kinds == [("text", False)] * 2 + [("text", True)] + [("text", False)] * 2 + [
         ("image", False),
@@ -155,3 +103,40 @@ def test_every_module_is_in_the_architecture_and_every_module_there_exists() -> 
     assert not [name for name in shown if not (package / name).exists()]
     for path in sorted((package / "protocol").glob("[a-z]*.py")):
         assert path.name in architecture
+
+
+ELSEWHERE = ("architecture.md", "sockets.md", "check.md")  # the latter two have tests beside what they describe
+
+
+def test_every_block_of_python_is_a_file_that_a_test_uses() -> None:
+    """Architecture and decisions show pieces of the source; the other pages show what can be pasted."""
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    for page in PAGES:
+        if page.is_relative_to(ROOT / "docs") and "decisions" not in page.parts and page.name not in ELSEWHERE:
+            for source in blocks(page.read_text(), "python"):
+                named = NAME.match(source)
+                assert named, (page.name, source[:60])
+                assert f'"{named[1]}"' in tests, (page.name, named[1])
+
+
+def test_every_block_says_what_it_is() -> None:
+    """python is pasted, sh is run, json is parsed, text is neither."""
+    for page in PAGES:
+        fences = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)
+        assert not [fence for fence in fences[::2] if fence not in ("python", "sh", "json", "ini", "text")], page.name
+        assert set(fences[1::2]) <= {""}, page.name
+
+
+def test_every_page_says_at_its_top_what_it_is_for() -> None:
+    for page in [*(ROOT / "docs" / "tutorial").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md")]:
+        if page.name in ELSEWHERE:
+            continue
+        title, _, purpose, *_ = page.read_text().splitlines()
+        assert title.startswith("# "), page.name
+        assert purpose.startswith("*"), page.name
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [path for folder in ("tutorial", "how-to", "reference") for path in (ROOT / "docs" / folder).glob("*.md")]
+    assert not [path.name for path in pages if f"({path.relative_to(ROOT / 'docs')})" not in index]

@@ -1,0 +1,200 @@
+"""docs/how-to: its files are pasted, its commands run, and what it says about the outcome is looked at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import node
+import pytest
+from pages import DOCS, ROOT, blocks, environment, paste, run_shell, serve, spoken_to
+
+HOW_TO = DOCS / "how-to"
+
+
+# logging.md
+
+
+def said(folder: Path, **settings: str) -> tuple[list[dict[str, Any]], str]:
+    """The notifications and the log of one greeting."""
+    paste(HOW_TO / "logging.md", folder)
+    [greeting], notifications, log = spoken_to(
+        [sys.executable, "talkative.py"], [("greet", {"name": "Ada"})], folder, **settings
+    )
+    assert greeting["content"][0]["text"] == "Hello Ada"
+    return notifications, log
+
+
+def test_each_of_the_three_ways_to_say_something_arrives_where_it_says(tmp_path: Path) -> None:
+    notifications, log = said(tmp_path)
+    assert "[INFO] [talkative] greeting Ada\n" in log
+    assert "\nhello\n" in log
+    assert "a print at talkative.py:14 went to stderr" in log
+    assert [(each["params"]["level"], each["params"]["data"]) for each in notifications] == [("info", "greeting Ada")]
+
+
+def test_the_log_s_level_and_format_can_be_chosen(tmp_path: Path) -> None:
+    assert "Received request" in said(tmp_path, LOG_LEVEL="debug")[1]
+    assert "[MCP] <- {" in said(tmp_path, CONCERTINO_TRACE="1")[1]
+    assert "greeting Ada" not in said(tmp_path, LOG_LEVEL="warn")[1]
+    log = said(tmp_path, CONCERTINO_LOG_FORMAT="json")[1]
+    assert "greeting Ada" in [json.loads(line).get("text") for line in log.splitlines() if line.startswith("{")]
+
+
+# blocking-work.md
+
+
+def test_threads_tell_progress_and_share_under_a_lock(tmp_path: Path) -> None:
+    paste(HOW_TO / "blocking-work.md", tmp_path)
+    results = serve(["slow.py"], [("grind", {"parts": 20}) for _ in range(5)], tmp_path)
+    assert [result["content"][0]["text"] for result in results] == ["20 parts"] * 5
+    [done] = serve(["slow.py"], [("done", {})], tmp_path)
+    assert done["structuredContent"] == {"result": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["cpu.py"], ["-m", "concertino", "serve", "cpu.py"]], ids=str)
+def test_a_pool_of_processes_computes_and_is_gone_with_the_server(command: list[str], tmp_path: Path) -> None:
+    paste(HOW_TO / "blocking-work.md", tmp_path)
+    requests = [
+        {"id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
+        {"id": 1, "method": "tools/call", "params": {"name": "primes", "arguments": {"below": 1000}}},
+    ]
+    (tmp_path / "in").write_text("".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in requests))
+    # The shell keeps stdin open until the answer is there: at the end of input a call has 2 s, and workers start slowly.
+    line = '{ cat in; while ! grep -q \'"id":1\' out; do sleep 0.05; done; } | "$@" >out'
+    ran = node.run(["sh", "-c", line, "sh", sys.executable, *command], environment(), cwd=tmp_path)
+    assert ran.code == 0, ran.stderr
+    answers = [json.loads(each) for each in (tmp_path / "out").read_text().splitlines()]
+    assert [each["result"]["structuredContent"] for each in answers if each["id"] == 1] == [{"result": 168}]
+    assert not ran.left, "worker processes were left behind"
+
+
+def test_another_program_s_failure_is_told(tmp_path: Path) -> None:
+    paste(HOW_TO / "blocking-work.md", tmp_path)
+    (tmp_path / "poem").write_text("one\ntwo\n")
+    calls = [("count_lines", {"path": "poem"}), ("count_lines", {"path": "missing"})]
+    counted, failed = serve(["lines.py"], calls, tmp_path)
+    assert counted["structuredContent"] == {"result": 2}
+    assert failed["isError"] is True
+    assert "missing" in failed["content"][0]["text"]
+
+
+# custom-transport.md
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """Where the page's WebSocket server listens."""
+    names = paste(HOW_TO / "custom-transport.md", tmp_path)
+    assert names == ["websocket_connection.py", "websocket_server.py", "websocket_client.py"]
+    command = [sys.executable, "websocket_server.py"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
+
+
+def test_the_connection_is_as_short_as_it_says() -> None:
+    page = (HOW_TO / "custom-transport.md").read_text()
+    connection = next(block for block in blocks(page, "python") if block.startswith("# websocket_connection.py"))
+    assert len(connection.splitlines()) <= 60
+
+
+def test_the_page_s_client_calls_the_page_s_server(address: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "websocket_client.py", address],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stdout == "{'result': 6.0}\n", done.stderr
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_a_plain_websocket_client_is_served_and_one_message_is_one_frame(address: str) -> None:
+    from websockets.sync.client import connect
+
+    with connect(address, subprotocols=["mcp"]) as socket:  # pyright: ignore
+        opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        socket.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening}, indent=1))
+        assert json.loads(socket.recv(10))["result"]["serverInfo"]["name"] == "shop"
+        for number in range(2, 302):
+            call = {"name": "price", "arguments": {"item": "plum", "amount": number}}
+            socket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}))
+        answers = [json.loads(socket.recv(10)) for _ in range(2, 302)]
+        assert [answer["result"]["structuredContent"]["result"] for answer in answers] == [
+            1.5 * number for number in range(2, 302)
+        ]
+        socket.send("{no json")
+        assert json.loads(socket.recv(10))["error"]["code"] == -32700
+
+
+def test_a_web_page_is_refused(address: str) -> None:
+    from websockets.exceptions import InvalidStatus
+    from websockets.sync.client import connect
+
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(address, origin="http://example.com")  # pyright: ignore
+
+
+@pytest.mark.slow
+def test_the_official_typescript_client_calls_the_page_s_server(address: str, tmp_path: Path) -> None:
+    folder = node.packages()
+    source = ROOT / "tests" / "docs" / "websocket.mjs"
+    (folder / source.name).write_text(source.read_text())  # modules are looked up from where the file lies
+    modern_node = folder / "node_modules" / ".bin" / "node"  # with a WebSocket of its own
+    ran = node.run([modern_node, folder / source.name, address], environment(), cwd=tmp_path)
+    assert ran.code == 0, ran.stderr
+    assert json.loads(ran.stdout) == {"server": "shop", "tools": ["price"], "price": {"result": 3}}
+
+
+# deploy.md
+
+
+def test_what_is_tried_by_hand_answers(tmp_path: Path) -> None:
+    paste("```python\n# calculator.py\n" + blocks((ROOT / "README.md").read_text(), "python")[0] + "```\n", tmp_path)
+    assert run_shell(HOW_TO / "deploy.md", tmp_path) == '{"jsonrpc":"2.0","id":1,"result":{}}\n'
+
+
+def test_what_is_pasted_into_a_client_s_configuration_is_json_with_absolute_paths() -> None:
+    found = [json.loads(block) for block in blocks((HOW_TO / "deploy.md").read_text(), "json")]
+    assert [list(each) for each in found] == [["mcpServers"], ["servers"]]
+    for each in found:
+        [outer] = each.values()
+        [entry] = outer.values()
+        assert Path(entry["command"]).is_absolute()
+        assert entry["args"][0] == "serve"
+        assert Path(entry["args"][1]).is_absolute()
+
+
+@pytest.mark.slow
+def test_the_inspector_s_command_is_one_that_it_knows(tmp_path: Path) -> None:
+    """The page's command, but with the packages that are installed already instead of npx, and this Python's concertino."""
+    [_, page_command] = (
+        "".join(each for each in blocks((HOW_TO / "deploy.md").read_text(), "text") if "inspector" in each)
+        .replace("\\\n", " ")
+        .splitlines()
+    )
+    words = page_command.split()
+    modules = node.packages() / "node_modules"
+    (tmp_path / "calculator.py").write_text(blocks((ROOT / "README.md").read_text(), "python")[0])
+    inspector = [modules / ".bin" / "node", modules / ".bin" / "mcp-inspector"]
+    options = words[words.index("mcp-inspector") + 1 : words.index("--")]
+    server = ["--", sys.executable, "-m", "concertino", "serve", str(tmp_path / "calculator.py")]
+    variables = [
+        word for name, value in environment().items() if name == "PYTHONPATH" for word in ("-e", f"{name}={value}")
+    ]
+    ran = node.run([*inspector, *options, *variables, *server], {**environment(), "HOME": str(tmp_path)}, cwd=tmp_path)
+    assert ran.code == 0, ran.stderr
+    assert json.loads(ran.stdout)["structuredContent"] == {"result": 42}

@@ -1,0 +1,176 @@
+"""docs/reference: every public name, each of its public members and parameters; and its examples run."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec.structs import fields
+from pages import DOCS, environment, paste, serve, spoken_to
+
+import concertino
+from concertino import transports
+
+REFERENCE = DOCS / "reference"
+PAGES = (
+    "server",
+    "content",
+    "errors",
+    "limits",
+    "connections",
+    "backends",
+)  # of Python; the others have tests of their own
+RECEIVER = {name for name in vars(transports.Receiver) if not name.startswith("_")}  # of a Caller: not for its users
+
+
+def sections() -> dict[str, str]:
+    """Each heading of the second level, and what stands below it."""
+    found: dict[str, str] = {}
+    for page in (REFERENCE / f"{name}.md" for name in PAGES):
+        for title, body in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", page.read_text(), re.MULTILINE | re.DOTALL):
+            assert title not in found, f"two sections are called {title}"
+            found[title] = re.sub(r"^```.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL)
+    return found
+
+
+SECTIONS = sections()
+
+
+def parameters(of: object) -> list[str]:
+    try:
+        found = inspect.signature(of).parameters  # type: ignore[arg-type]
+    except ValueError:  # an exception without an __init__ of its own
+        return []
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [name for name, each in found.items() if name != "self" and each.kind in named]
+
+
+def described(name: str, body: str) -> bool:
+    """Whether a name stands in code, at the start of it or as a parameter or a member."""
+    return any(re.search(rf"\b{name}\b", code) for code in re.findall(r"`([^`]+)`", body))
+
+
+def missing(name: str, of: object) -> list[str]:
+    """What the section of a public name does not say."""
+    body = SECTIONS[name]
+    wanted: list[str] = []
+    if not inspect.isclass(of):
+        wanted += parameters(of)
+    else:
+        structs = [each.name for each in fields(of)] if hasattr(of, "__struct_fields__") else []
+        wanted += structs
+        if not structs and not issubclass(of, Exception) and not getattr(of, "_is_protocol", False):
+            wanted += [] if of is concertino.Caller else parameters(of)
+        if of is concertino.RpcError:
+            wanted += parameters(of)
+        for member, value in vars(of).items():
+            if member.startswith("_") or (of is concertino.Caller and member in RECEIVER) or member in structs:
+                continue
+            wanted.append(member)
+            if callable(value) or isinstance(value, (classmethod, staticmethod)):
+                # Around forwards what Backend says of these.
+                wanted += [] if of is concertino.Around else parameters(getattr(of, member))
+    if of is concertino.Around:
+        body += SECTIONS["Backend"]
+    return [each for each in wanted if not described(each, body)]
+
+
+@pytest.mark.parametrize("name", concertino.__all__)
+def test_every_public_name_is_documented_with_its_members_and_parameters(name: str) -> None:
+    assert name in SECTIONS, f"docs/reference has no heading `## {name}`"
+    assert missing(name, getattr(concertino, name)) == []
+
+
+@pytest.mark.parametrize("name", ["Connection", "Receiver"])
+def test_what_a_transport_has_to_be_is_documented(name: str) -> None:
+    assert missing(name, getattr(transports, name)) == []
+
+
+def test_what_is_missing_would_be_found_out() -> None:
+    def invented(colour: str) -> None: ...
+
+    SECTIONS["invented"] = "`invented(shape)`"
+    assert missing("invented", invented) == ["colour"]
+
+
+@pytest.mark.parametrize("name", [name for name in concertino.__all__ if inspect.isclass(getattr(concertino, name))])
+def test_defaults_that_are_shown_are_true(name: str) -> None:
+    """In the first line of a section: `Name(parameter=value)`."""
+    of = getattr(concertino, name)
+    shown = re.match(rf"\s*`({name}\(.*\))`", SECTIONS[name])
+    if shown is None or "..." in shown[1]:
+        return
+    if not parameters(of):
+        assert "=" not in shown[1]
+        return
+    written = dict(re.findall(r"(\w+)=(\"[^\"]*\"|[^,)]+)", shown[1]))
+    # A Struct's default that is made anew for each shows as <factory>; here they are all empty mappings.
+    actual = {
+        key: value.default
+        for key, value in inspect.signature(of).parameters.items()
+        if value.default is not value.empty
+    }
+    assert written.keys() == actual.keys()
+    for key, text in written.items():
+        assert text == repr(actual[key]).replace("'", '"').replace("<factory>", "{}"), key
+
+
+def test_the_limits_are_the_table_of_the_limits() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", (REFERENCE / "limits.md").read_text(), re.MULTILINE))
+    assert {name: float(value) for name, value in rows.items()} == {
+        each.name: each.default for each in fields(concertino.Limits)
+    }
+
+
+def test_the_tools_of_every_kind_do_what_the_tables_say(tmp_path: Path) -> None:
+    assert paste(REFERENCE / "server.md", tmp_path) == ["kinds.py"]
+    moved, refused, report, archive, turned, long = serve(
+        ["kinds.py"],
+        [
+            ("move", {"point": {"x": 1, "y": 2}, "by": 2.5}),
+            ("move", {"point": {"x": 1, "y": 2}, "by": 0}),
+            ("report", {}),
+            ("archive", {}),
+            ("reverse", {"text": "abc"}),
+            ("reverse", {"text": "a" * 101}),
+        ],
+        tmp_path,
+    )
+    assert moved["structuredContent"] == {"x": 3.5, "y": 2.0}
+    assert "by: " in refused["content"][0]["text"]
+    assert [block["text"] for block in report["content"]] == ["first", "second"]
+    assert archive["content"][0]["resource"]["uri"] == "report://2026/all.zip"
+    assert turned["content"][0]["text"] == "cba"
+    assert long["isError"] is True
+
+
+def test_a_limit_given_in_code_counts(tmp_path: Path) -> None:
+    assert paste(REFERENCE / "limits.md", tmp_path) == ["large.py"]
+    text = "x" * (11 * 2**20)  # more than the default lets through
+    [length] = serve(["large.py"], [("length", {"text": text})], tmp_path)
+    assert length["structuredContent"] == {"result": len(text)}
+
+
+def test_a_guard_is_served_by_its_name_and_refuses(tmp_path: Path) -> None:
+    assert paste(REFERENCE / "backends.md", tmp_path) == ["guarded.py"]
+    command = [sys.executable, "-m", "concertino", "serve", "guarded.py:backend"]
+    [told], _, _ = spoken_to(command, [("secret", {})], tmp_path)
+    assert told["content"][0]["text"] == "42"
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "stranger", "version": "1"}}
+    stdin = "".join(
+        json.dumps({"jsonrpc": "2.0", **message}) + "\n"
+        for message in (
+            {"id": 0, "method": "initialize", "params": params},
+            {"id": 1, "method": "tools/call", "params": {"name": "secret"}},
+        )
+    )
+    done = subprocess.run(
+        command, input=stdin, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=30, check=True
+    )
+    [refused] = [message for message in map(json.loads, done.stdout.splitlines()) if message["id"] == 1]
+    assert refused["error"] == {"code": -32602, "message": "not for you"}
