@@ -89,6 +89,7 @@ def run(
         start_new_session=True,
     ) as process:
         late = False
+        stdout = stderr = ""
         try:
             stdout, stderr = process.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:

@@ -77,31 +77,15 @@ def test_a_node_parent_that_is_killed_leaves_no_server(number: int) -> None:
 
 def wrapper(name: str, folder: Path) -> list[str]:
     """The command that starts the server by the wrapper of this name."""
-    found = shutil.which(name.partition(" ")[0])
-    match name:
-        case "shebang":
-            return [executable(folder / "server", f"#!{sys.executable}\n{Path(TOOLBOX).read_text()}")]
-        case "env shebang":
-            (folder / "bin").mkdir()
-            executable(folder / "bin" / "the-python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-            return [executable(folder / "server", f"#!/usr/bin/env the-python\n{Path(TOOLBOX).read_text()}")]
-        case "script":
-            return [executable(folder / "start", f'#!/bin/sh\ncd "{folder}"\necho "starting" >&2\n{IN_SHELL} "$@"\n')]
-    assert found, f"{name} is not on PATH; it belongs to coreutils or util-linux"
-    match name:
-        case "sh -c":
-            return [found, "-c", IN_SHELL]
-        case "sh -c exec":
-            return [found, "-c", f"exec {IN_SHELL}"]
-        case "sh -c in between":
-            return [found, "-c", f"{IN_SHELL}; exit $?"]
-        case "env":
-            return [found, "-i", *(f"{name}={value}" for name, value in environment().items()), *SERVER]
-        case "timeout":
-            return [found, "60", *SERVER]
-        case "setsid":
-            return [found, "--wait", *SERVER]
-    return [found, *SERVER]
+    if name in SCRIPTS:
+        first, rest = SCRIPTS[name]
+        (folder / "bin").mkdir()
+        executable(folder / "bin" / "the-python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        return [executable(folder / "server", f"{first}\n{rest or Path(TOOLBOX).read_text()}")]
+    program, *options = WRAPPERS[name]
+    found = shutil.which(program)
+    assert found, f"{program} is not on PATH; it belongs to coreutils or util-linux"
+    return [found, *options, *([] if program == "sh" else SERVER)]
 
 
 def executable(path: Path, text: str) -> str:
@@ -110,21 +94,25 @@ def executable(path: Path, text: str) -> str:
     return str(path)
 
 
-WRAPPERS = [
-    "env",
-    "shebang",
-    "env shebang",
-    "script",
-    "sh -c exec",
-    "sh -c in between",
-    "nohup",
-    "setsid",
-    "timeout",
-    "nice",
-]
+SCRIPTS = {  # the first line of a script, and what follows if it is not the server itself
+    "shebang": (f"#!{sys.executable}", ""),
+    "env shebang": ("#!/usr/bin/env the-python", ""),
+    "script": ("#!/bin/sh", f'echo "starting" >&2\n{IN_SHELL} "$@"\n'),
+}
+WRAPPERS = {
+    "sh -c": ["sh", "-c", IN_SHELL],
+    "sh -c exec": ["sh", "-c", f"exec {IN_SHELL}"],
+    "sh -c in between": ["sh", "-c", f"{IN_SHELL}; exit $?"],
+    "env": ["env", "-i", *(f"{name}={value}" for name, value in environment().items())],
+    "nohup": ["nohup"],
+    "setsid": ["setsid", "--wait"],
+    "timeout": ["timeout", "60"],
+    "nice": ["nice"],
+}
+OTHERS = [pytest.param(name, marks=slow) for name in (*WRAPPERS, *SCRIPTS) if name != "sh -c"]
 
 
-@pytest.mark.parametrize("name", ["sh -c", *(pytest.param(each, marks=slow) for each in WRAPPERS)])
+@pytest.mark.parametrize("name", ["sh -c", *OTHERS])
 def test_a_wrapper_hides_nothing_and_ends_with_the_server(name: str, tmp_path: Path) -> None:
     path = f"{tmp_path}/bin:{os.environ['PATH']}"
     with Process(wrapper(name, tmp_path), command=True, env={"PATH": path}) as process:
