@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,31 @@ def test_the_log_s_level_and_format_can_be_chosen(tmp_path: Path) -> None:
     assert "greeting Ada" not in said(tmp_path, LOG_LEVEL="warn")[1]
     log = said(tmp_path, CONCERTINO_LOG_FORMAT="json")[1]
     assert "greeting Ada" in [json.loads(line).get("text") for line in log.splitlines() if line.startswith("{")]
+
+
+# troubleshooting.md
+
+
+@pytest.mark.parametrize(
+    ("command", "reaches_stdout"), [(["early.py"], True), (["-m", "concertino", "serve", "early.py"], False)]
+)
+def test_what_is_printed_before_run_reaches_stdout_unless_the_command_line_serves_the_file(
+    command: list[str], reaches_stdout: bool, tmp_path: Path
+) -> None:
+    source = 'print("starting", flush=True)\nfrom concertino import Server\nserver = Server("early")\nserver.run()\n'
+    (tmp_path / "early.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert (done.stdout == "starting\n") is reaches_stdout
+    assert ("starting\n" in done.stderr) is not reaches_stdout
 
 
 # blocking-work.md
@@ -180,21 +206,16 @@ def test_what_is_pasted_into_a_client_s_configuration_is_json_with_absolute_path
 
 @pytest.mark.slow
 def test_the_inspector_s_command_is_one_that_it_knows(tmp_path: Path) -> None:
-    """The page's command, but with the packages that are installed already instead of npx, and this Python's concertino."""
-    [_, page_command] = (
-        "".join(each for each in blocks((HOW_TO / "deploy.md").read_text(), "text") if "inspector" in each)
-        .replace("\\\n", " ")
-        .splitlines()
-    )
-    words = page_command.split()
+    """The page's command, but with the packages that are installed already instead of npx, and with this concertino."""
+    [command] = re.findall(r"mcp-inspector (--cli .*?)\n```", (HOW_TO / "deploy.md").read_text(), re.DOTALL)
     modules = node.packages() / "node_modules"
     (tmp_path / "calculator.py").write_text(blocks((ROOT / "README.md").read_text(), "python")[0])
+    (tmp_path / "concertino").write_text(f'#!/bin/sh\nexec {sys.executable} -m concertino "$@"\n')
+    (tmp_path / "concertino").chmod(0o755)
+    here = {"/absolute/path/to/.venv/bin/concertino": "concertino", "/absolute/path/to/calculator.py": "calculator.py"}
+    words = [str(tmp_path / here[word]) if word in here else word for word in command.replace("\\\n", " ").split()]
+    variables = ["-e", f"PYTHONPATH={environment()['PYTHONPATH']}"]
     inspector = [modules / ".bin" / "node", modules / ".bin" / "mcp-inspector"]
-    options = words[words.index("mcp-inspector") + 1 : words.index("--")]
-    server = ["--", sys.executable, "-m", "concertino", "serve", str(tmp_path / "calculator.py")]
-    variables = [
-        word for name, value in environment().items() if name == "PYTHONPATH" for word in ("-e", f"{name}={value}")
-    ]
-    ran = node.run([*inspector, *options, *variables, *server], {**environment(), "HOME": str(tmp_path)}, cwd=tmp_path)
+    ran = node.run([*inspector, *words, *variables], {**environment(), "HOME": str(tmp_path)}, cwd=tmp_path)
     assert ran.code == 0, ran.stderr
     assert json.loads(ran.stdout)["structuredContent"] == {"result": 42}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import fields
 from pages import DOCS, environment, paste, serve, spoken_to
@@ -174,3 +175,55 @@ def test_a_guard_is_served_by_its_name_and_refuses(tmp_path: Path) -> None:
     )
     [refused] = [message for message in map(json.loads, done.stdout.splitlines()) if message["id"] == 1]
     assert refused["error"] == {"code": -32602, "message": "not for you"}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "kinds"),
+    [("-> list[str | ImageContent]", ["text", "image"]), ("", ["text", "image"]), ("-> list", ["text"])],
+)
+def test_a_list_is_content_if_its_type_says_so_or_says_nothing(
+    annotation: str, kinds: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "mixed.py").write_text(
+        "from concertino import ImageContent, Server, image\n"
+        'server = Server("mixed")\n'
+        f"@server.tool\ndef both() {annotation}:\n"
+        '    return ["a", image(b"\\x89PNG\\r\\n\\x1a\\n")]\n'
+        "server.run()\n"
+    )
+    [result] = serve(["mixed.py"], [("both", {})], tmp_path)
+    assert [block["type"] for block in result["content"]] == kinds
+
+
+@pytest.mark.parametrize(
+    "written", re.findall(r"`([^`]+)`", SECTIONS["What a function says"].partition("\nTypes: ")[2])
+)
+def test_a_type_that_is_listed_can_be_taken_and_given(written: str) -> None:
+    import datetime
+    import decimal
+    import enum
+    import typing
+    import uuid
+
+    scope: dict[str, object] = {
+        **vars(typing),
+        **vars(datetime),
+        **vars(decimal),
+        **vars(uuid),
+        "Enum": enum.Enum("Enum", "a"),
+    }
+    scope |= {
+        "Literal": typing.Literal["a"],
+        "Optional": typing.Optional[int],  # noqa: UP045
+        "Struct": msgspec.defstruct("S", [("x", int)]),
+    }
+    scope |= {"TypedDict": typing.TypedDict("TD", {"x": int}), "NamedTuple": typing.NamedTuple("NT", [("x", int)])}
+    for name in written.split():
+        server = concertino.Server("types")
+        annotation = eval(name, scope)
+
+        def handler(value: object) -> object:
+            return value
+
+        handler.__annotations__ = {"value": annotation, "return": annotation}
+        server.add_tool(handler)

@@ -29,7 +29,7 @@ def templates() -> set[str]:
             if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
                 found.add(re.sub(r"%(?:\d+)?[srdg]", "...", tree.value))
             elif isinstance(tree, ast.JoinedStr):
-                found.add("".join(part.value if isinstance(part, ast.Constant) else "..." for part in tree.values))
+                found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in tree.values))
     return found
 
 
