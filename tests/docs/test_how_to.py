@@ -1,4 +1,7 @@
-"""docs/how-to: its files are pasted, its commands run, and what it says about the outcome is looked at."""
+"""docs/how-to: its files are pasted, its commands run, and what it says about the outcome is looked at.
+
+custom-transport.md has tests of its own beside this file.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,81 +110,6 @@ def test_another_program_s_failure_is_told(tmp_path: Path) -> None:
     assert counted["structuredContent"] == {"result": 2}
     assert failed["isError"] is True
     assert "missing" in failed["content"][0]["text"]
-
-
-# custom-transport.md
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    """Where the page's WebSocket server listens."""
-    names = paste(HOW_TO / "custom-transport.md", tmp_path)
-    assert names == ["websocket_connection.py", "websocket_server.py", "websocket_client.py"]
-    command = [sys.executable, "websocket_server.py"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            yield server.stdout.readline().strip()
-        finally:
-            server.kill()
-
-
-def test_the_connection_is_as_short_as_it_says() -> None:
-    page = (HOW_TO / "custom-transport.md").read_text()
-    connection = next(block for block in blocks(page, "python") if block.startswith("# websocket_connection.py"))
-    assert len(connection.splitlines()) <= 60
-
-
-def test_the_page_s_client_calls_the_page_s_server(address: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "websocket_client.py", address],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.stdout == "{'result': 6.0}\n", done.stderr
-    assert done.returncode == 0
-    assert done.stderr == ""
-
-
-def test_a_plain_websocket_client_is_served_and_one_message_is_one_frame(address: str) -> None:
-    from websockets.sync.client import connect
-
-    with connect(address, subprotocols=["mcp"]) as socket:  # pyright: ignore
-        opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-        socket.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening}, indent=1))
-        assert json.loads(socket.recv(10))["result"]["serverInfo"]["name"] == "shop"
-        for number in range(2, 302):
-            call = {"name": "price", "arguments": {"item": "plum", "amount": number}}
-            socket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}))
-        answers = [json.loads(socket.recv(10)) for _ in range(2, 302)]
-        assert [answer["result"]["structuredContent"]["result"] for answer in answers] == [
-            1.5 * number for number in range(2, 302)
-        ]
-        socket.send("{no json")
-        assert json.loads(socket.recv(10))["error"]["code"] == -32700
-
-
-def test_a_web_page_is_refused(address: str) -> None:
-    from websockets.exceptions import InvalidStatus
-    from websockets.sync.client import connect
-
-    with pytest.raises(InvalidStatus, match="403"):
-        connect(address, origin="http://example.com")  # pyright: ignore
-
-
-@pytest.mark.slow
-def test_the_official_typescript_client_calls_the_page_s_server(address: str, tmp_path: Path) -> None:
-    folder = node.packages()
-    source = ROOT / "tests" / "docs" / "websocket.mjs"
-    (folder / source.name).write_text(source.read_text())  # modules are looked up from where the file lies
-    modern_node = folder / "node_modules" / ".bin" / "node"  # with a WebSocket of its own
-    ran = node.run([modern_node, folder / source.name, address], environment(), cwd=tmp_path)
-    assert ran.code == 0, ran.stderr
-    assert json.loads(ran.stdout) == {"server": "shop", "tools": ["price"], "price": {"result": 3}}
 
 
 # deploy.md
