@@ -154,7 +154,10 @@ class Link:
         self.session.peer.overlong(size)
 
     def drained(self, held: int) -> None:
-        self.session.peer.drained(held)
+        try:
+            self.session.peer.drained(held)
+        except Exception:
+            self._fault("what waited for a slow reader could not be written")
         if self._room is not None:
             if not self._room.done():
                 self._room.set_result(None)
