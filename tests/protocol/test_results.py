@@ -22,7 +22,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
-from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, TypedDict, cast
 
 import attrs
 import jsonschema
@@ -34,7 +34,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from concertino.errors import ConcertinoError, RegistrationError
-from concertino.protocol.results import BadResult, Returns, returns_of
+from concertino.protocol.results import BadResult, Returns, returns_by, returns_of
 from concertino.protocol.types import (
     AudioContent,
     CallToolResult,
@@ -484,3 +484,68 @@ def test_any_json_value_is_carried_exactly_or_refused(value: Any) -> None:
     if value is None or isinstance(value, str):
         return
     assert json.loads(written(anything(), value)) == value
+
+
+# Hand-written output schemas
+
+
+def by_hand(handler: Callable[..., Any] = lambda: None) -> tuple[Returns, list[bytes]]:
+    """The results of a handler whose schema allows everything but the JSON text `5`, and what was checked."""
+    checked: list[bytes] = []
+
+    def conform(raw: Raw | bytes) -> None:
+        checked.append(bytes(raw))
+        if bytes(raw) == b"5":
+            raise BadResult("not 5")
+
+    return returns_by(handler, {"not": {"const": 5}}, conform), checked
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("x", b'"x"'),
+        (None, b"null"),
+        ([1, "b"], b'[1,"b"]'),
+        (Item("n"), b'{"name":"n","where":null,"span":"P0D"}'),
+        (Raw(b'{\n"a":1}'), b'{"a":1}'),
+    ],
+)
+def test_a_result_by_hand_is_checked_and_carried_twice(value: object, written: bytes) -> None:
+    returns, checked = by_hand()
+    assert returns.schema == {"not": {"const": 5}}
+    result = returns.shape(value)
+    assert (bytes(cast(Raw, result.structured_content)), result.content) == (written, [TextContent(written.decode())])
+    assert checked == [written]
+
+
+@pytest.mark.parametrize("value", [5, CallToolResult([], 5), CallToolResult([], Raw(b"5"))])
+def test_a_result_by_hand_that_is_not_allowed_is_refused(value: object) -> None:
+    with pytest.raises(BadResult, match="not 5"):
+        by_hand()[0].shape(value)
+
+
+def test_a_whole_result_by_hand_keeps_its_content() -> None:
+    returns, checked = by_hand()
+    result = returns.shape(CallToolResult([TextContent("t")], {"a": 1}))
+    assert (bytes(cast(Raw, result.structured_content)), result.content, checked) == (
+        b'{"a":1}',
+        [TextContent("t")],
+        [b'{"a":1}'],
+    )
+    failed = CallToolResult([TextContent("t")], is_error=True)
+    assert returns.shape(failed) == failed
+    with pytest.raises(BadResult, match="set structured_content, or is_error=True"):
+        returns.shape(CallToolResult([TextContent("t")]))
+
+
+def test_a_generator_has_no_result_by_hand() -> None:
+    def generate() -> Any:
+        yield 1
+
+    async def generate_slowly() -> Any:
+        yield 1
+
+    for handler in (generate, generate_slowly):
+        with pytest.raises(RegistrationError, match="return a list"):
+            by_hand(handler)

@@ -38,7 +38,7 @@ from concertino.protocol.types import (
     TextContent,
 )
 
-__all__ = ["BadResult", "Returns", "returns_of"]
+__all__ = ["BadResult", "Returns", "returns_by", "returns_of"]
 
 # `Any` in this file: a handler may return anything, and annotations are arbitrary objects.
 Shape = Callable[[Any], CallToolResult]
@@ -72,7 +72,7 @@ def returns_of(handler: Callable[..., object], *, inject: tuple[type, ...] = ())
     annotation = signature.returns
     generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
     if generator or get_origin(annotation) in _GENERATORS:
-        raise RegistrationError(f"{signature.name}(): a generator cannot be a result; return a list")
+        raise RegistrationError(f"{signature.name}(): {_NO_GENERATOR}")
     if annotation is str:
         return Returns(None, _text)
     if _has_content(annotation):
@@ -87,6 +87,35 @@ def returns_of(handler: Callable[..., object], *, inject: tuple[type, ...] = ())
     return Returns(_rooted(form.schema, forms.definitions), _structured(form))
 
 
+def returns_by(
+    handler: Callable[..., object], schema: dict[str, Any], conform: Callable[[Raw | bytes], None]
+) -> Returns:
+    """The results of a handler whose output schema its author wrote; the return annotation is not read.
+
+    conform: raises BadResult for structured content, as JSON, that the schema does not allow.
+    Raises RegistrationError for generators.
+    """
+    function = function_of(handler)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise RegistrationError(_NO_GENERATOR)
+
+    def shape(value: Any) -> CallToolResult:
+        if not isinstance(value, CallToolResult):
+            raw, text = _written(value)
+            conform(raw)
+            return _result(raw, text)
+        if value.is_error:
+            return _checked(value)
+        if value.structured_content is UNSET:
+            raise BadResult("output_schema promises structured content: set structured_content, or is_error=True")
+        value = replace(value, structured_content=Raw(_written(value.structured_content)[0]))
+        conform(value.structured_content)
+        return value
+
+    return Returns(schema, shape)
+
+
+_NO_GENERATOR = "a generator cannot be a result; return a list"
 _CONTENT = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 _GENERATORS = (Iterator, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
 _BYTES: tuple[Any, ...] = (bytes, bytearray, memoryview)

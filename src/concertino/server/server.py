@@ -141,11 +141,13 @@ class Server:
         meta: dict[str, Any] | None = None,
         inline: bool = False,
         input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
     ) -> None:
         """Offer a tool; also while the server runs, and from any thread: clients are told.
 
         input_schema: JSON Schema 2020-12 written by hand, with type object at its root; the handler then takes the arguments as one
-        dict. It is enforced, which needs the extra `concertino[validate]`. The rest is as for tool().
+        dict. output_schema: one for what it returns, of any type. Both are shown as they are and enforced, which needs the extra
+        `concertino[validate]`. The rest is as for tool().
         Raises RegistrationError naming the tool, what is wrong, and what to write.
         """
         settings = ToolSettings(
@@ -160,6 +162,7 @@ class Server:
             meta=meta,
             inline=inline,
             input_schema=input_schema,
+            output_schema=output_schema,
         )
         registered = register(handler, settings, coerce=self._coerce)
         name = registered.tool.name

@@ -43,6 +43,7 @@ class ToolSettings(Struct, frozen=True, omit_defaults=True):
     meta: dict[str, Any] | None
     inline: bool
     input_schema: Mapping[str, Any] | None
+    output_schema: Mapping[str, Any] | None = None
 
 
 def checked(value: S) -> S:

@@ -6,18 +6,16 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction, isfunction
-from itertools import islice
 from typing import Any, TypeVar, cast
 
-from msgspec import DecodeError, Raw, Struct
-from msgspec.json import decode
+from msgspec import Raw, Struct
 
 from concertino.backend import Context
 from concertino.errors import RegistrationError
-from concertino.protocol.arguments import BadArguments, Problem, arguments_of
+from concertino.protocol.arguments import arguments_of
 from concertino.protocol.docstrings import parse
-from concertino.protocol.results import returns_of
-from concertino.protocol.signature import function_of, read
+from concertino.protocol.results import Returns, returns_by, returns_of
+from concertino.protocol.signature import function_of
 from concertino.protocol.types import CallToolResult, Tool, ToolAnnotations
 from concertino.server.settings import ToolSettings, checked
 
@@ -27,8 +25,6 @@ S = TypeVar("S", bound=Struct)
 Handler = Callable[..., Any]
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # 2026-07-28 server/tools "Tool Names"
-MAX_PROBLEMS = 20  # that a hand-written schema finds in one call's arguments
-MAX_PROBLEM_CHARACTERS = 300  # of each; they quote what came
 
 
 class RegisteredTool(Struct, frozen=True):
@@ -51,7 +47,9 @@ def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> Regis
         hint = f"; write name={handler!r}" if isinstance(handler, str) else ""
         raise RegistrationError(f"tool: expected a function, got {handler!r}{hint}")
     own_name = str(getattr(handler, "__name__", ""))
-    settings = _checked(settings, own_name)
+    called = settings.name if isinstance(settings.name, str) and NAME.fullmatch(settings.name) else own_name
+    _bounded(settings, called)
+    settings = _checked(settings, called)
     name = own_name if settings.name is None else settings.name
     if NAME.fullmatch(name) is None:
         got = repr(name) if name else "none"
@@ -62,12 +60,8 @@ def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> Regis
             f"server.add_tool(object.{handler.__name__})"
         )
     doc = parse(getattr(handler, "__doc__", None))
-    returns = returns_of(handler, inject=(Context,))
-    if settings.input_schema is None:
-        arguments = arguments_of(handler, coerce=coerce, inject=(Context,), descriptions=doc.parameters)
-        schema, bind = arguments.schema, arguments.bind
-    else:
-        schema, bind = dict(settings.input_schema), _by_schema(handler, name, settings.input_schema)
+    schema, bind = _arguments(handler, settings, name, doc.parameters, coerce)
+    returns = _returns(handler, settings, name)
     hints = ToolAnnotations(
         read_only_hint=settings.read_only,
         destructive_hint=settings.destructive,
@@ -86,6 +80,45 @@ def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> Regis
     )
     # What was read from the handler too: a docstring or a default may hold a lone surrogate.
     return RegisteredTool(_checked(tool, name), handler, _is_async(handler), settings.inline, bind, returns.shape)
+
+
+def _arguments(
+    handler: Handler, settings: ToolSettings, name: str, descriptions: Mapping[str, str], coerce: bool
+) -> tuple[dict[str, Any], Callable[[Raw | bytes, object], Bound]]:
+    if settings.input_schema is None:
+        arguments = arguments_of(handler, coerce=coerce, inject=(Context,), descriptions=descriptions)
+        return arguments.schema, arguments.bind
+    from concertino.server.handwritten import arguments_by
+
+    schema = dict(settings.input_schema)
+    try:
+        return schema, arguments_by(handler, schema)
+    except RegistrationError as why:
+        raise RegistrationError(f"{name}: {why}") from None
+
+
+def _returns(handler: Handler, settings: ToolSettings, name: str) -> Returns:
+    if settings.output_schema is None:
+        return returns_of(handler, inject=(Context,))
+    from concertino.server.handwritten import results_by
+
+    schema = dict(settings.output_schema)
+    try:
+        return returns_by(handler, schema, results_by(schema))
+    except RegistrationError as why:
+        raise RegistrationError(f"{name}: {why}") from None
+
+
+def _bounded(settings: ToolSettings, name: str) -> None:
+    """Refuse hand-written schemas that are too large to be looked at: before anything walks through them."""
+    for what in ("input_schema", "output_schema"):
+        if (schema := getattr(settings, what)) is not None:
+            from concertino.protocol.schema_checks import bounded
+
+            try:
+                bounded(schema)
+            except RegistrationError as why:
+                raise RegistrationError(f"{name}: {what}: {why}") from None
 
 
 def _checked(said: S, name: str) -> S:
@@ -108,56 +141,6 @@ def _lacks_self(handler: Handler) -> bool:
         return False
     function = function_of(handler)
     return function.__code__.co_varnames[:1] == ("self",) and "self" not in function.__annotations__
-
-
-def _by_schema(handler: Handler, name: str, schema: Mapping[str, Any]) -> Callable[[Raw | bytes, object], Bound]:
-    """bind() for a hand-written schema: the handler gets the arguments as one dict, and the Context if it asks for it."""
-    if schema.get("type") != "object":
-        raise RegistrationError(f"{name}: input_schema: expected type 'object' at its root, got {schema.get('type')!r}")
-    try:
-        from jsonschema_rs import Draft202012Validator
-    except ImportError:
-        raise RegistrationError(
-            f"{name}: a hand-written input_schema is enforced by an extra: pip install 'concertino[validate]'"
-        ) from None
-    try:
-        validator = Draft202012Validator(dict(schema), retriever=_refuse_reference)
-    except Exception as why:  # jsonschema_rs.ValidationError and ReferencingError share no other ancestor
-        raise RegistrationError(f"{name}: input_schema: {why}") from None
-    parameters = read(handler, (Context,)).parameters
-    takes_context = any(parameter.injected for parameter in parameters)
-    if len(parameters) != 1 + takes_context or parameters[0].injected:
-        raise RegistrationError(
-            f"{name}: with input_schema the handler takes one dict, and a Context after it if it wants"
-        )
-
-    def bind(raw: Raw | bytes, injected: object) -> Bound:
-        arguments = _arguments(raw)
-        problems = [
-            Problem(_cut(".".join(map(str, error.instance_path))), _cut(error.message))
-            for error in islice(validator.iter_errors(arguments), MAX_PROBLEMS)
-        ]
-        if problems:
-            raise BadArguments(problems)
-        return (arguments, injected) if takes_context else (arguments,), {}
-
-    return bind
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_PROBLEM_CHARACTERS else text[:MAX_PROBLEM_CHARACTERS] + "..."
-
-
-def _arguments(raw: Raw | bytes) -> dict[str, Any]:
-    try:
-        return decode(raw or b"{}", type=dict[str, Any])
-    except DecodeError as why:
-        raise BadArguments([Problem("", str(why).replace("`", "").replace("Expected", "expected"))]) from None
-
-
-def _refuse_reference(uri: str) -> Any:
-    """2026-07-28 basic/index: a schema's reference to elsewhere is never fetched."""
-    raise ValueError(f"$ref: only references inside the schema are followed, got {uri}")
 
 
 async def settled(value: Any) -> Any:
