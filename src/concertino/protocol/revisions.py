@@ -283,22 +283,40 @@ def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if kind == "object":
         return _object_properties({**schema, "type": "object"})
     either = kind is None or (isinstance(kind, list) and "object" in kind)
-    schema = _moved(schema, "#/anyOf/1" if either else "#/properties/result")
-    definitions = {key: schema.pop(key) for key in ("$defs", "definitions", "$schema") if key in schema}
-    wrapped: dict[str, Any] = {"properties": {"result": schema}, "required": ["result"]}
+    base = name if isinstance(name := schema.get("$id"), str) else ""
+    schema = _moved(schema, "#/anyOf/1" if either else "#/properties/result", base.rstrip("#"))
+    outside = {key: schema.pop(key) for key in ("$defs", "definitions", "$schema", "$id") if key in schema}
+    inside = schema
+    if either and any(word in encode(schema) for word in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')):
+        inside = {"$ref": "#/anyOf/1"}  # nothing may have one name at two places
+    wrapped: dict[str, Any] = {"properties": {"result": inside}, "required": ["result"]}
     if either:
         wrapped = {"anyOf": [wrapped, schema]}
-    return {"type": "object", **wrapped, **definitions}
+    return {"type": "object", **wrapped, **outside}
 
 
-def _moved(part: Any, to: str) -> Any:
-    """A copy of a schema whose root will be at `to`: what refers to the root, or to a place under it, does so still."""
+def _moved(part: Any, to: str, base: str) -> Any:
+    """A copy of a schema whose root will be at `to`: what refers to the root, or to a place under it, does so still.
+
+    base: the `$id` of the root, which stays at the root; empty for none.
+    """
     if isinstance(part, list):
-        return [_moved(each, to) for each in part]  # pyright: ignore[reportUnknownVariableType]
+        return [_moved(each, to, base) for each in part]  # pyright: ignore[reportUnknownVariableType]
     if not isinstance(part, dict):
         return part
-    moved: dict[str, Any] = {key: _moved(each, to) for key, each in part.items()}  # pyright: ignore[reportUnknownVariableType]
-    target = moved.get("$ref")
-    if isinstance(target, str) and target[:2] in ("#", "#/") and not target.startswith(("#/$defs/", "#/definitions/")):
-        moved["$ref"] = to + target[1:]
+    moved: dict[str, Any] = {}
+    for key, each in part.items():  # pyright: ignore[reportUnknownVariableType]
+        embedded = isinstance(each, dict) and isinstance(each.get("$id"), str)  # pyright: ignore[reportUnknownMemberType]
+        moved[key] = each if embedded else _moved(each, to, base)  # what is embedded refers to itself
+    for word in ("$ref", "$dynamicRef"):
+        target = moved.get(word)
+        if not isinstance(target, str):
+            continue
+        if base and target[:1] != "#":
+            from urllib.parse import urldefrag, urljoin
+
+            uri, fragment = urldefrag(urljoin(base, target))
+            target = f"#{fragment}" if uri == base else target
+        if target[:2] in ("#", "#/") and not target.startswith(("#/$defs/", "#/definitions/")):
+            moved[word] = to + target[1:]
     return moved
