@@ -484,3 +484,10 @@ def test_pydantic_agrees_on_values(annotation: Any) -> None:
         assert arguments.bind(json.dumps({"x": value}).encode(), None) == ((theirs,), {})
 
     agree()
+
+
+def test_a_pattern_that_cannot_be_matched_in_linear_time_is_refused_by_the_name_of_its_parameter():
+    def find(name: Annotated[str, msgspec.Meta(pattern="(?=a)b")]): ...
+
+    with pytest.raises(RegistrationError, match=r"find\(\): parameter 'name': the pattern '\(\?=a\)b' could take"):
+        arguments_of(find)

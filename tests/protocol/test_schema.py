@@ -571,3 +571,113 @@ def test_nan_is_found_wherever_it_is() -> None:
     assert nan_path({"a": [1, {"b": nan}]}) == "a[1].b"
     assert nan_path([[-float("inf")]]) == "[0][0]"
     assert nan_path({1: {nan}}) == "1[0]"
+
+
+# Patterns that `re` could take very long for
+
+SLOW = "^(a+)+$"
+
+
+@dataclasses.dataclass
+class Slow:
+    quick: Annotated[str, Meta(pattern="^a+$")]
+    slow: Annotated[str, Meta(pattern=SLOW)]
+
+
+@dataclasses.dataclass
+class Quick:
+    quick: Annotated[str, Meta(pattern="^a+$")]
+
+
+def read(form: Form, text: str) -> Any:
+    return json.decode(text, type=form.type, dec_hook=decode_hook)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema", "good", "bad"),
+    [
+        (Annotated[str, Meta(pattern=SLOW)], {"type": "string", "pattern": SLOW}, "aa", "aab"),
+        (
+            Annotated[str, Meta(pattern=SLOW, max_length=2)],
+            {"type": "string", "pattern": SLOW, "maxLength": 2},
+            "aa",
+            "aaa",
+        ),
+        (
+            Annotated[str, Meta(pattern=SLOW)] | None,
+            {"anyOf": [{"type": "string", "pattern": SLOW}, {"type": "null"}]},
+            None,
+            5,
+        ),
+        (
+            list[Annotated[str, Meta(pattern=SLOW)]],
+            {"type": "array", "items": {"type": "string", "pattern": SLOW}},
+            ["a"],
+            ["b"],
+        ),
+        (
+            Annotated[str | int, Meta(pattern=SLOW)],
+            {"anyOf": [{"type": "string", "pattern": SLOW}, {"type": "integer"}]},
+            5,
+            "b",
+        ),
+        (
+            dict[Annotated[str, Meta(pattern=SLOW)], int],
+            {"type": "object", "propertyNames": {"pattern": SLOW}},
+            {"a": 1},
+            {"b": 1},
+        ),
+        (Annotated[str, pydantic.Field(pattern=SLOW)], {"type": "string", "pattern": SLOW}, "aa", "aab"),
+        (
+            Annotated[list[Annotated[str, pydantic.Field(pattern=SLOW)]], Meta(min_length=1)],
+            {"type": "array", "items": {"type": "string", "pattern": SLOW}},
+            ["a"],
+            ["b"],
+        ),
+    ],
+)
+def test_a_slow_pattern_is_matched_by_a_linear_engine(
+    annotation: Any, schema: dict[str, Any], good: Any, bad: Any
+) -> None:
+    form = Forms().form(annotation)
+    assert form.schema.items() >= schema.items()
+    assert read(form, json.encode(good).decode()) == good
+    with pytest.raises(msgspec.ValidationError):
+        read(form, json.encode(bad).decode())
+
+
+def test_a_slow_pattern_takes_its_time_from_nobody() -> None:
+    """Python's own `re` needs 2 ** 30,000 steps for this."""
+    for annotation in (Annotated[str, Meta(pattern=SLOW)], Annotated[str, pydantic.Field(pattern=SLOW)]):
+        with pytest.raises(msgspec.ValidationError):
+            read(Forms().form(annotation), f'"{"a" * 30_000}!"')
+
+
+def test_what_does_not_match_a_slow_pattern_is_told_as_any_other() -> None:
+    told = list[str]()
+    for pattern in (SLOW, "^a+$"):
+        form = Forms().form(Annotated[str, Meta(pattern=pattern, max_length=3)])
+        for text in ('"b"', "5", '"aaaa"'):
+            with pytest.raises(msgspec.ValidationError) as raised:
+                read(form, text)
+            told += [str(problem).replace(pattern, "...") for problem in problems_of(raised.value, "x")]
+    assert (
+        told[:3]
+        == told[3:]
+        == ["x: expected str matching regex '...'", "x: expected str, got int", "x: expected str of length <= 3"]
+    )
+
+
+def test_a_slow_pattern_without_the_linear_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    with pytest.raises(RegistrationError, match=r"pip install 'concertino\[validate\]'"):
+        Forms().form(Annotated[str, Meta(pattern=SLOW)])
+    Forms().form(Annotated[str, Meta(pattern="^a+$")])
+    Forms().form(Annotated[str, pydantic.Field(pattern=SLOW)])
+
+
+def test_a_slow_pattern_of_a_field_is_refused_by_its_name() -> None:
+    with pytest.raises(RegistrationError, match=r"^Slow\.slow: the pattern"):
+        Forms().form(list[Slow])
+    forms = Forms()
+    assert forms.form(Quick).schema == forms.form(Quick).schema == {"$ref": "#/$defs/Quick"}

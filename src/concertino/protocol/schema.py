@@ -2,7 +2,8 @@
 
 msgspec knows most types. Added here: constraints from annotated_types and pydantic.Field, unions that msgspec refuses
 (members are tried in order), enums of other values, paths, and pydantic types, which are left to pydantic wherever
-they appear. What msgspec cannot decode itself becomes a stand-in class with a `convert`, reached through decode_hook.
+they appear. What msgspec cannot decode itself becomes a stand-in class with a `convert`, reached through decode_hook; so do
+patterns that Python's `re`, which msgspec uses, may take long to match (patterns.py, decision 0007).
 Neither pydantic nor anything else is imported here. How arguments and results use it: arguments.py, results.py.
 Spec: 2026-07-28 server/tools "Input Schema", "Output Schema"; basic/index "JSON Schema Usage".
 """
@@ -162,7 +163,14 @@ class Forms:
             (schema,), found = json.schema_components([t], schema_hook=_schema_hook, ref_template=template)
             return schema, found
 
-        return Form(t, self._adopt(components, "#/$defs/{name}"))
+        known = set(self.definitions)
+        schema = self._adopt(components, "#/$defs/{name}")
+        found = {name: self.definitions[name] for name in self.definitions if name not in known}
+        if b'"pattern":' in json.encode([schema, found]):
+            from concertino.protocol.patterns import check_fields
+
+            check_fields({"properties": found})
+        return Form(t, schema)
 
     def _foreign(self, t: Any) -> Form:
         try:
@@ -271,16 +279,19 @@ class _Limits:
         self._values: dict[str, Any] = {}  # what reaches a type
         self._own: set[str] = set()  # those that this Annotated brought
         self._used: set[str] = set()  # shared along the way
+        self._pydantic = False  # whether the pattern is pydantic's, which has a linear engine
 
     def copy(self) -> _Limits:
         limits = _Limits()
-        limits._values, limits._used = self._values.copy(), self._used
+        limits._values, limits._used, limits._pydantic = self._values.copy(), self._used, self._pydantic
         return limits
 
     def take(self, item: object) -> None:
         found = {name: getattr(item, name, None) for name in _NAMES}
         if isinstance(item, Meta):
             found["tz"] = item.tz
+        if found["pattern"] is not None:
+            self._pydantic = type(item).__module__.startswith("pydantic")
         for name, value in found.items():
             if value is not None and not callable(value):
                 self._values[name] = getattr(value, "pattern", value)  # pydantic allows a compiled pattern
@@ -301,10 +312,36 @@ class _Limits:
             return Form(t, schema)
         self._used.update(fitting)
         schema |= {keywords[name]: value for name, value in fitting.items() if keywords[name]}
+        if "pattern" in fitting:
+            from concertino.protocol.patterns import why_not_linear  # few handlers have patterns
+
+            if why := why_not_linear(fitting["pattern"]):
+                if self._pydantic:
+                    raise _Foreign
+                return Form(_stand_in(_matching(fitting.pop("pattern"), fitting, why)), schema)
         return Form(Annotated[t, Meta(**fitting)], schema)
 
     def unused(self) -> list[str]:
         return sorted(self._own - self._used)
+
+
+def _matching(pattern: str, others: dict[str, Any], why: str) -> Callable[[Any], Any]:
+    """Takes a str that a linear engine finds the pattern in. others: the limits that go with it."""
+    from concertino.protocol.patterns import linear
+
+    matches = linear(pattern, why)
+    kind = Annotated[str, Meta(**others)]
+
+    def convert(value: Any) -> Any:
+        try:
+            text = msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise Refused(problems_of(error, "")) from None
+        if not matches(text):
+            raise Refused([Problem("", f"expected str matching regex {pattern!r}")])
+        return text
+
+    return convert
 
 
 def _parts(item: Any) -> list[Any]:
