@@ -11,8 +11,6 @@ steps, for `framing` a stream in chunks; they are not counted as more. What was 
 with the command that shows it again. Between runs the inputs that were worth keeping stay in fuzz/.work.
 """
 
-# ruff: noqa: T201
-
 from __future__ import annotations
 
 import argparse

@@ -129,8 +129,7 @@ def load(seconds: float) -> Case:
         grown = late.rss_bytes - warm.rss_bytes
         say(
             f"  {number * 10} calls in {seconds:.0f} s: memory {grown / MIB:+.1f} MiB, descriptors "
-            f"{late.descriptors - warm.descriptors:+}, threads {late.threads - warm.threads:+}",
-            flush=True,
+            f"{late.descriptors - warm.descriptors:+}, threads {late.threads - warm.threads:+}"
         )
         if grown > FLAT_BYTES:
             trial.note(Differs(f"memory grew by {grown / MIB:.0f} MiB after it was warm"))
