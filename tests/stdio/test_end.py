@@ -376,6 +376,40 @@ def test_a_killed_client_leaves_no_server(how: str, tmp_path: Path) -> None:
             put_down(pid)
 
 
+POOL = """
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+@server.tool
+async def work(method: str, seconds: float) -> int:
+    global pool
+    pool = ProcessPoolExecutor(1, mp_context=get_context(method))
+    loop = asyncio.get_running_loop()
+    pid = await loop.run_in_executor(pool, os.getpid)
+    loop.run_in_executor(pool, time.sleep, seconds)
+    return pid
+
+if __name__ == "__main__":
+    server.run()
+"""
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_workers_of_a_process_pool_end_with_the_server(method: str, seconds: float, tmp_path: Path) -> None:
+    """The interpreter's own shutdown would tell them; the process leaves without it, and they would wait for work for ever."""
+    with Process([script(tmp_path, POOL)]) as process:
+        process.initialize()
+        worker = int(text_of(process.ask(call(1, "work", {"method": method, "seconds": seconds}))))
+        try:
+            process.close_stdin()
+            assert process.wait() == 0
+            assert gone(worker, 5)
+            process.pump(lambda: b"Shutting down probe MCP server" in process.stderr, 5)
+        finally:
+            put_down(worker)
+
+
 # Orphans
 
 

@@ -326,6 +326,8 @@ def leave(code: int, writer: BoundedWriter) -> NoReturn:
     watchdog = threading.Timer(LEAVE_S, os._exit, (code,))
     watchdog.daemon = True
     watchdog.start()
+    if util := sys.modules.get("multiprocessing.util"):
+        util.Finalize(None, _end_pools, exitpriority=0)  # after the program's own atexit functions
     try:
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]  # os._exit would skip them
     except BaseException:  # each was reported by atexit itself
@@ -335,6 +337,19 @@ def leave(code: int, writer: BoundedWriter) -> NoReturn:
     # A program may have written to the old ones as well. Last, because this may wait for whoever reads stderr.
     _flush(sys.__stdout__, sys.__stderr__)
     os._exit(code)
+
+
+def _end_pools() -> None:
+    """End the workers of process pools that nobody has shut down.
+
+    The interpreter's own shutdown tells them, but that is left out here. Then multiprocessing's atexit function waits for them,
+    for as long as the watchdog lets it, and they wait for work for ever. The names are private; there are no others.
+    """
+    managers: list[Any] = list(getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ()))
+    for manager in managers:
+        workers: dict[int, Any] = manager.processes or {}
+        for worker in list(workers.values()):
+            worker.terminate()
 
 
 def _flush(*streams: TextIO | None) -> None:
