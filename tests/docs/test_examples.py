@@ -72,6 +72,16 @@ def test_links_inside_the_documentation_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_a_heading_lead_to_one(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text()):
+        other = page.parent / target if target else page
+        if other.exists():  # else the test above says so
+            headings = re.findall(r"^#+ (.*)$", other.read_text(), re.MULTILINE)
+            # As GitHub makes anchors: lower case, no punctuation, hyphens for spaces.
+            assert anchor in [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings], anchor
+
+
 def test_every_limit_and_its_default_are_documented() -> None:
     documented = dict(re.findall(r"^\| `CONCERTINO_(\w+)` \| ([\d.]+) \|", ENVIRONMENT, re.MULTILINE))
     assert {name.lower(): float(value) for name, value in documented.items()} == {
