@@ -436,6 +436,29 @@ def test_an_id_that_comes_twice_in_one_batch_is_refused_the_second_time():
     assert line.gone() == [[error(1, INVALID, IN_USE), result(1, {}), result("1", {})]]
 
 
+def test_the_answers_of_unfinished_batches_are_bounded_together():
+    line = batching(max_message_bytes=2500)
+    one, two, three = line.batch(request(1), request(2), request(3))
+    four, five = line.batch(request(4), request(5))
+    text = "Internal error: the answers of unfinished batches would have more than 2500 bytes (limit)"
+    large = json.dumps("x" * 1000).encode()
+    assert isinstance(one, Incoming)
+    for incoming in (one, four, two):
+        assert isinstance(incoming, Incoming)
+        line.peer.respond(incoming, large)
+    assert line.gone() == []
+    assert isinstance(five, Incoming)
+    line.peer.respond(five, b"{}")
+    assert line.gone() == [[result(4, "x" * 1000), result(5, {})]]
+    assert isinstance(three, Incoming)
+    line.peer.respond(three, b"{}")
+    assert line.gone() == [[result(1, "x" * 1000), error(2, -32603, text), result(3, {})]]
+    [six] = line.batch(request(6))
+    assert isinstance(six, Incoming)
+    line.peer.respond(six, large)
+    assert line.gone() == [[result(6, "x" * 1000)]]
+
+
 def test_a_call_of_a_batch_that_finds_the_queue_full_is_busy_in_its_batch():
     line = batching(max_in_flight=1, max_waiting=1)
     line.running(0)

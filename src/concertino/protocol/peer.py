@@ -41,12 +41,13 @@ Send = Callable[[bytes, Id | None], int]  # (frame, the request it belongs to) -
 
 
 class Batch:
-    """The answers of one array of requests, sent together when the last is there."""
+    """The answers of one array of requests, sent together when the last is there. size: their bytes."""
 
-    __slots__ = ("answers", "ids", "missing")
+    __slots__ = ("answers", "ids", "missing", "size")
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
+        self.size = 0
         self.ids: set[Id] = set()  # of its requests: none is in a table before all are sorted
         self.missing = 0
 
@@ -116,6 +117,7 @@ class Peer:
         self._announcements: dict[bytes, None] = {}  # that wait for a slow reader, in order
         self._waiting_bytes = 0
         self._running_bytes = 0
+        self._collected_bytes = 0  # of answers that wait until their batch is complete
         self._allowance = float(limits.garbage_answers_per_s)
         self._allowance_at = clock()
 
@@ -304,6 +306,10 @@ class Peer:
         if incoming.batch is None:
             self.held = self.send(frame, incoming.id)
         else:
+            limit = self._limits.max_message_bytes
+            if self._collected_bytes + len(frame) > limit:
+                text = f"Internal error: the answers of unfinished batches would have more than {limit} bytes (limit)"
+                frame = min(frame, error(id_bytes(incoming.id), INTERNAL_ERROR, text), key=len)
             self._collect(incoming.batch, frame)
 
     def _take(self, incoming: Incoming) -> None:
@@ -321,8 +327,13 @@ class Peer:
         """One request of a batch is done with, or without, an answer."""
         if answer is not None:
             batch.answers.append(answer)
+            batch.size += len(answer)
+            self._collected_bytes += len(answer)
         batch.missing -= 1
-        if not batch.missing and batch.answers:
+        if batch.missing:
+            return
+        self._collected_bytes -= batch.size
+        if batch.answers:
             self.held = self.send(b"[%b]" % b",".join(batch.answers), None)
 
     def drained(self, held: int) -> None:
@@ -423,7 +434,7 @@ class Peer:
         self.running.clear()
         self.waiting.clear()
         self._announcements.clear()
-        self._waiting_bytes = self._running_bytes = 0
+        self._waiting_bytes = self._running_bytes = self._collected_bytes = 0
         unanswered = list(self.outgoing.values())
         self.outgoing.clear()
         self._deadlines.clear()

@@ -87,7 +87,7 @@ class Pipe:
     def _resume(self) -> None:
         try:
             self._loop.add_reader(self._in, self._readable)
-        except OSError:  # epoll: EPERM on regular files and /dev/null
+        except PermissionError:  # epoll's word for regular files and /dev/null
             self._thread = _FileReader(self._in, self._loop, self._chunk)
 
     def _readable(self) -> None:
