@@ -143,8 +143,8 @@ def test_a_server_that_cannot_be_opened_is_exit_code_1_and_a_reason(script: str,
     assert whole["cases"] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("jobs", ["1", "4"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, "4"), (signal.SIGTERM, "1")])
 def test_a_signal_ends_it_and_whatever_it_started(number: int, jobs: str, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     # A server that ignores everything: the end of its input, SIGTERM, SIGINT; and a child of its own.

@@ -252,6 +252,9 @@ def bare(trial: Trial) -> None:
         trial.note(Differs(f"a request of no era was served: {shown(answer)}"))
     elif answer["error"]["code"] != -32602 or MODERN not in str(answer["error"].get("data")):
         trial.note(Differs(f"expected -32602 with the supported versions, got {shown(answer)}"))
+    trial.opened = True
+    if "error" in (answer := trial.ask("server/discover")):  # an era was guessed, and kept: MAY
+        trial.note(Differs(f"server/discover behind a request of no era was refused: {shown(answer)}"))
 
 
 def slow_reader_at_start(trial: Trial) -> None:
