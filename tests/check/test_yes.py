@@ -1,0 +1,32 @@
+"""A server that does nearly everything badly is told so by nearly every case."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from concertino.check.run import Result, look, run
+from concertino.check.subject import Settings
+from concertino.check.table import CASES
+
+YES = str(Path(__file__).parent / "yes.py")
+# Where it breaks a must, or the oracle.
+WRONG = {
+    "separators-in-text", "echo-70-kb", "echo-10-mb", "id-true", "batch-2025-03-26", "unknown-method",
+    "stray-responses", "initialize-unknown-version", "discover", "eras-interleaved", "version-unsupported",
+    "capabilities-missing", "tool-unknown", "text-kept", "tool-raises", "stdout-written", "tool-forks", "children-end",
+    "process-disturbed", "ping-during-sleep", "ping-during-block", "progress-20000", "progress-not-asked",
+    "stderr-unread",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_nearly_every_case_finds_something() -> None:
+    subject = look([sys.executable, "-S", YES], Settings(timeout_s=3, start_s=30, grace_s=0.1))
+    results: list[Result] = run(subject, CASES, lambda _: None, jobs=6)
+    # 104 of 150 when counted by hand; whether a few find something depends on who is quicker.
+    assert sum(each.verdict != "ok" for each in results) >= 95
+    assert {each.case.name for each in results if each.verdict in ("wrong", "hang", "crash")} >= WRONG
+    assert not [each.case.name for each in results if each.verdict == "skipped"]
