@@ -43,8 +43,17 @@ SHAPES: dict[str, Any] = {
     "Tool": Tool,
     "CallToolResult": CallToolResult,
     "ListToolsResult": ListToolsResult,
+    "Resource": types.Resource,
+    "ListResourcesResult": types.ListResourcesResult,
+    "ListResourceTemplatesResult": types.ListResourceTemplatesResult,
+    "ReadResourceResult": types.ReadResourceResult,
+    "ListPromptsResult": types.ListPromptsResult,
+    "GetPromptResult": types.GetPromptResult,
+    "CompleteResult": types.CompleteResult,
+    "CompleteRequestParams": types.CompleteParams,
 }
-ADDED = ("resultType", "ttlMs", "cacheScope")  # on all results alike: revisions.py's
+ADDED = ("resultType",)  # on all results alike: lowering.py's
+TAKEN = {"CompleteRequestParams": ("_meta",)}  # by the session, before anybody decodes the rest
 OMITTED: dict[str, Any] = {"isError": False}  # says the same when it is not there
 
 
@@ -56,7 +65,8 @@ def written(value: Any) -> Any:
 def test_an_example_is_the_same_after_decoding_and_encoding(path: Path):
     wire.spec()
     value = json.loads(path.read_bytes())
-    kept = {name: each for name, each in value.items() if name not in ADDED and OMITTED.get(name, UNSET) != each}
+    absent = (*ADDED, *TAKEN.get(path.parent.name, ()))
+    kept = {name: each for name, each in value.items() if name not in absent and OMITTED.get(name, UNSET) != each}
     decoded = msgspec.json.decode(path.read_bytes(), type=SHAPES[path.parent.name])
     assert written(decoded) == kept
     assert msgspec.json.decode(msgspec.json.encode(decoded), type=SHAPES[path.parent.name]) == decoded
@@ -87,6 +97,13 @@ META = {"example.com/k": [None]}
             Tool("n", {"type": "object"}, "t", "d", {"type": "array"}, ToolAnnotations("t"), ICONS, META),
             "Tool",
         ),
+        (types.Resource("a:b", "n", "t", "d", "text/plain", 5, HINTS, ICONS, META), "Resource"),
+        (types.ResourceTemplate("a:{b}", "n", "t", "d", "text/plain", HINTS, ICONS, META), "ResourceTemplate"),
+        (types.PromptArgument("n", "t", "d", required=True), "PromptArgument"),
+        (types.Prompt("n", "t", "d", [types.PromptArgument("a", required=False)], ICONS, META), "Prompt"),
+        (types.PromptMessage("assistant", AudioContent(b"", "audio/wav")), "PromptMessage"),
+        (types.PromptReference("n", "t"), "PromptReference"),
+        (types.ResourceTemplateReference("a:{b}"), "ResourceTemplateReference"),
     ],
 )
 def test_every_type_is_written_in_the_shape_of_2026_07_28_and_survives_it(value: msgspec.Struct, definition: str):
@@ -97,6 +114,32 @@ def test_every_type_is_written_in_the_shape_of_2026_07_28_and_survives_it(value:
         json.loads((wire.spec() / "schema" / E / "schema.json").read_bytes())["$defs"][definition]["properties"]
     )
     assert members - {"text", "blob"} <= wire_members
+
+
+RESULTS: list[tuple[msgspec.Struct, str]] = [
+    (types.ListResourcesResult([types.Resource("a:b", "n")], "", META, ttl_ms=0, cache_scope="public"), "resources"),
+    (types.ListResourceTemplatesResult([types.ResourceTemplate("a:{b}", "n")], "c", META, ttl_ms=5), "templates"),
+    (types.ListPromptsResult([types.Prompt("n")], "c", META, cache_scope="private"), "prompts"),
+    (types.ReadResourceResult([ResourceContents("a:b", blob=b"")], META, ttl_ms=1, cache_scope="private"), "contents"),
+    (types.GetPromptResult([types.PromptMessage("user", TextContent(""))], "d", META), "prompt"),
+    (types.CompleteResult(types.Completion(["a"], 1, has_more=False), META), "completion"),
+]
+
+
+@pytest.mark.parametrize(("value", "name"), RESULTS)
+def test_every_result_survives_the_wire_and_fits_its_schema_with_what_all_results_say(value: msgspec.Struct, name: str):
+    assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+    definition = type(value).__name__
+    complete = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **written(value)}
+    wire.check(complete, E, definition)
+    members = {each.encode_name for each in msgspec.structs.fields(value)}
+    document = json.loads((wire.spec() / "schema" / E / "schema.json").read_bytes())
+    assert members <= set(document["$defs"][definition]["properties"])
+
+
+def test_caching_hints_that_were_not_given_are_not_written():
+    assert written(types.ListPromptsResult([], ttl_ms=0)) == {"prompts": [], "ttlMs": 0}
+    assert written(types.ReadResourceResult([], cache_scope="private")) == {"contents": [], "cacheScope": "private"}
 
 
 def test_what_is_not_given_is_not_written():
