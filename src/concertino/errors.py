@@ -1,10 +1,11 @@
 """Every exception that concertino raises, and the error codes of the wire.
 
     ConcertinoError
-    ├── RegistrationError   a tool that cannot be offered: its signature, name or schema (author's mistake)
+    ├── RegistrationError   a tool, resource or prompt that cannot be offered: its signature, name, URI (author's mistake)
     ├── TargetError         a command-line target that holds no server
     ├── ToolError           raised by a tool: its text goes to the caller, as it is, as an `isError` result
     ├── RpcError            an error answer: raised by a backend to give one, by a caller when it got one
+    │   └── ResourceNotFound  raised by the function of a resource that has nothing under this URI
     └── Disconnected        the connection ended before the answer came
 
 Bytes from outside never raise any of these out of the protocol; they become events or answers.
@@ -20,10 +21,12 @@ __all__ = [
     "METHOD_NOT_FOUND",
     "MISSING_CAPABILITY",
     "PARSE_ERROR",
+    "RESOURCE_NOT_FOUND",
     "UNSUPPORTED_VERSION",
     "ConcertinoError",
     "Disconnected",
     "RegistrationError",
+    "ResourceNotFound",
     "RpcError",
     "TargetError",
     "ToolError",
@@ -38,6 +41,8 @@ INTERNAL_ERROR = -32603
 # MCP 2026-07-28, basic/index "Error codes".
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
+# Before 2026-07-28, server/resources "Error Handling"; since then it is INVALID_PARAMS. lowering.py translates.
+RESOURCE_NOT_FOUND = -32002
 # Ours: outside -32768..-32000, as MCP 2026-07-28 asks of new codes. data holds the limit that was reached.
 BUSY = -31001
 
@@ -47,7 +52,7 @@ class ConcertinoError(Exception):
 
 
 class RegistrationError(ConcertinoError):
-    """A tool cannot be offered as it was written. The text names the function, the parameter and what to write."""
+    """A tool, resource or prompt cannot be offered as it was written. The text names what is wrong, where, and what to write."""
 
 
 class TargetError(ConcertinoError):
@@ -77,6 +82,17 @@ class RpcError(ConcertinoError):
 
     def __str__(self) -> str:
         return f"{self.message} ({self.code})"
+
+
+class ResourceNotFound(RpcError):
+    """There is no resource of this URI. Raise it in a resource's function; it may also return None, which says the same.
+
+    The caller gets -32602, or -32002 before 2026-07-28, with the URI in the data (2026-07-28 server/resources "Error Handling").
+    """
+
+    def __init__(self, uri: str = "") -> None:
+        super().__init__(INVALID_PARAMS, "Resource not found", {"uri": uri})
+        self.uri = uri
 
 
 class Disconnected(ConcertinoError):

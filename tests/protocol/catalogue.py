@@ -1,29 +1,44 @@
-"""One of everything a tool can be and give back, for the tests that validate every line. Each entry: a tool, and its result."""
+"""One of everything that a server can list and give back, for the tests that validate every line.
+
+TOOLS and RESULTS: a tool, and its result, by name. ANSWERS: method -> canonical results for it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 
 from concertino.protocol.types import (
     Annotations,
     AudioContent,
     CallToolResult,
+    CompleteResult,
+    Completion,
     ContentBlock,
     EmbeddedResource,
+    GetPromptResult,
     Icon,
     ImageContent,
     Implementation,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    ReadResourceResult,
+    Resource,
     ResourceContents,
     ResourceLink,
+    ResourceTemplate,
     TextContent,
     Tool,
     ToolAnnotations,
 )
 
-__all__ = ["ICONS", "INFO", "LIST", "RESULTS", "TOOLS"]
+__all__ = ["ANSWERS", "ICONS", "INFO", "LIST", "RESULTS", "TOOLS"]
 
 ICONS = [Icon("https://example.com/i.png", "image/png", ["48x48", "any"], "dark"), Icon("data:image/png;base64,AA==")]
 INFO = Implementation("catalogue", "1.2.3", "A catalogue", "One of everything", "https://example.com/", ICONS)
@@ -158,3 +173,47 @@ RESULTS: dict[str, CallToolResult] = {
     "dressed": gives(structured={"x": 1, "y": 2}, meta=META),
 }
 LIST = ListToolsResult(list(TOOLS.values()))
+
+RESOURCES = [
+    Resource("file:///plain", "plain"),
+    Resource("file:///dressed", "dressed", "A title", "about it", "text/plain", 5, HINTS, ICONS, META),
+    Resource("file:///undated", "undated", annotations=Annotations(["user"], 0.0)),
+]
+TEMPLATES = [
+    ResourceTemplate("note://{id}", "plain"),
+    ResourceTemplate("note://{id}{?q}", "dressed", "A title", "about it", "text/plain", HINTS, ICONS, META),
+]
+PROMPTS = [
+    Prompt("plain"),
+    Prompt("without-arguments", arguments=[]),
+    Prompt("dressed", "A title", "about it", [PromptArgument("a", "An A", "about a", True)], ICONS, META),
+    Prompt("choice", arguments=[PromptArgument("a", required=False), PromptArgument("b")]),
+]
+MESSAGES = [PromptMessage("user", block) for result in CONTENT.values() for block in result.content]
+ANSWERS: dict[str, list[Struct]] = {
+    "resources/list": [
+        ListResourcesResult(RESOURCES),
+        ListResourcesResult([], "", META, ttl_ms=60_000, cache_scope="public"),
+    ],
+    "resources/templates/list": [
+        ListResourceTemplatesResult(TEMPLATES, "next", META, ttl_ms=0),
+        ListResourceTemplatesResult([], cache_scope="public"),
+    ],
+    "resources/read": [
+        ReadResourceResult([ResourceContents("file:///a", text="", mime_type="text/plain")], ttl_ms=1),
+        ReadResourceResult(
+            [ResourceContents("file:///a", text="a\u2028", meta=META), ResourceContents("file:///b", blob=b"\xff")],
+            META,
+        ),
+    ],
+    "prompts/list": [ListPromptsResult(PROMPTS), ListPromptsResult([], "next", META, ttl_ms=5, cache_scope="private")],
+    "prompts/get": [
+        GetPromptResult(MESSAGES, "about it", META),
+        GetPromptResult([PromptMessage("assistant", TextContent("a"))]),
+        GetPromptResult([]),
+    ],
+    "completion/complete": [
+        CompleteResult(Completion([])),
+        CompleteResult(Completion(["a"] * 100, total=101, has_more=True), META),
+    ],
+}

@@ -14,11 +14,12 @@ from typing import Any, cast
 import jsonschema
 import pytest
 import wire
-from catalogue import INFO, LIST, RESULTS, TOOLS
+from catalogue import ANSWERS, INFO, LIST, RESULTS, TOOLS
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import UNSET, Raw
+from msgspec.json import encode
 
 from concertino.protocol.call import Offer
 from concertino.protocol.limits import Limits
@@ -842,6 +843,11 @@ def test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision(ve
             jsonschema.Draft202012Validator(tool["outputSchema"]).validate(result["structuredContent"])
         if version in (A, B):
             assert "structuredContent" not in result
+    for method, results in ANSWERS.items():
+        for number, result in enumerate(results):
+            as_it_is = rig.answer(rig.call(f"{method} {number}", method, params()), result)["result"]
+            as_json = rig.answer(rig.call(f"{method} {number} json", method, params()), Raw(encode(result)))["result"]
+            assert as_it_is == as_json
     logged = modern({"name": "x"}, progressToken=9, **{LOG_LEVEL: "debug"})
     incoming = rig.call(9, "tools/call", logged if version == E else {"_meta": {"progressToken": 9}})
     for done in (0, 1.5):

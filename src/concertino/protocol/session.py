@@ -19,12 +19,12 @@ from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, M
 from concertino.protocol.call import Call, ClientFacts, Offer
 from concertino.protocol.jsonrpc import Id, Message, decode_request, id_bytes, notification
 from concertino.protocol.limits import Limits
+from concertino.protocol.lowering import Lowering
 from concertino.protocol.peer import RESULT, Incoming, Peer, Send
 from concertino.protocol.revisions import (
     MODERN,
     REQUESTS,
     REVISIONS,
-    Lowering,
     Revision,
     by_name,
     capabilities,
