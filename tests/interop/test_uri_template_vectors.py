@@ -1,0 +1,60 @@
+"""uri_template.py by the official test vectors of RFC 6570 (uritemplate-test), as the source package of `uritemplate` carries them.
+
+Fetched once from the package index and kept below .tools.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from concertino.protocol.uri_template import UriTemplate
+
+FOLDER = Path(__file__).parents[2] / ".tools" / "uritemplate"
+PACKAGE = "uritemplate==4.2.0"
+# file -> how many cases it holds
+FILES = {"spec-examples": 64, "spec-examples-by-section": 117, "extended-tests": 42, "negative-tests": 29}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def archive() -> Path:
+    if not (found := sorted(FOLDER.glob("*.tar.gz"))):
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", PACKAGE]
+        subprocess.run([*command, "--dest", FOLDER], check=True)
+        found = sorted(FOLDER.glob("*.tar.gz"))
+    return found[0]
+
+
+def cases(archive: Path, name: str) -> list[tuple[str, dict[str, Any], Any]]:
+    """template, variables, and what it may expand to: a text, one of several, or False for an error."""
+    with tarfile.open(archive) as files:
+        [member] = [each for each in files.getnames() if each.endswith(f"/{name}.json")]
+        held = files.extractfile(member)
+        assert held is not None
+        groups = json.load(held)
+    return [
+        (template, group["variables"], expanded)
+        for group in groups.values()
+        for template, expanded in group["testcases"]
+    ]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_vector_expands_as_it_says(archive: Path, name: str) -> None:
+    found = cases(archive, name)
+    for template, variables, expanded in found:
+        allowed = expanded if isinstance(expanded, list) else [expanded]
+        try:
+            got: Any = UriTemplate(template).expand(variables)
+        except ValueError:
+            got = False
+        assert got in allowed, (template, got, expanded)
+    assert len(found) == FILES[name]
