@@ -13,8 +13,9 @@ from typing import Any, cast
 
 from msgspec import UNSET, Raw
 
+from concertino.protocol.lowering import Lowering
 from concertino.protocol.results import BadResult, Returns, returns_of
-from concertino.protocol.revisions import REVISIONS, Lowering
+from concertino.protocol.revisions import REVISIONS
 from concertino.protocol.types import CallToolResult, Implementation, TextContent
 from fuzz.messages import strict
 

@@ -6,8 +6,8 @@ an era: it gets canonical 2026-07-28 calls and gives canonical results, and the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Literal, Protocol
+from collections.abc import Awaitable, Mapping
+from typing import Any, Literal, Protocol
 
 from msgspec import Raw, Struct
 
@@ -26,6 +26,10 @@ class Outlet(Protocol):
         """Tell the clients that a list is no longer what it was."""
         ...
 
+    def updated(self, uri: str) -> None:
+        """Tell the clients that subscribed to this resource that its content is no longer what it was."""
+        ...
+
 
 class Context(Protocol):
     """One call's way to its caller. Every method acts when it is called; awaiting the answer only waits for a slow reader."""
@@ -38,6 +42,11 @@ class Context(Protocol):
     @property
     def cancelled(self) -> bool:
         """Whether the caller has given up; an `async def` handler gets CancelledError as well."""
+        ...
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What the request's `_meta` holds that is not the protocol's own: trace context (`traceparent`), a vendor's keys."""
         ...
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
@@ -71,6 +80,13 @@ class Backend(Protocol):
         """
         ...
 
+    async def watch(self, uris: frozenset[str]) -> None:
+        """Every resource that somebody subscribes to now: the whole set, each time that it changes.
+
+        Called one after the other, from start() on, if offer() has `subscriptions`. Outlet.updated says that one changed.
+        """
+        ...
+
     async def close(self) -> None:
         """Release what start() took; called once, after the last call."""
         ...
@@ -90,6 +106,9 @@ class Around:
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         return await self.inner.handle(call, context)
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        await self.inner.watch(uris)
 
     async def close(self) -> None:
         await self.inner.close()

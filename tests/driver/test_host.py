@@ -508,7 +508,129 @@ async def test_changes_are_announced_to_every_connection_from_any_thread() -> No
     assert sorted(heard) == sorted([(n, "notifications/tools/list_changed") for n in range(3)] * 2)
 
 
+# Subscriptions to resources
+
+
+class Watching(Backend):
+    """Remembers what it is to watch. gate: watch() returns when it is set; fails: the first one raises instead."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__()
+        self.told: list[frozenset[str]] = []
+        self.gate = asyncio.Event()
+        self.entered = asyncio.Event()
+        self._fails = fails
+
+    def offer(self) -> Offer:
+        return Offer(Implementation("hand made", "1"), resources=True, subscriptions=True)
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        self.told.append(uris)
+        self.entered.set()
+        if self._fails and len(self.told) == 1:
+            raise OSError("no more watches")
+        await self.gate.wait()
+
+
+async def settled(backend: Watching, count: int) -> list[frozenset[str]]:
+    """What the backend was told, once it was told so often."""
+    while len(backend.told) < count:
+        backend.entered.clear()
+        await backend.entered.wait()
+    return backend.told
+
+
+@on_a_loop
+async def test_a_backend_watches_what_any_client_subscribed_to_one_set_after_the_other() -> None:
+    backend = Watching()
+    heard: list[tuple[str, Any]] = []
+    async with Host(backend) as host:
+        first = await opened(host, lambda method, params: heard.append((method, params)))
+        second = await opened(host)
+        await first.request("resources/subscribe", {"uri": "a:1"})
+        assert await settled(backend, 1) == [{"a:1"}]
+        await first.request("resources/subscribe", {"uri": "a:2"})  # while the first watch() is under way
+        await second.request("resources/subscribe", {"uri": "a:1"})
+        await second.request("resources/subscribe", {"uri": "a:3"})
+        assert len(backend.told) == 1
+        backend.gate.set()
+        assert (await settled(backend, 2))[1] == {"a:1", "a:2", "a:3"}
+        backend.outlet.updated("a:2")
+        await asyncio.to_thread(backend.outlet.updated, "a:1")
+        backend.outlet.updated("a:3")
+        await first.request("ping")
+        await first.request("ping")
+        assert [params["uri"] for _, params in heard] == ["a:2", "a:1"]
+        await second.aclose()
+        assert (await settled(backend, 3))[2] == {"a:1", "a:2"}
+        await first.request("resources/unsubscribe", {"uri": "a:1"})
+        assert (await settled(backend, 4))[3] == {"a:2"}
+
+
+@on_a_loop
+async def test_a_backend_that_cannot_watch_is_told_of_the_next_set_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = Watching(fails=True)
+    backend.gate.set()
+    async with Host(Around(backend)) as host:
+        caller = await opened(host)
+        assert (await caller.request("resources/subscribe", {"uri": "a:1"})) == {}
+        await settled(backend, 1)
+        assert (await caller.request("resources/subscribe", {"uri": "a:2"})) == {}
+        assert await settled(backend, 2) == [{"a:1"}, {"a:1", "a:2"}]
+    assert "the backend could not watch 1 resources" in caplog.text
+
+
+@on_a_loop
+async def test_a_backend_is_told_what_to_watch_only_when_it_has_started() -> None:
+    began, gate = asyncio.Event(), asyncio.Event()
+
+    class Slow(Watching):
+        async def start(self, outlet: Outlet) -> None:
+            began.set()
+            await gate.wait()
+            assert self.told == []
+            await super().start(outlet)
+
+    backend = Slow()
+    backend.gate.set()
+    async with Host(backend) as host:
+        caller = await opened(host)
+        await began.wait()
+        await caller.request("resources/subscribe", {"uri": "a:1"})
+        gate.set()
+        assert await settled(backend, 1) == [{"a:1"}]
+
+
+@on_a_loop
+async def test_leaving_the_host_does_not_wait_for_a_watch_that_hangs() -> None:
+    backend = Watching()
+    async with Host(backend) as host:
+        caller = await opened(host)
+        await caller.request("resources/subscribe", {"uri": "a:1"})
+        await settled(backend, 1)
+    assert backend.closed == 1
+
+
 # The context
+
+
+@on_a_loop
+async def test_a_handler_sees_the_meta_that_is_not_the_protocols() -> None:
+    """Trace context is passed on: 2026-07-28 basic/index, SEP-414."""
+    seen: list[Any] = []
+
+    async def handle(call: Call, context: Context) -> Any:
+        seen.append(dict(context.meta))
+        return Raw(b'{"content":[]}')
+
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "example.com/k": {"a": [1]}}
+    async with Host(Backend(handle)) as host:
+        caller = await opened(host)
+        await caller.request("tools/call", {**CALL, "_meta": {**trace, "progressToken": 1}})
+        await caller.request("tools/call", CALL)
+    assert seen == [trace, {}]
 
 
 @on_a_loop

@@ -34,7 +34,9 @@ CLIENT = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 A, B, C, D, E = wire.REVISIONS
 META: dict[str, Any] = {VERSION: E, CAPABILITIES: {}, CLIENT: {"name": "c", "version": "1"}}
-EVERYTHING = Offer(INFO, "Use it.", True, True, True, True, True, {"x": {}}, {"example.com/x": {"a": 1}})
+EVERYTHING = Offer(
+    INFO, "Use it.", True, True, True, True, True, {"x": {}}, {"example.com/x": {"a": 1}}, True, 60_000, "public"
+)
 TEXT = CallToolResult([TextContent("a")])
 
 
@@ -119,7 +121,7 @@ def test_initialize_is_answered_with_version_capabilities_and_who_we_are():
         "logging": {},
         "completions": {},
         "prompts": {"listChanged": True},
-        "resources": {"listChanged": True},
+        "resources": {"subscribe": True, "listChanged": True},
         "tools": {"listChanged": True},
         "experimental": {"x": {}},
     }
@@ -249,7 +251,7 @@ def test_ping_is_answered_before_and_after_initialize():
 
 
 @pytest.mark.parametrize(
-    "method", ["nope", "tools/List", "resources/subscribe", "tasks/list", "sampling/createMessage"]
+    "method", ["nope", "tools/List", "subscriptions/listen", "tasks/list", "sampling/createMessage"]
 )
 def test_an_unknown_method_is_not_found(method: str):
     rig = Rig()
@@ -302,8 +304,8 @@ def test_discover_says_what_there_is():
             "extensions": {"example.com/x": {"a": 1}},
         },
         "instructions": "Use it.",
-        "ttlMs": 0,
-        "cacheScope": "private",
+        "ttlMs": 60_000,
+        "cacheScope": "public",
     }
 
 
@@ -317,6 +319,7 @@ def test_discover_without_instructions_has_none():
     result = Rig(Offer(Implementation("n", "1"))).ask(1, "server/discover", modern())["result"]
     assert "instructions" not in result
     assert result["capabilities"] == {}
+    assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
 
 
 @pytest.mark.parametrize("version", ["1900-01-01", "", "2025-11-25", "2024-11-05", "2027-01-01"])
@@ -816,6 +819,137 @@ def test_a_changed_offer_holds_for_the_next_request_of_both_eras():
     assert rig.ask(4, "server/discover", modern())["result"]["capabilities"] == {"logging": {}, "tools": {}}
 
 
+def test_a_change_of_what_the_handshake_did_not_declare_is_not_told():
+    """REQUIREMENTS LC-10: only negotiated capabilities."""
+    rig = Rig(Offer(Implementation("n", "1"), tools=True)).opened()
+    rig.offer = EVERYTHING
+    rig.session.changed("prompts")
+    assert rig.gone() == []
+    rig.session.changed("tools")
+    assert len(rig.gone()) == 1
+    assert rig.call(1, "prompts/list").call.method == "prompts/list"
+
+
+def test_a_slow_reader_hears_of_each_change_once_when_it_catches_up():
+    rig = Rig(high_water_bytes=100).opened()
+    rig.ask(1, "resources/subscribe", {"uri": "a:b"})
+    rig.held = 100
+    rig.session.peer.held = 100
+    for _ in range(1000):
+        rig.session.changed("tools")
+        rig.session.updated("a:b")
+        rig.session.changed("prompts")
+    assert rig.gone() == []
+    rig.session.peer.drained(99)
+    assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
+    rig.held = 0
+    rig.session.peer.drained(0)
+    assert [line["method"] for line in rig.gone()] == [
+        "notifications/resources/updated",
+        "notifications/prompts/list_changed",
+    ]
+    rig.session.peer.drained(0)
+    assert rig.gone() == []
+
+
+# Subscriptions to resources, A.7 and server/resources
+
+
+@pytest.mark.parametrize("version", wire.LEGACY)
+def test_who_subscribed_hears_of_updates_until_it_unsubscribes(version: str):
+    rig = Rig().opened(version)
+    assert rig.ask(1, "resources/subscribe", {"uri": "a:b"})["result"] == {}
+    assert rig.ask(2, "resources/subscribe", {"uri": "a:b"})["result"] == {}
+    for uri in ("a:b", "a:c"):
+        rig.session.updated(uri)
+    assert rig.gone() == [{"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "a:b"}}]
+    assert rig.ask(3, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
+    assert rig.ask(4, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
+    rig.session.updated("a:b")
+    assert rig.gone() == []
+    assert rig.started == []
+
+
+def test_what_is_watched_is_told_whenever_it_may_have_changed():
+    told: list[frozenset[str]] = []
+    rig = Rig()
+    rig.session = Session(
+        lambda: EVERYTHING,
+        rig._send,
+        rig.started.append,
+        Limits(),
+        lambda: 0.0,
+        watch=lambda: told.append(rig.session.watched),
+    )
+    assert rig.session.watched == frozenset()
+    rig.opened()
+    rig.ask(1, "resources/subscribe", {"uri": "a:b"})
+    rig.ask(2, "resources/subscribe", {"uri": "a:c"})
+    rig.ask(3, "resources/unsubscribe", {"uri": "a:b"})
+    assert told == [{"a:b"}, {"a:b", "a:c"}, {"a:c"}]
+
+
+@pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
+def test_a_subscription_without_a_uri_is_refused(method: str):
+    rig = Rig().opened()
+    for params, text in (
+        ({}, "uri: required, but missing"),
+        ({"uri": 5}, "uri: expected str, got int"),
+        ({"uri": ""}, "uri: expected 1 to 8192 characters, got 0"),
+        ({"uri": "a:" + "b" * 8191}, "uri: expected 1 to 8192 characters, got 8193"),
+    ):
+        answer = rig.ask(1, method, params)
+        assert (code(answer), answer["error"]["message"]) == (BAD_PARAMS, f"Invalid params: {text}")
+
+
+def test_subscriptions_have_a_limit():
+    rig = Rig(max_subscriptions=2).opened()
+    for uri in ("a:1", "a:2", "a:1"):
+        rig.ask(1, "resources/subscribe", {"uri": uri})
+    answer = rig.ask(2, "resources/subscribe", {"uri": "a:3"})
+    assert (code(answer), answer["error"]["data"]) == (-31001, {"maxSubscriptions": 2})
+    rig.ask(3, "resources/unsubscribe", {"uri": "a:1"})
+    assert rig.ask(4, "resources/subscribe", {"uri": "a:3"})["result"] == {}
+
+
+@pytest.mark.parametrize(("resources", "subscriptions"), [(True, False), (False, True)])
+def test_subscriptions_that_are_not_offered_are_not_found(resources: bool, subscriptions: bool):
+    rig = Rig(Offer(Implementation("n", "1"), resources=resources, subscriptions=subscriptions))
+    declared = rig.ask(0, "initialize", opening(D))["result"]["capabilities"]
+    assert declared == ({"resources": {"listChanged": True}} if resources else {})
+    assert code(rig.ask(1, "resources/subscribe", {"uri": "a:b"})) == NO_METHOD
+
+
+def test_nobody_hears_of_an_update_before_the_handshake_is_complete():
+    rig = Rig()
+    rig.ask(0, "initialize", opening(D))
+    rig.session.updated("a:b")
+    assert rig.gone() == []
+
+
+@pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
+def test_subscribing_is_no_method_of_2026_07_28(method: str):
+    assert code(Rig().opened().ask(1, method, modern({"uri": "a:b"}))) == NO_METHOD
+
+
+# Errors of a backend
+
+
+def test_a_resource_that_is_not_there_has_the_code_of_the_callers_revision():
+    """REQUIREMENTS EC-6, EC-7, A.27-5."""
+    rig = Rig().opened()
+    for params, expected in ({"uri": "a:b"}, -32002), (modern({"uri": "a:b"}), -32602):
+        incoming = rig.call(1, "resources/read", params)
+        rig.session.fail(incoming, -32602, "Resource not found", {"uri": "a:b"})
+        assert rig.gone() == [
+            {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "error": {"code": expected, "message": "Resource not found", "data": {"uri": "a:b"}},
+            }
+        ]
+
+
 # Everything, in every revision, on the wire
 
 
@@ -855,8 +989,15 @@ def test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision(ve
     assert len(rig.gone()) == 2
     assert heard(rig, incoming) == (LEVELS if version == E else LEVELS[1:])
     rig.session.peer.fail(incoming, -32603, "Internal error", {"a": [1]})
-    rig.session.changed("tools")
-    assert len(rig.gone()) == (1 if version == E else 2)
+    assert len(rig.gone()) == 1
+    rig.session.fail(rig.call("gone", "resources/read", params()), -32602, "Resource not found", {"uri": "a:b"})
+    for what in ("tools", "prompts", "resources"):
+        rig.session.changed(what)
+    assert len(rig.gone()) == (1 if version == E else 4)
+    if version != E:
+        rig.ask("subscribe", "resources/subscribe", {"uri": "file:///a"})
+        rig.session.updated("file:///a")
+        assert len(rig.gone()) == 1
     rig.ask(10, "nope", modern() if version == E else None)
     rig.ask(11, "tools/list", {"_meta": {VERSION: "1900-01-01"}})
     rig.feed(b"{not json}")
@@ -959,6 +1100,17 @@ def test_the_example_of_progress_is_what_is_sent(path: Path):
     rig = Rig()
     incoming = rig.call(1, "tools/call", modern(progressToken=params["progressToken"]))
     rig.session.progress(incoming, params["progress"], params["total"], params["message"])
+    assert rig.gone() == [wanted]
+
+
+@pytest.mark.parametrize("path", wire.examples("ResourceUpdatedNotification"))
+def test_the_example_of_an_update_is_what_is_sent_but_for_its_subscription(path: Path):
+    wanted = example(path)
+    del wanted["params"]["_meta"]  # before 2026-07-28 there is one subscription for all
+    uri = wanted["params"]["uri"]
+    rig = Rig().opened()
+    rig.ask(1, "resources/subscribe", {"uri": uri})
+    rig.session.updated(uri)
     assert rig.gone() == [wanted]
 
 

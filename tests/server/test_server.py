@@ -276,7 +276,7 @@ async def test_a_def_around_an_async_def_is_a_def() -> None:
         assert await served.text("partly") == "2"
         assert await served.text("in_time", a=3) == "3"
         assert await served.text("called") == "4"
-    assert {name: tool.waits for name, tool in server._tools.items()} == {
+    assert {name: tool.waits for name, tool in server._tools.entries.items()} == {
         "now": False,
         "partly": False,
         "in_time": True,
@@ -307,7 +307,7 @@ def test_the_same_name_twice_is_refused_and_the_first_stays() -> None:
     server.add_tool(lambda: "first", name="f")
     with pytest.raises(RegistrationError, match=r"'f'.*remove_tool\(\) it first, or give name="):
         server.add_tool(lambda: "second", name="f")
-    assert list(server._tools) == ["f"]
+    assert list(server._tools.entries) == ["f"]
 
 
 def test_what_cannot_be_described_is_refused_by_name() -> None:
@@ -324,7 +324,7 @@ def test_what_cannot_be_described_is_refused_by_name() -> None:
     for handler in (takes_anything, takes_object, generates):
         with pytest.raises(RegistrationError, match=handler.__name__):
             server.add_tool(handler)
-    assert server._tools == {}
+    assert server._tools.entries == {}
 
 
 SURROGATE = "\ud800"
@@ -362,7 +362,7 @@ def test_a_setting_of_a_tool_that_clients_could_not_read_is_refused(settings: di
     with pytest.raises(RegistrationError) as refused:
         server.add_tool(f, **settings)
     assert str(refused.value).startswith(f"f: {said}")
-    assert server._tools == {}
+    assert server._tools.entries == {}
 
 
 def test_what_is_read_from_a_function_is_checked_too() -> None:
@@ -617,7 +617,7 @@ async def test_a_tool_added_by_a_thread_while_the_list_is_made_is_in_the_next_li
             thread.join()
             return values
 
-    server._tools = Slow(server._tools)
+    server._tools.entries = Slow(server._tools.entries)
     async with Served(server) as served:
         assert list(await served.tools()) == ["a"]
         assert list(await served.tools()) == ["a", "b"]
@@ -628,10 +628,10 @@ async def test_a_list_that_is_held_does_not_change() -> None:
     """So no thread can change it under who reads it."""
     server = Server("x")
     server.add_tool(lambda: "x", name="a")
-    held = server._tools
+    held = server._tools.entries
     server.add_tool(lambda: "x", name="b")
     server.remove_tool("a")
-    assert (list(held), list(server._tools)) == (["a"], ["b"])
+    assert (list(held), list(server._tools.entries)) == (["a"], ["b"])
 
 
 @on_a_loop
@@ -685,7 +685,7 @@ async def test_a_change_after_the_loop_of_an_outlet_is_closed_is_harmless() -> N
     await server.start(Closed())
     server.add_tool(lambda: "x", name="f")
     await server.close()
-    assert list(server._tools) == ["f"]
+    assert list(server._tools.entries) == ["f"]
 
 
 @on_a_loop

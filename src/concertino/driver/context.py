@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from math import isfinite
 from operator import index
 from threading import Condition, Lock, get_ident
@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from msgspec import Raw, Struct
-from msgspec.json import encode
+from msgspec.json import decode, encode
 
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.types import LEVELS, Level
@@ -63,6 +63,10 @@ class CallContext(Struct, eq=False):
     @property
     def cancelled(self) -> bool:
         return not self.incoming.open
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        return {name: decode(value) for name, value in self.incoming.call.meta.items()}
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
         """done, total: anything that is a number but a bool; it is sent as a plain int or float.

@@ -52,6 +52,8 @@ class Host:
         self.links: set[Link] = set()
         self.started: asyncio.Task[None]
         self._begun = False
+        self._watched: frozenset[str] = frozenset()  # what the backend was told last
+        self._watching: asyncio.Task[None] | None = None
 
     async def _start(self) -> None:
         self._begun = True
@@ -70,7 +72,9 @@ class Host:
         if self.links:
             await asyncio.wait([link.closed for link in self.links])
         self.started.cancel()
-        await asyncio.wait([self.started], timeout=CLEANUP_S)
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.wait([self.started, *(() if self._watching is None else (self._watching,))], timeout=CLEANUP_S)
         if not self._begun:  # left at once: what was never started is not closed
             return
         closing = self._loop.create_task(self.backend.close())
@@ -85,7 +89,7 @@ class Host:
         """Serve one more connection. Await the link's `closed` to know when it is over."""
         link = Link(self, connection)
         self.links.add(link)
-        link.closed.add_done_callback(lambda _: self.links.discard(link))
+        link.closed.add_done_callback(lambda _: self._detached(link))
         connection.open(link)
         if self.started.done():
             self._tell(link, self.started)
@@ -103,6 +107,39 @@ class Host:
             return
         for link in self.links:
             link.changed(what)
+
+    def updated(self, uri: str) -> None:
+        """Outlet: tell every client that subscribed to it that a resource changed. From any thread."""
+        if get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self.updated, uri)
+            return
+        for link in self.links:
+            link.updated(uri)
+
+    def watch_changed(self) -> None:
+        """Some session's subscriptions are not what they were: tell the backend, one set after the other."""
+        if self._watching is None:
+            self._watching = self._loop.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        try:
+            await asyncio.wait((self.started,))
+            while not self.started.cancelled() and self.started.exception() is None:
+                wanted = frozenset[str]().union(*(link.session.watched for link in self.links))
+                if wanted == self._watched:
+                    return
+                self._watched = wanted
+                try:
+                    await self.backend.watch(wanted)
+                except Exception:
+                    log.exception("the backend could not watch %d resources", len(wanted))
+        finally:
+            self._watching = None
+
+    def _detached(self, link: Link) -> None:
+        self.links.discard(link)
+        if link.session.watched:
+            self.watch_changed()
 
     def _ready(self, started: asyncio.Task[None]) -> None:
         for link in list(self.links):
@@ -134,7 +171,9 @@ class Link:
         self._room: asyncio.Future[None] | None = None
         self._complaining = False
         self._faulty = False
-        self.session = Session(host.backend.offer, self._send, self._start, host.limits, self._loop.time)
+        self.session = Session(
+            host.backend.offer, self._send, self._start, host.limits, self._loop.time, host.watch_changed
+        )
         self.session.peer.ready = False  # until ready()
 
     # From the connection
@@ -236,6 +275,11 @@ class Link:
         if self._ending is None:
             self.session.changed(what)
 
+    def updated(self, uri: str) -> None:
+        """As changed(), of a resource's content."""
+        if self._ending is None:
+            self.session.updated(uri)
+
     def room(self) -> Awaitable[None]:
         """What a handler awaits after telling something: nothing, or that a slow reader catches up."""
         if self.session.peer.held < self._limits.high_water_bytes:
@@ -317,7 +361,7 @@ class Link:
         # A backend's mistake must not leave the caller waiting: data that is no JSON, a text with half a surrogate pair.
         for said, data in ((message, error.data), (message, None), ("Internal error", None)):
             try:
-                return self.session.peer.fail(incoming, code, said, data)
+                return self.session.fail(incoming, code, said, data)
             except Exception as why:
                 if not incoming.open:
                     break

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.protocol.types import Implementation
+from concertino.protocol.types import CacheScope, Implementation
 
 __all__ = ["Call", "ClientFacts", "Offer"]
 
@@ -49,7 +49,9 @@ class ClientFacts(Struct, frozen=True):
 class Offer(Struct, frozen=True):
     """What a backend offers. A feature that is not offered is answered with -32601.
 
-    experimental, extensions: settings by name, shown as they are (extensions since 2026-07-28).
+    experimental, extensions: settings by name, shown as they are (extensions since 2026-07-28). subscriptions: the backend says
+    when the content of a resource changes (Outlet.updated). ttl_ms, cache_scope: for how many milliseconds, and by whom, what
+    `server/discover` shows may be kept (2026-07-28 server/utilities/caching).
     """
 
     info: Implementation
@@ -61,3 +63,6 @@ class Offer(Struct, frozen=True):
     logging: bool = False
     experimental: Mapping[str, Any] = {}
     extensions: Mapping[str, Any] = {}
+    subscriptions: bool = False
+    ttl_ms: int = 0
+    cache_scope: CacheScope = "private"

@@ -27,6 +27,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     max_waiting: int = 4096  # calls received and not yet admitted ...
     max_waiting_bytes: int = 16 * MIB  # ... and the bytes of their frames; beyond either: -31001 busy
     max_batch: int = 1024  # messages in one JSON-RPC batch, 2025-03-26 only
+    max_subscriptions: int = 1024  # resources whose changes one client asks to hear of
     garbage_answers_per_s: int = 10  # answers to input without a usable id; also the burst
     max_connections: int = 512  # clients at once, on sockets; half of the descriptors that a process usually may have
     drain_s: float = 2.0  # at the end: for calls under way, and for output that is not read

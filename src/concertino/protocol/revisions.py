@@ -61,7 +61,7 @@ by_name: Mapping[str, Revision] = {each.name: each for each in REVISIONS}
 
 
 class Method(Struct, frozen=True):
-    """Where a client's request exists. feature: what a backend must offer for it; empty where the session answers itself."""
+    """Where a client's request exists. feature: what a backend must offer for it; empty where nothing is needed."""
 
     feature: str
     legacy: bool = True
@@ -78,6 +78,8 @@ REQUESTS: Mapping[str, Method] = {
     "resources/list": Method("resources"),
     "resources/templates/list": Method("resources"),
     "resources/read": Method("resources"),
+    "resources/subscribe": Method("subscriptions", modern=False),
+    "resources/unsubscribe": Method("subscriptions", modern=False),
     "prompts/list": Method("prompts"),
     "prompts/get": Method("prompts"),
     "completion/complete": Method("completions"),

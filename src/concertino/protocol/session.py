@@ -3,7 +3,8 @@
 A request with the 2026-07-28 `_meta` is served by the rules of that revision, on its own, whatever came before it. Any other
 belongs to the conversation that `initialize` opened. A malformed opener changes nothing. Calls for the backend leave through
 `start`, as canonical Calls; results come back through respond() and are lowered to the caller's revision.
-Spec: 2025-11-25 basic/lifecycle; 2026-07-28 basic/versioning, basic/index, server/discover, basic/patterns/cancellation.
+Spec: 2025-11-25 basic/lifecycle, server/resources "Subscriptions"; 2026-07-28 basic/versioning, basic/index, server/discover,
+basic/patterns/cancellation.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any
 from msgspec import DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder, encode
 
-from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_VERSION
+from concertino.errors import (
+    BUSY,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNSUPPORTED_VERSION,
+)
 from concertino.protocol.call import Call, ClientFacts, Offer
 from concertino.protocol.jsonrpc import Id, Message, decode_request, id_bytes, notification
 from concertino.protocol.limits import Limits
@@ -72,6 +80,9 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+HANDSHAKE = None  # whose subscriptions: those of the connection, not of one request
+OWN = frozenset(("logging", "subscriptions"))  # features whose requests the session answers itself
+MAX_URI = 8192  # characters of a URI to be watched; beyond that no server needs to understand one (RFC 9110 4.1)
 SHOWN = 128  # characters of what came that are given back in an error
 ENVELOPE_BYTES = 1024  # more than an answer has around its result, but for an id of that length
 _object = Decoder(dict[str, Raw]).decode
@@ -106,9 +117,9 @@ class _Refused(Exception):
 class Session:
     """Give it every frame; it answers through `send`, and hands calls for the backend to `start`.
 
-    offer: asked again whenever the backend says that it changed. clock: seconds, steady. Answer every started call exactly once,
-    with respond() or peer.fail(); tell peer.started() of those that outlive their first step; call admit() when something was
-    answered or output drained.
+    offer: asked again whenever the backend says that it changed. clock: seconds, steady. watch: told when `watched` changed.
+    Answer every started call exactly once, with respond() or fail(); tell peer.started() of those that outlive their first step;
+    call admit() when something was answered or output drained.
     """
 
     def __init__(
@@ -118,6 +129,7 @@ class Session:
         start: Callable[[Incoming], None],
         limits: Limits,
         clock: Callable[[], float],
+        watch: Callable[[], object] = lambda: None,
     ) -> None:
         self.state = State.FRESH
         self.peer = Peer(send, limits, clock)
@@ -128,6 +140,10 @@ class Session:
         self._legacy: Era | None = None  # set by initialize
         self._modern: tuple[Raw, Era] | None = None  # the `_meta` last seen, and what it says: clients repeat it
         self._lowering: Lowering | None = None  # for 2026-07-28
+        self._watch = watch
+        self._declared: frozenset[str] = frozenset()  # what initialize said that there is
+        # Who wants to hear of which URIs' changes; who is a request that asked, or the handshake.
+        self._subscriptions: dict[Id | None, set[str]] = {}
         self.dropped = 0  # log messages not sent because the client does not read
         self.offer_changed()
 
@@ -219,6 +235,8 @@ class Session:
                 return self._discover(incoming, era)
             if method == "logging/setLevel" and self._offer.logging:
                 return self._set_level(incoming, era)
+            if rule.feature == "subscriptions" and self._subscribable:
+                return self._subscribe(incoming)
         except _Refused as refused:
             return self.peer.fail(incoming, refused.code, refused.message, refused.data)
         return self.peer.fail(incoming, METHOD_NOT_FOUND, f"method not found: {method[:SHOWN]}")
@@ -284,12 +302,14 @@ class Session:
         lowering = Lowering(revision, self._offer.info)
         self._legacy = Era(lowering, self._served[False], facts, level=LEVELS["info"])
         self.state = following
+        declared = self._capabilities(revision)
+        self._declared = frozenset(declared)
         self.peer.batches = revision.batches
         if revision.idless_errors:
             self.peer.no_id = None
         result: dict[str, Any] = {
             "protocolVersion": revision.name,
-            "capabilities": self._capabilities(revision),
+            "capabilities": declared,
             "serverInfo": implementation(self._offer.info, revision),
         }
         if self._offer.instructions is not None:
@@ -299,6 +319,7 @@ class Session:
     def _discover(self, incoming: Incoming, era: Era) -> None:
         revision = era.lowering.revision
         result: dict[str, Any] = {"supportedVersions": [revision.name], "capabilities": self._capabilities(revision)}
+        result |= {"ttlMs": self._offer.ttl_ms, "cacheScope": self._offer.cache_scope}
         if self._offer.instructions is not None:
             result["instructions"] = self._offer.instructions
         self.peer.respond(incoming, era.lowering.result(Raw(encode(result)), incoming.method))
@@ -310,17 +331,46 @@ class Session:
         self._legacy = Era(era.lowering, era.served, era.client, level=LEVELS[level])
         self.peer.respond(incoming, b"{}")
 
+    def _subscribe(self, incoming: Incoming) -> None:
+        """`resources/subscribe` and `unsubscribe`. Whether there is such a resource is not asked: it may come, and go."""
+        uri = _member(incoming.params, "uri", str)
+        if uri is None:
+            raise _Refused(INVALID_PARAMS, "Invalid params: uri: required, but missing")
+        if not 0 < len(uri) <= MAX_URI:
+            text = f"Invalid params: uri: expected 1 to {MAX_URI} characters, got {len(uri)}"
+            raise _Refused(INVALID_PARAMS, text)
+        wanted = self._subscriptions.setdefault(HANDSHAKE, set())
+        if incoming.method == "resources/unsubscribe":
+            wanted.discard(uri)
+        elif uri not in wanted:
+            limit = self._limits.max_subscriptions
+            if len(wanted) >= limit:
+                raise _Refused(BUSY, f"busy: {limit} resources are subscribed to", {"maxSubscriptions": limit})
+            wanted.add(uri)
+        self.peer.respond(incoming, b"{}")
+        self._watch()
+
+    @property
+    def watched(self) -> frozenset[str]:
+        """The URIs whose changes this client wants to hear of."""
+        return frozenset[str]().union(*self._subscriptions.values())
+
+    @property
+    def _subscribable(self) -> bool:
+        return self._offer.resources and self._offer.subscriptions
+
     def _capabilities(self, revision: Revision) -> dict[str, Any]:
         offer = self._offer
         # Changes are announced unasked before 2026-07-28; since then only to subscriptions/listen.
         listed: dict[str, Any] = {} if revision.modern else {"listChanged": True}
+        updated: dict[str, Any] = {} if revision.modern or not self._subscribable else {"subscribe": True}
         features: dict[str, Any] = {
             name: value
             for name, value in (
                 ("logging", {}),
                 ("completions", {}),
                 ("prompts", listed),
-                ("resources", listed),
+                ("resources", {**updated, **listed}),
                 ("tools", listed),
             )
             if getattr(offer, name)
@@ -399,19 +449,28 @@ class Session:
             return
         self.peer.notify("notifications/message", body, incoming.id)
 
-    def changed(self, what: str) -> None:
-        """A list is no longer what it was. Said to clients in operation; 2026-07-28 clients ask by subscribing.
+    def fail(self, incoming: Incoming, code: int, message: str, data: object = None) -> None:
+        """Answer a call with a canonical error. Raises what makes one impossible to write."""
+        self.peer.fail(incoming, incoming.era.lowering.error_code(code, data, incoming.method), message, data)
 
-        A client that does not read is told once, when it does.
+    def changed(self, what: str) -> None:
+        """A list is no longer what it was. Said to clients in operation that were told of it when they connected.
+
+        2026-07-28 clients ask by subscribing. A client that does not read is told once, when it does.
         """
         self.offer_changed()
-        if self.state is State.READY and getattr(self._offer, what, False):
+        if self.state is State.READY and what in self._declared:
             self.peer.announce(notification(f"notifications/{what}/list_changed", b"{}"))
+
+    def updated(self, uri: str) -> None:
+        """The content of a resource is no longer what it was. Said to those who subscribed to it, as changed() is."""
+        if uri in self._subscriptions.get(HANDSHAKE, ()):
+            self.peer.announce(notification("notifications/resources/updated", encode({"uri": uri})))
 
     def offer_changed(self) -> None:
         """Ask the backend again what it offers."""
         self._offer = self._offer_of()
-        methods = [(name, rule) for name, rule in REQUESTS.items() if rule.feature and rule.feature != "logging"]
+        methods = [(name, rule) for name, rule in REQUESTS.items() if rule.feature and rule.feature not in OWN]
         offered = [(name, rule) for name, rule in methods if getattr(self._offer, rule.feature)]
         self._served = {
             False: frozenset(name for name, rule in offered if rule.legacy),

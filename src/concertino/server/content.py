@@ -1,12 +1,20 @@
-"""Content that is not text: pictures, sound, bytes. What these give can be returned by a tool, alone or in a list."""
+"""Content that is not text - pictures, sound, bytes - for tools, alone or in a list; and the messages of a prompt."""
 
 from __future__ import annotations
 
 from os import PathLike
 
-from concertino.protocol.types import AudioContent, EmbeddedResource, ImageContent, ResourceContents
+from concertino.protocol.types import (
+    AudioContent,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    PromptMessage,
+    ResourceContents,
+    TextContent,
+)
 
-__all__ = ["audio", "blob", "image"]
+__all__ = ["assistant", "audio", "blob", "image", "user"]
 
 # The first bytes of the formats that clients show; (offset, bytes, type). Each format's own specification.
 _SIGNATURES = (
@@ -23,6 +31,22 @@ _SIGNATURES = (
     (4, b"ftypM4A", "audio/mp4"),
 )
 Source = bytes | str | PathLike[str]
+
+
+def user(content: str | ContentBlock | ResourceContents) -> PromptMessage:
+    """A message of a prompt that the user says. content: text, a picture, sound, a link, a resource or its contents."""
+    return PromptMessage("user", _as_block(content))
+
+
+def assistant(content: str | ContentBlock | ResourceContents) -> PromptMessage:
+    """A message of a prompt that the model says, for it to go on from. content: as for user()."""
+    return PromptMessage("assistant", _as_block(content))
+
+
+def _as_block(content: str | ContentBlock | ResourceContents) -> ContentBlock:
+    if isinstance(content, str):
+        return TextContent(str.__str__(content))  # msgspec writes exact str only
+    return EmbeddedResource(content) if isinstance(content, ResourceContents) else content
 
 
 def image(source: Source, mime_type: str | None = None) -> ImageContent:

@@ -1,4 +1,4 @@
-"""Server: typed Python functions as an MCP server."""
+"""Server: typed Python functions as an MCP server. What it keeps and answers of each kind is in the rooms beside this one."""
 
 from __future__ import annotations
 
@@ -6,29 +6,39 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar, overload
+from functools import partial
+from os import PathLike
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from msgspec import DecodeError, Raw, Struct
-from msgspec.json import Decoder, encode
+from msgspec.json import Decoder
 
-from concertino.backend import Call, Context, Offer, Outlet
+from concertino.backend import Call, Changed, Context, Offer, Outlet
 from concertino.driver.threads import Threads
-from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RegistrationError, RpcError, ToolError
-from concertino.protocol.arguments import BadArguments, Problem
+from concertino.errors import ToolError
+from concertino.protocol.arguments import BadArguments
 from concertino.protocol.limits import Limits
 from concertino.protocol.results import BadResult
-from concertino.protocol.types import CallToolResult, Icon, Implementation, ListToolsResult, TextContent
-from concertino.redact import redactor
-from concertino.server.settings import ServerSettings, ToolSettings, checked
-from concertino.server.tools import Handler, RegisteredTool, register, settled
+from concertino.protocol.types import CacheScope, Icon, Implementation
+from concertino.server.failures import failed, said
+from concertino.server.handlers import Handler, settled
+from concertino.server.rooms import Rooms
+from concertino.server.settings import (
+    PromptOptions,
+    PromptSettings,
+    ResourceOptions,
+    ResourceSettings,
+    ServerSettings,
+    ToolSettings,
+    checked,
+    hints,
+)
+from concertino.server.tools import Tools, no_tool, register
 
 __all__ = ["Server"]
 
 H = TypeVar("H", bound=Handler)
 THREADS = 32  # `def` handlers at once
-MAX_ERROR_CHARACTERS = 1000  # of an exception's text that the caller sees
-REDACTED_CHARACTERS = 65536  # of that text that are looked through for secrets
-MAX_NAME = 128  # characters of a name that nobody has, given back; 2026-07-28 server/tools "Tool Names"
 NO_ARGUMENTS = Raw(b"{}")
 _name = Decoder(str).decode
 
@@ -50,8 +60,10 @@ class Server:
     name, version: for programs; title: for people. instructions: what a model should know before it uses the tools.
     icons: pictures for a client's user interface. experimental, extensions: capabilities shown as they are.
     argument_errors: `result` answers arguments that do not fit with a tool result that the model can act on; `protocol` with the
-    JSON-RPC error -32602. coerce: accept `"1"` for an int, and the like. Raises ValueError naming what does not fit.
-    Next: decorate functions with `tool`, then `run()`.
+    JSON-RPC error -32602. coerce: accept `"1"` for an int, and the like. page_size: how many tools, resources or prompts one page
+    of a list holds. ttl_s, cache_scope: for how many seconds, and by whom, clients of 2026-07-28 may keep the lists and the content
+    of resources. Raises ValueError naming what does not fit.
+    Next: decorate functions with `tool`, `resource`, `prompt`, then `run()`.
     """
 
     def __init__(
@@ -60,34 +72,47 @@ class Server:
         *,
         version: str = "0.0.0",
         title: str | None = None,
+        description: str | None = None,
+        website_url: str | None = None,
         instructions: str | None = None,
         icons: list[Icon] | None = None,
         experimental: Mapping[str, Any] | None = None,
         extensions: Mapping[str, Any] | None = None,
         argument_errors: Literal["result", "protocol"] = "result",
         coerce: bool = False,
+        page_size: int = 1000,
+        ttl_s: float = 0,
+        cache_scope: CacheScope = "private",
     ) -> None:
         if argument_errors not in ("result", "protocol"):
             raise ValueError(f"argument_errors: expected 'result' or 'protocol', got {argument_errors!r}")
-        said = checked(ServerSettings(name, version, title, instructions, icons, experimental, extensions))
+        if not isinstance(page_size, int) or page_size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"page_size: expected a positive number of items, got {page_size!r}")
+        about = Implementation(name, version, title, description, website_url, icons)
+        info = checked(about)
+        settings = checked(ServerSettings(instructions, experimental, extensions))
+        kept = hints(ttl_s, cache_scope)
         self.name = name
-        self._offer = Offer(
-            Implementation(name, version, title=title, icons=said.icons),
+        offer = Offer(
+            info,
             instructions=instructions,
             tools=True,
             logging=True,
-            experimental=said.experimental or {},
-            extensions=said.extensions or {},
+            experimental=settings.experimental or {},
+            extensions=settings.extensions or {},
+            ttl_ms=kept.ttl_ms,
+            cache_scope=kept.scope,
         )
-        self._argument_errors = argument_errors
         self._coerce = coerce
-        self._tools: Mapping[str, RegisteredTool] = {}  # replaced by each change, so that any thread may read it
-        self._list: tuple[Mapping[str, RegisteredTool], ListToolsResult] = {}, ListToolsResult([])  # of which tools
+        self._log = logging.getLogger(f"concertino.{name}")
+        self._tools = Tools(page_size, kept, argument_errors)
+        self._rooms = Rooms(offer, self._in_thread, page_size, kept, self._log)
+        self._rooms.ways["tools/list"] = self._tools.list
+        self.watched: frozenset[str] = frozenset()  # URIs of the resources that clients subscribe to now
         self._starts = 0  # without their close()
-        self._outlets: list[Outlet] = []  # replaced like _tools
+        self._outlets: list[Outlet] = []  # replaced by each change, so that any thread may read it
         self._threads = Threads(THREADS)
         self._changing = threading.Lock()
-        self._log = logging.getLogger(f"concertino.{name}")
 
     # Tools
 
@@ -165,29 +190,116 @@ class Server:
             output_schema=output_schema,
         )
         registered = register(handler, settings, coerce=self._coerce)
-        name = registered.tool.name
-        with self._changing:
-            if name in self._tools:
-                raise RegistrationError(
-                    f"tool {name!r}: there is one with this name; remove_tool() it first, or give name="
-                )
-            self._tools = {**self._tools, name: registered}
-        self._changed()
+        self._tools.add(registered.tool.name, registered)
+        self._tell("tools")
 
     def remove_tool(self, name: str) -> None:
         """Offer a tool no longer; calls under way go on. Raises KeyError if there is none of this name."""
-        with self._changing:
-            tools = dict(self._tools)
-            del tools[name]
-            self._tools = tools
-        self._changed()
+        self._tools.remove(name)
+        self._tell("tools")
 
-    def _changed(self) -> None:
-        for outlet in self._outlets:
-            try:
-                outlet.changed("tools")
-            except RuntimeError:  # its loop is closed: nobody is there to be told
-                pass
+    # Resources
+
+    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[H], H]:
+        """Offer what a function returns as a resource: `@server.resource("config://app")`. Gives the function back.
+
+        uri: absolute; or an RFC 6570 template such as `notes://{day}{?lang}`, whose variables are parameters of the function,
+        converted to their types; those of a query need defaults. `{x}` never holds a slash, `{+path}` may; what else is allowed
+        is at the head of protocol/uri_template.py.
+        The function returns text, bytes, JSON, ResourceContents or a list of these; None or ResourceNotFound: there is none.
+        name: the function's, description: its docstring's text, unless given. size: in bytes. ttl_s, cache_scope: for how long, and
+        by whom, clients of 2026-07-28 may keep the content; the server's unless given. meta: `_meta`.
+        Raises RegistrationError for what cannot be offered.
+        """
+
+        def decorate(handler: H) -> H:
+            self.add_resource(uri, handler, **options)
+            return handler
+
+        return decorate
+
+    def add_resource(
+        self,
+        uri: str,
+        handler: Handler | None = None,
+        *,
+        text: str | None = None,
+        blob: bytes | None = None,
+        path: str | PathLike[str] | None = None,
+        **options: Unpack[ResourceOptions],
+    ) -> None:
+        """Offer a resource; also while the server runs, and from any thread: clients are told.
+
+        Exactly one of handler (see resource()), text, blob and path. path: of a file that is read, in a thread, whenever a client
+        asks for it; links are followed now and not later; text if it is UTF-8 and its type allows it. Options as for resource().
+        """
+        self._rooms.resources.add(uri, handler, text, blob, path, ResourceSettings(**options))
+        self._tell("resources")
+
+    def remove_resource(self, uri: str) -> None:
+        """Offer a resource, or a template, no longer. Raises KeyError if there is none of this URI."""
+        self._rooms.resources.remove(uri)
+        self._tell("resources")
+
+    def resource_updated(self, uri: str) -> None:
+        """Tell the clients that subscribed to this resource that its content has changed. From any thread."""
+        self._each_outlet(lambda outlet: outlet.updated(uri))
+
+    def resources_changed(self) -> None:
+        """Tell the clients that the list of resources has changed for a reason of its own. From any thread."""
+        self._tell("resources")
+
+    # Prompts
+
+    @overload
+    def prompt(self, handler: H) -> H: ...
+    @overload
+    def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[H], H]: ...
+    def prompt(self, handler: Handler | None = None, **options: Any) -> Any:
+        """Offer a function as a prompt; as `@server.prompt` or `@server.prompt(title=...)`. Gives the function back.
+
+        Its parameters are the arguments, required if they have no default; they come as texts and are converted to the types that
+        the function wants. It returns a text, content, `user(...)` and `assistant(...)` messages, or a list of these.
+        name: the function's, description: its docstring's text, unless given. meta: `_meta`.
+        Raises RegistrationError for what cannot be offered.
+        """
+        if handler is not None:
+            self.add_prompt(handler)
+            return handler
+
+        def decorate(handler: H) -> H:
+            self.add_prompt(handler, **options)
+            return handler
+
+        return decorate
+
+    def add_prompt(self, handler: Handler, **options: Unpack[PromptOptions]) -> None:
+        """Offer a prompt; also while the server runs, and from any thread: clients are told. As for prompt()."""
+        self._rooms.prompts.add(handler, PromptSettings(**options))
+        self._tell("prompts")
+
+    def remove_prompt(self, name: str) -> None:
+        """Offer a prompt no longer. Raises KeyError if there is none of this name."""
+        self._rooms.prompts.prompts.remove(name)
+        self._tell("prompts")
+
+    # Completion
+
+    def complete(self, target: str, argument: str) -> Callable[[H], H]:
+        """Let a function complete an argument of a prompt, or a variable of a template: `@server.complete("greet", "name")`.
+
+        target: the prompt's name, or the template as it was given. The function takes the value so far and, if it has a second
+        parameter, the other arguments as a dict; it returns texts, as many as it has, or a Completion. A Literal, an Enum or a bool
+        needs none.
+        Raises RegistrationError if there is no such prompt, template or argument.
+        """
+
+        def decorate(handler: H) -> H:
+            self._rooms.add_completer(target, argument, handler)
+            self._tell("offer")
+            return handler
+
+        return decorate
 
     # Serving
 
@@ -210,13 +322,25 @@ class Server:
 
         run(self, limits=limits, loop_factory=loop_factory)
 
+    def _tell(self, what: Changed) -> None:
+        """Something was added, or is gone."""
+        self._rooms.offer_more()
+        self._each_outlet(lambda outlet: outlet.changed(what))
+
+    def _each_outlet(self, tell: Callable[[Outlet], None]) -> None:
+        for outlet in self._outlets:
+            try:
+                tell(outlet)
+            except RuntimeError:  # its loop is closed: nobody is there to be told
+                pass
+
     async def start(self, outlet: Outlet) -> None:
         with self._changing:
             self._starts += 1
             self._outlets = [*self._outlets, outlet]
 
     def offer(self) -> Offer:
-        return self._offer
+        return self._rooms.offer
 
     async def close(self) -> None:
         with self._changing:
@@ -227,17 +351,18 @@ class Server:
             threads, self._threads = self._threads, Threads(THREADS)
         threads.close()
 
+    async def watch(self, uris: frozenset[str]) -> None:
+        self.watched = uris
+
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         if call.method != "tools/call":
-            if call.method == "tools/list":
-                return self._listed(call.params)
-            raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
+            return await self._rooms.answer(call, context)
         params = call.params
         try:
             name = _name(params["name"])
-            tool = self._tools[name]
+            tool = self._tools.entries[name]
         except (KeyError, DecodeError):
-            raise self._no_tool(params) from None
+            raise no_tool(params) from None
         try:
             args, kwargs = tool.bind(params.get("arguments", NO_ARGUMENTS), context)
             if tool.waits:
@@ -245,80 +370,17 @@ class Server:
             elif tool.inline:
                 value = await settled(tool.handler(*args, **kwargs))
             else:
-                value = await settled(await self._in_thread(tool.handler, args, kwargs))
+                value = await settled(await self._threads.run(partial(tool.handler, *args, **kwargs)))
             return tool.shape(value)
         except BadArguments as bad:
-            return self._bad_arguments(name, bad.problems, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip())
+            return self._tools.bad_arguments(name, bad.problems, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip())
         except (ToolError, BadResult) as error:
-            return _failed(str(error))
+            return failed(str(error))
         except BaseException as error:  # SystemExit, GeneratorExit and their like too: no tool ends the server
             if context.cancelled:
                 raise
             self._log.exception("tool %s failed", name)
-            return _failed(_said(error))
+            return failed(said(error))
 
-    def _listed(self, params: Mapping[str, Raw]) -> ListToolsResult:
-        if "cursor" in params:  # everything is on one page, so no cursor was ever given
-            raise _invalid("cursor: not one of this server's")
-        tools = self._tools
-        of, listed = self._list
-        if of is not tools:
-            listed = ListToolsResult([each.tool for each in tools.values()])
-            self._list = tools, listed
-        return listed
-
-    def _in_thread(self, handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._threads.run(lambda: handler(*args, **kwargs))
-
-    def _no_tool(self, params: Mapping[str, Raw]) -> RpcError:
-        """Why a call's params lead to no tool: always a protocol error (2026-07-28 server/tools "Error Handling")."""
-        if "name" not in params:
-            return _invalid("Missing required field: name")
-        try:
-            name = _name(params["name"])
-        except DecodeError:
-            return _invalid("name: expected str")
-        if len(name) > MAX_NAME:
-            name = name[:MAX_NAME] + "..."
-        return RpcError(INVALID_PARAMS, f"Unknown tool: {name}", {"details": f"name: there is no tool {name!r}"})
-
-    def _bad_arguments(self, name: str, problems: list[Problem], arguments: bytes) -> CallToolResult:
-        details = [_sentence(problem) for problem in problems]
-        if not arguments.startswith(
-            b"{"
-        ):  # malformed params, whatever was asked for; null too: the schema has no null there
-            raise _invalid(f"arguments: {'; '.join(details)}")
-        if self._argument_errors == "protocol":
-            raise _invalid("; ".join(details))
-        body = {
-            "error": f"Invalid arguments for {name}: {'; '.join(details)}",
-            "code": "INVALID_ARGUMENTS",
-            "suggestion": f"Call {name} again with arguments that fit its input schema.",
-            "details": [{"path": problem.path, "message": problem.message} for problem in problems],
-        }
-        return _failed(encode(body).decode())
-
-
-def _failed(text: str) -> CallToolResult:
-    return CallToolResult([TextContent(text)], is_error=True)
-
-
-def _said(error: BaseException) -> str:
-    """An exception as `TypeName: text`, for the caller: shortened, without secrets."""
-    kind = type(error).__name__
-    try:
-        text = str(error)
-    except Exception:  # a __str__ that fails
-        text = ""
-    # Cut after the redaction, or half a secret is left; and before it, because the text may be of any length.
-    return redactor().text(f"{kind}: {text[:REDACTED_CHARACTERS]}" if text else kind)[:MAX_ERROR_CHARACTERS]
-
-
-def _invalid(details: str) -> RpcError:
-    return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
-
-
-def _sentence(problem: Problem) -> str:
-    if problem.message == "required, but missing":
-        return f"Missing required field: {problem.path}"
-    return f"{problem.path}: {problem.message}" if problem.path else problem.message
+    async def _in_thread(self, function: Callable[[], Any]) -> Any:
+        return await self._threads.run(function)

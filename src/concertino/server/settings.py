@@ -1,18 +1,30 @@
-"""What an author says about a server and its tools, checked once, when it is said: later it would fail at a client."""
+"""What an author says about a server and what it offers, checked once, when it is said: later it would fail at a client."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, cast
 
 from msgspec import Struct, to_builtins
 from msgspec.json import Encoder, decode
 from msgspec.structs import fields
 
+from concertino.errors import RegistrationError
 from concertino.protocol.schema import Problem, nan_path, problems_of
-from concertino.protocol.types import Icon
+from concertino.protocol.types import Annotations, CacheScope, Icon
 
-__all__ = ["ServerSettings", "ToolSettings", "checked"]
+__all__ = [
+    "Hints",
+    "PromptOptions",
+    "PromptSettings",
+    "ResourceOptions",
+    "ResourceSettings",
+    "ServerSettings",
+    "ToolSettings",
+    "checked",
+    "checked_for",
+    "hints",
+]
 
 S = TypeVar("S", bound=Struct)
 
@@ -20,13 +32,87 @@ S = TypeVar("S", bound=Struct)
 class ServerSettings(Struct, frozen=True, omit_defaults=True):
     """The arguments of Server(...) that clients are shown."""
 
-    name: str
-    version: str
-    title: str | None
     instructions: str | None
-    icons: list[Icon] | None
     experimental: Mapping[str, dict[str, Any]] | None
     extensions: Mapping[str, dict[str, Any]] | None
+
+
+class Hints(Struct, frozen=True):
+    """How long a result may be kept, and by whom: 2026-07-28 server/utilities/caching."""
+
+    ttl_ms: int = 0
+    scope: CacheScope = "private"
+
+
+def hints(ttl_s: float, scope: CacheScope) -> Hints:
+    """Raises ValueError for what is no time, and for another scope."""
+    if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)) or not 0 <= ttl_s <= MAX_TTL_S:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"ttl_s: expected 0 to {MAX_TTL_S} seconds, got {ttl_s!r}")
+    if scope not in ("public", "private"):
+        raise ValueError(f"cache_scope: expected 'public' or 'private', got {scope!r}")
+    return Hints(int(ttl_s * 1000), scope)
+
+
+MAX_TTL_S = 31_536_000  # a year, as HTTP caches have it (RFC 2616 14.21)
+
+
+class PromptOptions(TypedDict, total=False):
+    """The options of Server.prompt and add_prompt."""
+
+    name: str | None
+    title: str | None
+    description: str | None
+    icons: list[Icon] | None
+    meta: dict[str, Any] | None
+    inline: bool
+
+
+class PromptSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The same, checked."""
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    icons: list[Icon] | None = None
+    meta: dict[str, Any] | None = None
+    inline: bool = False
+
+
+class ResourceOptions(TypedDict, total=False):
+    """The options of Server.resource and add_resource."""
+
+    name: str | None
+    title: str | None
+    description: str | None
+    mime_type: str | None
+    size: int | None
+    annotations: Annotations | None
+    icons: list[Icon] | None
+    meta: dict[str, Any] | None
+    ttl_s: float | None
+    cache_scope: CacheScope | None
+    inline: bool
+
+
+class ResourceSettings(Struct, frozen=True, omit_defaults=True):
+    """The same, checked."""
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    annotations: Annotations | None = None
+    icons: list[Icon] | None = None
+    meta: dict[str, Any] | None = None
+    ttl_s: float | None = None
+    cache_scope: CacheScope | None = None
+    inline: bool = False
+
+    def hints(self, others: Hints) -> Hints:
+        """others: the server's, for what is not said here. Raises ValueError."""
+        scope = self.cache_scope or others.scope
+        return Hints(others.ttl_ms, scope) if self.ttl_s is None else hints(self.ttl_s, scope)
 
 
 class ToolSettings(Struct, frozen=True, omit_defaults=True):
@@ -44,6 +130,14 @@ class ToolSettings(Struct, frozen=True, omit_defaults=True):
     inline: bool
     input_schema: Mapping[str, Any] | None
     output_schema: Mapping[str, Any] | None = None
+
+
+def checked_for(value: S, what: str) -> S:
+    """As checked(). what: it is about, e.g. `prompt 'greet'`. Raises RegistrationError."""
+    try:
+        return checked(value)
+    except ValueError as why:
+        raise RegistrationError(f"{what}: {why}") from None
 
 
 def checked(value: S) -> S:

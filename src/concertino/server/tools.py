@@ -1,29 +1,31 @@
-"""One tool: a Python callable with its description, its argument decoder and its result shaper."""
+"""Tools: Python callables with their descriptions, argument decoders and result shapers.
+
+How one is called is in server.py: it is what nearly every message asks for.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
-from inspect import isawaitable, iscoroutinefunction, isfunction
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder, encode
 
-from concertino.backend import Context
-from concertino.errors import RegistrationError
-from concertino.protocol.arguments import arguments_of
+from concertino.backend import Call, Context
+from concertino.errors import RegistrationError, RpcError
+from concertino.protocol.arguments import Problem, arguments_of
 from concertino.protocol.docstrings import parse
 from concertino.protocol.results import Returns, returns_by, returns_of
-from concertino.protocol.signature import function_of
-from concertino.protocol.types import CallToolResult, Tool, ToolAnnotations
-from concertino.server.settings import ToolSettings, checked
+from concertino.protocol.types import CallToolResult, ListToolsResult, Tool, ToolAnnotations
+from concertino.server.catalogue import Catalogue
+from concertino.server.failures import failed, invalid, sentence, shortened, unknown
+from concertino.server.handlers import Bound, Handler, is_async, lacks_self
+from concertino.server.settings import Hints, ToolSettings, checked
 
-__all__ = ["Bound", "Handler", "RegisteredTool", "register"]
+__all__ = ["RegisteredTool", "Tools", "no_tool", "register"]
 
 S = TypeVar("S", bound=Struct)
-Handler = Callable[..., Any]
-Bound = tuple[tuple[Any, ...], dict[str, Any]]
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # 2026-07-28 server/tools "Tool Names"
 
 
@@ -41,6 +43,59 @@ class RegisteredTool(Struct, frozen=True):
     shape: Callable[[Any], CallToolResult]
 
 
+class Tools(Catalogue[RegisteredTool]):
+    """A server's tools. argument_errors: `result` or `protocol`, see Server. hints: for the list."""
+
+    def __init__(self, page_size: int, hints: Hints, argument_errors: str) -> None:
+        super().__init__(
+            "tool",
+            page_size,
+            lambda name: f"tool {name!r}: there is one with this name; remove_tool() it first, or give name=",
+        )
+        self._hints = hints
+        self._argument_errors = argument_errors
+
+    async def list(self, call: Call, context: Context) -> ListToolsResult:
+        page = self.page(call.params)
+        if page.result is None:
+            tools = [each.tool for each in page.entries]
+            hints = self._hints
+            page.result = ListToolsResult(tools, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
+        return page.result
+
+    def bad_arguments(self, name: str, problems: Sequence[Problem], arguments: bytes) -> CallToolResult:
+        """The answer to arguments that do not fit, or the RpcError -32602. arguments: as they came."""
+        details = [sentence(problem) for problem in problems]
+        if not arguments.startswith(
+            b"{"
+        ):  # malformed params, whatever was asked for; null too: the schema has no null there
+            raise invalid(f"arguments: {'; '.join(details)}")
+        if self._argument_errors == "protocol":
+            raise invalid("; ".join(details))
+        body = {
+            "error": f"Invalid arguments for {name}: {'; '.join(details)}",
+            "code": "INVALID_ARGUMENTS",
+            "suggestion": f"Call {name} again with arguments that fit its input schema.",
+            "details": [{"path": problem.path, "message": problem.message} for problem in problems],
+        }
+        return failed(encode(body).decode())
+
+
+def no_tool(params: Mapping[str, Raw]) -> RpcError:
+    """Why a call's params lead to no tool: always a protocol error (2026-07-28 server/tools "Error Handling")."""
+    if "name" not in params:
+        return invalid("Missing required field: name")
+    try:
+        return unknown(
+            f"Unknown tool: {(name := shortened(_name(params['name'])))}", f"name: there is no tool {name!r}"
+        )
+    except DecodeError:
+        return invalid("name: expected str")
+
+
+_name = Decoder(str).decode
+
+
 def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> RegisteredTool:
     """Read a handler. Raises RegistrationError for whatever could not be offered as it is."""
     if not callable(handler):
@@ -54,7 +109,7 @@ def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> Regis
     if NAME.fullmatch(name) is None:
         got = repr(name) if name else "none"
         raise RegistrationError(f"tool name: expected 1 to 128 of A-Z a-z 0-9 _ . - , got {got}; give name=")
-    if _lacks_self(handler):
+    if lacks_self(handler):
         raise RegistrationError(
             f"{name}: {handler.__qualname__} is a method without its object; register a bound method, as in "
             f"server.add_tool(object.{handler.__name__})"
@@ -79,7 +134,7 @@ def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> Regis
         meta=settings.meta,
     )
     # What was read from the handler too: a docstring or a default may hold a lone surrogate.
-    return RegisteredTool(_checked(tool, name), handler, _is_async(handler), settings.inline, bind, returns.shape)
+    return RegisteredTool(_checked(tool, name), handler, is_async(handler), settings.inline, bind, returns.shape)
 
 
 def _arguments(
@@ -126,23 +181,3 @@ def _checked(said: S, name: str) -> S:
         return checked(said)
     except ValueError as why:
         raise RegistrationError(f"{name}: {why}") from None
-
-
-def _is_async(handler: Any) -> bool:
-    """Whether calling it gives a coroutine. What it wraps (`__wrapped__`) does not matter: a `def` may run that to its end."""
-    while isinstance(handler, partial):
-        handler = cast("Any", handler).func
-    return iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
-
-
-def _lacks_self(handler: Handler) -> bool:
-    """Whether it is a function taken from a class, not from an object."""
-    if not isfunction(handler) or "." not in handler.__qualname__.rpartition("<locals>.")[2]:
-        return False
-    function = function_of(handler)
-    return function.__code__.co_varnames[:1] == ("self",) and "self" not in function.__annotations__
-
-
-async def settled(value: Any) -> Any:
-    """What a handler returned, awaited if it is to be."""
-    return await value if isawaitable(value) else value

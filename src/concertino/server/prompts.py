@@ -1,0 +1,139 @@
+"""Prompts: messages that a user picks by name, made by functions from texts.
+
+Spec: 2026-07-28 server/prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder
+
+from concertino.backend import Call, Context
+from concertino.errors import RegistrationError
+from concertino.protocol.arguments import BadArguments
+from concertino.protocol.docstrings import parse
+from concertino.protocol.results import BadResult
+from concertino.protocol.types import (
+    AudioContent,
+    EmbeddedResource,
+    GetPromptResult,
+    ImageContent,
+    ListPromptsResult,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+)
+from concertino.server.catalogue import Catalogue
+from concertino.server.completion import Completer, completers_of
+from concertino.server.content import user
+from concertino.server.failures import invalid, sentence, shortened, unknown
+from concertino.server.handlers import Function, Handler, InThread, Texts, called, function
+from concertino.server.settings import Hints, PromptSettings, checked_for
+
+__all__ = ["Prompts", "RegisteredPrompt"]
+
+MAX_NAME = 128  # characters; what 2026-07-28 asks of tools' names
+NO_ARGUMENTS = Raw(b"{}")
+_text = Decoder(str).decode
+_texts = Decoder(dict[str, str]).decode
+_CONTENT = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource, ResourceContents)
+
+
+class RegisteredPrompt(Struct, frozen=True):
+    """One prompt. completers: of its arguments."""
+
+    prompt: Prompt
+    function: Function
+    texts: Texts
+    completers: Mapping[str, Completer]
+
+
+class Prompts:
+    """A server's prompts. in_thread: runs what may block. hints: for the list."""
+
+    def __init__(self, in_thread: InThread, page_size: int, hints: Hints) -> None:
+        self.prompts: Catalogue[RegisteredPrompt] = Catalogue(
+            "prompt",
+            page_size,
+            lambda name: f"prompt {name!r}: there is one with this name; remove_prompt() it first, or give name=",
+        )
+        self._in_thread = in_thread
+        self._hints = hints
+
+    def add(self, handler: Handler, settings: PromptSettings) -> None:
+        """See Server.add_prompt."""
+        name = settings.name if settings.name is not None else str(getattr(handler, "__name__", ""))
+        settings = checked_for(settings, f"prompt {name!r}")
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name == "<lambda>":
+            got = repr(name) if name else "none"
+            raise RegistrationError(
+                f"prompt name: expected 1 to {MAX_NAME} printable characters, got {got}; give name="
+            )
+        made = function(handler, f"prompt {name!r}", inline=settings.inline)
+        doc = parse(getattr(handler, "__doc__", None))
+        texts = Texts(handler, doc.parameters)
+        arguments = [
+            PromptArgument(each, schema.get("title"), schema.get("description"), each in texts.required)
+            for each, schema in texts.schemas.items()
+        ]
+        prompt = Prompt(
+            name,
+            title=settings.title,
+            description=settings.description if settings.description is not None else doc.description,
+            arguments=arguments or None,
+            icons=settings.icons,
+            meta=settings.meta,
+        )
+        prompt = checked_for(prompt, f"prompt {name!r}")
+        self.prompts.add(name, RegisteredPrompt(prompt, made, texts, completers_of(texts)))
+
+    async def list(self, call: Call, context: Context) -> ListPromptsResult:
+        page = self.prompts.page(call.params)
+        if page.result is None:
+            shown = [each.prompt for each in page.entries]
+            hints = self._hints
+            page.result = ListPromptsResult(shown, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
+        return page.result
+
+    async def get(self, call: Call, context: Context) -> GetPromptResult:
+        params = call.params
+        if "name" not in params:
+            raise invalid("Missing required field: name")
+        try:
+            name = _text(params["name"])
+        except (DecodeError, UnicodeError):
+            raise invalid("name: expected str") from None
+        prompt = self.prompts.entries.get(name)
+        if prompt is None:
+            name = shortened(name)
+            raise unknown(f"Unknown prompt: {name}", f"name: there is no prompt {name!r}")
+        try:
+            given = _texts(params.get("arguments", NO_ARGUMENTS))
+        except (DecodeError, UnicodeError) as why:
+            raise invalid(f"arguments: {str(why).replace('`', '').replace('Expected', 'expected')}") from None
+        try:
+            bound = prompt.texts.bind(given, context)
+        except BadArguments as bad:
+            raise invalid("; ".join(map(sentence, bad.problems))) from None
+        return _result(await called(prompt.function, bound, self._in_thread), prompt.prompt.description)
+
+
+def _result(value: Any, description: str | None) -> GetPromptResult:
+    if isinstance(value, GetPromptResult):
+        return value
+    items: list[Any] = list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value]
+    return GetPromptResult([_message(each) for each in items], description)
+
+
+def _message(value: Any) -> PromptMessage:
+    if isinstance(value, PromptMessage):
+        return value
+    if isinstance(value, (str, *_CONTENT)):
+        return user(value)
+    raise BadResult(f"expected str, content or messages as a prompt, got {type(value).__name__}")

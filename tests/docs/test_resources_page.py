@@ -1,0 +1,100 @@
+"""docs/how-to/resources-and-prompts.md: its server, run in a process of its own, and its table of templates."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import DOCS, environment, paste
+
+from concertino.protocol.uri_template import UriTemplate
+
+PAGE = DOCS / "how-to" / "resources-and-prompts.md"
+
+
+def asked(folder: Path, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
+    """The answers of the page's server, result or error, and at the end all notifications."""
+    assert paste(PAGE, folder) == ["notes.py"]
+    opening = ("initialize", {"protocolVersion": "2025-11-25"})
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        for number, (method, params) in enumerate((opening, *requests))
+    ]
+    done = subprocess.run(
+        [sys.executable, "notes.py"],
+        input="\n".join(lines) + "\n",
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = {each["id"]: each.get("result") or each.get("error") for each in messages if "id" in each}
+    notifications = [each for each in messages if "id" not in each]
+    return [*(answers.get(number) for number in range(1, len(requests) + 1)), notifications]
+
+
+def test_its_resources_are_read(tmp_path: Path) -> None:
+    uris = ["notes://motto", "notes://source", "notes://index", "notes://notes/ideas?style=shouted", "notes://notes/x"]
+    listed, *found, missing, _ = asked(
+        tmp_path, ("resources/list", {}), *(("resources/read", {"uri": uri}) for uri in uris)
+    )
+    assert [each["uri"] for each in listed["resources"]] == uris[:3]
+    motto, source, index, shouted = (each["contents"][0]["text"] for each in found)
+    assert (motto, source) == ("Write it down.", (tmp_path / "notes.py").read_text())
+    assert json.loads(index) == {"shopping": 19, "ideas": 23}
+    assert shouted == "A CAKE WITHOUT AN OVEN."
+    assert missing["message"] == "Resource not found"
+
+
+def test_its_prompts_are_filled_in_and_completed(tmp_path: Path) -> None:
+    argument = {"name": "name", "value": "i"}
+    improved, pictured, refused, prompt, template, _ = asked(
+        tmp_path,
+        ("prompts/get", {"name": "improve", "arguments": {"name": "ideas", "sentences": "2"}}),
+        ("prompts/get", {"name": "describe_picture"}),
+        ("prompts/get", {"name": "improve", "arguments": {"sentences": "many", "tone": "x"}}),
+        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "improve"}, "argument": argument}),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/resource", "uri": "notes://notes/{name}{?style}"}, "argument": argument},
+        ),
+    )
+    assert [each["role"] for each in improved["messages"]] == ["user", "user", "assistant"]
+    assert improved["messages"][1]["content"]["text"] == "Improve this note in at most 2 sentences."
+    assert [each["content"]["type"] for each in pictured["messages"]] == ["image", "text"]
+    assert refused["code"] == -32602
+    for name in ("name", "sentences", "tone"):
+        assert name in refused["data"]["details"]
+    assert prompt["completion"]["values"] == template["completion"]["values"] == ["ideas"]
+
+
+def test_who_subscribed_hears_of_a_note_that_was_written(tmp_path: Path) -> None:
+    *_, notifications = asked(
+        tmp_path,
+        ("resources/subscribe", {"uri": "notes://notes/ideas"}),
+        ("tools/call", {"name": "write", "arguments": {"name": "ideas", "text": "None."}}),
+    )
+    assert [each["params"] for each in notifications] == [{"uri": "notes://notes/ideas"}]
+
+
+ROWS = re.findall(r"^\| `(\S+\{\S+)` \| `(\S+)` \| `(.*?)`", PAGE.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(("template", "uri", "given"), ROWS)
+def test_a_template_gives_what_the_table_says(template: str, uri: str, given: str) -> None:
+    values: dict[str, Any] = {}
+    exec(f"values = dict({given})", {"dict": dict}, values)
+    assert UriTemplate(template).match(uri) == values["values"]
+
+
+def test_the_table_is_read() -> None:
+    assert len(ROWS) == 5
