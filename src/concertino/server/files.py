@@ -60,9 +60,22 @@ class File:
         return ResourceContents(uri, blob=data, mime_type=self.mime_type or "application/octet-stream")
 
 
+# Text that the standard library does not know everywhere: RFC 7763, 9512, 8259 and IANA's media types.
+KNOWN = {
+    ".md": "text/markdown",
+    ".markdown": "text/markdown",
+    ".yaml": "application/yaml",
+    ".yml": "application/yaml",
+    ".toml": "application/toml",
+    ".json": "application/json",
+}
+
+
 def _guessed(name: str) -> str | None:
     from mimetypes import MimeTypes  # only for files
 
+    if known := KNOWN.get(os.path.splitext(name)[1].lower()):  # noqa: PTH122
+        return known
     # The table of the standard library alone: what else a machine knows differs from the next.
     kind, encoding = MimeTypes(filenames=()).guess_type(name)
     return "application/octet-stream" if encoding else kind

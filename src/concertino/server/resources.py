@@ -26,6 +26,7 @@ from concertino.protocol.types import (
     Resource,
     ResourceContents,
     ResourceTemplate,
+    TextContent,
 )
 from concertino.protocol.uri_template import UriTemplate
 from concertino.server.catalogue import Catalogue
@@ -114,8 +115,9 @@ class Resources:
         source: list[ResourceContents] | File | tuple[Function, Texts]
         mime_type = settings.mime_type
         if handler is not None:
+            made = function(handler, f"resource {uri!r}", inline=settings.inline)
             texts = Texts(handler, {})
-            source = function(handler, f"resource {uri!r}", inline=settings.inline), texts
+            source = made, texts
             if texts.schemas:
                 names = ", ".join(texts.schemas)
                 raise RegistrationError(f"resource {uri!r}: its URI has no variables, so nothing fills {names}")
@@ -324,5 +326,5 @@ def _piece(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
     blocks = _as_json(value).content
     if len(blocks) != 1 or (text := getattr(blocks[0], "text", None)) is None:
         raise BadResult(f"expected str, bytes, ResourceContents or JSON as a resource, got {type(value).__name__}")
-    kind = "text/plain" if isinstance(value, str) else "application/json"
+    kind = "text/plain" if isinstance(value, (str, TextContent)) else "application/json"
     return ResourceContents(uri, text=text, mime_type=mime_type or kind)

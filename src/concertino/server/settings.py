@@ -110,9 +110,12 @@ class ResourceSettings(Struct, frozen=True, omit_defaults=True):
     inline: bool = False
 
     def hints(self, others: Hints) -> Hints:
-        """others: the server's, for what is not said here. Raises ValueError."""
+        """others: the server's, for what is not said here. Raises RegistrationError."""
         scope = self.cache_scope or others.scope
-        return Hints(others.ttl_ms, scope) if self.ttl_s is None else hints(self.ttl_s, scope)
+        try:
+            return Hints(others.ttl_ms, scope) if self.ttl_s is None else hints(self.ttl_s, scope)
+        except ValueError as why:
+            raise RegistrationError(f"resource: {why}") from None
 
 
 class ToolSettings(Struct, frozen=True, omit_defaults=True):

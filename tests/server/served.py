@@ -1,0 +1,104 @@
+"""A Server with a client of one revision, over a memory pair; every line is validated against the schemas of its revision."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import pytest
+import wire
+
+from concertino import Host, RpcError, Server, connect, pair
+from concertino.transports.trace import Traced
+
+__all__ = ["META", "Served", "on_a_loop"]
+
+META = {"io.modelcontextprotocol/protocolVersion": wire.MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run_it(*args: Any, **kwargs: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(20):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run_it
+
+
+class Served:
+    """heard: notifications, in order, as (method, params). opened: the answer to initialize, or to server/discover."""
+
+    def __init__(self, server: Server, version: str = "2025-11-25") -> None:
+        self._host = Host(server)
+        self._version = version
+        self._onlooker = wire.Conversation() if wire.has_spec() else None
+        self._violations: list[wire.Violation] = []
+        self.heard: list[tuple[str, Any]] = []
+        self.opened: Any
+
+    async def __aenter__(self) -> Served:
+        await self._host.__aenter__()
+        ours, theirs = pair()
+        self._host.attach(Traced(theirs, self._see))
+        self._caller = connect(ours, lambda method, params: self.heard.append((method, params)))
+        if self._version == wire.MODERN:
+            self.opened = await self.ask("server/discover")
+        else:
+            opening = {
+                "protocolVersion": self._version,
+                "capabilities": {},
+                "clientInfo": {"name": "c", "version": "1"},
+            }
+            self.opened = await self.ask("initialize", **opening)
+            self._caller.notify("notifications/initialized")
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._caller.aclose()
+        await self._host.__aexit__(*error)
+        assert not self._violations
+
+    def _see(self, direction: str, frame: str) -> None:
+        if self._onlooker is None:
+            return
+        try:
+            (self._onlooker.sent if direction == "<-" else self._onlooker.received)(frame.encode())
+        except wire.Violation as why:
+            self._violations.append(why)
+
+    async def ask(self, method: str, /, **params: Any) -> Any:
+        if self._version == wire.MODERN:
+            params["_meta"] = META
+        return await self._caller.request(method, params)
+
+    async def refused(self, method: str, /, **params: Any) -> RpcError:
+        with pytest.raises(RpcError) as error:
+            await self.ask(method, **params)
+        return error.value
+
+    async def invalid(self, method: str, /, **params: Any) -> str:
+        """The details of params that do not fit."""
+        error = await self.refused(method, **params)
+        assert (error.code, error.message) == (-32602, "Invalid params")
+        return error.data["details"]
+
+    async def all_pages(self, method: str, name: str) -> list[Any]:
+        """Every item of a list, page by page."""
+        found: list[Any] = []
+        params: dict[str, Any] = {}
+        while True:
+            page = await self.ask(method, **params)
+            found += page[name]
+            if "nextCursor" not in page:
+                return found
+            params = {"cursor": page["nextCursor"]}
+
+    async def pause(self) -> None:
+        """Until what was said before has arrived."""
+        for _ in range(2):
+            await self.ask("tools/list")
