@@ -1,0 +1,222 @@
+"""The official conformance suite against examples/everything.py, through the HTTP front. `scripts/conformance` runs this file.
+
+The suite and the Node it needs come from npm into .tools/conformance, once. A scored scenario passes here when each of its
+checks does: warnings and skipped checks, which the suite itself lets pass, count as failures. What belongs to a feature that does
+not exist yet is listed in LATER, and must fail still: a scenario that passes is to be taken off the list.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+FRONT = Path(__file__).with_name("front.py")
+EVERYTHING = ROOT / "examples" / "everything.py"
+TOOLS = ROOT / ".tools" / "conformance"
+PACKAGES = {  # the suite's versions are no semver: each may change what is asked
+    "private": True,
+    "dependencies": {"@modelcontextprotocol/conformance": "0.2.0-alpha.12", "node": "22.23.3"},
+    "allowScripts": {"node": True},  # it fetches Node for this machine from npm when it is installed
+}
+NODE = TOOLS / "node_modules" / "node" / "bin" / "node"
+SUITE = TOOLS / "node_modules" / "@modelcontextprotocol" / "conformance"
+WITHIN_S = 240.0  # one run; it takes 5 to 10 s
+
+CONVERSATIONS = "conversations"  # questions to the client, and subscriptions/listen
+
+# Requirement set -> scenario -> the feature that it waits for.
+LATER: dict[str, dict[str, str]] = {
+    "2025-11-25": {
+        "tools-call-sampling": CONVERSATIONS,
+        "tools-call-elicitation": CONVERSATIONS,
+        "elicitation-sep1034-defaults": CONVERSATIONS,
+        "elicitation-sep1330-enums": CONVERSATIONS,
+    },
+    "2026-07-28": {
+        "server-stateless": CONVERSATIONS,
+        "input-required-result-basic-elicitation": CONVERSATIONS,
+        "input-required-result-basic-sampling": CONVERSATIONS,
+        "input-required-result-basic-list-roots": CONVERSATIONS,
+        "input-required-result-request-state": CONVERSATIONS,
+        "input-required-result-multiple-input-requests": CONVERSATIONS,
+        "input-required-result-multi-round": CONVERSATIONS,
+        "input-required-result-missing-input-response": CONVERSATIONS,
+        "input-required-result-non-tool-request": CONVERSATIONS,
+        "input-required-result-result-type": CONVERSATIONS,
+        "input-required-result-tampered-state": CONVERSATIONS,
+        "input-required-result-capability-check": CONVERSATIONS,
+        "input-required-result-ignore-extra-params": CONVERSATIONS,
+    },
+}
+# Of a scenario above of which only a part waits: the checks that may fail.
+ONLY: dict[str, frozenset[str]] = {
+    "server-stateless": frozenset(
+        {
+            "sep-2575-server-rejects-undeclared-capability",  # a tool that needs sampling
+            "sep-2575-missing-capability-http-400",
+            "sep-2575-http-server-no-independent-requests-on-stream",  # a tool that asks
+            "sep-2575-server-sends-subscription-ack",  # the rest: subscriptions/listen
+            "sep-2575-server-tags-subscription-id",
+            "sep-2575-server-honors-notification-filter",
+            "sep-2575-server-sends-prompts-list-changed-on-subscription",
+            "sep-2575-server-sends-tools-list-changed-on-subscription",
+        }
+    )
+}
+
+
+class Scenario(NamedTuple):
+    """How one scenario went. failures: what fell short, by check; a scored scenario that did not run has one too."""
+
+    name: str
+    scored: bool
+    failures: dict[str, str]
+
+
+class Verdict(NamedTuple):
+    """passed, later: scored scenarios that pass, and that fail as they should. wrong: sentences; empty if all is well."""
+
+    passed: list[str]
+    later: list[str]
+    wrong: list[str]
+
+
+def install() -> None:
+    """Get the suite and its Node, if they are not there. Raises RuntimeError when npm does not do it."""
+    wanted = json.dumps(PACKAGES, indent=2)
+    stamp = TOOLS / "complete"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    npm = shutil.which("npm")
+    if npm is None:
+        raise RuntimeError("npm is not on PATH: the conformance suite is a package of npm; install Node 20 or newer")
+    shutil.rmtree(TOOLS / "node_modules", ignore_errors=True)
+    TOOLS.mkdir(parents=True, exist_ok=True)
+    (TOOLS / "package.json").write_text(wanted)
+    command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
+    done = subprocess.run(command, cwd=TOOLS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode or not NODE.exists():
+        raise RuntimeError(f"npm install ended with {done.returncode}, and Node is not at {NODE}:\n{done.stdout}")
+    stamp.write_text(wanted)
+
+
+@contextmanager
+def front(log: Path, *command: str | Path) -> Generator[str, None, None]:
+    """A front over a server, as a process of its own. Gives its URL; its stderr and the server's go to the log."""
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, FRONT, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin, process.stdout:
+            url = process.stdout.readline().decode().strip()
+            if not url:
+                raise RuntimeError(f"the front did not start: {log.read_text()}")
+            yield url
+        process.wait(30)
+
+
+def run(requirements: str, into: Path) -> list[Scenario]:
+    """Run what a requirement set asks of a server. into: an empty folder for what the suite writes, and for logs."""
+    scored = _scored(requirements)
+    with front(into / "front.log", sys.executable, EVERYTHING) as url:
+        command = [
+            NODE,
+            SUITE / "dist" / "index.js",
+            "server",
+            "--url",
+            url,
+            "--requirements",
+            requirements,
+            "-o",
+            into,
+        ]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("NODE_")}
+        with (into / "suite.log").open("wb") as said:
+            done = subprocess.run(command, stdout=said, stderr=said, env=environment, timeout=WITHIN_S)
+    found: dict[str, Scenario] = {}
+    for checks in sorted(into.glob("server-*/checks.json")):
+        match = re.fullmatch(r"server-(.+?)-\d{4}-\d\d-\d\dT.*", checks.parent.name)
+        assert match is not None, checks
+        found[match[1]] = Scenario(match[1], match[1] in scored, _failures(checks))
+    for name in scored - found.keys():
+        why = f"the suite ended with {done.returncode} without its result; see {into / 'suite.log'}"
+        found[name] = Scenario(name, True, {"did not run": why})
+    return list(found.values())
+
+
+def _scored(requirements: str) -> frozenset[str]:
+    """The server's scenarios that count, from the suite's own list."""
+    text = (SUITE / "requirements" / f"{requirements}.yaml").read_text()
+    block = re.search(r"^server:\n((?: +- .+\n)+)", text, re.MULTILINE)
+    assert block is not None, requirements
+    return frozenset(re.findall(r"- (\S+)", block[1]))
+
+
+def _failures(checks: Path) -> dict[str, str]:
+    results = json.loads(checks.read_text())
+    if not results:
+        return {"no checks": "the suite checked nothing"}
+    return {
+        each["id"]: f"{each['status'].lower()}: {each.get('errorMessage') or each.get('details')}"
+        for each in results
+        if each["status"] not in ("SUCCESS", "INFO")
+    }
+
+
+def judge(requirements: str, scenarios: list[Scenario]) -> Verdict:
+    """Compare what happened with what is known to come later."""
+    later = LATER[requirements]
+    verdict = Verdict([], [], [])
+    scored = [each for each in scenarios if each.scored]
+    for name, _, failures in scored:
+        unexpected = failures.keys() if name not in later else failures.keys() - ONLY.get(name, failures.keys())
+        if unexpected:
+            verdict.wrong.extend(f"{name}: {check}: {failures[check]}" for check in sorted(unexpected))
+        elif name not in later:
+            verdict.passed.append(name)
+        elif failures:
+            verdict.later.append(name)
+        else:
+            verdict.wrong.append(f"{name}: passes, and is listed as waiting for {later[name]}: take it off the list")
+    names = {each.name for each in scored}
+    verdict.wrong.extend(f"{name}: listed, but no scored scenario is called so" for name in later if name not in names)
+    return verdict
+
+
+def main() -> int:
+    """Run both sets and print the counts. 0 when every scored scenario passes or waits for its feature, 1 otherwise."""
+    print("Installing the conformance suite and its Node, if need be ...", flush=True)
+    install()
+    wrong = False
+    for requirements, later in LATER.items():
+        into = TOOLS / "results" / requirements
+        shutil.rmtree(into, ignore_errors=True)
+        into.mkdir(parents=True)
+        scenarios = run(requirements, into)
+        verdict = judge(requirements, scenarios)
+        scored = sum(each.scored for each in scenarios)
+        print(f"\n{requirements}: {len(verdict.passed)} of {scored} scored scenarios pass, {len(verdict.later)} wait")
+        for name in verdict.later:
+            print(f"    waits for {later[name]}: {name}")
+        for name, _, failures in (each for each in scenarios if not each.scored):
+            print(f"    not scored: {name}: {'fails' if failures else 'passes'}")
+        for sentence in verdict.wrong:
+            print(f"    WRONG: {sentence}")
+        wrong = wrong or bool(verdict.wrong)
+    print(f"\n{'FAILED' if wrong else 'As expected'}. What the suite saw is in {TOOLS / 'results'}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

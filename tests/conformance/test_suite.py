@@ -1,0 +1,18 @@
+"""The official conformance suite finds what it looks for, in both of its requirement sets. `scripts/conformance` prints more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conformance import suite
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("requirements", suite.LATER)
+def test_every_scored_scenario_passes_or_waits_for_its_feature(requirements: str, tmp_path: Path) -> None:
+    suite.install()
+    verdict = suite.judge(requirements, suite.run(requirements, tmp_path))
+    assert not verdict.wrong, "\n".join(verdict.wrong)
+    assert verdict.passed
