@@ -395,6 +395,39 @@ def test_a_setting_of_a_server_that_clients_could_not_read_is_refused(settings: 
     assert str(refused.value).startswith(said)
 
 
+# 2026-07-28 basic/index, `_meta`: labels between dots, then a slash, then a name, which may be empty.
+KEYS = ["", "a", "a1", "1", "a.b-c_d", "com.example/x", "a/b", "x-y.z9/0", "io.modelcontextprotocol/ui", "com.example/"]
+NO_KEYS = ["-a", "a-", "a b", "_x", "é", "a\n", "/a", "1a/x", "a-/x", "a..b/x", ".a/x", "a./x", "a/b/c"]
+
+
+@pytest.mark.parametrize("key", [*KEYS, *NO_KEYS])
+def test_a_key_of_meta_follows_the_grammar(key: str) -> None:
+    def f() -> str:
+        return "x"
+
+    server = Server("x")
+    if key in KEYS:
+        server.add_tool(f, meta={key: 1})
+        assert server._tools.entries["f"].tool.meta == {key: 1}
+    else:
+        with pytest.raises(RegistrationError) as refused:
+            server.add_tool(f, meta={"fine": 1, key: 1})
+        assert str(refused.value) == f"f: meta: expected keys like 'name' or 'com.example/name', got {key!r}"
+        with pytest.raises(RegistrationError, match=r"^prompt 'f': meta: "):
+            server.add_prompt(f, meta={key: 1})
+        with pytest.raises(RegistrationError, match=r"^resource 'x://a': meta: "):
+            server.add_resource("x://a", text="", meta={key: 1})
+
+
+@pytest.mark.parametrize("key", [*KEYS, *NO_KEYS])
+def test_the_name_of_an_extension_has_a_prefix(key: str) -> None:
+    if key in KEYS and "/" in key:
+        assert Server("x", extensions={key: {}}).offer().extensions == {key: {}}
+    else:
+        with pytest.raises(ValueError, match=r"extensions: expected names like 'com.example/name', got "):
+            Server("x", extensions={key: {}})
+
+
 def test_a_name_where_the_function_belongs_is_refused() -> None:
     server: Any = Server("x")
     with pytest.raises(RegistrationError, match="expected a function, got 'add'; write name='add'"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypedDict, TypeVar, cast
 
@@ -143,16 +144,32 @@ def checked_for(value: S, what: str) -> S:
         raise RegistrationError(f"{what}: {why}") from None
 
 
+# 2026-07-28 basic/index "General fields: _meta", and basic/versioning: an extension is named by a key that has its prefix.
+_LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_PREFIX = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_NAME = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?")  # it may be empty
+
+
 def checked(value: S) -> S:
     """A Struct as those who read it from the wire will have it, a copy: 3 us.
 
-    Raises ValueError naming each field, what was expected and what came: another type, what is no JSON, NaN, a lone surrogate.
+    Raises ValueError naming each field, what was expected and what came: another type, what is no JSON, NaN, a lone surrogate, a
+    key of `meta` or `extensions` that does not follow the grammar.
     """
     try:
-        return _as_read(value, type(value))
+        read = _as_read(value, type(value))
     except _UNFIT:
         problems = (_problems(getattr(value, each.name), each.type, each.name) for each in fields(value))
         raise ValueError("; ".join(str(problem) for found in problems for problem in found)) from None
+    for key in getattr(read, "meta", None) or ():
+        prefix, slash, name = key.rpartition("/")
+        if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
+            raise ValueError(f"meta: expected keys like 'name' or 'com.example/name', got {key!r}")
+    for key in getattr(read, "extensions", None) or ():
+        prefix, _, name = key.rpartition("/")
+        if not _NAME.fullmatch(name) or not _PREFIX.fullmatch(prefix):
+            raise ValueError(f"extensions: expected names like 'com.example/name', got {key!r}")
+    return read
 
 
 def _problems(value: Any, kind: Any, name: str) -> list[Problem]:
