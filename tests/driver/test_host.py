@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from msgspec.json import encode
 
 from concertino import Around, Caller, Disconnected, Host, Limits, RpcError, Server, connect, pair, serve
 from concertino.backend import Call, Context, Offer, Outlet
@@ -117,6 +118,35 @@ async def test_one_backend_serves_many_connections_apart() -> None:
         assert await callers[1].request("ping") == {}
     assert (backend.started, backend.closed) == (1, 1)
     assert not host.links
+
+
+@on_a_loop
+async def test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came() -> None:
+    came: list[dict[str, bytes]] = []
+
+    async def handle(call: Call, context: Context) -> Any:
+        came.append({name: bytes(raw) for name, raw in call.meta.items()})
+        return Raw(b'{"content":[]}')
+
+    # W3C Trace Context, the example of its section 3.2.2; then what is none, which is not ours to judge.
+    trace = {
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "tracestate": "congo=t61rcWkgMzE",
+        "baggage": "userId=alice",
+    }
+    foreign = {"com.example/a.b": {"deep": [1, None, "\u00e9"]}, "plain": None, "traceparent": "not a trace", "x": ""}
+    modern = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "progressToken": "t",
+    }
+    async with Host(Backend(handle)) as host:
+        caller = await opened(host)
+        for meta in (trace, foreign, {}):
+            for era in (modern, {}):
+                await caller.request("tools/call", {**CALL, "_meta": {**era, **meta}})
+    expected = [{name: encode(value) for name, value in meta.items()} for meta in (trace, foreign, {})]
+    assert came == [meta for meta in expected for _ in range(2)]
 
 
 @pytest.mark.parametrize(

@@ -625,6 +625,22 @@ def test_an_answer_to_another_id_is_stray(id: bytes):
     assert line.gone() == []
 
 
+def test_requests_of_both_sides_may_have_the_same_id_and_ours_have_none_twice():
+    line = Line()
+    outgoing = [ask(line) for _ in range(3)]
+    ids = [each["id"] for each in line.gone()]
+    assert len(set(ids)) == 3
+    theirs = [line.running(id) for id in ids]
+    for id, (_, answers) in zip(ids, outgoing, strict=True):
+        line.peer.receive(b'{"jsonrpc":"2.0","id":%d,"result":{"v":%d}}' % (id, id))
+        assert [bytes(answer) for answer in answers] == [b'{"v":%d}' % id]
+    for incoming in theirs:
+        line.peer.respond(incoming, b"{}")
+    assert line.gone() == [result(id, {}) for id in ids]
+    ask(line)
+    assert line.gone()[0]["id"] not in ids  # nor after their answers
+
+
 def test_a_second_answer_is_stray():
     line = Line()
     _, answers = ask(line)
