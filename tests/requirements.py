@@ -15,7 +15,8 @@ from typing import NamedTuple
 __all__ = ["LATER", "REQUIREMENTS", "Requirement"]
 
 LATER = {
-    "catalogue": "resources, prompts, completion, and schemas written by hand",
+    "catalogue": "resources, prompts, completion",
+    "schemas": "schemas written by hand: their dialect and their bounds",
     "conversations": "questions to the client, and subscriptions/listen",
     "client": "our own client: time-outs and pings towards the other side",
     "sockets": "servers on sockets, and the page on transports of one's own",
@@ -186,7 +187,7 @@ ME-12  What a later request is to know, the client hands over with it.
 ME-13  Every result has a `resultType`.
     protocol/test_lowering.py::test_a_modern_result_says_that_it_is_complete_and_whose_it_is
     protocol/test_lowering.py::test_a_result_that_comes_as_json_is_completed_for_the_modern
-ME-16  Keys of `_meta` that an author gives follow the grammar.
+ME-16  Keys of `_meta` that an author registers follow the grammar.
     server/test_server.py::test_a_key_of_meta_follows_the_grammar
 ME-17  Our own keys have MCP's prefix and are MCP's.
     protocol/test_session.py::test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision
@@ -381,7 +382,7 @@ JS-2  2020-12 is known whole.
     server/test_server.py::test_a_hand_written_schema_is_shown_and_enforced
     conformance/test_everything.py::test_a_schema_of_2020_12_is_enforced
 JS-3  A dialect that we do not know is refused by its name.
-    later: catalogue
+    later: schemas
 JS-4  A schema is itself valid.
     server/test_server.py::test_a_hand_written_schema_that_is_wrong_is_refused_by_name
 JS-5  A reference to elsewhere is never fetched.
@@ -389,7 +390,7 @@ JS-5  A reference to elsewhere is never fetched.
 JS-6  A reference to elsewhere is refused.
     server/test_server.py::test_a_hand_written_schema_that_is_wrong_is_refused_by_name
 JS-7  The depth, the size and the time of a schema are bounded.
-    later: catalogue
+    later: schemas
 JS-8  A schema keeps all its keywords.
     protocol/test_lowering.py::test_an_input_schema_without_booleans_keeps_all_its_keywords
     conformance/test_everything.py::test_a_schema_keeps_all_its_keywords_in_every_revision
