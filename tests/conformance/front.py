@@ -171,7 +171,8 @@ class Front:
             return _refusal(None, -32700, f"Parse error: {why}")
         if type(message) is not dict:
             return _refusal(None, -32600, "Invalid Request: expected an object")
-        meta = message.get("params", {}).get("_meta", {})
+        params = message.get("params", {})
+        meta = params.get("_meta", {}) if isinstance(params, dict) else {}
         header = request.headers.get("mcp-protocol-version")
         if VERSION in meta or (header is not None and header not in LEGACY):
             if meta.get(VERSION, header) != header:
@@ -179,15 +180,14 @@ class Front:
             async with self._starting:
                 self._modern = self._modern or await Server.started(self._command)
             return await self._exchanged(self._modern, message, modern=True)
-        name = request.headers.get("mcp-session-id")
-        if name is None and message.get("method") == "initialize":
+        name = request.headers.get("mcp-session-id", "")
+        if not name and message.get("method") == "initialize":
             name = secrets.token_hex()
             self._sessions[name] = await Server.started(self._command)
-        if name is None:
-            return Response("expected Mcp-Session-Id, or initialize", 400)
-        if name not in self._sessions:
-            return Response("no such session", 404)
-        return await self._exchanged(self._sessions[name], message, headers={"Mcp-Session-Id": name})
+        server = self._sessions.get(name)
+        if server is None:
+            return Response("expected Mcp-Session-Id of a session, or initialize", 404 if name else 400)
+        return await self._exchanged(server, message, headers={"Mcp-Session-Id": name})
 
     async def _exchanged(
         self, server: Server, message: Message, *, modern: bool = False, headers: dict[str, str] | None = None
