@@ -118,12 +118,15 @@ def front(log: Path, *command: str | Path) -> Generator[str, None, None]:
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        with process.stdin, process.stdout:
-            url = process.stdout.readline().decode().strip()
-            if not url:
-                raise RuntimeError(f"the front did not start: {log.read_text()}")
-            yield url
-        process.wait(30)
+        with process.stdout:
+            try:
+                url = process.stdout.readline().decode().strip()
+                if not url:
+                    raise RuntimeError(f"the front did not start: {log.read_text()}")
+                yield url
+            finally:
+                process.stdin.close()  # which ends it
+                process.wait(30)
 
 
 def run(requirements: str, into: Path) -> list[Scenario]:

@@ -123,6 +123,7 @@ def test_a_plain_answer_is_json_and_an_error_has_a_status(caller: Caller) -> Non
     assert json.load(answer)["id"] == 7
     assert caller.modern(8, "no/such").status == 404
     assert caller.open(_request(9, "tools/list"), mcp_protocol_version=MODERN).status == 400
+    assert caller.open({**_request(9, "tools/list"), "params": []}, mcp_protocol_version=MODERN).status == 400
 
 
 def test_a_question_goes_to_the_call_in_flight_and_its_answer_to_the_session(asked: Caller) -> None:
