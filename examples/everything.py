@@ -13,12 +13,14 @@ from concertino import (
     Context,
     EmbeddedResource,
     ImageContent,
+    PromptMessage,
     ResourceContents,
     Server,
     TextContent,
     ToolError,
     audio,
     image,
+    user,
 )
 
 server = Server(
@@ -115,24 +117,34 @@ async def test_tool_with_progress(context: Context) -> str:
     return "Reported progress three times."
 
 
+added: set[str] = set()
+
+
 @server.tool(inline=True)
 def test_trigger_tool_change() -> str:
     """Offer a tool more, or, if it is there, no longer."""
-    global _added
-    if _added:
+    if "tool" in added:
         server.remove_tool("test_added_tool")
     else:
-        server.add_tool(_nothing, name="test_added_tool")
-    _added = not _added
+        server.add_tool(nothing, name="test_added_tool")
+    added.symmetric_difference_update({"tool"})
     return "The list of tools has changed."
 
 
-_added = False
+@server.tool(inline=True)
+def test_trigger_prompt_change() -> str:
+    """Offer a prompt more, or, if it is there, no longer."""
+    if "prompt" in added:
+        server.remove_prompt("test_added_prompt")
+    else:
+        server.add_prompt(nothing, name="test_added_prompt")
+    added.symmetric_difference_update({"prompt"})
+    return "The list of prompts has changed."
 
 
-def _nothing() -> str:
-    """Do nothing. Comes and goes by test_trigger_tool_change."""
-    return ""
+def nothing() -> str:
+    """Come and go by a trigger."""
+    return "Nothing."
 
 
 def json_schema_2020_12_tool(arguments: dict[str, Any]) -> str:
@@ -167,6 +179,78 @@ server.add_tool(
         "additionalProperties": False,
     },
 )
+
+
+# Resources
+
+
+server.add_resource(
+    "test://static-text",
+    name="static-text",
+    description="Text that never changes.",
+    text="This is the content of the static text resource.",
+)
+server.add_resource(
+    "test://static-binary",
+    name="static-binary",
+    description="A picture that never changes.",
+    blob=RED_PIXEL,
+    mime_type="image/png",
+)
+
+
+@server.resource("test://watched-resource", name="watched-resource", inline=True)
+def watched_resource() -> str:
+    """Something to subscribe to."""
+    return "This is the content of the watched resource."
+
+
+@server.resource("test://template/{id}/data", name="template", mime_type="application/json", inline=True)
+def template(id: str) -> dict[str, Any]:
+    """Data for any id."""
+    return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
+
+
+# Prompts
+
+
+@server.prompt(inline=True)
+def test_simple_prompt() -> str:
+    """A text."""
+    return "This is a simple prompt for testing."
+
+
+@server.prompt(inline=True)
+def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
+    """A text with two arguments in it.
+
+    Args:
+        arg1: the first.
+        arg2: the second.
+    """
+    return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
+
+
+@server.complete("test_prompt_with_arguments", "arg1")
+def complete_arg1(value: str) -> list[str]:
+    return [each for each in ("paris", "park", "party") if each.startswith(value)]
+
+
+@server.prompt(inline=True)
+def test_prompt_with_embedded_resource(resourceUri: str) -> list[PromptMessage]:  # noqa: N803  # the suite's name
+    """A resource, and what to do with it.
+
+    Args:
+        resourceUri: of the resource.
+    """
+    resource = ResourceContents(resourceUri, text="Embedded resource content for testing.", mime_type="text/plain")
+    return [user(resource), user("Please process the embedded resource above.")]
+
+
+@server.prompt(inline=True)
+def test_prompt_with_image() -> list[PromptMessage]:
+    """A picture, and what to do with it."""
+    return [user(image(RED_PIXEL)), user("Please analyze the image above.")]
 
 
 if __name__ == "__main__":

@@ -34,8 +34,20 @@ TOOLS = [
     "test_logging_tool",
     "test_tool_with_progress",
     "test_trigger_tool_change",
+    "test_trigger_prompt_change",
     "json_schema_2020_12_tool",
 ]
+RESOURCES = ["test://static-text", "test://static-binary", "test://watched-resource"]
+PROMPTS = [
+    "test_simple_prompt",
+    "test_prompt_with_arguments",
+    "test_prompt_with_embedded_resource",
+    "test_prompt_with_image",
+]
+ARGUMENTS = {
+    "test_prompt_with_arguments": {"arg1": "hello", "arg2": "world"},
+    "test_prompt_with_embedded_resource": {"resourceUri": "test://example-resource"},
+}
 # CONFORMANCE.md, json-schema-2020-12: what must come through. `address` by its anchor, beside what types can say.
 KEYWORDS = {"$schema", "type", "$defs", "properties", "allOf", "if", "then", "else", "additionalProperties"}
 PNG = b"\x89PNG\r\n\x1a\n"  # ISO/IEC 15948, 5.2
@@ -73,8 +85,26 @@ def _call(tool: str, **arguments: Any) -> tuple[str, str]:
     return "tools/call", json.dumps({"name": tool, "arguments": arguments})
 
 
+def _get(prompt: str) -> tuple[str, str]:
+    return "prompts/get", json.dumps({"name": prompt, "arguments": ARGUMENTS.get(prompt, {})})
+
+
+def _read(uri: str) -> tuple[str, str]:
+    return "resources/read", json.dumps({"uri": uri})
+
+
+LISTS = ["tools/list", "resources/list", "resources/templates/list", "prompts/list"]
+COMPLETE = {"ref": {"type": "ref/prompt", "name": "test_prompt_with_arguments"}}
+TEMPLATED = "test://template/123/data"
 # Asked together, of one process for each revision.
-REQUESTS = [("tools/list", "{}"), *(_call(tool) for tool in TOOLS if tool != "test_trigger_tool_change")]
+REQUESTS = [
+    *((method, "{}") for method in LISTS),
+    *(_call(tool) for tool in TOOLS if not tool.startswith("test_trigger")),
+    *(_get(prompt) for prompt in PROMPTS),
+    *(_read(uri) for uri in [*RESOURCES, TEMPLATED]),
+    ("completion/complete", json.dumps({**COMPLETE, "argument": {"name": "arg1", "value": "par"}})),
+    ("completion/complete", json.dumps({**COMPLETE, "argument": {"name": "arg2", "value": "par"}})),
+]
 
 
 def answer(revision: str, method: str, **params: Any) -> dict[str, Any]:
@@ -86,6 +116,17 @@ def answer(revision: str, method: str, **params: Any) -> dict[str, Any]:
 
 def call(revision: str, tool: str) -> dict[str, Any]:
     return answer(revision, "tools/call", name=tool, arguments={})["result"]
+
+
+def read(revision: str, uri: str) -> Any:
+    [content] = answer(revision, "resources/read", uri=uri)["result"]["contents"]
+    return content
+
+
+def get(revision: str, prompt: str) -> Any:
+    messages = answer(revision, "prompts/get", name=prompt, arguments=ARGUMENTS.get(prompt, {}))["result"]["messages"]
+    assert {message["role"] for message in messages} == {"user"}
+    return [message["content"] for message in messages]
 
 
 def heard(revision: str, method: str) -> list[Any]:
@@ -191,10 +232,139 @@ def test_progress_goes_from_nothing_to_all(revision: str) -> None:
     assert told == [{"progressToken": token, "progress": done, "total": 100} for done in (0, 50, 100)]
 
 
+@every_revision
+def test_the_suite_s_resources_are_there_with_name_and_description(revision: str) -> None:
+    listed = answer(revision, "resources/list")["result"]["resources"]
+    assert [each["uri"] for each in listed] == RESOURCES
+    assert all(each["name"] and each["description"] for each in listed)
+    [template] = answer(revision, "resources/templates/list")["result"]["resourceTemplates"]
+    assert template["uriTemplate"] == "test://template/{id}/data"
+
+
+@every_revision
+def test_resources_are_read_as_text_or_as_bytes_under_their_own_uri(revision: str) -> None:
+    text = read(revision, "test://static-text")
+    words = "This is the content of the static text resource."
+    assert text == {"uri": "test://static-text", "mimeType": "text/plain", "text": words}
+    picture = read(revision, "test://static-binary")
+    assert base64.b64decode(picture.pop("blob"), validate=True).startswith(PNG)
+    assert picture == {"uri": "test://static-binary", "mimeType": "image/png"}
+
+
+@every_revision
+def test_what_a_template_expands_to_is_read(revision: str) -> None:
+    content = read(revision, TEMPLATED)
+    data = {"id": "123", "templateTest": True, "data": "Data for ID: 123"}
+    assert json.loads(content.pop("text")) == data
+    assert content == {"uri": TEMPLATED, "mimeType": "application/json"}
+
+
+@every_revision
+def test_the_suite_s_prompts_are_there_with_their_arguments(revision: str) -> None:
+    listed = answer(revision, "prompts/list")["result"]["prompts"]
+    assert [each["name"] for each in listed] == PROMPTS
+    assert all(each["description"] for each in listed)
+    named = {each["name"]: [(one["name"], one["required"]) for one in each.get("arguments", [])] for each in listed}
+    assert named["test_prompt_with_arguments"] == [("arg1", True), ("arg2", True)]
+
+
+@every_revision
+def test_prompts_are_messages_of_a_user(revision: str) -> None:
+    assert get(revision, "test_simple_prompt") == [{"type": "text", "text": "This is a simple prompt for testing."}]
+    [text] = get(revision, "test_prompt_with_arguments")
+    assert text["text"] == "Prompt with arguments: arg1='hello', arg2='world'"
+    embedded, words = get(revision, "test_prompt_with_embedded_resource")
+    assert embedded["type"] == "resource"
+    assert embedded["resource"]["uri"] == "test://example-resource"
+    assert words["text"] == "Please process the embedded resource above."
+    picture, words = get(revision, "test_prompt_with_image")
+    assert base64.b64decode(picture.pop("data"), validate=True).startswith(PNG)
+    assert picture == PIXEL
+    assert words["text"] == "Please analyze the image above."
+
+
+@every_revision
+def test_an_argument_is_completed_and_one_that_cannot_be_has_no_values(revision: str) -> None:
+    known, unknown = (
+        answer(revision, "completion/complete", **COMPLETE, argument={"name": name, "value": "par"})["result"]
+        for name in ("arg1", "arg2")
+    )
+    assert known["completion"]["values"] == ["paris", "park", "party"]
+    assert unknown["completion"]["values"] == []
+
+
+@every_revision
+def test_what_is_there_is_declared(revision: str) -> None:
+    if revision == wire.MODERN:
+        [found] = talk(revision, ("server/discover", "{}"))
+    else:
+        [found] = talk(revision)
+    expected = {"tools", "resources", "prompts", "logging", "completions"}
+    assert found["result"]["capabilities"].keys() == expected - ({"completions"} if revision == "2024-11-05" else set())
+
+
+@every_revision
+def test_lists_and_contents_say_how_long_they_hold_in_2026_07_28_alone(revision: str) -> None:
+    results = [answer(revision, method)["result"] for method in LISTS]
+    results += [answer(revision, "resources/read", uri=uri)["result"] for uri in [*RESOURCES, TEMPLATED]]
+    for result in results:
+        if revision == wire.MODERN:
+            assert type(result["ttlMs"]) is int
+            assert result["ttlMs"] >= 0
+            assert result["cacheScope"] in ("public", "private")
+        else:
+            assert not {"ttlMs", "cacheScope", "resultType"} & result.keys()
+
+
+@every_revision
+def test_what_is_not_there_is_an_error_with_its_uri(revision: str) -> None:
+    uris = ["test://no-such", "test://template/1/2/data", "test://template//data", "file:///etc/passwd"]
+    answers = {each["id"]: each for each in talk(revision, *(_read(uri) for uri in uris))}
+    for id, uri in enumerate(uris, 1):
+        error = answers[id]["error"]
+        assert error["code"] == (-32602 if revision == wire.MODERN else -32002)  # REQUIREMENTS A.27-5
+        assert error["data"]["uri"] == uri
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("prompts/get", {"name": "no such"}),
+    ("prompts/get", {}),
+    ("prompts/get", {"name": "test_prompt_with_arguments", "arguments": {"arg1": "a"}}),
+    ("prompts/get", {"name": "test_prompt_with_arguments"}),
+    ("prompts/get", {"name": "test_prompt_with_arguments", "arguments": {"arg1": "a", "arg2": 5}}),
+    ("prompts/get", {"name": "test_prompt_with_arguments", "arguments": {"arg1": "a", "arg2": "b", "arg3": "c"}}),
+    ("resources/read", {}),
+    ("resources/read", {"uri": 5}),
+    ("completion/complete", {}),
+    ("completion/complete", {**COMPLETE, "argument": {"name": "no such", "value": ""}}),
+    ("completion/complete", {**COMPLETE, "argument": {"name": "arg1", "value": 5}}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "no"}, "argument": {"name": "a", "value": ""}}),
+    ("completion/complete", {"ref": {"type": "ref/tool", "name": "no"}, "argument": {"name": "a", "value": ""}}),
+    *((method, {"cursor": "no such"}) for method in LISTS),
+    *((method, {"cursor": 5}) for method in LISTS),
+]
+
+
+@every_revision
+def test_params_that_do_not_fit_are_invalid(revision: str) -> None:
+    answers = {each["id"]: each for each in talk(revision, *((method, json.dumps(each)) for method, each in WRONG))}
+    codes = {(method, json.dumps(each)): answers[id]["error"]["code"] for id, (method, each) in enumerate(WRONG, 1)}
+    assert {asked: code for asked, code in codes.items() if code != -32602} == {}
+
+
+@pytest.mark.parametrize(
+    ("trigger", "method", "names", "more"),
+    [
+        ("test_trigger_tool_change", "tools", TOOLS, "test_added_tool"),
+        ("test_trigger_prompt_change", "prompts", PROMPTS, "test_added_prompt"),
+    ],
+)
 @pytest.mark.parametrize("revision", wire.LEGACY)
-def test_a_change_of_the_tools_is_told_and_can_be_undone(revision: str) -> None:
-    trigger = _call("test_trigger_tool_change")
-    lines = talk(revision, ("tools/list", "{}"), trigger, ("tools/list", "{}"), trigger, ("tools/list", "{}"))
-    lists = [[tool["name"] for tool in each["result"]["tools"]] for each in lines if "tools" in each.get("result", {})]
-    assert lists == [TOOLS, [*TOOLS, "test_added_tool"], TOOLS]
-    assert sum(each.get("method") == "notifications/tools/list_changed" for each in lines) == 2
+def test_a_change_of_a_list_is_told_and_can_be_undone(
+    revision: str, trigger: str, method: str, names: list[str], more: str
+) -> None:
+    listing = (f"{method}/list", "{}")
+    lines = talk(revision, listing, _call(trigger), listing, _call(trigger), listing)
+    lists = [[each["name"] for each in line["result"][method]] for line in lines if method in line.get("result", {})]
+    assert lists == [names, [*names, more], names]
+    assert sum(each.get("method") == f"notifications/{method}/list_changed" for each in lines) == 2
