@@ -15,7 +15,6 @@ from typing import NamedTuple
 __all__ = ["LATER", "REQUIREMENTS", "Requirement"]
 
 LATER = {
-    "catalogue": "resources, prompts, completion",
     "schemas": "schemas written by hand: their dialect and their bounds",
     "conversations": "questions to the client, and subscriptions/listen",
     "client": "our own client: time-outs and pings towards the other side",
@@ -201,6 +200,7 @@ ME-20  What 2026-07-28 removed is not found.
 DI-1  server/discover says versions, capabilities, how long that holds, who we are, and instructions if there are any.
     protocol/test_session.py::test_discover_says_what_there_is
 DI-2  What is declared is what is served.
+    conformance/test_everything.py::test_what_is_there_is_declared
     protocol/test_session.py::test_what_is_not_offered_is_not_declared
     protocol/test_session.py::test_a_feature_that_is_not_offered_is_not_found
 DI-3  `supportedVersions` names what may stand in a request.
@@ -209,6 +209,7 @@ DI-3  `supportedVersions` names what may stand in a request.
 # Subscriptions
 
 SU-1  A subscription hears only what it asked for.
+    stdio/test_obligations.py::test_2026_07_28_is_told_of_nothing_unasked
     later: conversations
 SU-2  The first thing that a subscription hears is what of it is honoured.
     later: conversations
@@ -226,7 +227,7 @@ SU-13  Before 2026-07-28: a change of a list is told unasked.
     protocol/test_session.py::test_a_change_is_told_to_clients_in_operation
     server/test_server.py::test_adding_and_removing_while_it_runs_is_announced_once_each
 SU-14  Before 2026-07-28: resources can be subscribed to, and only these are told of.
-    later: catalogue
+    stdio/test_obligations.py::test_who_subscribes_is_told_of_that_resource_and_of_no_other
 
 # Questions inside an answer (2026-07-28)
 
@@ -317,14 +318,14 @@ EC-1  Of MCP's own codes only those are sent that it defines, as it defines them
 EC-2  Nothing of ours is between -32000 and -32019.
     test_errors.py::test_every_code_of_ours_is_json_rpc_s_or_mcp_s_or_outside_the_reserved_range
 EC-3  2026-07-28: -32002 and -32042 are not sent.
-    later: catalogue
+    conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 EC-5  A code of our own is outside the reserved range.
     test_errors.py::test_every_code_of_ours_is_json_rpc_s_or_mcp_s_or_outside_the_reserved_range
     protocol/test_peer.py::test_a_full_queue_answers_busy
 EC-6  Before 2026-07-28: a resource that is not there gets -32002 and its URI.
-    later: catalogue
+    conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 EC-7  2026-07-28: a resource that is not there gets -32602 and its URI.
-    later: catalogue
+    conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 EC-8  2025-11-25: a call that needs a visit to a URL may say so with -32042.
     later: conversations
 
@@ -336,6 +337,7 @@ TO-2  tools/list is answered, also without tools.
     stdio/test_obligations.py::test_a_server_without_tools_lists_none
 TO-3  The list is the same for every connection and does not change by what is called.
     stdio/test_obligations.py::test_everybody_sees_the_same_tools_in_the_order_in_which_they_were_added
+    stdio/test_obligations.py::test_every_list_comes_in_pages_that_are_alike_for_all
 TO-4  The list has an order.
     stdio/test_obligations.py::test_everybody_sees_the_same_tools_in_the_order_in_which_they_were_added
 TO-5  A name has 1 to 128 letters, digits, `_`, `.` and `-`, and nobody else has it.
@@ -398,40 +400,43 @@ JS-8  A schema keeps all its keywords.
 # Resources, prompts, completion
 
 RE-1  Resources are declared.
-    later: catalogue
+    conformance/test_everything.py::test_what_is_there_is_declared
 RE-2  resources/list is answered, and is the same for every connection.
-    later: catalogue
+    stdio/test_obligations.py::test_every_list_comes_in_pages_that_are_alike_for_all
 RE-3  What is read has contents, each with a URI and text or base64.
-    later: catalogue
+    conformance/test_everything.py::test_resources_are_read_as_text_or_as_bytes_under_their_own_uri
+    stdio/test_obligations.py::test_what_is_read_may_have_several_contents_of_text_and_of_bytes
 RE-4  Templates are RFC 6570, and what they expand to can be read.
-    later: catalogue
+    conformance/test_everything.py::test_what_a_template_expands_to_is_read
 RE-5  2026-07-28: what is not there is an error, not an empty answer.
-    later: catalogue
+    conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 RE-6  URIs are checked, and no path leads out of its folder.
-    later: catalogue
+    stdio/test_obligations.py::test_no_uri_leads_out_of_a_folder
+    protocol/test_uri_template.py::test_a_simple_value_never_leads_out_of_a_folder
 RE-7  What may be read is the author's to decide; nothing is offered that was not registered.
-    later: catalogue
+    conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 RE-8  Annotations, dates and sizes are shown to who knows them.
     protocol/test_lowering.py::test_the_date_of_annotations_is_known_since_2025_06_18
-    later: catalogue
+    stdio/test_obligations.py::test_what_a_resource_is_said_to_be_is_shown_to_who_knows_it
 RE-9  2026-07-28: reading may ask the client.
     later: conversations
 PM-1  Prompts are declared.
-    later: catalogue
+    conformance/test_everything.py::test_what_is_there_is_declared
 PM-2  prompts/list is answered, and is the same for every connection.
-    later: catalogue
+    stdio/test_obligations.py::test_every_list_comes_in_pages_that_are_alike_for_all
 PM-3  A prompt that is not there, and a missing argument, get -32602.
-    later: catalogue
+    conformance/test_everything.py::test_params_that_do_not_fit_are_invalid
+    stdio/test_obligations.py::test_a_prompt_that_fails_is_an_internal_error_and_the_next_is_served
 PM-4  Arguments are checked, and are texts.
-    later: catalogue
+    conformance/test_everything.py::test_params_that_do_not_fit_are_invalid
 PM-5  Pictures and sound are base64 with their type; a resource has its URI.
+    conformance/test_everything.py::test_prompts_are_messages_of_a_user
     protocol/test_types.py::test_bytes_travel_as_base64
     server/test_content.py::test_a_picture_is_known_by_its_first_bytes
-    server/test_content.py::test_a_blob_is_an_embedded_resource
 PM-6  2026-07-28: a prompt may ask the client.
     later: conversations
 PM-7  What a prompt is given is checked before it is used.
-    later: catalogue
+    conformance/test_everything.py::test_params_that_do_not_fit_are_invalid
 CO-1  2024-11-05: content is text, a picture or a resource.
     protocol/test_lowering.py::test_audio_is_embedded_as_a_blob_for_2024_11_05
     protocol/test_lowering.py::test_a_link_is_told_in_text_before_2025_06_18
@@ -440,18 +445,19 @@ CO-2  Sound is content since 2025-03-26.
 CO-3  A link is content since 2025-06-18.
     protocol/test_lowering.py::test_a_link_is_told_in_text_before_2025_06_18
 CO-4  A server whose results hold resources can offer resources.
-    later: catalogue
+    conformance/test_everything.py::test_resources_are_embedded
+    conformance/test_everything.py::test_what_is_there_is_declared
 CO-5  2025-11-25 and later: sampling content may be several blocks, and speak of tools.
     later: conversations
 CP-1  Completion is declared since 2025-03-26.
-    protocol/test_revisions.py::test_capabilities_are_those_of_the_revision
+    conformance/test_everything.py::test_what_is_there_is_declared
 CP-2  At most 100 values are given.
-    later: catalogue
+    stdio/test_obligations.py::test_at_most_100_values_complete_an_argument
 CP-4  Completion that is not offered is not found; a name that is not there gets -32602.
     protocol/test_session.py::test_a_feature_that_is_not_offered_is_not_found
-    later: catalogue
+    conformance/test_everything.py::test_params_that_do_not_fit_are_invalid
 CP-5  What is to be completed is checked.
-    later: catalogue
+    conformance/test_everything.py::test_params_that_do_not_fit_are_invalid
 
 # Logging
 
@@ -475,16 +481,15 @@ LO-7  There are eight levels, those of RFC 5424.
 # Pages and caches
 
 PG-4  A cursor that is not ours gets -32602.
-    server/test_server.py::test_an_unknown_tool_and_malformed_params_are_protocol_errors
-    later: catalogue
+    conformance/test_everything.py::test_params_that_do_not_fit_are_invalid
+    stdio/test_obligations.py::test_every_list_comes_in_pages_that_are_alike_for_all
 PG-5  Every list can come in pages.
-    later: catalogue
+    stdio/test_obligations.py::test_every_list_comes_in_pages_that_are_alike_for_all
 CH-1  2026-07-28: lists, server/discover and what is read say how long they hold and for whom.
-    protocol/test_lowering.py::test_a_modern_list_is_stale_at_once_and_private
+    conformance/test_everything.py::test_lists_and_contents_say_how_long_they_hold_in_2026_07_28_alone
     protocol/test_session.py::test_discover_says_what_there_is
-    protocol/test_session.py::test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision
 CH-2  All pages of a list say the same.
-    later: catalogue
+    stdio/test_obligations.py::test_every_list_comes_in_pages_that_are_alike_for_all
 
 # Questions of each kind
 
