@@ -20,11 +20,12 @@ META = {
     "io.modelcontextprotocol/protocolVersion": MODERN,
     "io.modelcontextprotocol/clientCapabilities": {},
 }
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 # Asks one question about each call, and answers the call with the answer; on `patience` it waits to be cancelled, and on `seen`
-# it tells who was.
+# it tells who was; every `subscriptions/listen` is told of each that follows.
 ASKER = """
 import json, sys
-calls, cancelled = {}, []
+calls, cancelled, listening = {}, [], []
 def say(**message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 for line in sys.stdin:
     message = json.loads(line)
@@ -33,6 +34,9 @@ for line in sys.stdin:
     elif method == "notifications/cancelled": cancelled.append(message["params"]["requestId"])
     elif method == "patience": say(method="notifications/message", params={"data": message["id"]})
     elif method == "seen": say(id=message["id"], result={"cancelled": cancelled})
+    elif method == "subscriptions/listen":
+        listening.append(message["id"])
+        for id in listening: say(method="notifications/heard", params={"_meta": {"io.modelcontextprotocol/subscriptionId": id}})
     elif method: calls["q"] = message["id"]; say(id="q", method="roots/list")
     else: say(id=calls[message["id"]], result={"roots": message["result"]["roots"]})
 """
@@ -152,6 +156,12 @@ def test_closing_a_stream_cancels_a_modern_call_alone(asked: Caller) -> None:
     while not cancelled and time.monotonic() < until:  # the front learns of it in its own time
         cancelled = json.load(asked.modern("b", "seen"))["result"]["cancelled"]
     assert cancelled == [number]
+
+
+def test_each_subscription_hears_what_carries_its_id(asked: Caller) -> None:
+    first, second = (asked.modern(id, "subscriptions/listen") for id in ("one", 2))
+    for stream, id in ((first, "one"), (second, 2), (first, "one")):
+        assert event(stream)["params"] == {"_meta": {SUBSCRIPTION: id}}
 
 
 def test_a_session_can_be_ended(caller: Caller) -> None:
