@@ -408,11 +408,13 @@ RE-3  What is read has contents, each with a URI and text or base64.
     stdio/test_obligations.py::test_what_is_read_may_have_several_contents_of_text_and_of_bytes
 RE-4  Templates are RFC 6570, and what they expand to can be read.
     conformance/test_everything.py::test_what_a_template_expands_to_is_read
+    protocol/test_uri_template.py::test_the_rfcs_own_examples_expand_as_it_says
 RE-5  2026-07-28: what is not there is an error, not an empty answer.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 RE-6  URIs are checked, and no path leads out of its folder.
     stdio/test_obligations.py::test_no_uri_leads_out_of_a_folder
     protocol/test_uri_template.py::test_a_simple_value_never_leads_out_of_a_folder
+    server/test_resources.py::test_what_could_not_be_offered_as_it_is_is_refused
 RE-7  What may be read is the author's to decide; nothing is offered that was not registered.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 RE-8  Annotations, dates and sizes are shown to who knows them.
@@ -429,6 +431,7 @@ PM-3  A prompt that is not there, and a missing argument, get -32602.
     stdio/test_obligations.py::test_a_prompt_that_fails_is_an_internal_error_and_the_next_is_served
 PM-4  Arguments are checked, and are texts.
     conformance/test_everything.py::test_params_that_do_not_fit_are_invalid
+    server/test_prompts.py::test_what_does_not_fit_is_named
 PM-5  Pictures and sound are base64 with their type; a resource has its URI.
     conformance/test_everything.py::test_prompts_are_messages_of_a_user
     protocol/test_types.py::test_bytes_travel_as_base64
@@ -488,6 +491,7 @@ PG-5  Every list can come in pages.
 CH-1  2026-07-28: lists, server/discover and what is read say how long they hold and for whom.
     conformance/test_everything.py::test_lists_and_contents_say_how_long_they_hold_in_2026_07_28_alone
     protocol/test_session.py::test_discover_says_what_there_is
+    server/test_resources.py::test_caching_hints_are_the_servers_unless_a_resource_has_its_own
 CH-2  All pages of a list say the same.
     stdio/test_obligations.py::test_every_list_comes_in_pages_that_are_alike_for_all
 
