@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -62,3 +63,20 @@ def test_what_goes_otherwise_is_wrong(scenario: Scenario, said: str) -> None:
 def test_a_listed_scenario_that_the_suite_does_not_score_is_wrong() -> None:
     wrong = suite.judge(SET, []).wrong
     assert len(wrong) == len(suite.LATER[SET])
+
+
+@pytest.mark.parametrize(
+    ("checks", "fallen_short"),
+    [
+        ([{"id": "a", "status": "SUCCESS"}, {"id": "b", "status": "INFO", "details": {"note": 1}}], []),
+        ([{"id": "a", "status": "SUCCESS"}, {"id": "b", "status": "WARNING", "errorMessage": "x"}], ["b"]),
+        ([{"id": "a", "status": "SKIPPED"}, {"id": "b", "status": "FAILURE"}], ["a", "b"]),
+        ([{"id": "a", "status": "SUCCESS", "details": {"error": {"message": "Unknown tool: test_x"}}}], ["a"]),
+        ([], ["no checks"]),
+    ],
+)
+def test_only_what_was_looked_at_and_is_right_has_not_failed(
+    checks: list[dict[str, object]], fallen_short: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "checks.json").write_text(json.dumps(checks))
+    assert list(suite.failures_of(tmp_path / "checks.json")) == fallen_short
