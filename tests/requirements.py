@@ -15,10 +15,8 @@ from typing import NamedTuple
 __all__ = ["LATER", "REQUIREMENTS", "Requirement"]
 
 LATER = {
-    "schemas": "schemas written by hand: their dialect and their bounds",
     "conversations": "questions to the client, and subscriptions/listen",
     "client": "our own client: time-outs and pings towards the other side",
-    "sockets": "servers on sockets, and the page on transports of one's own",
     "tasks": "calls that outlive their answer; nothing of it is declared",
     "http": "servers over HTTP",
 }
@@ -59,10 +57,14 @@ FR-13  2026-07-28: a server writes answers and notifications, no requests.
     protocol/test_session.py::test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision
 FR-14  Another stream of bytes carries the same lines.
     stdio/test_kinds.py::test_one_socket_for_both_directions
+    cli/test_serve_sockets.py::test_a_unix_socket_from_start_to_end
 FR-15  Another transport carries the same messages.
     driver/test_host.py::test_one_backend_serves_many_connections_apart
+    docs/test_custom_transport.py::test_a_plain_websocket_client_is_served_and_one_message_is_one_frame
 FR-16  How another transport connects, frames and cancels is written down.
-    later: sockets
+    docs/test_reference.py::test_what_a_transport_has_to_be_is_documented
+    docs/test_custom_transport.py::test_a_plain_websocket_client_is_served_and_one_message_is_one_frame
+    docs/test_custom_transport.py::test_a_client_that_leaves_during_a_call_cancels_it
 FR-17  Credentials come from the environment, not from HTTP's way of authorising; they appear nowhere else.
     stdio/test_stderr.py::test_a_secret_of_the_environment_or_an_argument_appears_nowhere
 FR-18  2026-07-28: what is to be known about a request stands in its body.
@@ -379,22 +381,26 @@ TO-22  A result has content, be it empty.
 # JSON Schema
 
 JS-1  A schema without `$schema` is 2020-12.
-    server/test_server.py::test_a_hand_written_schema_is_shown_and_enforced
+    protocol/test_schema_checks.py::test_the_dialect_is_2020_12
 JS-2  2020-12 is known whole.
-    server/test_server.py::test_a_hand_written_schema_is_shown_and_enforced
+    protocol/test_schema_checks.py::test_the_dialect_is_2020_12
     conformance/test_everything.py::test_a_schema_of_2020_12_is_enforced
 JS-3  A dialect that we do not know is refused by its name.
-    later: schemas
+    protocol/test_schema_checks.py::test_another_dialect_is_refused_by_name
+    protocol/test_schema_checks.py::test_another_dialect_inside_is_refused_with_its_place
 JS-4  A schema is itself valid.
     server/test_server.py::test_a_hand_written_schema_that_is_wrong_is_refused_by_name
 JS-5  A reference to elsewhere is never fetched.
-    server/test_server.py::test_a_hand_written_schema_that_is_wrong_is_refused_by_name
+    protocol/test_schema_checks.py::test_a_reference_to_elsewhere_is_refused
 JS-6  A reference to elsewhere is refused.
-    server/test_server.py::test_a_hand_written_schema_that_is_wrong_is_refused_by_name
+    protocol/test_schema_checks.py::test_a_reference_to_elsewhere_is_refused
+    protocol/test_schema_checks.py::test_a_reference_to_nothing_is_refused
 JS-7  The depth, the size and the time of a schema are bounded.
-    later: schemas
+    protocol/test_schema_checks.py::test_a_schema_of_depth_10_000_is_refused
+    protocol/test_schema_checks.py::test_a_schema_of_100_000_subschemas_is_refused
+    server/test_handwritten.py::test_a_catastrophic_pattern_is_matched_in_bounded_time
 JS-8  A schema keeps all its keywords.
-    protocol/test_lowering.py::test_an_input_schema_without_booleans_keeps_all_its_keywords
+    server/test_handwritten.py::test_every_keyword_and_its_order_is_kept_through_a_list
     conformance/test_everything.py::test_a_schema_keeps_all_its_keywords_in_every_revision
 
 # Resources, prompts, completion
