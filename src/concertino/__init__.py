@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from concertino.backend import Around, Backend, Call, ClientFacts, Context, Offer, Outlet
     from concertino.driver.accepting import accept
+    from concertino.composition import Composed, compose
     from concertino.driver.caller import Caller, connect
     from concertino.driver.host import Host, serve
     from concertino.errors import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 _HOME = {
     "concertino.server.server": ("Server",),
     "concertino.backend": ("Context", "Backend", "Around", "Call", "ClientFacts", "Offer", "Outlet"),
+    "concertino.composition": ("Composed", "compose"),
     "concertino.errors": (
         "ToolError",
         "ResourceNotFound",
@@ -126,6 +128,8 @@ __all__ = [  # noqa: RUF022  # in reading order
     "ClientFacts",
     "Offer",
     "Outlet",
+    "compose",
+    "Composed",
     "Host",
     "serve",
     "accept",

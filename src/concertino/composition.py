@@ -1,0 +1,317 @@
+"""Several backends as one: `compose(math=..., notes=...)`.
+
+Tools and prompts get the part's name in front (`math_add`), so no two can collide; resources keep their URIs, and two parts that
+list the same one are refused. Calls go to the part they belong to; lists are put together in the order of the parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Iterator, Mapping
+from operator import is_
+from typing import Any
+
+from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
+from msgspec.json import Decoder, decode, encode
+from msgspec.structs import replace
+
+from concertino.backend import Backend, Call, Changed, ClientFacts, Context, Offer, Outlet
+from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ConcertinoError, RegistrationError, RpcError
+from concertino.protocol.types import (
+    CompleteParams,
+    Implementation,
+    Level,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    PromptReference,
+)
+
+__all__ = ["Composed", "compose"]
+
+log = logging.getLogger("concertino.composition")
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+SHOWN = 128  # characters of a name that nobody has, given back
+
+
+class _List(Struct, frozen=True):
+    """One of the four lists: its method, what a part must offer for it, and the member of its result that holds the items."""
+
+    method: str
+    feature: str
+    shape: type[Struct]
+    member: str
+
+
+LISTS: Mapping[str, _List] = {
+    each.method: each
+    for each in (
+        _List("tools/list", "tools", ListToolsResult, "tools"),
+        _List("prompts/list", "prompts", ListPromptsResult, "prompts"),
+        _List("resources/list", "resources", ListResourcesResult, "resources"),
+        _List("resources/templates/list", "resources", ListResourceTemplatesResult, "resource_templates"),
+    )
+}
+_text = Decoder(str).decode
+
+
+def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Composed:
+    """One backend made of several; serve it as any other.
+
+    info: what clients see as this server; the parts' names joined by `+` otherwise. parts: name to backend; the name and an
+    underscore are put before each tool and prompt. Raises RegistrationError for names that cannot be told apart; serving it fails
+    to start with the same when two parts list the same resource.
+    """
+    if not parts:
+        raise RegistrationError("compose: expected at least one backend, as in compose(math=server)")
+    for name in parts:
+        if NAME.fullmatch(name) is None:
+            raise RegistrationError(f"compose: name: expected 1 to 64 of A-Z a-z 0-9 _ . - , got {name!r}")
+        if clash := next((other for other in parts if name.startswith(f"{other}_")), None):
+            raise RegistrationError(
+                f"compose: a tool of {name!r} and one of {clash!r} could have one name, since both begin with {clash}_; "
+                "name one of them otherwise"
+            )
+    if info is None or isinstance(info, str):
+        info = Implementation(info or "+".join(parts), "0.0.0")
+    return Composed(info, parts)
+
+
+class Composed:
+    """What compose() gives; a Backend."""
+
+    def __init__(self, info: Implementation, parts: Mapping[str, Backend]) -> None:
+        self.parts = dict(parts)
+        self._info = info
+        self._owners: dict[str, str] = {}  # URI -> the part that lists it
+        self._lists: dict[str, tuple[list[Struct], Struct]] = {}  # by method: what the parts gave, and it put together
+
+    async def start(self, outlet: Outlet) -> None:
+        """Start all parts side by side, then see that no two list the same resource."""
+        names = list(self.parts)
+        ends = await asyncio.gather(
+            *(self.parts[name].start(_Up(self, outlet)) for name in names), return_exceptions=True
+        )
+        for name, end in zip(names, ends, strict=True):
+            if isinstance(end, BaseException):
+                raise ConcertinoError(f"{name}: {type(end).__name__}: {end}") from end
+        owners: dict[str, str] = {}
+        for method in ("resources/list", "resources/templates/list"):
+            for name, part in self._offering("resources"):
+                for uri in await _uris(part, LISTS[method]):
+                    if (other := owners.setdefault(uri, name)) != name:
+                        raise RegistrationError(f"compose: both {other} and {name} have the resource {uri}")
+        self._owners = owners
+
+    def offer(self) -> Offer:
+        """Everything that any part offers."""
+        offers = {name: part.offer() for name, part in self.parts.items()}
+        instructions = [f"{name}: {each.instructions}" for name, each in offers.items() if each.instructions]
+        experimental: dict[str, Any] = {}
+        extensions: dict[str, Any] = {}
+        for each in reversed(offers.values()):  # the first part to say something is the one that is heard
+            experimental.update(each.experimental)
+            extensions.update(each.extensions)
+        return Offer(
+            self._info,
+            instructions="\n\n".join(instructions) or None,
+            tools=any(each.tools for each in offers.values()),
+            prompts=any(each.prompts for each in offers.values()),
+            resources=any(each.resources for each in offers.values()),
+            completions=any(each.completions for each in offers.values()),
+            logging=any(each.logging for each in offers.values()),
+            experimental=experimental,
+            extensions=extensions,
+        )
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        method = call.method
+        if (asked := LISTS.get(method)) is not None:
+            return await self._listed(asked, call, context)
+        if method == "tools/call":
+            return await self._by_name(call, context, "tool")
+        if method == "prompts/get":
+            return await self._by_name(call, context, "prompt")
+        if method == "resources/read":
+            try:
+                uri = _text(call.params["uri"])
+            except (KeyError, DecodeError):
+                raise _invalid("uri: expected the URI of a resource") from None
+            return await self._by_uri(call, context, uri)
+        if method == "completion/complete":
+            return await self._completed(call, context)
+        raise RpcError(METHOD_NOT_FOUND, f"method not found: {method}")
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        """Each part hears of those that are its own, and of those that nobody lists."""
+        for name, part in self._offering("resources"):
+            await part.watch(frozenset(uri for uri in uris if self._owners.get(uri, name) == name))
+
+    async def close(self) -> None:
+        names = list(self.parts)
+        ends = await asyncio.gather(*(self.parts[name].close() for name in names), return_exceptions=True)
+        for name, end in zip(names, ends, strict=True):
+            if isinstance(end, BaseException):
+                log.error("%s failed to close", name, exc_info=end)
+
+    def forget(self, what: Changed) -> None:
+        """A part has changed: who has which resource may no longer be true. From any thread."""
+        if what in ("resources", "offer"):
+            self._owners = {}
+
+    # Lists
+
+    def _offering(self, feature: str) -> Iterator[tuple[str, Backend]]:
+        for name, part in self.parts.items():
+            if getattr(part.offer(), feature):
+                yield name, part
+
+    async def _listed(self, asked: _List, call: Call, context: Context) -> Struct:
+        """All parts' lists one after the other, up to the first that has a further page: there the cursor goes on."""
+        parts = list(self._offering(asked.feature))
+        at, params = self._resumed(call.params, [name for name, _ in parts])
+        pages: list[Any] = []
+        items: list[Any] = []
+        following: str | None = None
+        for name, part in parts[at:]:
+            page = _page(await part.handle(Call(asked.method, params, call.meta), context), asked)
+            pages.append(page)
+            items += (_named(item, name, asked) for item in getattr(page, asked.member))
+            params = {key: value for key, value in params.items() if key != "cursor"}
+            if page.next_cursor is not None:
+                following = f"{name}:{page.next_cursor}"
+                break
+        if (kept := self._lists.get(asked.method)) is not None:
+            of, whole = kept
+            if len(of) == len(pages) and all(map(is_, of, pages)):
+                return whole  # the same object: what is lowered from it is kept
+        whole = asked.shape(**{asked.member: items, "next_cursor": following}, **_hints(pages))
+        if "cursor" not in call.params:
+            self._lists[asked.method] = pages, whole
+        return whole
+
+    def _resumed(self, params: Mapping[str, Raw], names: list[str]) -> tuple[int, Mapping[str, Raw]]:
+        """Which part a list goes on with, and what it is asked."""
+        if "cursor" not in params:
+            return 0, params
+        try:
+            name, _, cursor = _text(params["cursor"]).partition(":")
+            return names.index(name), {**params, "cursor": Raw(encode(cursor))}
+        except (DecodeError, ValueError):
+            raise RpcError(INVALID_PARAMS, "Invalid params", {"details": "cursor: not one of this server's"}) from None
+
+    # Calls
+
+    async def _by_name(self, call: Call, context: Context, kind: str) -> Struct | Raw:
+        try:
+            name = _text(call.params["name"])
+        except (KeyError, DecodeError):
+            raise _invalid(f"name: expected the name of a {kind}") from None
+        part, own = self._part_of(name)
+        if part is None or not getattr(part.offer(), f"{kind}s"):
+            raise _unknown(kind, "name", name)
+        return await part.handle(Call(call.method, {**call.params, "name": Raw(encode(own))}, call.meta), context)
+
+    def _part_of(self, name: str) -> tuple[Backend | None, str]:
+        """The part that a tool or prompt belongs to, and its name there. No part's name begins with another's and an underscore."""
+        at = name.find("_")
+        while at > 0:
+            if (part := self.parts.get(name[:at])) is not None:
+                return part, name[at + 1 :]
+            at = name.find("_", at + 1)
+        return None, name
+
+    async def _by_uri(self, call: Call, context: Context, uri: str) -> Struct | Raw:
+        """Of the part that lists it; else of the first that has it, for a template may stand for any URI."""
+        owner = self._owners.get(uri)
+        refusal = RpcError(INVALID_PARAMS, "Resource not found", {"uri": uri})
+        for name, part in self._offering("resources"):
+            if owner in (None, name):
+                try:
+                    return await part.handle(call, context)
+                except RpcError as error:
+                    if error.code != INVALID_PARAMS or owner is not None:
+                        raise
+                    refusal = error
+        raise refusal
+
+    async def _completed(self, call: Call, context: Context) -> Struct | Raw:
+        try:
+            ref = call.decoded(CompleteParams).ref
+        except ValidationError as why:
+            raise _invalid(str(why)) from None
+        if not isinstance(ref, PromptReference):
+            return await self._by_uri(call, context, ref.uri)
+        part, own = self._part_of(ref.name)
+        if part is None or not part.offer().completions:
+            raise _unknown("prompt", "ref.name", ref.name)
+        return await part.handle(
+            Call(call.method, {**call.params, "ref": Raw(encode(replace(ref, name=own)))}, call.meta), context
+        )
+
+
+class _Up:
+    """The outlet of one part: what it says goes up."""
+
+    def __init__(self, composed: Composed, outlet: Outlet) -> None:
+        self._composed = composed
+        self._outlet = outlet
+
+    def changed(self, what: Changed) -> None:
+        self._composed.forget(what)
+        self._outlet.changed(what)
+
+
+class _Nobody:
+    """The Context of the lists that are made at the start."""
+
+    client = ClientFacts("concertino", "", "", {})
+    cancelled = False
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+        return asyncio.sleep(0)
+
+    def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
+        return asyncio.sleep(0)
+
+
+async def _uris(part: Backend, asked: _List) -> list[str]:
+    """The URIs, or templates, that one part lists, on all of its pages."""
+    uris: list[str] = []
+    params: dict[str, Raw] = {}
+    while True:
+        page = _page(await part.handle(Call(asked.method, params), _Nobody()), asked)
+        uris += (each.uri if asked.member == "resources" else each.uri_template for each in getattr(page, asked.member))
+        if page.next_cursor is None:
+            return uris
+        params = {"cursor": Raw(encode(page.next_cursor))}
+
+
+def _named(item: Any, name: str, asked: _List) -> Any:  # Any: what _page's lists hold
+    return item if asked.feature == "resources" else replace(item, name=f"{name}_{item.name}")
+
+
+def _page(result: Struct | Raw, asked: _List) -> Any:  # Any: one of four Structs without a common ancestor
+    return decode(result, type=asked.shape) if isinstance(result, Raw) else result
+
+
+def _hints(pages: list[Any]) -> dict[str, Any]:
+    """How long, and by whom, a list of these may be kept: as the strictest of them says."""
+    ages = [page.ttl_ms for page in pages]
+    public = pages and all(page.cache_scope == "public" for page in pages)
+    return {
+        "ttl_ms": UNSET if not pages or UNSET in ages else min(ages),
+        "cache_scope": "public" if public else UNSET,
+    }
+
+
+def _unknown(kind: str, member: str, name: str) -> RpcError:
+    name = name[:SHOWN]
+    return RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"details": f"{member}: there is no {kind} {name!r}"})
+
+
+def _invalid(details: str) -> RpcError:
+    return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})

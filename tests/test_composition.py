@@ -1,0 +1,411 @@
+"""composition.py: several backends as one, over a memory connection and by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec import UNSET, Raw, Struct
+from msgspec.json import encode
+
+from concertino import Caller, Host, RegistrationError, RpcError, Server, compose, connect, pair
+from concertino.backend import Backend, Call, Context, Offer, Outlet
+from concertino.protocol import types
+from concertino.protocol.types import Implementation
+
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    import functools
+
+    @functools.wraps(test)
+    def run_it(*args: Any, **kwargs: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(20):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run_it
+
+
+@asynccontextmanager
+async def client_of(backend: Backend, told: list[str] | None = None) -> AsyncIterator[Caller]:
+    async with Host(backend) as host:
+        ours, theirs = pair()
+        host.attach(theirs)
+        caller = connect(ours, None if told is None else lambda method, _: told.append(method))
+        await caller.request("initialize", INITIALIZE)
+        caller.notify("notifications/initialized")
+        await host.started
+        await caller.request("ping")  # the notification has arrived
+        yield caller
+        await caller.aclose()
+
+
+class Part:
+    """A backend with fixed answers: method to result, to a function of the params, or to an error."""
+
+    def __init__(self, answers: Mapping[str, Any], **offer: Any) -> None:
+        self._answers = answers
+        self._offer = Offer(Implementation("part", "1"), **offer)
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.watched: list[frozenset[str]] = []
+        self.began = self.closed = 0
+        self.outlet: Outlet
+
+    async def start(self, outlet: Outlet) -> None:
+        self.began += 1
+        self.outlet = outlet
+
+    def offer(self) -> Offer:
+        return self._offer
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        params = call.decoded(dict)
+        self.calls.append((call.method, params))
+        answer = self._answers[call.method]
+        answer = answer(params) if callable(answer) else answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        self.watched.append(uris)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def calculator() -> Server:
+    server = Server("calculator", version="2", instructions="Add.")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        "Add."
+        return a + b
+
+    return server
+
+
+def greeter() -> Server:
+    server = Server("greeter", instructions="Greet.")
+
+    @server.tool
+    async def add_greeting(name: str) -> str:
+        "Greet."
+        return f"Hello, {name}"
+
+    return server
+
+
+@on_a_loop
+async def test_tools_of_all_parts_are_listed_and_called_under_their_parts_names() -> None:
+    async with client_of(compose(math=calculator(), words=greeter())) as caller:
+        listed = (await caller.request("tools/list"))["tools"]
+        assert [tool["name"] for tool in listed] == ["math_add", "words_add_greeting"]
+        assert listed[0]["inputSchema"]["required"] == ["a", "b"]
+        result = await caller.request("tools/call", {"name": "math_add", "arguments": {"a": 2, "b": 3}})
+        assert result["structuredContent"] == {"result": 5}
+        result = await caller.request("tools/call", {"name": "words_add_greeting", "arguments": {"name": "you"}})
+        assert result["content"][0]["text"] == "Hello, you"
+
+
+@on_a_loop
+async def test_the_composition_says_who_it_is_and_what_all_parts_say() -> None:
+    composed = compose("orchestra", math=calculator(), words=greeter())
+    assert composed.offer().info == Implementation("orchestra", "0.0.0")
+    assert composed.offer().instructions == "math: Add.\n\nwords: Greet."
+    assert compose(math=calculator(), words=greeter()).offer().info.name == "math+words"
+    assert compose(Implementation("x", "3"), a=calculator()).offer().info.version == "3"
+
+
+def test_what_any_part_offers_is_offered_and_the_first_part_is_heard_where_two_differ() -> None:
+    one = Part({}, prompts=True, experimental={"x": {"by": "one"}})
+    other = Part({}, completions=True, experimental={"x": {"by": "other"}, "y": {}}, extensions={"e.com/z": {}})
+    offer = compose(one=one, other=other).offer()
+    assert (offer.tools, offer.prompts, offer.resources, offer.completions, offer.logging) == (0, 1, 0, 1, 0)
+    assert offer.experimental == {"x": {"by": "one"}, "y": {}}
+    assert offer.extensions == {"e.com/z": {}}
+    assert offer.instructions is None
+
+
+@pytest.mark.parametrize("name", ["add", "math", "math_", "nobody_add", "words_add", "_add", ""])
+@on_a_loop
+async def test_a_tool_that_no_part_has_is_unknown(name: str) -> None:
+    async with client_of(compose(math=calculator(), words=greeter())) as caller:
+        with pytest.raises(RpcError, match="Unknown tool") as caught:
+            await caller.request("tools/call", {"name": name, "arguments": {}})
+        assert caught.value.code == -32602
+
+
+@pytest.mark.parametrize("params", [{}, {"name": 5}, {"name": None}])
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get", "resources/read", "completion/complete"])
+@on_a_loop
+async def test_malformed_params_are_refused(method: str, params: dict[str, Any]) -> None:
+    part = Part(
+        {
+            "resources/list": types.ListResourcesResult([]),
+            "resources/templates/list": types.ListResourceTemplatesResult([]),
+        },
+        tools=True,
+        prompts=True,
+        resources=True,
+        completions=True,
+    )
+    async with client_of(compose(a=part)) as caller:
+        with pytest.raises(RpcError) as caught:
+            await caller.request(method, params)
+        assert caught.value.code == -32602
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], "at least one backend"),
+        ([""], "1 to 64"),
+        (["a b"], "1 to 64"),
+        (["a" * 65], "1 to 64"),
+        (["a", "a_b"], "begin with a_"),
+        (["a_b_c", "a_b"], "begin with a_b_"),
+    ],
+)
+def test_names_that_cannot_be_told_apart_are_refused(names: list[str], text: str) -> None:
+    with pytest.raises(RegistrationError, match=text):
+        compose(**{name: calculator() for name in names})
+
+
+def test_names_with_a_common_beginning_are_fine() -> None:
+    assert list(compose(a=calculator(), ab=calculator(), b_a=calculator()).parts) == ["a", "ab", "b_a"]
+
+
+def resources(*uris: str, templates: tuple[str, ...] = (), **more: Any) -> Part:
+    def read(params: dict[str, Any]) -> Any:
+        uri = params["uri"]
+        if uri in uris or any(uri.startswith(each.partition("{")[0]) for each in templates):
+            return types.ReadResourceResult([types.ResourceContents(uri, text=f"of {uris or templates}")])
+        return RpcError(-32602, "Resource not found", {"uri": uri})
+
+    listed = types.ListResourcesResult([types.Resource(uri, uri) for uri in uris])
+    shapes = types.ListResourceTemplatesResult([types.ResourceTemplate(each, each) for each in templates])
+    answers = {"resources/list": listed, "resources/templates/list": shapes, "resources/read": read, **more}
+    return Part(answers, resources=True)
+
+
+@on_a_loop
+async def test_resources_keep_their_uris_and_are_read_from_the_part_that_has_them() -> None:
+    one, other = resources("a:1", "a:2"), resources("b:1", templates=("t:{x}",))
+    async with client_of(compose(one=one, other=other, tools=calculator())) as caller:
+        listed = await caller.request("resources/list")
+        assert [each["uri"] for each in listed["resources"]] == ["a:1", "a:2", "b:1"]
+        listed = await caller.request("resources/templates/list")
+        assert [each["uriTemplate"] for each in listed["resourceTemplates"]] == ["t:{x}"]
+        one.calls.clear()
+        assert (await caller.request("resources/read", {"uri": "b:1"}))["contents"][0]["text"] == "of ('b:1',)"
+        assert one.calls == []
+        assert (await caller.request("resources/read", {"uri": "t:5"}))["contents"][0]["uri"] == "t:5"
+        with pytest.raises(RpcError) as caught:
+            await caller.request("resources/read", {"uri": "c:1"})
+        assert caught.value.data == {"uri": "c:1"}
+
+
+@on_a_loop
+async def test_an_error_that_is_no_not_found_is_not_hidden_by_asking_the_next_part() -> None:
+    broken = resources(**{"resources/read": RpcError(-32603, "disk full")})
+    other = resources(templates=("t:{x}",))
+    async with client_of(compose(one=broken, other=other)) as caller:
+        with pytest.raises(RpcError, match="disk full"):
+            await caller.request("resources/read", {"uri": "t:1"})
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [(resources("a:1"), resources("a:2", "a:1")), (resources(templates=("t:{x}",)), resources(templates=("t:{x}",)))],
+)
+@on_a_loop
+async def test_two_parts_with_one_resource_do_not_start(twice: tuple[Part, Part]) -> None:
+    async with Host(compose(one=twice[0], other=twice[1])) as host:
+        await asyncio.wait([host.started])
+        error = host.started.exception()
+        assert isinstance(error, RegistrationError)
+        assert "both one and other have the resource" in str(error)
+
+
+def paged(items: list[str]) -> Callable[[dict[str, Any]], Any]:
+    def page(params: dict[str, Any]) -> Any:
+        cursor = params.get("cursor")
+        at = 0 if cursor is None else items.index(cursor) if cursor in items else -1
+        if at < 0:
+            return RpcError(-32602, "Invalid params", {"details": "cursor"})
+        following = items[at + 1] if at + 1 < len(items) else None
+        return Raw(encode({"tools": [{"name": items[at], "inputSchema": {"type": "object"}}], "nextCursor": following}))
+
+    return page
+
+
+@on_a_loop
+async def test_a_list_goes_on_where_a_part_has_a_further_page() -> None:
+    parts = compose(
+        a=Part({"tools/list": paged(["1", "2:x", ""])}, tools=True),
+        b=calculator(),
+        c=Part({"tools/list": paged(["3", "4"])}, tools=True),
+    )
+    async with client_of(parts) as caller:
+        pages: list[list[str]] = []
+        params: dict[str, Any] = {}
+        while True:
+            page = await caller.request("tools/list", params)
+            pages.append([tool["name"] for tool in page["tools"]])
+            if "nextCursor" not in page:
+                break
+            params = {"cursor": page["nextCursor"]}
+        assert pages == [["a_1"], ["a_2:x"], ["a_", "b_add", "c_3"], ["c_4"]]
+
+
+@pytest.mark.parametrize("cursor", ["", "a", "nobody:1", "b:9", 5])
+@on_a_loop
+async def test_a_cursor_that_was_never_given_is_refused(cursor: Any) -> None:
+    parts = compose(a=calculator(), b=Part({"tools/list": paged(["3", "4"])}, tools=True))
+    async with client_of(parts) as caller:
+        with pytest.raises(RpcError) as caught:
+            await caller.request("tools/list", {"cursor": cursor})
+        assert caught.value.code == -32602
+
+
+@on_a_loop
+async def test_the_strictest_part_says_how_long_a_list_may_be_kept() -> None:
+    def part(**hints: Any) -> Part:
+        return Part({"tools/list": types.ListToolsResult([], **hints)}, tools=True)
+
+    context: Any = None
+    public = part(ttl_ms=5000, cache_scope="public")
+    for other, ttl_ms, scope in [
+        (part(ttl_ms=300, cache_scope="public"), 300, "public"),
+        (part(ttl_ms=0, cache_scope="private"), 0, UNSET),
+        (part(), UNSET, UNSET),
+    ]:
+        listed: Any = await compose(a=public, b=other).handle(Call("tools/list"), context)
+        assert (listed.ttl_ms, listed.cache_scope) == (ttl_ms, scope)
+
+
+@on_a_loop
+async def test_a_list_is_the_same_object_while_no_part_has_another() -> None:
+    server = calculator()
+    composed = compose(a=server, b=greeter())
+    context: Any = None
+    first = await composed.handle(Call("tools/list"), context)
+    assert await composed.handle(Call("tools/list"), context) is first
+    server.remove_tool("add")
+    assert await composed.handle(Call("tools/list"), context) is not first
+
+
+@on_a_loop
+async def test_prompts_and_their_completions_go_to_their_part() -> None:
+    answer = types.GetPromptResult([types.PromptMessage("user", types.TextContent("hi"))])
+    values = types.CompleteResult(types.Completion(["x"]))
+    one = Part(
+        {
+            "prompts/list": types.ListPromptsResult([types.Prompt("ask")]),
+            "prompts/get": answer,
+            "completion/complete": values,
+        },
+        prompts=True,
+        completions=True,
+    )
+    async with client_of(compose(one=one, other=calculator())) as caller:
+        assert [each["name"] for each in (await caller.request("prompts/list"))["prompts"]] == ["one_ask"]
+        got = await caller.request("prompts/get", {"name": "one_ask", "arguments": {"a": "b"}})
+        assert got["messages"][0]["content"]["text"] == "hi"
+        argument = {"name": "a", "value": ""}
+        params = {"ref": {"type": "ref/prompt", "name": "one_ask"}, "argument": argument}
+        assert (await caller.request("completion/complete", params))["completion"]["values"] == ["x"]
+        assert one.calls[-2:] == [
+            ("prompts/get", {"name": "ask", "arguments": {"a": "b"}}),
+            ("completion/complete", {"ref": {"type": "ref/prompt", "name": "ask"}, "argument": argument}),
+        ]
+        for name in ("other_ask", "ask", "nobody_ask"):
+            params = {"ref": {"type": "ref/prompt", "name": name}, "argument": argument}
+            with pytest.raises(RpcError, match="Unknown prompt"):
+                await caller.request("completion/complete", params)
+            with pytest.raises(RpcError, match="Unknown prompt"):
+                await caller.request("prompts/get", {"name": name})
+
+
+@on_a_loop
+async def test_the_variables_of_a_template_are_completed_by_its_part() -> None:
+    values = types.CompleteResult(types.Completion(["x"]))
+    one = resources("a:1")
+    other = resources(templates=("t:{x}",), **{"completion/complete": values})
+    async with client_of(compose(one=one, other=other, more=Part({}, completions=True))) as caller:
+        params = {"ref": {"type": "ref/resource", "uri": "t:{x}"}, "argument": {"name": "x", "value": ""}}
+        assert (await caller.request("completion/complete", params))["completion"]["values"] == ["x"]
+
+
+@on_a_loop
+async def test_changes_of_any_part_reach_the_clients() -> None:
+    told: list[str] = []
+    server = calculator()
+    async with client_of(compose(a=server, b=greeter()), told) as caller:
+        server.remove_tool("add")
+        assert [tool["name"] for tool in (await caller.request("tools/list"))["tools"]] == ["b_add_greeting"]
+        assert told == ["notifications/tools/list_changed"]
+
+
+@on_a_loop
+async def test_a_resource_that_moves_to_another_part_is_found_there() -> None:
+    one, other = resources("a:1"), resources(templates=("a:{x}",))
+    async with client_of(compose(one=one, other=other)) as caller:
+        one._answers = {**one._answers, "resources/read": RpcError(-32602, "Resource not found", {"uri": "a:1"})}
+        one.outlet.changed("resources")
+        assert (await caller.request("resources/read", {"uri": "a:1"}))["contents"][0]["text"] == "of ('a:{x}',)"
+
+
+class Failing(Part):
+    async def start(self, outlet: Outlet) -> None:
+        await super().start(outlet)
+        raise OSError("no such database")
+
+    async def close(self) -> None:
+        await super().close()
+        raise OSError("still no such database")
+
+
+@on_a_loop
+async def test_a_part_that_does_not_start_is_named_and_all_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    good, bad = Part({}), Failing({})
+    async with Host(compose(good=good, bad=bad)) as host:
+        await asyncio.wait([host.started])
+        assert str(host.started.exception()) == "bad: OSError: no such database"
+    assert (good.began, good.closed, bad.began, bad.closed) == (1, 1, 1, 1)
+    assert "bad failed to close" in caplog.text
+
+
+@on_a_loop
+async def test_a_composition_can_be_a_part_of_another() -> None:
+    async with client_of(compose(outer=compose(inner=calculator()))) as caller:
+        assert [tool["name"] for tool in (await caller.request("tools/list"))["tools"]] == ["outer_inner_add"]
+        result = await caller.request("tools/call", {"name": "outer_inner_add", "arguments": {"a": 1, "b": 1}})
+        assert result["structuredContent"] == {"result": 2}
+
+
+@on_a_loop
+async def test_a_method_that_no_backend_has_is_not_found() -> None:
+    context: Any = None
+    with pytest.raises(RpcError, match="method not found: tasks/get"):
+        await compose(a=calculator()).handle(Call("tasks/get"), context)
+
+
+@on_a_loop
+async def test_each_part_watches_its_own_resources_and_those_that_nobody_lists() -> None:
+    one, other, tools = resources("a:1"), resources("b:1"), Part({}, tools=True)
+    composed = compose(one=one, other=other, tools=tools)
+    outlet: Any = None
+    await composed.start(outlet)
+    await composed.watch(frozenset(("a:1", "b:1", "c:1")))
+    assert one.watched == [frozenset(("a:1", "c:1"))]
+    assert other.watched == [frozenset(("b:1", "c:1"))]
+    assert tools.watched == []
