@@ -266,7 +266,7 @@ async def test_a_list_goes_on_where_a_part_has_a_further_page() -> None:
         assert pages == [["a_1"], ["a_2:x"], ["a_", "b_add", "c_3"], ["c_4"]]
 
 
-@pytest.mark.parametrize("cursor", ["", "a", "nobody:1", "b:9", 5])
+@pytest.mark.parametrize("cursor", ["a", "nobody:1", "b:9", ":", 5])
 @on_a_loop
 async def test_a_cursor_that_was_never_given_is_refused(cursor: Any) -> None:
     parts = compose(a=calculator(), b=Part({"tools/list": paged(["3", "4"])}, tools=True))
@@ -274,6 +274,13 @@ async def test_a_cursor_that_was_never_given_is_refused(cursor: Any) -> None:
         with pytest.raises(RpcError) as caught:
             await caller.request("tools/list", {"cursor": cursor})
         assert caught.value.code == -32602
+
+
+@on_a_loop
+async def test_the_empty_cursor_is_the_beginning() -> None:
+    async with client_of(compose(a=calculator(), b=greeter())) as caller:
+        page = await caller.request("tools/list", {"cursor": ""})
+        assert [tool["name"] for tool in page["tools"]] == ["a_add", "b_add_greeting"]
 
 
 @on_a_loop

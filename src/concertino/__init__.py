@@ -22,8 +22,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from concertino.backend import Around, Backend, Call, ClientFacts, Context, Offer, Outlet
-    from concertino.driver.accepting import accept
     from concertino.composition import Composed, compose
+    from concertino.driver.accepting import accept
     from concertino.driver.caller import Caller, connect
     from concertino.driver.host import Host, serve
     from concertino.errors import (

@@ -123,8 +123,11 @@ class Composed:
             resources=any(each.resources for each in offers.values()),
             completions=any(each.completions for each in offers.values()),
             logging=any(each.logging for each in offers.values()),
+            subscriptions=any(each.subscriptions for each in offers.values()),
             experimental=experimental,
             extensions=extensions,
+            ttl_ms=min(each.ttl_ms for each in offers.values()),
+            cache_scope="public" if all(each.cache_scope == "public" for each in offers.values()) else "private",
         )
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
@@ -198,7 +201,10 @@ class Composed:
         if "cursor" not in params:
             return 0, params
         try:
-            name, _, cursor = _text(params["cursor"]).partition(":")
+            text = _text(params["cursor"])
+            if not text:  # the beginning
+                return 0, {key: value for key, value in params.items() if key != "cursor"}
+            name, cursor = text.split(":", 1)
             return names.index(name), {**params, "cursor": Raw(encode(cursor))}
         except (DecodeError, ValueError):
             raise RpcError(INVALID_PARAMS, "Invalid params", {"details": "cursor: not one of this server's"}) from None
@@ -264,12 +270,16 @@ class _Up:
         self._composed.forget(what)
         self._outlet.changed(what)
 
+    def updated(self, uri: str) -> None:
+        self._outlet.updated(uri)
+
 
 class _Nobody:
     """The Context of the lists that are made at the start."""
 
     client = ClientFacts("concertino", "", "", {})
     cancelled = False
+    meta: Mapping[str, Any] = {}
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
         return asyncio.sleep(0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
+from concertino import Context, Host, Server, connect, pair
 from concertino.errors import RegistrationError
 from concertino.server.lifespan import Lifespans
 
@@ -201,6 +202,166 @@ async def asks(name: str) -> AsyncIterator[One]:
 def test_what_is_no_lifespan_function_is_refused(function: Callable[[], Any], text: str) -> None:
     with pytest.raises(RegistrationError, match=text):
         Lifespans().add(function)
+
+
+class Database:
+    """What handlers ask for."""
+
+    def __init__(self) -> None:
+        self.rows = {"a": "1", "b": "2"}
+
+
+def served() -> tuple[Server, list[str]]:
+    server = Server("s")
+    events: list[str] = []
+
+    @server.lifespan
+    async def database() -> AsyncIterator[Database]:
+        events.append("open")
+        yield Database()
+        events.append("closed")
+
+    return server, events
+
+
+def ask(server: Server, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
+    async def main() -> list[Any]:
+        async with asyncio.timeout(20), Host(server) as host:
+            ours, theirs = pair()
+            host.attach(theirs)
+            caller = connect(ours)
+            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+            await caller.request("initialize", hello)
+            answers = [await caller.request(method, params) for method, params in requests]
+            await caller.aclose()
+            return answers
+
+    return asyncio.run(main())
+
+
+def test_handlers_of_every_kind_get_what_they_ask_for_and_clients_see_nothing_of_it() -> None:
+    server, events = served()
+
+    @server.tool
+    async def waits(key: str, db: Database, times: int = 1) -> str:
+        await asyncio.sleep(0)
+        return db.rows[key] * times
+
+    @server.tool
+    def threaded(db: Database, context: Context, key: str) -> str:
+        return db.rows[key] + context.client.name
+
+    @server.tool(inline=True)
+    def inline(key: str, /, *, db: Annotated[Database, "the one"]) -> str:
+        return db.rows[key]
+
+    class Tools:
+        async def method(self, db: Database | None, key: str) -> str:
+            return "" if db is None else db.rows[key]
+
+    server.add_tool(Tools().method)
+
+    @server.resource("row://{key}")
+    def row(key: str, db: Database) -> str:
+        return db.rows[key]
+
+    @server.prompt
+    async def about(db: Database, key: str) -> str:
+        return f"What is {db.rows[key]}?"
+
+    @server.complete("about", "key")
+    async def keys(value: str, db: Database) -> list[str]:
+        return [key for key in db.rows if key.startswith(value)]
+
+    names = ("waits", "threaded", "inline", "method")
+    calls = [("tools/call", {"name": name, "arguments": {"key": "a"}}) for name in names]
+    more: list[tuple[str, dict[str, Any]]] = [
+        ("tools/call", {"name": "waits", "arguments": {"key": "b", "times": 3}}),
+        ("resources/read", {"uri": "row://b"}),
+        ("prompts/get", {"name": "about", "arguments": {"key": "b"}}),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "about"}, "argument": {"name": "key", "value": ""}},
+        ),
+        ("tools/list", {}),
+        ("prompts/list", {}),
+    ]
+    answers = ask(server, *calls, *more)
+    assert [each["content"][0]["text"] for each in answers[:5]] == ["1", "1c", "1", "1", "222"]
+    assert answers[5]["contents"][0]["text"] == "2"
+    assert answers[6]["messages"][0]["content"]["text"] == "What is 2?"
+    assert answers[7]["completion"]["values"] == ["a", "b"]
+    shown = {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in answers[8]["tools"]}
+    assert shown == {"waits": ["key", "times"], "threaded": ["key"], "inline": ["key"], "method": ["key"]}
+    assert [each["name"] for each in answers[9]["prompts"][0]["arguments"]] == ["key"]
+    assert events == ["open", "closed"]
+
+
+def test_a_lifespan_that_fails_is_why_the_server_does_not_start() -> None:
+    server = Server("s")
+
+    @server.lifespan
+    def broken() -> Iterator[None]:
+        raise OSError("no such database")
+        yield
+
+    async def main() -> None:
+        async with Host(server) as host:
+            await asyncio.wait([host.started])
+            assert isinstance(host.started.exception(), OSError)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_served_twice_at_once_opens_once_and_closes_with_the_last() -> None:
+    server, events = served()
+
+    async def main() -> None:
+        async with Host(server) as one:
+            async with Host(server) as other:
+                await asyncio.gather(one.started, other.started)
+            assert events == ["open"]
+        assert events == ["open", "closed"]
+
+    asyncio.run(main())
+
+
+def test_a_call_without_a_start_says_what_is_missing() -> None:
+    lifespans = Lifespans()
+
+    async def one() -> AsyncIterator[One]:
+        yield One()
+
+    lifespans.add(one)
+
+    def handler(value: One) -> None: ...
+
+    with pytest.raises(RuntimeError, match="there is no One yet"):
+        lifespans.fill(handler)()
+
+
+def test_what_is_passed_by_name_cannot_be_positional_only() -> None:
+    lifespans = Lifespans()
+
+    async def one() -> AsyncIterator[One]:
+        yield One()
+
+    lifespans.add(one)
+
+    def handler(value: One, /) -> None: ...
+
+    with pytest.raises(RegistrationError, match=r"value: .*passed by name"):
+        lifespans.fill(handler)
+
+
+def test_a_handler_that_asks_for_nothing_is_left_as_it_is() -> None:
+    server, _ = served()
+
+    def handler(key: str) -> str:
+        return key
+
+    assert server._lifespans.fill(handler) is handler
+    assert Lifespans().fill(handler) is handler
 
 
 def test_two_for_one_class_and_one_after_the_start_are_refused() -> None:

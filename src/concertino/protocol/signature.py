@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from concertino.errors import RegistrationError
 
-__all__ = ["MISSING", "Parameter", "Signature", "function_of", "read"]
+__all__ = ["MISSING", "Parameter", "Signature", "function_of", "is_injected", "read"]
 
 MISSING: Any = inspect.Parameter.empty  # no default; compared by identity
 _ABSTRACT = (Awaitable, Coroutine)
@@ -67,7 +67,7 @@ def read(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signa
         if annotation is MISSING:
             annotation = Any
         keyword_only = parameter.kind is parameter.KEYWORD_ONLY
-        injected = _is_injected(annotation, inject)
+        injected = is_injected(annotation, inject)
         parameters.append(Parameter(parameter.name, annotation, parameter.default, keyword_only, injected))
     returns = hints.get("return", signature.return_annotation)
     while get_origin(returns) in _ABSTRACT:
@@ -117,10 +117,11 @@ def _hints(function: Any, name: str, inject: tuple[type, ...]) -> dict[str, Any]
         raise
 
 
-def _is_injected(annotation: Any, inject: tuple[type, ...]) -> bool:
+def is_injected(annotation: Any, inject: tuple[type, ...]) -> bool:
+    """Whether an annotation asks for one of these classes: the class itself, in an `Annotated`, or with `| None`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _is_injected(arguments[0], inject)
+        return is_injected(arguments[0], inject)
     if origin is Union or origin is UnionType:  # Context | None
-        return all(member is type(None) or _is_injected(member, inject) for member in arguments)
+        return all(member is type(None) or is_injected(member, inject) for member in arguments)
     return annotation in inject or origin in inject

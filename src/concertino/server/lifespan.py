@@ -7,18 +7,22 @@ time-out) must be left in the same one, while start() and close() of a backend c
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from inspect import isasyncgenfunction, isgeneratorfunction
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from concertino.errors import RegistrationError
-from concertino.protocol.signature import function_of, read
+from concertino.protocol.signature import function_of, is_injected, read
+from concertino.server.handlers import Handler, is_async, lacks_self
 
 __all__ = ["Lifespans"]
 
 log = logging.getLogger("concertino.lifespan")
+H = TypeVar("H", bound=Handler)
 Function = Callable[[], Any]
 _YIELDS = (AsyncIterator, AsyncGenerator, Iterator, Generator)
 
@@ -31,6 +35,7 @@ class Lifespans:
         self._functions: list[tuple[type | None, Function]] = []
         self._task: asyncio.Task[None] | None = None
         self._over: asyncio.Event
+        self._opened: asyncio.Future[None]
 
     @property
     def classes(self) -> tuple[type, ...]:
@@ -63,12 +68,36 @@ class Lifespans:
             raise RegistrationError(f"{name}(): the server has started; register what it lives with before")
         self._functions.append((kind, function))
 
+    def fill(self, handler: H) -> H:
+        """The handler without its parameters for what lifespan functions give: those are filled at each call.
+
+        Raises RegistrationError for one that is positional-only. A call before open() raises RuntimeError.
+        """
+        classes = self.classes
+        if not classes or not callable(handler) or lacks_self(handler):  # refused by whoever registers it
+            return handler
+        filled: dict[str, type] = {
+            parameter.name: next(kind for kind in classes if is_injected(parameter.annotation, (kind,)))
+            for parameter in read(handler, classes).parameters
+            if parameter.injected
+        }
+        return _filled(handler, filled, self._value) if filled else handler
+
+    def _value(self, kind: type) -> Any:
+        try:
+            return self.values[kind]
+        except KeyError:
+            raise RuntimeError(f"there is no {kind.__name__} yet: the server was not started, or has ended") from None
+
     async def open(self) -> None:
         """Enter all of them. Raises what one raises; those before it are left again."""
         if not self._functions:
             return
+        if self._task is not None:  # served a second time meanwhile
+            await asyncio.wait([self._opened])
+            return
         self._over = asyncio.Event()
-        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._opened = opened = asyncio.get_running_loop().create_future()
         self._task = task = asyncio.create_task(self._live(opened), name="concertino lifespan")
         try:
             await opened
@@ -115,6 +144,33 @@ class Lifespans:
         if failures:
             self._task = None
             opened.set_exception(failures[0])
+
+
+def _filled(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:  # Any: whatever is callable
+    signature = inspect.signature(handler)
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name not in filled]
+    for parameter in signature.parameters.values():
+        if parameter.name in filled and parameter.kind is parameter.POSITIONAL_ONLY:
+            raise RegistrationError(
+                f"{parameter.name}: what a lifespan function gives is passed by name; move the / before it"
+            )
+    first = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in kept)
+    names = [parameter.name for parameter in kept[first:] if parameter.kind is not parameter.KEYWORD_ONLY]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        kwargs.update(zip(names, args[first:], strict=True))
+        for name, kind in filled.items():
+            kwargs[name] = value(kind)
+        return handler(*args[:first], **kwargs)
+
+    async def call_and_wait(*args: Any, **kwargs: Any) -> Any:
+        return await call(*args, **kwargs)
+
+    function = getattr(handler, "__func__", handler)  # of a method: a wrapper that names it has its object already
+    made: Any = functools.update_wrapper(call_and_wait if is_async(handler) else call, function)
+    made.__qualname__ = made.__name__
+    made.__signature__ = signature.replace(parameters=kept)
+    return made
 
 
 def _manager(function: Function) -> AbstractAsyncContextManager[Any]:

@@ -22,6 +22,7 @@ from concertino.protocol.results import BadResult
 from concertino.protocol.types import CacheScope, Icon, Implementation
 from concertino.server.failures import failed, said
 from concertino.server.handlers import Handler, settled
+from concertino.server.lifespan import Lifespans
 from concertino.server.rooms import Rooms
 from concertino.server.settings import (
     PromptOptions,
@@ -38,6 +39,7 @@ from concertino.server.tools import Tools, no_tool, register
 __all__ = ["Server"]
 
 H = TypeVar("H", bound=Handler)
+L = TypeVar("L", bound=Callable[[], Any])
 THREADS = 32  # `def` handlers at once
 NO_ARGUMENTS = Raw(b"{}")
 _name = Decoder(str).decode
@@ -112,6 +114,7 @@ class Server:
         self._starts = 0  # without their close()
         self._outlets: list[Outlet] = []  # replaced by each change, so that any thread may read it
         self._threads = Threads(THREADS)
+        self._lifespans = Lifespans()
         self._changing = threading.Lock()
 
     # Tools
@@ -189,7 +192,7 @@ class Server:
             input_schema=input_schema,
             output_schema=output_schema,
         )
-        registered = register(handler, settings, coerce=self._coerce)
+        registered = register(self._lifespans.fill(handler), settings, coerce=self._coerce)
         self._tools.add(registered.tool.name, registered)
         self._tell("tools")
 
@@ -233,6 +236,7 @@ class Server:
         Exactly one of handler (see resource()), text, blob and path. path: of a file that is read, in a thread, whenever a client
         asks for it; links are followed now and not later; text if it is UTF-8 and its type allows it. Options as for resource().
         """
+        handler = handler and self._lifespans.fill(handler)
         self._rooms.resources.add(uri, handler, text, blob, path, ResourceSettings(**options))
         self._tell("resources")
 
@@ -275,7 +279,7 @@ class Server:
 
     def add_prompt(self, handler: Handler, **options: Unpack[PromptOptions]) -> None:
         """Offer a prompt; also while the server runs, and from any thread: clients are told. As for prompt()."""
-        self._rooms.prompts.add(handler, PromptSettings(**options))
+        self._rooms.prompts.add(self._lifespans.fill(handler), PromptSettings(**options))
         self._tell("prompts")
 
     def remove_prompt(self, name: str) -> None:
@@ -295,11 +299,24 @@ class Server:
         """
 
         def decorate(handler: H) -> H:
-            self._rooms.add_completer(target, argument, handler)
+            self._rooms.add_completer(target, argument, self._lifespans.fill(handler))
             self._tell("offer")
             return handler
 
         return decorate
+
+    # What lives as long as the server
+
+    def lifespan(self, function: L) -> L:
+        """Let a generator function live from the start of the server to its end: `@server.lifespan`. Gives the function back.
+
+        `async def` or `def`, without parameters, with one `yield`: what is before it runs at the start, while calls wait, what is
+        after it at the end, in reverse order. The class in its annotation (`-> AsyncIterator[Database]`) is what handlers
+        registered later may ask for: a parameter of that class gets what was yielded, and clients see nothing of it.
+        Raises RegistrationError for what is no such function, and once the server has started.
+        """
+        self._lifespans.add(function)
+        return function
 
     # Serving
 
@@ -338,6 +355,7 @@ class Server:
         with self._changing:
             self._starts += 1
             self._outlets = [*self._outlets, outlet]
+        await self._lifespans.open()
 
     def offer(self) -> Offer:
         return self._rooms.offer
@@ -350,6 +368,7 @@ class Server:
             self._outlets = []
             threads, self._threads = self._threads, Threads(THREADS)
         threads.close()
+        await self._lifespans.close()
 
     async def watch(self, uris: frozenset[str]) -> None:
         self.watched = uris
