@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from concertino.composition import Composed, compose
     from concertino.driver.accepting import accept
     from concertino.driver.caller import Caller, connect
+    from concertino.driver.entry import run
     from concertino.driver.host import Host, serve
     from concertino.errors import (
         ConcertinoError,
@@ -88,6 +89,7 @@ _HOME = {
         "Icon",
         "Implementation",
     ),
+    "concertino.driver.entry": ("run",),
     "concertino.driver.host": ("Host", "serve"),
     "concertino.driver.caller": ("Caller", "connect"),
     "concertino.driver.accepting": ("accept",),
@@ -130,6 +132,7 @@ __all__ = [  # noqa: RUF022  # in reading order
     "Outlet",
     "compose",
     "Composed",
+    "run",
     "Host",
     "serve",
     "accept",

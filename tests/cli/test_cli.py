@@ -14,9 +14,9 @@ import pytest
 import concertino
 from concertino import Limits, Server, TargetError
 from concertino.cli import main
-from concertino.cli.serve import find
+from concertino.cli.targets import find, find_all
 from concertino.cli.version import version
-from concertino.server import server as servers
+from concertino.driver import entry
 
 SRC = str(Path(concertino.__file__).parent.parent)
 
@@ -51,7 +51,7 @@ def test_one_server_under_two_names_is_one(tmp_path: Path) -> None:
 def test_the_server_that_run_is_called_on_is_meant(tmp_path: Path) -> None:
     source = "a = Server('a')\nb = Server('b')\nb.run()\nafter = 'reached'"
     assert find(written(tmp_path, source)).backend.offer().info.name == "b"
-    assert servers.marked is None
+    assert entry.marked is None
 
 
 def test_run_under_the_usual_guard_is_not_called(tmp_path: Path) -> None:
@@ -177,10 +177,38 @@ def test_no_server_and_several_servers_are_said(tmp_path: Path) -> None:
         find(written(tmp_path, "a = Server('a')\nb = Server('b')", "two.py"))
 
 
+def test_a_backend_that_is_no_server_is_served_when_run_is_called_on_it(tmp_path: Path) -> None:
+    source = "import concertino\na = Server('a')\nguarded = concertino.Around(a)\nconcertino.run(guarded)"
+    assert type(find(written(tmp_path, source)).backend).__name__ == "Around"
+
+
+def add_tool(name: str) -> str:
+    return f"server = Server({name!r})\n@server.tool\ndef f() -> str: return {name!r}"
+
+
+def test_several_targets_are_composed_under_their_names(tmp_path: Path) -> None:
+    one, other = written(tmp_path, add_tool("one"), "one_t.py"), written(tmp_path, add_tool("other"), "other_t.py")
+    assert list(find_all([one, f"my_name={other}", f"c={other}:server"]).backend.parts) == ["one_t", "my_name", "c"]
+    assert list(find_all([f"a={one}"]).backend.parts) == ["a"]
+    assert isinstance(find_all([one]).backend, Server)
+
+
+def test_a_file_with_an_equals_sign_in_its_name_is_a_target(tmp_path: Path) -> None:
+    assert isinstance(find_all([written(tmp_path, add_tool("x"), "a=b.py")]).backend, Server)
+
+
+def test_names_that_collide_are_said(tmp_path: Path) -> None:
+    one = written(tmp_path, add_tool("one"), "same_t.py")
+    with pytest.raises(TargetError, match=r"two with the name 'same_t'.*NAME="):
+        find_all([one, one])
+    with pytest.raises(TargetError, match="could have one name"):
+        find_all([f"a={one}", f"a_b={one}"])
+
+
 def test_what_importing_raises_is_raised_and_leaves_run_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         find(written(tmp_path, "1 / 0"))
-    assert servers.marked is None
+    assert entry.marked is None
 
 
 def test_a_module_that_a_target_lacks_is_its_own_failure_not_a_wrong_target(tmp_path: Path) -> None:
@@ -205,7 +233,7 @@ def test_version_names_package_python_protocol_and_extras(capsys: pytest.Capture
     assert "validate (installed)" in said or "validate (not installed)" in said
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["serve"], ["serve", "a.py", "b.py"], ["--no-such"]])
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["serve"], ["serve", "a.py", "--allow-remote"], ["--no-such"]])
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)

@@ -28,7 +28,7 @@ from concertino import (
     image,
     pair,
 )
-from concertino.server import server as server_module
+from concertino.driver import entry
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
 MODERN = {
@@ -478,11 +478,11 @@ async def test_run_inside_a_running_loop_is_refused() -> None:
 
 def test_run_only_marks_the_server_while_a_target_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     marked: list[Any] = []
-    monkeypatch.setattr(server_module, "marked", marked)
+    monkeypatch.setattr(entry, "marked", marked)
     server = Server("x")
     server.run()
     server.run(limits=(limits := Limits()), loop_factory=asyncio.new_event_loop)
-    assert [(each.server, each.limits, each.loop_factory) for each in marked] == [
+    assert [(each.backend, each.limits, each.loop_factory) for each in marked] == [
         (server, None, None),
         (server, limits, asyncio.new_event_loop),
     ]

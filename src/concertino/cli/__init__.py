@@ -31,10 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         description="Serve a server over stdin and stdout, for an MCP client that started this command; or at sockets, "
         "for any number of clients, with --unix, --tcp or a socket unit of systemd (LISTEN_FDS).",
     )
-    serve.add_argument("target", metavar="TARGET", help="file.py, file.py:attribute or package.module:attribute")
+    serve.add_argument(
+        "targets",
+        metavar="[NAME=]TARGET",
+        nargs="+",
+        help="file.py, file.py:attribute or package.module:attribute; several are served as one, the tools of each under its name",
+    )
     serve.add_argument("--log-format", choices=("line", "json", "trace"), help="how log lines look on stderr")
     serve.add_argument("--trace", action="store_true", default=None, help="show every message on stderr")
-    serve.add_argument("--traceback", action="store_true", help="show where the import of TARGET failed")
+    serve.add_argument("--traceback", action="store_true", help="show where an import failed")
     places = serve.add_argument_group("sockets")
     places.add_argument(
         "--unix", metavar="PATH", action="append", default=[], help="listen at a Unix socket, for this user; repeatable"
@@ -84,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             from concertino.cli.listen import serve_at
 
             serve_at(
-                given.target,
+                given.targets,
                 unix=given.unix,
                 tcp=given.tcp,
                 allow_remote=given.allow_remote,
@@ -97,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             serve.error("--allow-remote and --max-connections are for sockets: --unix, --tcp, or those of systemd")
         from concertino.cli.serve import serve as serve_target
 
-        serve_target(given.target, log_format=given.log_format, trace=given.trace, traceback=given.traceback)
+        serve_target(given.targets, log_format=given.log_format, trace=given.trace, traceback=given.traceback)
     if given.command == "check":
         from concertino.cli.check import check as check_server
 

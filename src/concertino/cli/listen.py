@@ -1,4 +1,4 @@
-"""`concertino serve TARGET --unix PATH --tcp HOST:PORT`: the same server for many clients, at sockets."""
+"""`concertino serve TARGET... --unix PATH --tcp HOST:PORT`: the same server for many clients, at sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["serve_at"]
 
 
 def serve_at(
-    target: str,
+    targets: Sequence[str],
     *,
     unix: Sequence[str],
     tcp: Sequence[str],
@@ -27,7 +27,7 @@ def serve_at(
     trace: bool | None,
     traceback: bool,
 ) -> NoReturn:
-    """Serve what target names at these sockets, and at those that systemd gave. Ends the process.
+    """Serve what the targets name at these sockets, and at those that systemd gave. Ends the process.
 
     2 when there is no such server or an address may not be listened at, 1 when it cannot be, or importing or starting failed.
     """
@@ -49,7 +49,7 @@ def serve_at(
     except (ValueError, OSError) as why:
         log.error("%s", why.strerror if isinstance(why, OSError) else why)
         leave(FAILED if isinstance(why, OSError) else USAGE, writer)
-    found = found_or_leave(target, writer, traceback=traceback)
+    found = found_or_leave(targets, writer, traceback=traceback)
     run_service(
         found.backend,
         listeners,

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, Protocol, TextIO
 
 from concertino import logs
 from concertino.backend import Backend
+from concertino.driver.entry import LoopFactory
 from concertino.driver.host import Host
 from concertino.logs import BoundedWriter
 from concertino.protocol.limits import Limits
@@ -36,7 +37,6 @@ LEAVE_S = 2.0  # for close() and atexit functions, and for a log that is not rea
 LAST_WORDS_S = LEAVE_S / 4
 USAGE = 2
 SHOWN = 2048  # characters of a message in a log line
-LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 def run(

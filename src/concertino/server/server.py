@@ -14,6 +14,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend import Call, Changed, Context, Offer, Outlet
+from concertino.driver.entry import run
 from concertino.driver.threads import Threads
 from concertino.errors import ToolError
 from concertino.protocol.arguments import BadArguments
@@ -43,17 +44,6 @@ L = TypeVar("L", bound=Callable[[], Any])
 THREADS = 32  # `def` handlers at once
 NO_ARGUMENTS = Raw(b"{}")
 _name = Decoder(str).decode
-
-# While the command line imports a target, run() only adds the server here: `concertino serve file.py` is then the one who serves.
-marked: list[Marked] | None = None
-
-
-class Marked(Struct, frozen=True):
-    """A call of Server.run() while a target is imported, with what it was given."""
-
-    server: Server
-    limits: Limits | None
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
 
 
 class Server:
@@ -328,15 +318,8 @@ class Server:
     ) -> None:
         """Serve over stdin and stdout until the client is gone; then the process ends, so nothing after this line runs.
 
-        limits: see Limits; those set by CONCERTINO_... variables otherwise. loop_factory: e.g. uvloop.new_event_loop.
-        To serve another connection, or several, use `serve` or `Host`. While `concertino serve` imports a file, this only marks the
-        server, and what it was given, and returns.
+        As `concertino.run(server)`, which serves any backend: a guard around a server, or several composed.
         """
-        if marked is not None:
-            marked.append(Marked(self, limits, loop_factory))
-            return
-        from concertino.driver.process import run
-
         run(self, limits=limits, loop_factory=loop_factory)
 
     def _tell(self, what: Changed) -> None:

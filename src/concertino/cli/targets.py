@@ -1,0 +1,160 @@
+"""Targets of the command line: `file.py`, `file.py:attribute`, `package.module:attribute`, and names for several of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
+
+from msgspec import Struct
+
+from concertino.backend import Backend
+from concertino.driver import entry
+from concertino.driver.entry import LoopFactory, Marked
+from concertino.errors import RegistrationError, TargetError
+from concertino.protocol.limits import Limits
+from concertino.server.server import Server
+
+__all__ = ["Found", "find", "find_all", "place_of"]
+
+NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
+
+
+class Found(Struct, frozen=True):
+    """A server, and what the file's own call of its run() gave."""
+
+    backend: Backend
+    limits: Limits | None = None
+    loop_factory: LoopFactory | None = None
+
+
+def find_all(targets: Sequence[str]) -> Found:
+    """What one target names; or several targets, or one with a name, composed under their names.
+
+    `NAME=TARGET`; without a name it is the file's or the module's. What a file's own run() gave counts for a single target.
+    Raises TargetError, and whatever importing raises, with a note that names the target.
+    """
+    named = [_named(target) for target in targets]
+    if len(named) == 1 and not named[0][0]:
+        return find(targets[0])
+    from concertino.composition import compose
+
+    parts: dict[str, Backend] = {}
+    for name, target in named:
+        name = name or _own_name(target)
+        if name in parts:
+            raise TargetError(f"{target}: there are two with the name {name!r}; give one another: NAME={target}")
+        parts[name] = find(target).backend
+    try:
+        return Found(compose(**parts))
+    except RegistrationError as why:
+        raise TargetError(f"{', '.join(targets)}: {why}") from None
+
+
+def _named(target: str) -> tuple[str, str]:
+    """The name that a target is given, if any, and the rest."""
+    found = None if os.path.isfile(target) else NAMED.fullmatch(target)
+    return ("", target) if found is None else (found[1], found[2])
+
+
+def _own_name(target: str) -> str:
+    place = target if target.endswith(".py") else target.rpartition(":")[0]
+    return os.path.basename(place).removesuffix(".py").rpartition(".")[2]
+
+
+def find(target: str) -> Found:
+    """The server that a target names: `file.py`, `file.py:attribute` or `package.module:attribute`.
+
+    A file without an attribute must hold one server, or mark one by calling its run(). Raises TargetError, and whatever
+    importing it raises.
+    """
+    place, attribute = target, ""
+    if ":" in target and not (target.endswith(".py") and os.path.isfile(target)):
+        place, _, attribute = target.rpartition(":")
+    is_file = place.endswith(".py")
+    if not is_file and (not attribute or not place or place.startswith(".")):
+        raise TargetError(f"{target}: expected file.py, file.py:attribute or package.module:attribute")
+    marked: list[Marked] = []
+    entry.marked = marked
+    try:
+        module = _file(place) if is_file else _module(place)
+    finally:
+        entry.marked = None
+    backend = _attribute(module, place, attribute) if attribute else _only(module, place, marked)
+    for mark in marked:
+        if mark.backend is backend:
+            return Found(backend, mark.limits, mark.loop_factory)
+    return Found(backend)
+
+
+def _attribute(module: ModuleType, place: str, attribute: str) -> Backend:
+    found: object = module
+    for name in attribute.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise TargetError(f"{place}:{attribute}: {place} has no attribute {attribute!r}") from None
+    if isinstance(found, type):
+        raise TargetError(
+            f"{place}:{attribute}: expected a Server or another Backend, got the class {found.__name__}; name an object"
+        )
+    if not all(callable(getattr(found, method, None)) for method in ("start", "offer", "handle", "close")):
+        raise TargetError(f"{place}:{attribute}: expected a Server or another Backend, got {type(found).__name__}")
+    return found  # pyright: ignore[reportReturnType]  # checked, as far as a Protocol can be
+
+
+def _only(module: ModuleType, place: str, marked: list[Marked]) -> Backend:
+    """The one server of a file: what its run() marked, or the only Server there is."""
+    held = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Server)}
+    candidates: list[Backend] = list({id(each.backend): each.backend for each in marked}.values()) or [
+        value for _, value in held.values()
+    ]
+    if len(candidates) == 1:
+        return candidates[0]
+    if not candidates:
+        raise TargetError(f"{place}: no concertino.Server found at its top level")
+    names = ", ".join(name for name, _ in held.values())
+    raise TargetError(f"{place}: several servers ({names}); name one: {place}:ATTRIBUTE, or call run() on one")
+
+
+def _file(path: str) -> ModuleType:
+    """Import a file as if it were run as a script, but not as __main__."""
+    if not os.path.isfile(path):
+        raise TargetError(f"{path}: no such file")
+    path = os.path.abspath(path)
+    sys.path.insert(0, os.path.dirname(path))
+    name = os.path.splitext(os.path.basename(path))[0]
+    name = (
+        name if name not in sys.modules else f"_target_{name}"
+    )  # a calculator.py must not be mistaken for a module of that name
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{path}: not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _module(name: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as why:
+        if why.name is not None and (name == why.name or name.startswith(why.name + ".")):
+            raise TargetError(f"{name}: no such module") from None
+        raise
+
+
+def place_of(why: BaseException) -> str:
+    """Where an exception came from, if it was not the syntax of the file itself, which says so."""
+    last = why.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or isinstance(why, SyntaxError):
+        return ""
+    return f" ({os.path.basename(last.tb_frame.f_code.co_filename)}:{last.tb_lineno})"
