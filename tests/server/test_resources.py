@@ -602,3 +602,14 @@ async def test_who_subscribed_hears_of_updates(version: str) -> None:
         await served.pause()
         assert served.heard[2:] == [("notifications/resources/list_changed", {})]
         assert server.watched == frozenset()
+
+
+@on_a_loop
+async def test_a_lambda_has_no_name_so_the_uri_stands_in() -> None:
+    server = Server("x")
+    server.add_resource("test://a", lambda: "x")
+    server.add_resource("test://{b}", lambda b: b)
+    async with Served(server) as served:
+        assert [each["name"] for each in (await served.ask("resources/list"))["resources"]] == ["test://a"]
+        listed = await served.ask("resources/templates/list")
+        assert [each["name"] for each in listed["resourceTemplates"]] == ["test://{b}"]

@@ -121,7 +121,7 @@ class Resources:
             if texts.schemas:
                 names = ", ".join(texts.schemas)
                 raise RegistrationError(f"resource {uri!r}: its URI has no variables, so nothing fills {names}")
-            name = name or str(getattr(handler, "__name__", uri))
+            name = name or _own_name(handler, uri)
             description = description or parse(getattr(handler, "__doc__", None)).description
         elif path is not None:
             try:
@@ -167,7 +167,7 @@ class Resources:
         _check_variables(what, template, texts)
         shown = ResourceTemplate(
             text,
-            settings.name or str(getattr(handler, "__name__", text)),
+            settings.name or _own_name(handler, text),
             title=settings.title,
             description=settings.description or doc.description,
             mime_type=settings.mime_type,
@@ -265,6 +265,12 @@ def _check_variables(what: str, template: UriTemplate, texts: Texts) -> None:
             )
     if missing := [name for name in texts.required if name not in template.variables]:
         raise RegistrationError(f"{what}: nothing in the template fills the parameters {', '.join(missing)}")
+
+
+def _own_name(handler: Handler, uri: str) -> str:
+    """What a function's resource is called; a lambda has no name to speak of."""
+    name = str(getattr(handler, "__name__", uri))
+    return uri if name == "<lambda>" else name
 
 
 def _held(uri: str, text: str | None, blob: bytes | None, mime_type: str | None) -> tuple[list[ResourceContents], int]:
