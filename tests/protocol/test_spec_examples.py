@@ -1,0 +1,187 @@
+"""Every example message of the specification is decoded by what reads such a message here, encoded again, and is the same value.
+
+The whole folder is walked: a folder of a kind that nothing here knows fails the test. What has no type yet is listed by name.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import wire
+from catalogue import INFO
+from msgspec import UNSET, Raw
+from msgspec.json import decode, encode
+
+from concertino.protocol import jsonrpc, types
+from concertino.protocol.lowering import Lowering
+from concertino.protocol.revisions import MODERN
+from concertino.protocol.types import ContentBlock
+
+FOLDER = wire.SPEC / "examples" / wire.MODERN
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+VERSION = "io.modelcontextprotocol/protocolVersion"
+
+# A type's folder -> the Struct.
+TYPES: dict[str, Any] = {
+    "AudioContent": ContentBlock,
+    "ImageContent": ContentBlock,
+    "TextContent": ContentBlock,
+    "ResourceLink": ContentBlock,
+    "EmbeddedResource": ContentBlock,
+    "BlobResourceContents": types.ResourceContents,
+    "TextResourceContents": types.ResourceContents,
+    "Resource": types.Resource,
+    "Tool": types.Tool,
+    "CompleteRequestParams": types.CompleteParams,
+}
+# A result's folder -> the method that it answers, and the Struct; Raw where a backend gives it as JSON.
+RESULTS: dict[str, tuple[str, Any]] = {
+    "CallToolResult": ("tools/call", types.CallToolResult),
+    "CompleteResult": ("completion/complete", types.CompleteResult),
+    "DiscoverResult": ("server/discover", Raw),
+    "GetPromptResult": ("prompts/get", types.GetPromptResult),
+    "InputRequiredResult": ("tools/call", Raw),
+    "ListPromptsResult": ("prompts/list", types.ListPromptsResult),
+    "ListResourceTemplatesResult": ("resources/templates/list", types.ListResourceTemplatesResult),
+    "ListResourcesResult": ("resources/list", types.ListResourcesResult),
+    "ListToolsResult": ("tools/list", types.ListToolsResult),
+    "ReadResourceResult": ("resources/read", types.ReadResourceResult),
+    "SubscriptionsListenResult": ("subscriptions/listen", Raw),
+}
+# What a server asks of its client, and what it gets back, has no type yet: no handler can ask. It comes with asking, as do
+# capabilities, which are passed on undecoded; a message that holds one is carried as it is.
+UNTYPED = {
+    "BooleanSchema",
+    "ClientCapabilities",
+    "CreateMessageRequest",
+    "CreateMessageRequestParams",
+    "CreateMessageResult",
+    "ElicitRequest",
+    "ElicitRequestFormParams",
+    "ElicitRequestURLParams",
+    "ElicitResult",
+    "InputRequests",
+    "InputResponses",
+    "ListRootsRequest",
+    "ListRootsResult",
+    "ModelPreferences",
+    "NumberSchema",
+    "Root",
+    "SamplingMessage",
+    "ServerCapabilities",
+    "StringSchema",
+    "TitledMultiSelectEnumSchema",
+    "TitledSingleSelectEnumSchema",
+    "ToolResultContent",
+    "ToolUseContent",
+    "UntitledMultiSelectEnumSchema",
+    "UntitledSingleSelectEnumSchema",
+}
+# Params are read member by member, each undecoded, and _meta by the session.
+PARAMS = {
+    "CallToolRequestParams",
+    "CancelledNotificationParams",
+    "GetPromptRequestParams",
+    "LoggingMessageNotificationParams",
+    "PaginatedRequestParams",
+    "ProgressNotificationParams",
+    "ResourceUpdatedNotificationParams",
+}
+
+
+def again(folder: str, raw: bytes) -> Any:
+    """The example as it is after this package has read it and written it again."""
+    value = json.loads(raw)
+    if folder in TYPES:
+        written = json.loads(encode(decode(raw, type=TYPES[folder])))
+        # The session takes it off before anybody reads the rest.
+        return {**written, "_meta": value["_meta"]} if folder == "CompleteRequestParams" else written
+    if folder in RESULTS:
+        return result(*RESULTS[folder], raw)
+    if folder.endswith("ResultResponse"):
+        message = jsonrpc.decode(raw.replace(b"\n", b" "))
+        assert isinstance(message, jsonrpc.Message)
+        assert not isinstance(message.id, msgspec.UnsetType)
+        body = result(*RESULTS[folder.removesuffix("Response")], bytes(message.result))
+        return {"jsonrpc": message.jsonrpc, "id": message.id, "result": body}
+    if folder in PARAMS:
+        return json.loads(encode(decode(raw, type=dict[str, Raw])))
+    if folder.endswith("Error"):
+        return error(value, raw)
+    message = jsonrpc.decode(raw.replace(b"\n", b" "))
+    assert isinstance(message, jsonrpc.Message), folder
+    assert not isinstance(message.method, msgspec.UnsetType)
+    params = encode(message.params)
+    if isinstance(message.id, msgspec.UnsetType):
+        frame = jsonrpc.notification(message.method, params)
+        # Without params, an empty object is written; they mean the same.
+        return {"params": {}, **json.loads(frame)} if "params" in value else without(json.loads(frame), "params")
+    return json.loads(jsonrpc.request(message.id, message.method, params))
+
+
+def result(method: str, kind: Any, raw: bytes) -> Any:
+    found = Raw(raw) if kind is Raw else decode(raw, type=kind)
+    body = json.loads(Lowering(MODERN, INFO).result(found, method))
+    value = json.loads(raw)
+    # What every result of ours says and an example may leave out.
+    if SERVER_INFO not in value.get("_meta", {}):
+        assert body["_meta"].pop(SERVER_INFO)["name"] == INFO.name
+        if not body["_meta"] and "_meta" not in value:
+            del body["_meta"]
+    for name in ("ttlMs", "cacheScope"):  # the schema requires them; one example of a whole answer has forgotten them
+        if name not in value:
+            body.pop(name, None)
+    if value.get("isError") is False:  # says the same when it is not there
+        body.setdefault("isError", False)
+    return body
+
+
+def error(value: Any, raw: bytes) -> Any:
+    """Some examples are whole messages, some the error alone."""
+    body = value.get("error", value)
+    written = json.loads(jsonrpc.error(b"7", body["code"], body["message"], body.get("data")))
+    if "error" not in value:
+        return written["error"]
+    message = jsonrpc.decode(raw.replace(b"\n", b" "))
+    assert isinstance(message, jsonrpc.Message)
+    again = json.loads(encode(decode(message.error, type=dict[str, Raw])))
+    assert again == written["error"]
+    return {"jsonrpc": message.jsonrpc, **({} if message.id is UNSET else {"id": message.id}), "error": again}
+
+
+def without(value: Any, name: str) -> Any:
+    return {key: each for key, each in value.items() if key != name}
+
+
+FOLDERS = sorted(each.name for each in FOLDER.glob("*")) if FOLDER.is_dir() else []
+
+
+@pytest.mark.parametrize("path", wire.examples(*(name for name in FOLDERS if name not in UNTYPED)))
+def test_an_example_is_the_same_after_it_was_read_and_written(path: Path) -> None:
+    wire.spec()
+    raw = path.read_bytes()
+    assert again(path.parent.name, raw) == json.loads(raw)
+
+
+def test_every_folder_is_of_a_kind_that_is_known() -> None:
+    wire.spec()
+    assert len(FOLDERS) == 88
+    assert set(FOLDERS) >= UNTYPED | PARAMS | set(TYPES) | set(RESULTS) - {"SubscriptionsListenResult"}
+    assert len([name for name in FOLDERS if name not in UNTYPED]) == len(FOLDERS) - len(UNTYPED)
+
+
+@pytest.mark.parametrize("path", wire.examples(*sorted(UNTYPED)))
+def test_what_has_no_type_yet_is_carried_as_it_is_inside_a_message(path: Path) -> None:
+    """As a member of a call's params, and as structured content that a backend gives as JSON."""
+    wire.spec()
+    raw = path.read_bytes()
+    value = json.loads(raw)
+    frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"held":%b}}' % raw.replace(b"\n", b" ")
+    request = jsonrpc.decode_request(frame)
+    assert json.loads(jsonrpc.request(request.id, request.method, encode(request.params)))["params"]["held"] == value
+    given = types.CallToolResult([], Raw(raw))
+    assert json.loads(Lowering(MODERN, INFO).result(given, "tools/call"))["structuredContent"] == value
