@@ -93,13 +93,18 @@ async def test_what_is_not_said_comes_from_the_function_the_file_or_the_uri(tmp_
     server.add_resource("docs://readme", path=tmp_path / "read me.md")
     server.add_resource("docs://a/b/", text="")
     server.add_resource("urn:isbn:1", blob=b"123")
+    server.add_resource("docs://nameless", lambda: "x")
+    server.add_resource("docs://{x}/nameless", lambda x: x)
     async with Served(server) as served:
         found = (await served.ask("resources/list"))["resources"]
+        [template] = (await served.ask("resources/templates/list"))["resourceTemplates"]
+    assert template["name"] == "docs://{x}/nameless"
     assert found == [
         {"uri": "config://app", "name": "settings", "description": "How it is set.\n\nAt length."},
         {"uri": "docs://readme", "name": "read me.md", "mimeType": "text/markdown", "size": 4},
         {"uri": "docs://a/b/", "name": "b", "mimeType": "text/plain", "size": 0},
         {"uri": "urn:isbn:1", "name": "urn:isbn:1", "mimeType": "application/octet-stream", "size": 3},
+        {"uri": "docs://nameless", "name": "nameless"},
     ]
 
 
@@ -602,14 +607,3 @@ async def test_who_subscribed_hears_of_updates(version: str) -> None:
         await served.pause()
         assert served.heard[2:] == [("notifications/resources/list_changed", {})]
         assert server.watched == frozenset()
-
-
-@on_a_loop
-async def test_a_lambda_has_no_name_so_the_uri_stands_in() -> None:
-    server = Server("x")
-    server.add_resource("test://a", lambda: "x")
-    server.add_resource("test://{b}", lambda b: b)
-    async with Served(server) as served:
-        assert [each["name"] for each in (await served.ask("resources/list"))["resources"]] == ["test://a"]
-        listed = await served.ask("resources/templates/list")
-        assert [each["name"] for each in listed["resourceTemplates"]] == ["test://{b}"]

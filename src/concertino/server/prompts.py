@@ -55,7 +55,7 @@ class RegisteredPrompt(Struct, frozen=True):
 
 
 class Prompts:
-    """A server's prompts. in_thread: runs what may block. hints: for the list."""
+    """A server's prompts. in_thread: runs what may block. hints: for the list. completes: whether an argument can be completed."""
 
     def __init__(self, in_thread: InThread, page_size: int, hints: Hints) -> None:
         self.prompts: Catalogue[RegisteredPrompt] = Catalogue(
@@ -63,6 +63,7 @@ class Prompts:
             page_size,
             lambda name: f"prompt {name!r}: there is one with this name; remove_prompt() it first, or give name=",
         )
+        self.completes = False
         self._in_thread = in_thread
         self._hints = hints
 
@@ -91,7 +92,9 @@ class Prompts:
             meta=settings.meta,
         )
         prompt = checked_for(prompt, f"prompt {name!r}")
-        self.prompts.add(name, RegisteredPrompt(prompt, made, texts, completers_of(texts)))
+        completers = completers_of(texts)
+        self.prompts.add(name, RegisteredPrompt(prompt, made, texts, completers))
+        self.completes = self.completes or bool(completers)
 
     async def list(self, call: Call, context: Context) -> ListPromptsResult:
         page = self.prompts.page(call.params)

@@ -64,7 +64,10 @@ class RegisteredTemplate(Struct, frozen=True):
 
 
 class Resources:
-    """A server's resources. in_thread: runs what may block. hints: for the lists, and what does not say otherwise itself."""
+    """A server's resources. in_thread: runs what may block. hints: for the lists, and what does not say otherwise itself.
+
+    completes: whether a variable of a template can be completed.
+    """
 
     def __init__(self, in_thread: InThread, page_size: int, hints: Hints) -> None:
         self.resources: Catalogue[RegisteredResource] = Catalogue(
@@ -77,6 +80,7 @@ class Resources:
             page_size,
             lambda name: f"resource {name!r}: there is one with this template; remove_resource() it first",
         )
+        self.completes = False
         self._in_thread = in_thread
         self._hints = hints
 
@@ -121,7 +125,7 @@ class Resources:
             if texts.schemas:
                 names = ", ".join(texts.schemas)
                 raise RegistrationError(f"resource {uri!r}: its URI has no variables, so nothing fills {names}")
-            name = name or _own_name(handler, uri)
+            name = name or _name_of(handler)
             description = description or parse(getattr(handler, "__doc__", None)).description
         elif path is not None:
             try:
@@ -167,7 +171,7 @@ class Resources:
         _check_variables(what, template, texts)
         shown = ResourceTemplate(
             text,
-            settings.name or _own_name(handler, text),
+            settings.name or _name_of(handler) or text,
             title=settings.title,
             description=settings.description or doc.description,
             mime_type=settings.mime_type,
@@ -177,7 +181,9 @@ class Resources:
         )
         shown = checked_for(shown, what)
         hints = settings.hints(self._hints)
-        self.templates.add(text, RegisteredTemplate(shown, template, made, texts, completers_of(texts), hints))
+        completers = completers_of(texts)
+        self.templates.add(text, RegisteredTemplate(shown, template, made, texts, completers, hints))
+        self.completes = self.completes or bool(completers)
 
     def remove(self, uri: str) -> None:
         """uri: of a resource, or a template as it was given. Raises KeyError if there is none."""
@@ -253,6 +259,12 @@ class Resources:
         raise _not_found(uri, details)
 
 
+def _name_of(handler: Handler) -> str:
+    """The function's name, empty if it has none of its own."""
+    name = str(getattr(handler, "__name__", ""))
+    return "" if name == "<lambda>" else name
+
+
 def _check_variables(what: str, template: UriTemplate, texts: Texts) -> None:
     for name in template.variables:
         if name not in texts.schemas:
@@ -265,12 +277,6 @@ def _check_variables(what: str, template: UriTemplate, texts: Texts) -> None:
             )
     if missing := [name for name in texts.required if name not in template.variables]:
         raise RegistrationError(f"{what}: nothing in the template fills the parameters {', '.join(missing)}")
-
-
-def _own_name(handler: Handler, uri: str) -> str:
-    """What a function's resource is called; a lambda has no name to speak of."""
-    name = str(getattr(handler, "__name__", uri))
-    return uri if name == "<lambda>" else name
 
 
 def _held(uri: str, text: str | None, blob: bytes | None, mime_type: str | None) -> tuple[list[ResourceContents], int]:

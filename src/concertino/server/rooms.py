@@ -78,13 +78,10 @@ class Rooms:
                 self.offer = replace(self.offer, resources=True, subscriptions=True)
             if self._prompts is not None and self._prompts.prompts.entries and not self.offer.prompts:
                 self.offer = replace(self.offer, prompts=True)
-            if not self.offer.completions and self._completes():
+            rooms = (self._resources, self._prompts)
+            if not self.offer.completions and any(room is not None and room.completes for room in rooms):
                 self.ways["completion/complete"] = self._complete
                 self.offer = replace(self.offer, completions=True)
-
-    def _completes(self) -> bool:
-        prompts, templates = self._completable()
-        return any(each.completers for each in (*prompts.values(), *templates.values()))
 
     def _completable(self) -> tuple[Mapping[str, Completable], Mapping[str, Completable]]:
         """Prompts and templates, by name."""
@@ -108,10 +105,12 @@ class Rooms:
             prompts = self._prompts.prompts
             _check(what, argument, prompts.entries[target].texts.schemas)
             prompts.change(target, lambda each: replace(each, completers={**each.completers, argument: made}))
+            self._prompts.completes = True
         elif self._resources is not None and target in self._resources.templates.entries:
             templates = self._resources.templates
             _check(what, argument, templates.entries[target].texts.schemas)
             templates.change(target, lambda each: replace(each, completers={**each.completers, argument: made}))
+            self._resources.completes = True
         else:
             raise RegistrationError(
                 f"{what}: there is no prompt and no resource template of this name; register it first"
