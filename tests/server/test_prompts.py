@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 import threading
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -320,7 +322,37 @@ async def test_a_prompt_has_its_context_and_progress() -> None:
         assert served.heard == [("notifications/progress", {"progressToken": "t", "progress": 1, "total": 2})]
 
 
+@on_a_loop
+async def test_a_partial_is_described_by_its_function() -> None:
+    def greet(greeting: str, name: str) -> str:
+        """Greet somebody."""
+        return f"{greeting} {name}"
+
+    server = Server("x")
+    hello = partial(greet, "Hello")
+    server.add_prompt(hello, name="hello")
+    server.add_tool(hello, name="hello")
+    server.add_resource("a:{name}", hello)
+    async with Served(server) as served:
+        assert await text(served, "hello", name="Ada") == "Hello Ada"
+        for method, kind in (
+            ("prompts/list", "prompts"),
+            ("tools/list", "tools"),
+            ("resources/templates/list", "resourceTemplates"),
+        ):
+            [found] = (await served.ask(method))[kind]
+            assert found["description"] == "Greet somebody."
+
+
 # What is refused when it is said
+
+
+def generated() -> Iterator[str]:
+    yield "x"
+
+
+async def generated_later() -> AsyncIterator[str]:
+    yield "x"
 
 
 class Shelf:
@@ -339,6 +371,8 @@ class Shelf:
         (lambda: "x", {"name": "a", "description": "\ud800"}, "prompt 'a': description"),
         ("x", {"name": "a"}, "prompt 'a': expected a function, got 'x'"),
         (Shelf.read, {}, "prompt 'read': Shelf.read is a method without its object"),
+        (generated, {}, "prompt 'generated': a generator cannot be a result; return a list"),
+        (generated_later, {}, "a generator cannot be a result; return a list"),
         (lambda *a: "x", {"name": "a"}, "*a has no names a caller could know"),
     ],
 )

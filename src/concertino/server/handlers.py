@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from inspect import isawaitable, iscoroutinefunction, isfunction
+from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, isfunction, isgeneratorfunction
 from typing import Any, cast
 
 from msgspec import DecodeError, Raw, Struct
@@ -17,6 +17,7 @@ from msgspec.json import decode, encode
 from concertino.backend import Context
 from concertino.errors import RegistrationError
 from concertino.protocol.arguments import Arguments, arguments_of
+from concertino.protocol.docstrings import Doc, parse
 from concertino.protocol.signature import function_of
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "InThread",
     "Texts",
     "called",
+    "documented",
     "function",
     "is_async",
     "lacks_self",
@@ -52,7 +54,17 @@ def function(handler: Handler, what: str, *, inline: bool) -> Function:
         raise RegistrationError(f"{what}: expected a function, got {handler!r}")
     if lacks_self(handler):
         raise RegistrationError(f"{what}: {handler.__qualname__} is a method without its object; give a bound method")
+    function = function_of(handler)
+    if isgeneratorfunction(function) or isasyncgenfunction(function):
+        raise RegistrationError(f"{what}: a generator cannot be a result; return a list")
     return Function(handler, is_async(handler), inline)
+
+
+def documented(handler: Any) -> Doc:
+    """What the function's docstring says. That of a partial is its function's: its own speaks of partials."""
+    while isinstance(handler, partial):
+        handler = cast("Any", handler).func
+    return parse(getattr(handler, "__doc__", None))
 
 
 async def called(function: Function, bound: Bound, in_thread: InThread) -> Any:

@@ -14,7 +14,6 @@ from msgspec.json import Decoder
 from concertino.backend import Call, Context
 from concertino.errors import RegistrationError
 from concertino.protocol.arguments import BadArguments
-from concertino.protocol.docstrings import parse
 from concertino.protocol.results import BadResult
 from concertino.protocol.types import (
     AudioContent,
@@ -33,7 +32,7 @@ from concertino.server.catalogue import Catalogue
 from concertino.server.completion import Completer, completers_of
 from concertino.server.content import user
 from concertino.server.failures import invalid, sentence, shortened, unknown
-from concertino.server.handlers import Function, Handler, InThread, Texts, called, function
+from concertino.server.handlers import Function, Handler, InThread, Texts, called, documented, function
 from concertino.server.settings import Hints, PromptSettings, checked_for
 
 __all__ = ["Prompts", "RegisteredPrompt"]
@@ -77,7 +76,7 @@ class Prompts:
                 f"prompt name: expected 1 to {MAX_NAME} printable characters, got {got}; give name="
             )
         made = function(handler, f"prompt {name!r}", inline=settings.inline)
-        doc = parse(getattr(handler, "__doc__", None))
+        doc = documented(handler)
         texts = Texts(handler, doc.parameters)
         arguments = [
             PromptArgument(each, schema.get("title"), schema.get("description"), each in texts.required)

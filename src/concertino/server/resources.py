@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from concertino.backend import Call, Context
 from concertino.errors import INVALID_PARAMS, RegistrationError, ResourceNotFound, RpcError
 from concertino.protocol.arguments import BadArguments
-from concertino.protocol.docstrings import parse
 from concertino.protocol.results import BadResult, returns_of
 from concertino.protocol.types import (
     ListResourcesResult,
@@ -33,7 +32,7 @@ from concertino.server.catalogue import Catalogue
 from concertino.server.completion import Completer, completers_of
 from concertino.server.failures import invalid, sentence
 from concertino.server.files import File
-from concertino.server.handlers import Function, Handler, InThread, Texts, called, function
+from concertino.server.handlers import Function, Handler, InThread, Texts, called, documented, function
 from concertino.server.settings import Hints, ResourceSettings, checked_for
 
 __all__ = ["RegisteredResource", "RegisteredTemplate", "Resources"]
@@ -126,7 +125,7 @@ class Resources:
                 names = ", ".join(texts.schemas)
                 raise RegistrationError(f"resource {uri!r}: its URI has no variables, so nothing fills {names}")
             name = name or _name_of(handler)
-            description = description or parse(getattr(handler, "__doc__", None)).description
+            description = description or documented(handler).description
         elif path is not None:
             try:
                 source = File(fspath(path), mime_type)
@@ -166,7 +165,7 @@ class Resources:
         if settings.size is not None:
             raise RegistrationError(f"{what}: size: a template has none; each of its resources has its own")
         made = function(handler, what, inline=settings.inline)
-        doc = parse(getattr(handler, "__doc__", None))
+        doc = documented(handler)
         texts = Texts(handler, doc.parameters)
         _check_variables(what, template, texts)
         shown = ResourceTemplate(

@@ -15,12 +15,11 @@ from msgspec.json import Decoder, encode
 from concertino.backend import Call, Context
 from concertino.errors import RegistrationError, RpcError
 from concertino.protocol.arguments import Problem, arguments_of
-from concertino.protocol.docstrings import parse
 from concertino.protocol.results import Returns, returns_by, returns_of
 from concertino.protocol.types import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 from concertino.server.catalogue import Catalogue
 from concertino.server.failures import failed, invalid, sentence, shortened, unknown
-from concertino.server.handlers import Bound, Handler, is_async, lacks_self
+from concertino.server.handlers import Bound, Handler, documented, is_async, lacks_self
 from concertino.server.settings import Hints, ToolSettings, checked
 
 __all__ = ["RegisteredTool", "Tools", "no_tool", "register"]
@@ -114,7 +113,7 @@ def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> Regis
             f"{name}: {handler.__qualname__} is a method without its object; register a bound method, as in "
             f"server.add_tool(object.{handler.__name__})"
         )
-    doc = parse(getattr(handler, "__doc__", None))
+    doc = documented(handler)
     schema, bind = _arguments(handler, settings, name, doc.parameters, coerce)
     returns = _returns(handler, settings, name)
     hints = ToolAnnotations(
