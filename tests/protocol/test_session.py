@@ -920,6 +920,19 @@ def test_subscriptions_that_are_not_offered_are_not_found(resources: bool, subsc
     assert code(rig.ask(1, "resources/subscribe", {"uri": "a:b"})) == NO_METHOD
 
 
+def test_a_client_that_forgets_initialized_hears_of_changes_once_it_has_subscribed():
+    rig = Rig()
+    rig.ask(0, "initialize", opening(D))
+    rig.ask(1, "resources/subscribe", {"uri": "a:b"})
+    rig.session.updated("a:b")
+    rig.session.changed("tools")
+    assert [line["method"] for line in rig.gone()] == [
+        "notifications/resources/updated",
+        "notifications/tools/list_changed",
+    ]
+    assert rig.session.state is State.READY
+
+
 def test_nobody_hears_of_an_update_before_the_handshake_is_complete():
     rig = Rig()
     rig.ask(0, "initialize", opening(D))

@@ -347,6 +347,7 @@ class Session:
             if len(wanted) >= limit:
                 raise _Refused(BUSY, f"busy: {limit} resources are subscribed to", {"maxSubscriptions": limit})
             wanted.add(uri)
+        self.state = LIFECYCLE[self.state]["request"] or self.state
         self.peer.respond(incoming, b"{}")
         self._watch()
 
