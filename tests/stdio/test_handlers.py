@@ -219,6 +219,40 @@ def test_a_handler_that_cancels_itself_is_answered_with_an_error() -> None:
         assert text_of(process.ask(call(4, "timeout_at_once"))) == "in time"
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("what", ["loop.stop()", "[task.cancel() for task in asyncio.all_tasks()]"])
+def test_a_handler_that_ends_what_it_finds_on_the_loop_ends_itself_at_most(
+    what: str, loop: str, tmp_path: Path
+) -> None:
+    run = "import uvloop\nserver.run(loop_factory=uvloop.new_event_loop)" if loop == "uvloop" else "server.run()"
+    source = f"""
+import asyncio
+@server.tool
+async def end(seconds: float) -> str:
+    loop = asyncio.get_running_loop()
+    {what}
+    await asyncio.sleep(seconds)
+    return "done"
+@server.tool
+async def end_at_once() -> str:
+    loop = asyncio.get_running_loop()
+    {what}
+    return "done"
+@server.tool
+async def echo(text: str) -> str:
+    await asyncio.sleep(0)
+    return text
+"""
+    with Process([script(tmp_path, source + run)]) as process:
+        process.initialize()
+        for id in range(0, 9, 3):
+            assert text_of(process.ask(call(id, "end_at_once"))) == "done"
+            assert process.ask(call(id + 1, "end", {"seconds": 0.01}))["result"]  # cancelled by itself, or not
+            assert text_of(process.ask(call(id + 2, "echo", {"text": "x"}))) == "x"
+        assert process.finish() == 0
+        assert b"Failed" not in process.stderr
+
+
 # Cancelling
 
 

@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from concertino.backend import Backend
 from concertino.driver.context import DONE, CallContext
-from concertino.driver.tasks import starter
+from concertino.driver.tasks import starter, unlisted
 from concertino.errors import INTERNAL_ERROR, RpcError
 from concertino.protocol.jsonrpc import Id
 from concertino.protocol.limits import Limits
@@ -63,7 +63,7 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         # Beside the opening, not before it: initialize is answered while a slow backend starts, calls wait.
-        self.started = self._loop.create_task(self._start())
+        self.started = unlisted(self._loop.create_task(self._start()))
         self.started.add_done_callback(self._ready)
         return self
 
@@ -77,7 +77,7 @@ class Host:
         await asyncio.wait([self.started, *(() if self._watching is None else (self._watching,))], timeout=CLEANUP_S)
         if not self._begun:  # left at once: what was never started is not closed
             return
-        closing = self._loop.create_task(self.backend.close())
+        closing = unlisted(self._loop.create_task(self.backend.close()))
         await asyncio.wait([closing], timeout=self.limits.drain_s)
         if not closing.done():
             closing.cancel()
@@ -385,7 +385,7 @@ class Link:
     def _end(self, within_s: float) -> None:
         if self._ending is None:
             self._draining = True
-            self._ending = self._loop.create_task(self._close(max(0.0, within_s)))
+            self._ending = unlisted(self._loop.create_task(self._close(max(0.0, within_s))))
 
     async def _close(self, within_s: float) -> None:
         if self._drain_timer is not None:

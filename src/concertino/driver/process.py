@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NoReturn, Protocol, TextIO
 
@@ -25,6 +25,7 @@ from concertino import logs
 from concertino.backend import Backend
 from concertino.driver.entry import LoopFactory
 from concertino.driver.host import Host
+from concertino.driver.tasks import unlisted
 from concertino.logs import BoundedWriter
 from concertino.protocol.limits import Limits
 from concertino.redact import refresh
@@ -150,7 +151,7 @@ def run_behind(
         reading = entrance.prepare(limits, log)
         end = End(loop, reading, limits.drain_s, log, entrance)
         wrap = _wrapping(log, entrance.writer, log_format, trace)
-        code = loop.run_until_complete(_serve(backend, info.name, entrance, wrap, limits, log, end))
+        code = _completed(loop, _serve(backend, info.name, entrance, wrap, limits, log, end), log)
     except BaseException as why:  # SystemExit too: of start(), or of a task of the application
         _complain(log, why, serving=end is not None and end.serving)
     leave(code, entrance.writer)
@@ -159,6 +160,18 @@ def run_behind(
 def _refuse_inside_a_loop() -> None:
     if asyncio._get_running_loop() is not None:  # pyright: ignore[reportPrivateUsage]  # the public one raises
         raise RuntimeError("run() cannot be called while an event loop runs; await concertino.serve() there")
+
+
+def _completed(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int], log: logging.Logger) -> int:
+    """What work returns, although handlers may stop the loop. Raises what it raises."""
+    task = unlisted(loop.create_task(work))
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except RuntimeError:
+            if task.done() or loop.is_closed():
+                raise
+            log.warning("something stopped the event loop; it goes on")
 
 
 async def _serve(
@@ -180,7 +193,7 @@ async def _serve(
                 return 1
             log.info("%s MCP server started successfully", name)
             end.serving = True
-        retry = loop.create_task(_retry_log(entrance.writer))
+        retry = unlisted(loop.create_task(_retry_log(entrance.writer)))
         await over
         end()
         retry.cancel()

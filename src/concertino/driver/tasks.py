@@ -26,10 +26,11 @@ from sys import getrefcount
 from typing import Any, TypeVar
 from weakref import getweakrefcount
 
-__all__ = ["starter"]
+__all__ = ["starter", "unlisted"]
 
 Work = Coroutine[Any, Any, Any]
 Subject = TypeVar("Subject")
+Result = TypeVar("Result")
 Start = Callable[[Work, Subject], "asyncio.Task[None] | None"]
 Ended = Callable[[Subject, Any, BaseException | None], None]
 
@@ -91,6 +92,12 @@ def starter(loop: asyncio.AbstractEventLoop, ended: Ended[Subject]) -> Start[Sub
         return None
 
     return start
+
+
+def unlisted(task: asyncio.Task[Result]) -> asyncio.Task[Result]:
+    """Take a task of ours out of asyncio.all_tasks(): handlers that cancel all they find there do not mean it."""
+    _unregister_task(task)
+    return task
 
 
 def _differ(context: Context, before: Context) -> bool:
