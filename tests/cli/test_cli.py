@@ -221,6 +221,27 @@ def test_a_module_that_a_target_lacks_is_its_own_failure_not_a_wrong_target(tmp_
 # The command
 
 
+def served(target: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "concertino", "serve", target],
+        env={**os.environ, "PYTHONPATH": SRC},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    "source", ["import json\njson.loads('{')", "a = Server('a')\n@a.tool\ndef f(*args): ...", "\nimport part"]
+)
+def test_a_failed_import_names_the_place_in_what_was_written_not_in_a_library(source: str, tmp_path: Path) -> None:
+    (tmp_path / "part.py").write_text("\n\nimport json; json.loads('{')")
+    run = served(written(tmp_path, source))
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[0].endswith("(part.py:3)" if "part" in source else "(target.py:3)")
+
+
 def test_version_names_package_python_protocol_and_extras(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

@@ -102,7 +102,7 @@ def _attribute(module: ModuleType, place: str, attribute: str) -> Backend:
         raise TargetError(
             f"{place}:{attribute}: expected a Server or another Backend, got the class {found.__name__}; name an object"
         )
-    if not all(callable(getattr(found, method, None)) for method in ("start", "offer", "handle", "close")):
+    if not all(callable(getattr(found, method, None)) for method in ("start", "offer", "handle", "watch", "close")):
         raise TargetError(f"{place}:{attribute}: expected a Server or another Backend, got {type(found).__name__}")
     return found  # pyright: ignore[reportReturnType]  # checked, as far as a Protocol can be
 
@@ -151,10 +151,18 @@ def _module(name: str) -> ModuleType:
 
 
 def place_of(why: BaseException) -> str:
-    """Where an exception came from, if it was not the syntax of the file itself, which says so."""
-    last = why.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None or isinstance(why, SyntaxError):
-        return ""
-    return f" ({os.path.basename(last.tb_frame.f_code.co_filename)}:{last.tb_lineno})"
+    """Where an exception came from, if it was not the syntax of the file itself, which says so.
+
+    The last line of the target and of what lies beside it: a line of a library tells its user nothing.
+    """
+    beside = os.path.join(sys.path[0], "")  # find() put it there
+    place, found = "", False
+    each = None if isinstance(why, SyntaxError) else why.__traceback__
+    while each is not None:
+        file = each.tb_frame.f_code.co_filename
+        is_beside = file.startswith(beside) and "site-packages" not in file
+        if is_beside or not found:
+            place = f" ({os.path.basename(file)}:{each.tb_lineno})"
+        found = found or is_beside
+        each = each.tb_next
+    return place
