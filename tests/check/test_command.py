@@ -113,6 +113,8 @@ def test_the_list_names_every_case_and_starts_nothing() -> None:
         ([], "expected a command behind --"),
         (["--only", "nothing-like-it", "--", "true"], "no case is named like nothing-like-it"),
         (["--timeout-s", "0", "--", "true"], "expected positive times"),
+        (["--timeout-s", "nan", "--", "true"], "expected positive times"),
+        (["--start-timeout-s", "inf", "--", "true"], "expected positive times"),
         (["--jobs", "0", "--", "true"], "expected at least one job"),
         (["--message-limit-bytes", "5", "--", "true"], "a message limit of at least 100000 bytes"),
         (["--", "/no/such/command"], "/no/such/command: No such file or directory"),
@@ -128,7 +130,7 @@ def test_wrong_usage_is_exit_code_2_and_a_reason(arguments: list[str], said: str
 @pytest.mark.parametrize(
     ("script", "verdict", "said"),
     [
-        ("import sys; sys.exit('no config')", "crash", "the process ended with exit code 1"),
+        ("import sys; sys.exit('no config')", "crash", "exit code 1 (no answer to initialize (id 2))"),
         ("import time; time.sleep(600)", "hang", "no answer to initialize"),
         ("print('Welcome!', flush=True); input(); input()", "hang", "stdout held: Welcome!"),
     ],

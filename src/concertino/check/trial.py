@@ -185,10 +185,11 @@ class Trial:
         if not missing:
             return
         what = self.due[type(missing[0]), missing[0]].what
-        one = f"no answer to {what} (id {shown(missing[0])}) in {within_s:g} s"
+        one = f"no answer to {what} (id {shown(missing[0])})"
         text = one if len(missing) == 1 else f"{len(missing)} of {len(ids)} requests not answered, the first: {one}"
         if self.child.exit is not None or self.child.eof:
             raise self.child.gone(text)
+        text += f" in {within_s:g} s"
         for id in missing:
             self.due[type(id), id].least = 0  # said once
         if self.opened and self.served():

@@ -33,7 +33,10 @@ def check(given: argparse.Namespace, command: Sequence[str]) -> NoReturn:
         sys.exit(0)
     if not command:
         _usage("expected a command behind --: concertino check -- python server.py")
-    if given.timeout_s <= 0 or given.start_timeout_s <= 0 or given.message_limit_bytes < 100_000:
+    times = given.timeout_s, given.start_timeout_s
+    if (
+        not all(0 < each < float("inf") for each in times) or given.message_limit_bytes < 100_000
+    ):  # not a number: neither
         _usage("expected positive times, and a message limit of at least 100000 bytes")
     if given.jobs < 1:
         _usage("expected at least one job")
