@@ -20,7 +20,7 @@ META = {
 def test_the_server_of_the_page_shows_and_enforces_its_schemas(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "schemas.md").read_text()
     (source,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "shop.py").write_text(source)
+    (tmp_path / "order.py").write_text(source)
     calls: list[Any] = [{"item": "cup-1", "count": 4}, {"item": "CUP"}, {"item": "cup-1", "gift": True}]
     requests = [("tools/list", {})] + [("tools/call", {"name": "order", "arguments": each}) for each in calls]
     lines = [
@@ -28,7 +28,7 @@ def test_the_server_of_the_page_shows_and_enforces_its_schemas(tmp_path: Path) -
         for number, (method, params) in enumerate(requests)
     ]
     done = subprocess.run(
-        [sys.executable, "shop.py"],
+        [sys.executable, "order.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         input="\n".join(lines) + "\n",
