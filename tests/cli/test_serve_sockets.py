@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -202,6 +203,22 @@ def test_a_tcp_port_from_start_to_end(host: str) -> None:
             assert text_of(client.initialize().ask(call(1, "add", {"a": 1, "b": 2}))) == "3"
             assert service.stop() == 0
             assert client.rest() == []
+
+
+def test_a_signal_that_comes_with_the_line_that_it_listens_is_obeyed(folder: Path) -> None:
+    source = """
+import logging, os, signal
+from concertino import Server
+server = Server("quick")
+class Impatient(logging.Handler):
+    def emit(self, record):
+        if "Listening" in record.getMessage():
+            os.kill(os.getpid(), signal.SIGTERM)
+logging.getLogger("concertino").addHandler(Impatient())
+"""
+    with Service("--unix", str(folder / "s"), target=script(folder, source), listening=False) as service:
+        assert service.wait(10) == 0
+    assert not (folder / "s").exists()
 
 
 def test_several_listeners_lead_to_one_server(folder: Path) -> None:
@@ -872,3 +889,25 @@ def test_the_example_of_the_how_to_works(folder: Path) -> None:
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "{'result': 1.5}\n", "")
     assert os.listdir(folder) == ["service.py"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/sockets.md"])
+def test_the_command_of_a_page_can_be_pasted_where_nothing_is_but_the_server(page: str, folder: Path) -> None:
+    text = (Path(__file__).parents[2] / page).read_text()
+    lines = re.findall(r"^concertino serve (\S+) (--unix \S+)", text, re.MULTILINE)
+    assert lines
+    for target, options in lines:
+        (folder / target).write_text("from concertino import Server\nserver = Server('shop')\n")
+        command = f"exec {sys.executable} -m concertino serve {target} {options}"
+        with subprocess.Popen(
+            ["sh", "-c", command],
+            cwd=folder,
+            env={**environment(), "HOME": str(folder)},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as serving:
+            assert serving.stderr is not None
+            said = next((line for line in serving.stderr if "Listening on" in line or "ERROR" in line), "nothing")
+            serving.terminate()
+        assert "Listening on unix:" in said
+        assert serving.returncode == 0

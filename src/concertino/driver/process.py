@@ -179,8 +179,8 @@ async def _serve(
 ) -> int:
     loop = asyncio.get_running_loop()
     async with Host(backend, limits) as host:
+        _obey_signals(loop, entrance, end)  # before it is said that clients may come; obeyed after this step
         over = entrance.open(host, wrap, end)
-        _obey_signals(loop, entrance, end)
         await asyncio.wait((host.started, over), return_when=asyncio.FIRST_COMPLETED)
         if host.started.done():
             failure = asyncio.CancelledError() if host.started.cancelled() else host.started.exception()
