@@ -102,6 +102,17 @@ async def test_no_answer_in_time_is_a_timeout_and_the_server_is_told() -> None:
 
 
 @on_a_loop
+async def test_a_time_limit_that_is_no_number_is_refused_and_nothing_is_sent() -> None:
+    """asyncio keeps its timers in a heap; one at NaN would keep every other timer of the loop from its turn."""
+    ours, theirs = pair()
+    other, caller = Other(theirs), connect(ours)
+    with pytest.raises(ValueError, match="timeout_s: expected seconds, got nan"):
+        await asyncio.wait_for(caller.request("ping", timeout_s=float("nan")), 1)
+    await caller.aclose()
+    assert other.came == []
+
+
+@on_a_loop
 async def test_timeouts_of_different_length_each_come_in_their_time() -> None:
     ours, theirs = pair()
     _, caller = Other(theirs), connect(ours)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from math import isnan
 from typing import Any
 
 from msgspec import Raw
@@ -53,8 +54,10 @@ class Caller:
         """Send a request and return its result, decoded.
 
         Raises RpcError for an error answer, TimeoutError after timeout_s seconds (and tells the server that the request is
-        cancelled, as it does when this task is), Disconnected when the connection ends first.
+        cancelled, as it does when this task is), Disconnected when the connection ends first, ValueError when timeout_s is NaN.
         """
+        if timeout_s is not None and isnan(timeout_s):  # among asyncio's timers it would stop the others
+            raise ValueError("timeout_s: expected seconds, got nan")
         if self._over:
             raise Disconnected("the connection is closed")
         future: asyncio.Future[Raw] = self._loop.create_future()
