@@ -221,6 +221,19 @@ logging.getLogger("concertino").addHandler(Impatient())
     assert not (folder / "s").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_import_ends_it_in_order(number: int, folder: Path) -> None:
+    target = folder / "slow.py"
+    target.write_text("import sys, time\nprint('importing', file=sys.stderr)\ntime.sleep(600)\n")
+    with Service("--unix", str(folder / "s"), target=str(target), listening=False) as service:
+        service.until_stderr("importing")
+        assert (folder / "s").exists()
+        service.signal(number)
+        assert service.wait(10) == 0
+        assert b"ERROR" not in service.stderr
+    assert not (folder / "s").exists()
+
+
 def test_several_listeners_lead_to_one_server(folder: Path) -> None:
     options = ["--unix", f"{folder}/a", "--tcp", "127.0.0.1:0", "--unix", f"{folder}/b", "--tcp", "[::1]:0"]
     with Service(*options) as service:

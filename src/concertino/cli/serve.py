@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -46,6 +47,7 @@ def serve(targets: Sequence[str], *, log_format: str | None, trace: bool | None,
 def found_or_leave(targets: Sequence[str], writer: BoundedWriter, *, traceback: bool) -> Found:
     """What find_all() gives; if it raises, say why and end the process. traceback: show it. writer: where log lines go."""
     log = logs.logger("concertino")
+    _leave_on_signals(writer)
     try:
         return find_all(targets)
     except TargetError as why:
@@ -60,3 +62,18 @@ def found_or_leave(targets: Sequence[str], writer: BoundedWriter, *, traceback: 
         if not traceback:
             log.info("--traceback shows where")
         leave(FAILED, writer)
+
+
+def _leave_on_signals(writer: BoundedWriter) -> None:
+    """SIGTERM and SIGINT end an import in order: nothing was accepted yet, so there is nothing to wait for."""
+    process = os.getpid()
+
+    def obey(number: int, frame: object) -> None:
+        if os.getpid() != process:  # a forked child: the signal is meant for it alone
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        leave(0, writer)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, obey)
