@@ -253,6 +253,29 @@ async def echo(text: str) -> str:
         assert b"Failed" not in process.stderr
 
 
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()"])
+def test_a_task_of_a_handler_that_exits_does_not_end_the_server(error: str, loop: str, tmp_path: Path) -> None:
+    run = "import uvloop\nserver.run(loop_factory=uvloop.new_event_loop)" if loop == "uvloop" else "server.run()"
+    source = f"""
+import asyncio
+async def exits() -> None:
+    raise {error}
+@server.tool
+async def begin() -> str:
+    global kept
+    kept = asyncio.create_task(exits())
+    await asyncio.sleep(0.01)
+    return "done"
+"""
+    with Process([script(tmp_path, source + run)]) as process:
+        process.initialize()
+        for id in range(3):
+            assert text_of(process.ask(call(id, "begin"))) == "done"
+        assert process.finish() == 0
+        assert b"a task raised " + error.partition("(")[0].encode() in process.stderr
+
+
 # Cancelling
 
 

@@ -163,15 +163,18 @@ def _refuse_inside_a_loop() -> None:
 
 
 def _completed(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int], log: logging.Logger) -> int:
-    """What work returns, although handlers may stop the loop. Raises what it raises."""
+    """What work returns, although handlers may stop the loop, and their own tasks may exit. Raises what it raises."""
     task = unlisted(loop.create_task(work))
     while True:
         try:
             return loop.run_until_complete(task)
-        except RuntimeError:
+        except (RuntimeError, SystemExit, KeyboardInterrupt) as why:
             if task.done() or loop.is_closed():
                 raise
-            log.warning("something stopped the event loop; it goes on")
+            if isinstance(why, RuntimeError):
+                log.warning("something stopped the event loop; it goes on")
+            else:  # asyncio lets these two out of the loop, from whichever task
+                log.error("a task raised %s; the server goes on", type(why).__name__, exc_info=why)
 
 
 async def _serve(
