@@ -228,8 +228,10 @@ SU-12  A subscription is no call that takes too long.
 SU-13  Before 2026-07-28: a change of a list is told unasked.
     protocol/test_session.py::test_a_change_is_told_to_clients_in_operation
     server/test_server.py::test_adding_and_removing_while_it_runs_is_announced_once_each
+    interop/test_catalogue_typescript.py::test_it_hears_of_updates_and_changed_lists_before_2026_07_28_alone
 SU-14  Before 2026-07-28: resources can be subscribed to, and only these are told of.
     stdio/test_obligations.py::test_who_subscribes_is_told_of_that_resource_and_of_no_other
+    interop/test_catalogue_typescript.py::test_it_hears_of_updates_and_changed_lists_before_2026_07_28_alone
 
 # Questions inside an answer (2026-07-28)
 
@@ -326,8 +328,10 @@ EC-5  A code of our own is outside the reserved range.
     protocol/test_peer.py::test_a_full_queue_answers_busy
 EC-6  Before 2026-07-28: a resource that is not there gets -32002 and its URI.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
+    interop/test_catalogue_typescript.py::test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri
 EC-7  2026-07-28: a resource that is not there gets -32602 and its URI.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
+    interop/test_catalogue_typescript.py::test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri
 EC-8  2025-11-25: a call that needs a visit to a URL may say so with -32042.
     later: conversations
 
@@ -498,6 +502,7 @@ CH-1  2026-07-28: lists, server/discover and what is read say how long they hold
     conformance/test_everything.py::test_lists_and_contents_say_how_long_they_hold_in_2026_07_28_alone
     protocol/test_session.py::test_discover_says_what_there_is
     server/test_resources.py::test_caching_hints_are_the_servers_unless_a_resource_has_its_own
+    interop/test_catalogue_typescript.py::test_it_keeps_what_it_read_for_as_long_as_2026_07_28_says
 CH-2  All pages of a list say the same.
     stdio/test_obligations.py::test_every_list_comes_in_pages_that_are_alike_for_all
 
