@@ -12,7 +12,20 @@ from typing import Any
 
 import concertino
 
-__all__ = ["DOCS", "NAME", "ROOT", "blocks", "environment", "paste", "run_shell", "run_tests", "serve", "spoken_to"]
+__all__ = [
+    "DOCS",
+    "NAME",
+    "ROOT",
+    "asked",
+    "blocks",
+    "environment",
+    "paste",
+    "refused",
+    "run_shell",
+    "run_tests",
+    "serve",
+    "spoken_to",
+]
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -65,6 +78,49 @@ def spoken_to(
     answers = {message["id"]: message for message in messages if "id" in message}
     notifications = [message for message in messages if "id" not in message]
     return [answers[request["id"]]["result"] for request in requests], notifications, done.stderr
+
+
+def asked(
+    command: list[str], requests: list[tuple[str, dict[str, Any]]], cwd: Path, **more: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
+    """Start a server, open, send requests, close its stdin: the results, or errors, in order; the notifications; stderr."""
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
+        for number, (method, params) in enumerate([("initialize", {"protocolVersion": "2025-11-25"}), *requests])
+    ]
+    done = subprocess.run(
+        command,
+        input="\n".join(lines) + "\n",
+        cwd=cwd,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    answers = {each["id"]: each["result"] if "result" in each else each["error"] for each in messages if "id" in each}
+    notifications = [each for each in messages if "id" not in each]
+    return [answers[number + 1] for number in range(len(requests))], notifications, done.stderr
+
+
+def refused(command: list[str], cwd: Path, stdin: str = "", **more: str) -> tuple[int, str, str]:
+    """Start a server that ends by itself, while its stdin stays open: exit code, stdout, stderr."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=cwd, env=environment(**more), text=True, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as server:
+        try:
+            assert server.stdin is not None
+            server.stdin.write(stdin)
+            server.stdin.flush()
+            code = server.wait(30)
+            assert server.stdout is not None
+            assert server.stderr is not None
+            return code, server.stdout.read(), server.stderr.read()
+        finally:
+            server.kill()
 
 
 def run_tests(folder: Path, *names: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pages
 import pytest
-from pages import DOCS, environment, paste
+from pages import DOCS, paste
 
 from concertino.protocol.uri_template import UriTemplate
 
@@ -20,26 +20,8 @@ PAGE = DOCS / "how-to" / "resources-and-prompts.md"
 def asked(folder: Path, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
     """The answers of the page's server, result or error, and at the end all notifications."""
     assert paste(PAGE, folder) == ["notes.py"]
-    opening = ("initialize", {"protocolVersion": "2025-11-25"})
-    lines = [
-        json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-        for number, (method, params) in enumerate((opening, *requests))
-    ]
-    done = subprocess.run(
-        [sys.executable, "notes.py"],
-        input="\n".join(lines) + "\n",
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    messages = [json.loads(line) for line in done.stdout.splitlines()]
-    answers = {each["id"]: each.get("result") or each.get("error") for each in messages if "id" in each}
-    notifications = [each for each in messages if "id" not in each]
-    return [*(answers.get(number) for number in range(1, len(requests) + 1)), notifications]
+    answers, notifications, _ = pages.asked([sys.executable, "notes.py"], list(requests), folder)
+    return [*answers, notifications]
 
 
 def test_its_resources_are_read(tmp_path: Path) -> None:

@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-META = {
+from pages import DOCS, environment, paste
+
+META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 
 
 def test_the_server_of_the_page_shows_and_enforces_its_schemas(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "how-to" / "schemas.md").read_text()
-    (source,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "order.py").write_text(source)
+    assert paste(DOCS / "how-to" / "schemas.md", tmp_path) == ["shop.py"]
     calls: list[Any] = [{"item": "cup-1", "count": 4}, {"item": "CUP"}, {"item": "cup-1", "gift": True}]
-    requests = [("tools/list", {})] + [("tools/call", {"name": "order", "arguments": each}) for each in calls]
+    requests: list[tuple[str, dict[str, Any]]] = [("tools/list", {})]
+    requests += [("tools/call", {"name": "order", "arguments": each}) for each in calls]
     lines = [
         json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": {**params, "_meta": META}})
         for number, (method, params) in enumerate(requests)
     ]
     done = subprocess.run(
-        [sys.executable, "order.py"],
+        [sys.executable, "shop.py"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env=environment(),
         input="\n".join(lines) + "\n",
         capture_output=True,
         text=True,

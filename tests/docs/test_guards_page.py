@@ -1,0 +1,43 @@
+"""docs/how-to/guards.md: its guards count, log and refuse, whichever way the file is started."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import DOCS, asked, paste
+
+SERVE = ["-m", "concertino", "serve"]
+PAGE = DOCS / "how-to" / "guards.md"
+
+
+@pytest.mark.parametrize(
+    "command", [["limited.py"], [*SERVE, "limited.py"], [*SERVE, "limited.py:guarded"]], ids=["run", "serve", "named"]
+)
+def test_the_fourth_call_within_a_minute_is_refused_and_each_is_logged(command: list[str], tmp_path: Path) -> None:
+    assert paste(PAGE, tmp_path) == ["limited.py"]
+    call = ("tools/call", {"name": "price", "arguments": {"item": "apple"}})
+    requests: list[tuple[str, dict[str, Any]]] = [call, call, ("tools/list", {}), call, call]
+    results, _, log = asked([sys.executable, *command], requests, tmp_path)
+    prices = [results[at] for at in (0, 1, 3)]
+    assert [each["structuredContent"] for each in prices] == [{"result": 1.5}] * 3
+    assert [tool["name"] for tool in results[2]["tools"]] == ["price"]
+    assert results[4]["isError"] is True
+    assert re.fullmatch(r"Too many calls; try again in (60|59|5\d) s\.", results[4]["content"][0]["text"])
+    assert len(re.findall(r"\[INFO\] .* called price: \d+\.\d ms$", log, re.MULTILINE)) == 4
+
+
+def test_a_run_that_only_a_script_reaches_leaves_the_guards_out(tmp_path: Path) -> None:
+    paste(PAGE, tmp_path)
+    source = (tmp_path / "limited.py").read_text()
+    assert source.endswith("\nrun(guarded)\n")
+    (tmp_path / "limited.py").write_text(
+        source.replace("\nrun(guarded)", '\nif __name__ == "__main__":\n    run(guarded)')
+    )
+    call = ("tools/call", {"name": "price", "arguments": {"item": "apple"}})
+    for target, refused in (("limited.py", 0), ("limited.py:guarded", 1)):
+        results, _, _ = asked([sys.executable, *SERVE, target], [call] * 4, tmp_path)
+        assert sum(each.get("isError", False) for each in results) == refused
