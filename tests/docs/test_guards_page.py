@@ -27,7 +27,7 @@ def test_the_fourth_call_within_a_minute_is_refused_and_each_is_logged(command: 
     assert [tool["name"] for tool in results[2]["tools"]] == ["price"]
     assert results[4]["isError"] is True
     assert re.fullmatch(r"Too many calls; try again in (60|59|5\d) s\.", results[4]["content"][0]["text"])
-    assert len(re.findall(r"\[INFO\] .* called price: \d+\.\d ms$", log, re.MULTILINE)) == 4
+    assert len(re.findall(r'\[INFO\] .* called "price": \d+\.\d ms$', log, re.MULTILINE)) == 4
 
 
 def test_a_run_that_only_a_script_reaches_leaves_the_guards_out(tmp_path: Path) -> None:
@@ -41,3 +41,58 @@ def test_a_run_that_only_a_script_reaches_leaves_the_guards_out(tmp_path: Path) 
     for target, refused in (("limited.py", 0), ("limited.py:guarded", 1)):
         results, _, _ = asked([sys.executable, *SERVE, target], [call] * 4, tmp_path)
         assert sum(each.get("isError", False) for each in results) == refused
+
+
+def test_a_call_without_a_name_is_answered_by_the_server_and_logged(tmp_path: Path) -> None:
+    paste(PAGE, tmp_path)
+    [answer], _, log = asked([sys.executable, "limited.py"], [("tools/call", {})], tmp_path)
+    assert answer["code"] == -32602
+    assert " called nothing: " in log
+
+
+OTHERS = """
+from dataclasses import dataclass
+
+import msgspec
+
+from concertino import Around, Call, RpcError, Server, compose, run
+
+server = Server("letters")
+
+@server.tool
+def a() -> str:
+    return "a"
+
+@server.tool
+def b() -> str:
+    return "b"
+
+@dataclass
+class Named:
+    name: str
+
+class Swapped(Around):
+    async def handle(self, call, context):
+        try:
+            named = call.decoded(Named)
+        except msgspec.ValidationError:
+            return await super().handle(call, context)
+        if named.name == "c":
+            raise RpcError(-32602, "there is no c")
+        swapped = msgspec.Raw(b'"b"' if named.name == "a" else b'"a"')
+        return await super().handle(Call(call.method, {**call.params, "name": swapped}, call.meta), context)
+
+run(compose(swapped=Swapped(server), plain=server))
+"""
+
+
+def test_a_guard_changes_refuses_and_forwards_the_calls_of_one_part(tmp_path: Path) -> None:
+    (tmp_path / "letters.py").write_text(OTHERS)
+    names = ("swapped_a", "swapped_b", "swapped_c", "plain_a")
+    requests: list[tuple[str, dict[str, Any]]] = [("tools/call", {"name": name}) for name in names]
+    (first, second, refused, plain, tools), _, _ = asked(
+        [sys.executable, "letters.py"], [*requests, ("tools/list", {})], tmp_path
+    )
+    assert [each["content"][0]["text"] for each in (first, second, plain)] == ["b", "a", "a"]
+    assert refused["message"] == "there is no c"
+    assert [each["name"] for each in tools["tools"]] == ["swapped_a", "swapped_b", "plain_a", "plain_b"]
