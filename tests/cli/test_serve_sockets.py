@@ -684,28 +684,6 @@ def test_a_second_signal_ends_at_once_even_while_a_handler_holds_the_loop_and_re
     assert not (folder / "s").exists()
 
 
-EAGER = """
-import logging, os, signal
-from concertino import Server
-
-server = Server("eager")
-
-class Eager(logging.Handler):
-    def emit(self, record):
-        if record.getMessage().startswith("Listening on"):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-logging.getLogger("concertino").addHandler(Eager())
-"""
-
-
-def test_a_signal_at_the_instant_of_the_announcement_ends_it_in_order(folder: Path) -> None:
-    (folder / "eager.py").write_text(EAGER)
-    with Service("--unix", f"{folder}/s", target=f"{folder}/eager.py", listening=False) as service:
-        assert service.wait(WAIT_S) == 0
-    assert not (folder / "s").exists()
-
-
 def test_a_handler_that_holds_the_loop_does_not_hold_the_end_nor_leave_the_file(folder: Path) -> None:
     with Service("--unix", f"{folder}/s", env={"CONCERTINO_DRAIN_S": "0.3"}) as service, service.client() as client:
         client.initialize().send(call(1, "hold_the_loop", {"seconds": 60}))
@@ -913,17 +891,6 @@ def test_stdio_pays_nothing_for_sockets() -> None:
         "concertino.transports.sockets",
     }
     assert "ipaddress" not in loaded
-
-
-def test_the_example_of_the_how_to_works(folder: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "sockets.md").read_text()
-    source = page.partition("```python\n")[2].partition("```")[0]
-    (folder / "service.py").write_text(source)
-    done = subprocess.run(
-        [sys.executable, "service.py"], cwd=folder, env=environment(), capture_output=True, text=True, timeout=WAIT_S
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "{'result': 1.5}\n", "")
-    assert os.listdir(folder) == ["service.py"]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/sockets.md"])

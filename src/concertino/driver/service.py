@@ -78,14 +78,10 @@ class _Sockets:
         self._accepting = accept(host, *self._listeners, max_connections=self._max_connections, wrap=wrap)
         # A forked child has no business in the loop, if it ever comes back into it.
         os.register_at_fork(after_in_child=lambda: loop.call_soon(os._exit, 0))
-        # In the next turn, when signals are obeyed: whoever waits for this line may send one at once.
-        loop.call_soon(self._announce)
-        return self._over
-
-    def _announce(self) -> None:
         log = logging.getLogger("concertino")
         for address in self._accepting.addresses:
             log.info("Listening on %s", address)  # a stable line: scripts look for it
+        return self._over
 
     def stop(self) -> None:
         self._accepting.close()
