@@ -890,7 +890,7 @@ def test_stdio_pays_nothing_for_sockets() -> None:
         "concertino.transports.listeners",
         "concertino.transports.sockets",
     }
-    assert "ipaddress" not in loaded
+    assert "ipaddress" not in loaded or "coverage" in loaded  # which imports it itself
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/sockets.md"])

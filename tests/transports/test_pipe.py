@@ -149,6 +149,31 @@ class Writes:
         return len(piece)
 
 
+@pytest.mark.parametrize("length", range(30))
+def test_what_was_queued_meanwhile_leaves_too_however_many_writes_the_rest_took(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by tests/simulation, seed 6310: the rest ended with the last write of a turn, and the queue was forgotten."""
+
+    async def main() -> None:
+        ends = Ends()
+        writes = Writes(1, BlockingIOError)
+        monkeypatch.setattr(pipe_module.os, "write", writes)
+        ends.pipe.write(b"a" * length, None)
+        ends.pipe.flush()  # refused
+        ends.pipe.write(b"b", None)
+        ends.pipe.flush()
+        writes._refuses = None
+        async with asyncio.timeout(10):
+            while not writes.out.endswith(b"b\n"):
+                await asyncio.sleep(0)
+        monkeypatch.undo()
+        assert writes.out == b"a" * length + b"\nb\n"
+        await ends.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("refuses", [None, BlockingIOError, InterruptedError])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 100, 1007, 1008, 5000])
 def test_writes_that_fall_short_never_tear_or_repeat_a_frame(

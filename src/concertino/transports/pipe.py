@@ -174,15 +174,16 @@ class Pipe:
         """What the other side did not take at once, and what was queued since."""
         try:
             for _ in range(WRITES):
-                if not self._rest:
+                if self._rest:
+                    written = os.write(self._out, self._rest)
+                    self._rest = self._rest[written:]
+                    self._held -= written
+                if not self._rest:  # after the last write too: what is queued must not be left without a watch
                     if not self._queue:
                         break
                     self._queue.append(b"")
                     self._rest = memoryview(b"\n".join(self._queue))
                     self._queue.clear()
-                written = os.write(self._out, self._rest)
-                self._rest = self._rest[written:]
-                self._held -= written
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as why:
