@@ -210,27 +210,6 @@ def test_an_offer_that_fails_is_one_line_and_exit_code_1(kind: str, tmp_path: Pa
         assert [text for _, _, text in lines(process)] == [f"Failed to start server: {kind}: no"]
 
 
-@pytest.mark.parametrize("why", ["SystemExit(0)", "SystemExit(7)", "KeyboardInterrupt"])
-def test_a_background_task_that_exits_is_a_failure_inside(why: str, tmp_path: Path) -> None:
-    source = f"""
-@server.tool
-async def go() -> str:
-    async def leave():
-        await asyncio.sleep(0.05)
-        raise {why}
-    asyncio.create_task(leave())
-    return "gone"
-"""
-    with Process([script(tmp_path, source + RUN)]) as process:
-        process.initialize()
-        process.ask(call(1, "go"))
-        assert process.wait() == 1
-        process.pump(lambda: process.eof)
-        errors = [text for level, _, text in lines(process) if level == "ERROR"]
-        assert len(errors) == 1
-        assert errors[0].startswith(f"The server failed: {why.partition('(')[0]}")
-
-
 def test_a_background_task_that_fails_is_a_line_of_the_log(tmp_path: Path) -> None:
     source = """
 @server.tool

@@ -151,7 +151,7 @@ def run_behind(
         reading = entrance.prepare(limits, log)
         end = End(loop, reading, limits.drain_s, log, entrance)
         wrap = _wrapping(log, entrance.writer, log_format, trace)
-        code = _completed(loop, _serve(backend, info.name, entrance, wrap, limits, log, end), log)
+        code = _completed(loop, _serve(backend, info.name, entrance, wrap, limits, log, end), end, log)
     except BaseException as why:  # SystemExit too: of start(), or of a task of the application
         _complain(log, why, serving=end is not None and end.serving)
     leave(code, entrance.writer)
@@ -162,7 +162,7 @@ def _refuse_inside_a_loop() -> None:
         raise RuntimeError("run() cannot be called while an event loop runs; await concertino.serve() there")
 
 
-def _completed(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int], log: logging.Logger) -> int:
+def _completed(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int], end: End, log: logging.Logger) -> int:
     """What work returns, although handlers may stop the loop, and their own tasks may exit. Raises what it raises."""
     task = unlisted(loop.create_task(work))
     while True:
@@ -173,7 +173,9 @@ def _completed(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int], 
                 raise
             if isinstance(why, RuntimeError):
                 log.warning("something stopped the event loop; it goes on")
-            else:  # asyncio lets these two out of the loop, from whichever task
+            elif (
+                end.serving
+            ):  # asyncio lets these two out of the loop, from whichever task; start()'s is told as its failure
                 log.error("a task raised %s; the server goes on", type(why).__name__, exc_info=why)
 
 
