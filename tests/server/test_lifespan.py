@@ -313,6 +313,47 @@ def test_a_lifespan_that_fails_is_why_the_server_does_not_start() -> None:
     asyncio.run(main())
 
 
+def test_a_lifespan_that_waits_for_what_was_cancelled_is_why_the_server_does_not_start() -> None:
+    server = Server("x")
+
+    @server.lifespan
+    async def cancelled() -> AsyncIterator[One]:
+        connecting = asyncio.get_running_loop().create_future()
+        connecting.cancel()
+        await connecting
+        yield One()
+
+    class Nobody:
+        def changed(self, what: object) -> None: ...
+        def updated(self, uri: str) -> None: ...
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            with pytest.raises(RuntimeError, match="waited for something that was cancelled"):
+                await server.start(Nobody())
+            await server.close()
+
+    asyncio.run(main())
+
+
+def test_a_second_start_meanwhile_fails_as_the_first_does() -> None:
+    lifespans = Lifespans()
+
+    async def failing() -> AsyncIterator[One]:
+        await asyncio.sleep(0)
+        raise OSError("no disk")
+        yield One()
+
+    lifespans.add(failing)
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            ends = await asyncio.gather(lifespans.open(), lifespans.open(), return_exceptions=True)
+        assert [repr(end) for end in ends] == ["OSError('no disk')"] * 2
+
+    asyncio.run(main())
+
+
 def test_a_server_that_is_served_twice_at_once_opens_once_and_closes_with_the_last() -> None:
     server, events = served()
 

@@ -94,7 +94,11 @@ class Lifespans:
         if not self._functions:
             return
         if self._task is not None:  # served a second time meanwhile
-            await asyncio.wait([self._opened])
+            opened = self._opened
+            await asyncio.wait([opened])
+            if opened.cancelled():
+                raise RuntimeError("the start that this one waited for was given up")
+            opened.result()
             return
         self._over = asyncio.Event()
         self._opened = opened = asyncio.get_running_loop().create_future()
@@ -143,7 +147,11 @@ class Lifespans:
             raise failures[0]
         if failures:
             self._task = None
-            opened.set_exception(failures[0])
+            why = failures[0]
+            if isinstance(why, asyncio.CancelledError):  # raised as it is it would say that whoever starts has given up
+                why = RuntimeError("a lifespan function waited for something that was cancelled")
+                why.__cause__ = failures[0]
+            opened.set_exception(why)
 
 
 def _filled(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:  # Any: whatever is callable
