@@ -353,6 +353,19 @@ async def test_the_variables_of_a_template_are_completed_by_its_part() -> None:
 
 
 @on_a_loop
+async def test_after_a_change_a_part_that_completes_nothing_does_not_hide_one_that_does() -> None:
+    values = types.CompleteResult(types.Completion(["x"]))
+    plain = Server("plain")
+    plain.add_resource("a:1", text="")
+    gone = resources("a:2", **{"completion/complete": RpcError(-32002, "Resource not found", {"uri": "t:{x}"})})
+    other = resources(templates=("t:{x}",), **{"completion/complete": values})
+    async with client_of(compose(plain=plain, gone=gone, other=other, more=Part({}, completions=True))) as caller:
+        plain.remove_resource("a:1")
+        params = {"ref": {"type": "ref/resource", "uri": "t:{x}"}, "argument": {"name": "x", "value": ""}}
+        assert (await caller.request("completion/complete", params))["completion"]["values"] == ["x"]
+
+
+@on_a_loop
 async def test_changes_of_any_part_reach_the_clients() -> None:
     told: list[str] = []
     server = calculator()

@@ -18,7 +18,14 @@ from msgspec.json import Decoder, decode, encode
 from msgspec.structs import replace
 
 from concertino.backend import Backend, Call, Changed, ClientFacts, Context, Offer, Outlet
-from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, ConcertinoError, RegistrationError, RpcError
+from concertino.errors import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    RESOURCE_NOT_FOUND,
+    ConcertinoError,
+    RegistrationError,
+    RpcError,
+)
 from concertino.protocol.types import (
     CompleteParams,
     Implementation,
@@ -35,6 +42,8 @@ __all__ = ["Composed", "compose"]
 log = logging.getLogger("concertino.composition")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 SHOWN = 128  # characters of a name that nobody has, given back
+# What a part answers that does not have a resource, or completes nothing: another may.
+ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
 
 class _List(Struct, frozen=True):
@@ -239,9 +248,10 @@ class Composed:
                 try:
                     return await part.handle(call, context)
                 except RpcError as error:
-                    if error.code != INVALID_PARAMS or owner is not None:
+                    if error.code not in ELSEWHERE or owner is not None:
                         raise
-                    refusal = error
+                    if error.code != METHOD_NOT_FOUND:
+                        refusal = error
         raise refusal
 
     async def _completed(self, call: Call, context: Context) -> Struct | Raw:
