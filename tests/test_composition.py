@@ -300,6 +300,32 @@ async def test_the_strictest_part_says_how_long_a_list_may_be_kept() -> None:
 
 
 @on_a_loop
+async def test_all_pages_of_a_list_have_the_scope_of_the_strictest_part() -> None:
+    """2026-07-28 server/utilities/caching: servers MUST give the pages of one list the same cacheScope."""
+
+    def part(scope: Any) -> Server:
+        server = Server("part", cache_scope=scope, page_size=1)
+        for name in ("one", "other"):
+            server.add_tool(lambda: None, name=name)
+        return server
+
+    context: Any = None
+    for scopes, expected in [
+        (("public", "public"), {"public"}),
+        (("public", "private"), {UNSET}),
+        (("private", "public"), {UNSET}),
+    ]:
+        composed = compose(a=part(scopes[0]), b=part(scopes[1]))
+        found: list[Any] = []
+        params: dict[str, Raw] = {}
+        while not found or params:
+            page: Any = await composed.handle(Call("tools/list", params), context)
+            found.append(page.cache_scope)
+            params = {} if page.next_cursor is None else {"cursor": Raw(encode(page.next_cursor))}
+        assert (len(found), set(found)) == (3, expected)
+
+
+@on_a_loop
 async def test_a_list_is_the_same_object_while_no_part_has_another() -> None:
     server = calculator()
     composed = compose(a=server, b=greeter())

@@ -188,19 +188,23 @@ class Composed:
         pages: list[Any] = []
         items: list[Any] = []
         following: str | None = None
-        for name, part in parts[at:]:
+        unasked = [part for _, part in parts[:at]]  # whose items are on other pages of this list
+        for number, (name, part) in enumerate(parts[at:], at + 1):
             page = _page(await part.handle(Call(asked.method, params, call.meta), context), asked)
             pages.append(page)
             items += (_named(item, name, asked) for item in getattr(page, asked.member))
             params = {key: value for key, value in params.items() if key != "cursor"}
             if page.next_cursor is not None:
                 following = f"{name}:{page.next_cursor}"
+                unasked += [part for _, part in parts[number:]]
                 break
         if (kept := self._lists.get(asked.method)) is not None:
             of, whole = kept
             if len(of) == len(pages) and all(map(is_, of, pages)):
                 return whole  # the same object: what is lowered from it is kept
-        whole = asked.shape(**{asked.member: items, "next_cursor": following}, **_hints(pages))
+        # server/utilities/caching: all pages of a list have the same scope.
+        shared = all(part.offer().cache_scope == "public" for part in unasked)
+        whole = asked.shape(**{asked.member: items, "next_cursor": following}, **_hints(pages, shared))
         if "cursor" not in call.params:
             self._lists[asked.method] = pages, whole
         return whole
@@ -318,10 +322,10 @@ def _page(result: Struct | Raw, asked: _List) -> Any:  # Any: one of four Struct
     return decode(result, type=asked.shape) if isinstance(result, Raw) else result
 
 
-def _hints(pages: list[Any]) -> dict[str, Any]:
-    """How long, and by whom, a list of these may be kept: as the strictest of them says."""
+def _hints(pages: list[Any], shared: bool) -> dict[str, Any]:
+    """How long, and by whom, a list of these may be kept: as the strictest says. shared: so may the parts without a page here."""
     ages = [page.ttl_ms for page in pages]
-    public = pages and all(page.cache_scope == "public" for page in pages)
+    public = shared and bool(pages) and all(page.cache_scope == "public" for page in pages)
     return {
         "ttl_ms": UNSET if not pages or UNSET in ages else min(ages),
         "cache_scope": "public" if public else UNSET,
