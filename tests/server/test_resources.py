@@ -504,6 +504,7 @@ class Shelf:
         ("a:b", {"blob": "x"}, "blob: expected bytes, got str"),
         ("a:b", {"path": "/nowhere/at/all"}, "path: "),
         ("a:b", {"path": "/"}, "expected a file"),
+        ("a:b", {"path": 5}, "path: expected str, bytes or os.PathLike object, not int"),
         ("a:b", {"text": "", "title": 5}, "title: expected str"),
         ("a:b", {"text": "", "annotations": Annotations(priority=float("nan"))}, "NaN"),
         ("a:b", {"text": "", "ttl_s": -1}, "ttl_s: expected 0 to 31536000 seconds, got -1"),
@@ -517,6 +518,13 @@ def test_what_could_not_be_offered_as_it_is_is_refused(uri: Any, given: dict[str
     assert text in str(refused.value)
     assert "resource" in str(refused.value)
     assert not server.offer().resources
+
+
+def test_a_decorator_without_its_uri_is_refused_at_once() -> None:
+    with pytest.raises(
+        RegistrationError, match=r"expected a URI, as in @server\.resource\('notes://today'\), got <function"
+    ):
+        Server("x").resource(function)  # type: ignore[arg-type]
 
 
 def test_an_option_that_there_is_not_is_a_type_error() -> None:

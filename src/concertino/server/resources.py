@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from os import PathLike, fspath
+from os import PathLike, fsdecode
 from typing import Any, cast
 
 from msgspec import DecodeError, Struct
@@ -128,8 +128,8 @@ class Resources:
             description = description or documented(handler).description
         elif path is not None:
             try:
-                source = File(fspath(path), mime_type)
-            except (OSError, ValueError) as why:
+                source = File(fsdecode(path), mime_type)
+            except (OSError, ValueError, TypeError) as why:
                 raise RegistrationError(f"resource {uri!r}: path: {why}") from None
             mime_type = source.mime_type
             name = name or source.name

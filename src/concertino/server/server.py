@@ -16,7 +16,7 @@ from msgspec.json import Decoder
 from concertino.backend import Call, Changed, Context, Offer, Outlet
 from concertino.driver.entry import run
 from concertino.driver.threads import Threads
-from concertino.errors import ToolError
+from concertino.errors import RegistrationError, ToolError
 from concertino.protocol.arguments import BadArguments
 from concertino.protocol.limits import Limits
 from concertino.protocol.results import BadResult
@@ -204,6 +204,8 @@ class Server:
         by whom, clients of 2026-07-28 may keep the content; the server's unless given. meta: `_meta`.
         Raises RegistrationError for what cannot be offered.
         """
+        if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # without parentheses, it is the function
+            raise RegistrationError(f"resource: expected a URI, as in @server.resource('notes://today'), got {uri!r}")
 
         def decorate(handler: H) -> H:
             self.add_resource(uri, handler, **options)
