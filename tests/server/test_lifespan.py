@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -393,6 +394,36 @@ def test_what_is_passed_by_name_cannot_be_positional_only() -> None:
 
     with pytest.raises(RegistrationError, match=r"value: .*passed by name"):
         lifespans.fill(handler)
+
+
+def test_a_partial_that_asks_has_no_name_of_its_own_and_the_description_of_its_function() -> None:
+    server = Server("x")
+
+    @server.lifespan
+    def one() -> Iterator[One]:
+        yield One()
+
+    def told(text: str, one: One) -> str:
+        """Say it again."""
+        return text
+
+    with pytest.raises(RegistrationError, match="got none; give name="):
+        server.add_tool(partial(told, text="a"))
+    server.add_tool(partial(told, text="a"), name="a")
+    server.add_prompt(partial(told, text="a"), name="a")
+
+    async def main() -> list[Any]:
+        ours, theirs = pair()
+        async with Host(server) as host:
+            host.attach(theirs)
+            caller = connect(ours)
+            opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+            await caller.request("initialize", opening)
+            listed = [(await caller.request(f"{kind}/list"))[kind][0] for kind in ("tools", "prompts")]
+            await caller.aclose()
+            return listed
+
+    assert [(each["name"], each["description"]) for each in asyncio.run(main())] == [("a", "Say it again.")] * 2
 
 
 def test_a_handler_that_asks_for_nothing_is_left_as_it_is() -> None:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from inspect import isasyncgenfunction, isgeneratorfunction
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar, cast, get_args, get_origin
 
 from concertino.errors import RegistrationError
 from concertino.protocol.signature import function_of, is_injected, read
@@ -174,9 +174,12 @@ def _filled(handler: Any, filled: dict[str, type], value: Callable[[type], Any])
     async def call_and_wait(*args: Any, **kwargs: Any) -> Any:
         return await call(*args, **kwargs)
 
-    function = getattr(handler, "__func__", handler)  # of a method: a wrapper that names it has its object already
+    function = handler
+    while isinstance(function, functools.partial):  # its docstring and annotations are its function's
+        function = cast("Any", function).func
+    function = getattr(function, "__func__", function)  # of a method: a wrapper that names it has its object already
     made: Any = functools.update_wrapper(call_and_wait if is_async(handler) else call, function)
-    made.__qualname__ = made.__name__
+    made.__qualname__ = made.__name__ = getattr(handler, "__name__", "")  # a partial has none
     made.__signature__ = signature.replace(parameters=kept)
     return made
 
