@@ -85,6 +85,27 @@ async def test_a_function_gets_the_value_and_the_other_arguments_and_gives_a_hun
         assert (await completed(served, "what", "w"))["values"][0] == "w0"
 
 
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (Completion("abc"), "a Completion: values: expected array, got str"),  # type: ignore[arg-type]
+        (Completion(["a"], total="many"), "total: expected int"),  # type: ignore[arg-type]
+        (Completion(["a"], has_more=5), "has_more: expected bool"),  # type: ignore[arg-type]
+        (Completion(None), "values: expected array"),  # type: ignore[arg-type]
+    ],
+)
+@on_a_loop
+async def test_a_completion_that_the_schema_does_not_allow_is_not_sent(returned: Completion, text: str) -> None:
+    server = Server("x")
+    server.add_prompt(lambda a: a, name="p")
+    server.complete("p", "a")(lambda value: returned)
+    async with Served(server) as served:
+        ref = {"type": "ref/prompt", "name": "p"}
+        error = await served.refused("completion/complete", ref=ref, argument={"name": "a", "value": ""})
+        assert error.code == -32603
+        assert text in error.message
+
+
 @on_a_loop
 async def test_functions_may_be_of_any_shape() -> None:
     server = Server("x")

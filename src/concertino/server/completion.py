@@ -18,6 +18,7 @@ from concertino.protocol.signature import read
 from concertino.protocol.types import CompleteParams, CompleteResult, Completion, PromptReference
 from concertino.server.failures import invalid, shortened, unknown
 from concertino.server.handlers import Bound, Function, Handler, InThread, Texts, called, function
+from concertino.server.settings import checked
 
 __all__ = ["Completable", "Completer", "complete", "completer", "completers_of"]
 
@@ -114,6 +115,10 @@ async def complete(
 def _completion(value: Any) -> Completion:
     """What a function returned: texts, as many as it has, or a Completion."""
     if isinstance(value, Completion):
+        try:
+            value = checked(value)
+        except ValueError as why:
+            raise BadResult(f"a Completion: {why}") from None
         values, total, more = value.values, value.total, value.has_more
     elif value is None:
         values, total, more = [], None, None
