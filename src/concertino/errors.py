@@ -6,6 +6,7 @@
     ├── ToolError           raised by a tool: its text goes to the caller, as it is, as an `isError` result
     ├── RpcError            an error answer: raised by a backend to give one, by a caller when it got one
     │   └── ResourceNotFound  raised by the function of a resource that has nothing under this URI
+    ├── SpawnError          a program that cannot be started
     └── Disconnected        the connection ended before the answer came
 
 Bytes from outside never raise any of these out of the protocol; they become events or answers.
@@ -28,6 +29,7 @@ __all__ = [
     "RegistrationError",
     "ResourceNotFound",
     "RpcError",
+    "SpawnError",
     "TargetError",
     "ToolError",
 ]
@@ -93,6 +95,10 @@ class ResourceNotFound(RpcError):
     def __init__(self, uri: str = "") -> None:
         super().__init__(INVALID_PARAMS, "Resource not found", {"uri": uri})
         self.uri = uri
+
+
+class SpawnError(ConcertinoError):
+    """A program could not be started. The text names it, where it was looked for, and why."""
 
 
 class Disconnected(ConcertinoError):

@@ -1,0 +1,351 @@
+"""A child process as a Connection: started, spoken to over its stdin and stdout, listened to on stderr, and never left behind.
+
+The child leads a process group of its own, so that everything it starts can be ended with it. It is not reaped before its group is
+empty: until then its process id, which is the group's too, cannot come to mean anybody else. The end is a ladder, each rung
+bounded: close stdin and wait, SIGTERM to the group and wait, SIGKILL to the group and wait.
+Spec: 2026-07-28 basic/transports/stdio "Shutdown".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from concertino.errors import SpawnError
+from concertino.protocol.limits import Limits
+from concertino.transports import Receiver
+from concertino.transports.pipe import Pipe
+
+__all__ = ["INHERITED", "Child", "Ladder", "spawn"]
+
+log = logging.getLogger("concertino.process")
+
+# What a program needs to find its way about, and nothing that could be a secret; the official SDKs pass the first six.
+INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+# A Python child that buffers its output, or reads UTF-8 in the locale's way, is the most common reason for a client that hangs.
+PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+TAIL_BYTES = 8192  # of stderr, kept for error messages
+READ_BYTES = 65536
+READS = 8  # of stderr in a row
+LAST_WORDS_S = 0.25  # after stdout has ended: for the exit status, and for what stderr still says
+LOOK_S = 0.01  # how often an emptying group is looked at: no event tells
+
+
+class Ladder(Struct, frozen=True):
+    """How long each rung of the end may take, in seconds."""
+
+    stdin_closed_s: float = 2.0
+    terminated_s: float = 2.0
+    killed_s: float = 2.0
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    inherit: Sequence[str] = INHERITED,
+    cwd: str | os.PathLike[str] | None = None,
+    stderr: Callable[[bytes], object] | None = None,
+    limits: Limits | None = None,
+    ladder: Ladder | None = None,
+) -> Child:
+    """Start a program and give the Connection to it. It runs already; open() starts to deliver.
+
+    command: the program and its arguments, never a line for a shell. env: over the variables named in `inherit`, and no others.
+    stderr: called on the loop with every piece that comes, as bytes; it is read and kept (the last 8 KiB) without.
+    Raises SpawnError naming what cannot be started, where it was looked for, and why. Nothing is left open then.
+    """
+    argv = _checked(command)
+    environment = {name: os.environ[name] for name in inherit if name in os.environ} | PYTHON | dict(env or {})
+    ours: list[int] = []
+    theirs: list[int] = []
+    try:
+        for reads in (True, False, False):  # the child's stdin, stdout, stderr
+            reading, writing = os.pipe()
+            theirs.append(reading if reads else writing)
+            ours.append(writing if reads else reading)
+        popen = subprocess.Popen(
+            argv,
+            stdin=theirs[0],
+            stdout=theirs[1],
+            stderr=theirs[2],
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as why:
+        for descriptor in ours:
+            os.close(descriptor)
+        raise SpawnError(_why(argv[0], environment.get("PATH", ""), cwd, why)) from why
+    finally:
+        for descriptor in theirs:
+            os.close(descriptor)
+    return Child(popen, ours, limits or Limits(), ladder or Ladder(), stderr)
+
+
+def _checked(command: Sequence[str]) -> list[str]:
+    if isinstance(command, (str, bytes)):  # pyright: ignore[reportUnnecessaryIsInstance]  # both are Sequences
+        raise SpawnError(f"command: expected a list such as ['python', 'server.py'], got the text {command!r}")
+    argv = [os.fspath(part) if isinstance(part, os.PathLike) else part for part in command]
+    if not argv or not all(isinstance(part, str) and "\0" not in part for part in argv):
+        raise SpawnError(f"command: expected a list of str without NUL, the program first, got {command!r}")
+    return argv
+
+
+def _why(program: str, path: str, cwd: str | os.PathLike[str] | None, why: Exception) -> str:
+    if cwd is not None and not Path(cwd).is_dir():
+        return f"{program}: the working directory {os.fspath(cwd)} is not a directory"
+    if isinstance(why, FileNotFoundError):
+        if os.sep in program:
+            found = "the interpreter named in its first line is missing" if Path(program).exists() else "no such file"
+            return f"{program}: {found}"
+        return f"{program}: command not found in PATH={path}"
+    if isinstance(why, PermissionError):
+        return f"{program}: {'is a directory' if Path(program).is_dir() else 'not executable'}"
+    return f"{program}: {why}"
+
+
+class Child(Pipe):
+    """The connection to a process that spawn() started.
+
+    exit_status: its exit code, or minus the signal that ended it; None while it runs. tail: the last 8 KiB of stderr.
+    """
+
+    def __init__(
+        self,
+        popen: subprocess.Popen[bytes],
+        ours: list[int],
+        limits: Limits,
+        ladder: Ladder,
+        stderr: Callable[[bytes], object] | None,
+    ) -> None:
+        writing, reading, self._errors = ours
+        super().__init__(reading, writing, limits, {"transport": "process", "pid": popen.pid})
+        self.pid = popen.pid
+        self.exit_status: int | None = None
+        self.tail = bytearray()
+        self._popen = popen
+        self._ladder = ladder
+        self._sink = stderr
+        self._exited: asyncio.Event = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        self._pidfd = -1
+        self._at_end = False  # of its stdout
+        self._told = False  # the receiver knows that it is over
+        os.set_blocking(self._errors, False)
+
+    def open(self, to: Receiver) -> None:
+        self._receiver = to
+        super().open(_Ear(to, self))
+        self._loop.add_reader(self._errors, self._said)
+        self._watch()
+
+    async def close(self, within_s: float) -> None:
+        """Down the ladder; within_s is for output that the child has not taken yet. It goes on when the caller is cancelled."""
+        if self._closing is None:
+            if self._to is None:
+                self.open(_Nobody())
+            self._told = True
+            self.pause(False)  # it may wait for its output to be read
+            self._closing = self._loop.create_task(self._end(within_s))
+        await asyncio.shield(self._closing)
+
+    # What happens to the child
+
+    def _watch(self) -> None:
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+            self._loop.add_reader(self._pidfd, self._look)
+        except (AttributeError, OSError):  # not Linux, or an old kernel
+            threading.Thread(target=self._await_exit, name="concertino-child", daemon=True).start()
+
+    def _await_exit(self) -> None:
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        try:
+            self._loop.call_soon_threadsafe(self._look)
+        except RuntimeError:  # the loop is closed
+            pass
+
+    def _look(self) -> None:
+        """The child has ended. It stays a zombie until its group is gone."""
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if ended is None or self.exit_status is not None:
+            return
+        self.exit_status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+        self._exited.set()
+        if self._over:
+            self._tell()
+        else:
+            self._loop.call_later(LAST_WORDS_S, self._tell)  # what it started may hold stdout open
+
+    def _output_ended(self) -> None:
+        self._at_end = True
+        if self.exit_status is not None:
+            self._tell()
+        else:
+            self._loop.call_later(LAST_WORDS_S, self._tell)
+
+    def _break(self, why: OSError) -> None:
+        """The child takes no input any more. What it has said still counts."""
+        if self._broken:
+            return
+        self._broken = True
+        self._queue.clear()
+        self._rest = memoryview(b"")
+        self._held = 0
+        self._watch_writing(False)
+        if self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+        self._loop.call_later(LAST_WORDS_S, self._tell)
+
+    def _tell(self) -> None:
+        """Nothing more is to be hoped for: once."""
+        if not self._told:
+            self._told = True
+            self._stop_reading()
+            self._said()
+            self._receiver.ended()
+
+    def _said(self) -> None:
+        """stderr."""
+        for _ in range(READS):
+            try:
+                piece = os.read(self._errors, READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                piece = b""
+            if not piece:
+                self._loop.remove_reader(self._errors)
+                return
+            self.tail += piece
+            del self.tail[:-TAIL_BYTES]
+            if self._sink is not None:
+                try:
+                    self._sink(piece)
+                except Exception:
+                    log.exception("the function that takes the stderr of process %d failed", self.pid)
+
+    # The end
+
+    async def _end(self, within_s: float) -> None:
+        ladder = self._ladder
+        self.flush()
+        if self._rest and not self._broken:
+            self._emptied = self._loop.create_future()
+            await asyncio.wait([self._emptied], timeout=within_s)
+        self._close_input()
+        rungs = (
+            (None, ladder.stdin_closed_s),
+            (signal.SIGTERM, ladder.terminated_s),
+            (signal.SIGKILL, ladder.killed_s),
+        )
+        for number, within in rungs:
+            if number is not None:
+                log.info("process %d has not ended: %s", self.pid, signal.Signals(number).name)
+                self._signal(number)
+            if await self._is_gone(within):
+                break
+        else:
+            log.error("process %d: %s could not be ended", self.pid, ", ".join(map(str, _living(self.pid))))
+        if not self._silent():
+            log.warning("something that process %d started is no longer in its group, and holds its stdout", self.pid)
+        self._release()
+
+    async def _is_gone(self, within_s: float) -> bool:
+        """Whether the whole group has ended within that time."""
+        until = self._loop.time() + within_s
+        try:
+            async with asyncio.timeout_at(until):
+                await self._exited.wait()
+        except TimeoutError:
+            return False
+        while _living(self.pid):
+            if self._loop.time() >= until:
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
+
+    def _silent(self) -> bool:
+        """Whether nobody holds the child's stdout any more. What is left in it is nobody's."""
+        while not self._at_end:
+            try:
+                if not os.read(self._in, READ_BYTES):
+                    return True
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+        return True
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):  # gone; or macOS, of a group of zombies
+            pass
+
+    def _close_input(self) -> None:
+        if self._out >= 0:
+            self._watch_writing(False)
+            if self._one_way:
+                self._loop.remove_reader(self._out)
+            os.close(self._out)
+            self._out = -1
+        self._broken = True
+
+    def _release(self) -> None:
+        self._said()
+        self._stop_reading()
+        self._loop.remove_reader(self._errors)
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        for descriptor in (self._in, self._errors):
+            os.close(descriptor)
+        if self.exit_status is not None:
+            self._popen.wait()  # a zombie: at once
+
+
+class _Ear:
+    """Takes what the pipe brings; its end is not told before the child's last words are there."""
+
+    def __init__(self, to: Receiver, child: Child) -> None:
+        self.frames = to.frames
+        self.overlong = to.overlong
+        self.drained = to.drained
+        self.ended = child._output_ended  # pyright: ignore[reportPrivateUsage]
+
+    def lost(self, why: Exception) -> None:
+        """Never: Child tells it as an end."""
+
+
+class _Nobody:
+    def frames(self, batch: Sequence[bytes]) -> None: ...
+    def overlong(self, size: int) -> None: ...
+    def drained(self, held: int) -> None: ...
+    def ended(self) -> None: ...
+    def lost(self, why: Exception) -> None: ...
+
+
+def _living(group: int) -> list[int]:
+    """The processes of a group that have not ended; zombies have."""
+    members: list[int] = []
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal():
+            try:
+                state, _, its_group = (place / "stat").read_bytes().rpartition(b")")[2].split()[:3]
+            except (OSError, ValueError):  # gone meanwhile
+                continue
+            if int(its_group) == group and state not in (b"Z", b"X"):
+                members.append(int(place.name))
+    return members

@@ -1,0 +1,336 @@
+"""transports/process.py: real children, and everything they may do at their end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from concertino.errors import SpawnError
+from concertino.transports.process import Child, Ladder, _living, spawn
+
+QUICK = Ladder(stdin_closed_s=0.3, terminated_s=0.3, killed_s=10)
+PATIENT = Ladder(stdin_closed_s=20, terminated_s=20, killed_s=20)
+
+
+class Ear:
+    """A receiver that remembers, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.over: list[str] = []
+        self._changed = asyncio.Event()
+
+    def frames(self, batch: Sequence[bytes]) -> None:
+        self.lines += batch
+        self._changed.set()
+
+    def overlong(self, size: int) -> None:
+        self.lines.append(b"(overlong)")
+        self._changed.set()
+
+    def drained(self, held: int) -> None: ...
+
+    def ended(self) -> None:
+        self.over.append("ended")
+        self._changed.set()
+
+    def lost(self, why: Exception) -> None:
+        self.over.append("lost")
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    import functools
+
+    @functools.wraps(test)
+    def run_it(*args: Any, **kwargs: Any) -> None:
+        before = set(os.listdir("/proc/self/fd"))
+        asyncio.run(test(*args, **kwargs))
+        assert set(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
+
+    return run_it
+
+
+@asynccontextmanager
+async def started(code: str, *arguments: str, **settings: Any) -> AsyncIterator[tuple[Child, Ear]]:
+    settings.setdefault("ladder", PATIENT)
+    child = spawn([sys.executable, "-c", code, *arguments], **settings)
+    ear = Ear()
+    child.open(ear)
+    try:
+        yield child, ear
+    finally:
+        async with asyncio.timeout(40):
+            await child.close(1)
+        assert _living(child.pid) == []
+        with pytest.raises(ProcessLookupError):  # not even a zombie
+            os.kill(child.pid, 0)
+
+
+ECHO = "import sys\nfor line in sys.stdin: print(line, end='')"
+
+
+@on_a_loop
+async def test_what_is_written_reaches_the_child_and_its_lines_come_back() -> None:
+    async with started(ECHO) as (child, ear):
+        for number in range(3):
+            child.write(b"%d" % number, None)
+        child.flush()
+        await ear.until(lambda: len(ear.lines) == 3)
+        assert ear.lines == [b"0", b"1", b"2"]
+    assert child.exit_status == 0
+    assert child.facts == {"transport": "process", "pid": child.pid}
+
+
+@on_a_loop
+async def test_a_child_that_ends_is_told_after_its_last_line_its_status_and_its_last_words() -> None:
+    code = "import sys; print('bye'); print('a reason', file=sys.stderr); sys.exit(7)"
+    async with started(code) as (child, ear):
+        await ear.until(lambda: ear.over)
+        assert ear.lines == [b"bye"]
+        assert ear.over == ["ended"]
+        assert child.exit_status == 7
+        assert child.tail == b"a reason\n"
+
+
+@on_a_loop
+async def test_a_child_killed_by_a_signal_has_its_number_with_a_minus() -> None:
+    async with started("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)") as (child, ear):
+        await ear.until(lambda: ear.over)
+        assert child.exit_status == -signal.SIGSEGV
+
+
+@on_a_loop
+async def test_answers_are_read_although_the_child_has_closed_its_stdin() -> None:
+    code = "import os, sys; os.close(0); print('x' * 100_000 + '\\n' + 'last')"
+    async with started(code) as (_, ear):
+        await ear.until(lambda: ear.over)
+        assert ear.lines == [b"x" * 100_000, b"last"]
+
+
+@on_a_loop
+async def test_a_child_that_closes_stdout_but_lives_is_over_at_once_and_stopped() -> None:
+    async with started("import os, time; os.close(1); time.sleep(60)", ladder=QUICK) as (child, ear):
+        await ear.until(lambda: ear.over)
+        assert child.exit_status is None
+    assert child.exit_status == -signal.SIGTERM
+
+
+@on_a_loop
+async def test_a_child_that_closes_stdin_but_lives_is_over_at_once_and_stopped() -> None:
+    async with started("import os, time; os.close(0); time.sleep(60)", ladder=QUICK) as (child, ear):
+        await ear.until(lambda: ear.over)
+        assert ear.over == ["ended"]
+    assert child.exit_status == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("import sys; print('up', flush=True); sys.stdin.read()", 0),
+        ("import time; print('up', flush=True); time.sleep(60)", -signal.SIGTERM),
+        (
+            "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)",
+            -signal.SIGKILL,
+        ),
+        ("import os, signal; print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)", -signal.SIGKILL),
+    ],
+    ids=["obeys the end of input", "ignores it", "ignores SIGTERM", "is stopped"],
+)
+@on_a_loop
+async def test_the_ladder_goes_only_as_far_as_it_must(code: str, status: int) -> None:
+    ladder = PATIENT if status == 0 else QUICK
+    async with started(code, ladder=ladder) as (child, ear):
+        await ear.until(lambda: ear.lines)
+    assert child.exit_status == status
+
+
+@on_a_loop
+async def test_everything_that_a_wrapper_started_is_gone() -> None:
+    stubborn = "import time, signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    sleeper = f'{sys.executable} -c "{stubborn}"'
+    child = spawn(["sh", "-c", f"{sleeper} & {sleeper} & wait"], ladder=QUICK)
+    ear = Ear()
+    child.open(ear)
+    await ear.until(lambda: len(ear.lines) == 2)
+    assert len(_living(child.pid)) == 3
+    await child.close(0)
+    assert _living(child.pid) == []
+
+
+@on_a_loop
+async def test_what_a_child_left_behind_when_it_ended_is_gone_too() -> None:
+    code = (
+        "import subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(60)'], stdin=subprocess.DEVNULL)"
+    )
+    async with started(code, ladder=QUICK) as (child, ear):
+        await ear.until(lambda: ear.lines and ear.over)
+        assert child.exit_status == 0
+        assert len(_living(child.pid)) == 1
+
+
+@on_a_loop
+async def test_what_left_the_group_and_holds_stdout_is_reported(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "one = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "print(one.pid, flush=True)"
+    )
+    async with started(code, ladder=QUICK) as (_, ear):
+        await ear.until(lambda: ear.over)
+    os.kill(int(ear.lines[0]), signal.SIGKILL)
+    assert "no longer in its group" in caplog.text
+
+
+@on_a_loop
+async def test_stderr_is_drained_kept_at_its_end_and_handed_on() -> None:
+    said: list[bytes] = []
+    code = "import sys; sys.stderr.buffer.write(b'\\xff' * 3_000_000 + b'end'); print('done')"
+    async with started(code, stderr=said.append) as (child, ear):
+        await ear.until(lambda: ear.over)
+        assert sum(map(len, said)) == 3_000_003
+        assert len(child.tail) == 8192
+        assert child.tail.endswith(b"\xffend")
+
+
+@on_a_loop
+async def test_a_sink_that_fails_is_logged_and_stderr_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: bytes) -> None:
+        raise ValueError("no disk")
+
+    async with started("import sys; print('x', file=sys.stderr)", stderr=fail) as (child, ear):
+        await ear.until(lambda: ear.over)
+        assert child.tail == b"x\n"
+    assert "no disk" in caplog.text
+
+
+@on_a_loop
+async def test_only_the_variables_that_are_named_reach_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    code = "import os; print(sorted(os.environ.items()))"
+    async with started(code, env={"MINE": "1", "LANG": "de_DE.UTF-8", "PYTHONUTF8": "0"}) as (_, ear):
+        await ear.until(lambda: ear.lines)
+    variables = dict(eval(ear.lines[0]))
+    assert variables.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python's own doing (PEP 538)
+    allowed = {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "TZ", "TMPDIR", "LC_ALL"}
+    assert variables.keys() <= allowed | {"MINE", "PYTHONUNBUFFERED", "PYTHONUTF8"}
+    assert variables["MINE"] == "1"
+    assert variables["LANG"] == "de_DE.UTF-8"
+    assert variables["PYTHONUTF8"] == "0"
+    assert variables["PYTHONUNBUFFERED"] == "1"
+    assert variables["PATH"] == os.environ["PATH"]
+
+
+@on_a_loop
+async def test_the_working_directory_is_the_one_that_is_given(tmp_path: Path) -> None:
+    async with started("import os; print(os.getcwd())", cwd=tmp_path) as (_, ear):
+        await ear.until(lambda: ear.lines)
+        assert ear.lines == [os.fsencode(os.path.realpath(tmp_path))]
+
+
+def _file(path: Path, text: str, mode: int) -> str:
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (lambda _: ["no-such-program"], "no-such-program: command not found in PATH="),
+        (lambda _: ["/no/such/program"], "/no/such/program: no such file"),
+        (lambda at: [str(at)], "is a directory"),
+        (lambda at: [_file(at / "plain", "x", 0o644)], "not executable"),
+        (lambda at: [_file(at / "script", "#!/no/such/interpreter\n", 0o755)], "interpreter"),
+        (lambda at: [_file(at / "empty", "", 0o755)], "Exec format error"),
+        (lambda _: ["cat", "a\0b"], "NUL"),
+        (lambda _: [], "expected a list"),
+        (lambda _: "cat file", "expected a list"),
+        (lambda _: ["cat", 5], "expected a list"),
+        (lambda _: ["cat", "x" * 5_000_000], "Argument list too long"),
+    ],
+)
+@on_a_loop
+async def test_what_cannot_be_started_says_why_and_leaves_nothing_open(
+    command: Callable[[Path], Any], text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpawnError, match=text):
+        spawn(command(tmp_path))
+
+
+@on_a_loop
+async def test_a_working_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpawnError, match=r"the working directory .*nowhere is not a directory"):
+        spawn(["cat"], cwd=tmp_path / "nowhere")
+
+
+@on_a_loop
+async def test_a_child_that_was_never_listened_to_can_be_closed() -> None:
+    child = spawn(["cat"], ladder=PATIENT)
+    await child.close(1)
+    assert child.exit_status == 0
+
+
+@on_a_loop
+async def test_closing_goes_on_when_the_caller_is_cancelled_and_may_be_asked_for_again() -> None:
+    child = spawn([sys.executable, "-c", "import time; time.sleep(60)"], ladder=QUICK)
+    child.open(Ear())
+    closing = asyncio.create_task(child.close(1))
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    await child.close(1)
+    assert child.exit_status == -signal.SIGTERM
+    await child.close(1)
+
+
+@on_a_loop
+async def test_output_that_nobody_reads_does_not_hold_up_the_end() -> None:
+    code = "import sys\nsys.stdin.readline()\nsys.stdout.write('x' * 1_000_000 + '\\n')\nsys.stdin.read()"
+    async with started(code) as (child, _):
+        child.pause(True)
+        child.write(b"go", None)
+        child.flush()
+    assert child.exit_status == 0
+
+
+@on_a_loop
+async def test_without_a_descriptor_for_processes_a_thread_sees_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    async with started("import sys; sys.exit(3)") as (child, ear):
+        await ear.until(lambda: ear.over)
+        assert child.exit_status == 3
+
+
+@on_a_loop
+async def test_a_hundred_children_come_and_go() -> None:
+    async def one() -> int | None:
+        child = spawn(["cat"], ladder=PATIENT)
+        ear = Ear()
+        child.open(ear)
+        child.write(b"hello", None)
+        child.flush()
+        await ear.until(lambda: ear.lines)
+        await child.close(1)
+        return child.exit_status
+
+    assert await asyncio.gather(*(one() for _ in range(100))) == [0] * 100
