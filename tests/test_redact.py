@@ -429,3 +429,16 @@ def test_the_planted_canary_appears_in_no_form() -> None:
     assert CANARY not in redactor.text(f"{message} {message!r} {json.dumps(message)}")
     assert CANARY.encode() not in redactor.frame(json.dumps(message).encode())
     assert CANARY not in str(redactor.value(message))
+
+
+def test_what_was_learned_of_a_child_is_kept_when_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two children may have different secrets under one name."""
+    monkeypatch.setattr(redact, "_learned", {})
+    monkeypatch.setattr(redact, "_default", None)
+    redact.learn({"CHILD_API_KEY": "first-secret-1", "PLAIN": "nothing secret"})
+    redact.learn({"CHILD_API_KEY": "second-secret-2"})
+    for _ in range(2):
+        assert redact.redactor().text("first-secret-1, second-secret-2, nothing secret") == (
+            "[REDACTED], [REDACTED], nothing secret"
+        )
+        redact.refresh({})

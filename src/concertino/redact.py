@@ -25,7 +25,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 from msgspec.structs import force_setattr
 
-__all__ = ["REDACTED", "Redactor", "redactor", "refresh"]
+__all__ = ["REDACTED", "Redactor", "learn", "redactor", "refresh"]
 
 REDACTED = "[REDACTED]"
 
@@ -200,6 +200,7 @@ class Redactor:
 
 
 _default: Redactor | None = None
+_learned: dict[tuple[str, str], None] = {}  # names and values of other environments, each once
 
 
 def redactor() -> Redactor:
@@ -208,10 +209,21 @@ def redactor() -> Redactor:
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
-    """Make the process-wide one again: os.environ changed, or other secrets came in (those of a child, say)."""
+    """Make the process-wide one again: os.environ changed. What was learned is kept."""
     global _default
-    _default = Redactor.from_environment(os.environ if environment is None else environment)
+    found = dict(os.environ if environment is None else environment)
+    # The same name may stand for another secret elsewhere; two underscores keep its words what they are.
+    found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_learned)}
+    _default = Redactor.from_environment(found)
     return _default
+
+
+def learn(environment: Mapping[str, str]) -> None:
+    """Add the secrets of another environment, a child's, to the process-wide redactor: what it knows, it may say."""
+    new = {(name, value): None for name, value in environment.items() if _is_secret(name, value.strip())}
+    if not new.keys() <= _learned.keys():
+        _learned.update(new)
+        refresh()
 
 
 # ---- what is secret
