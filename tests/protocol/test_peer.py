@@ -215,6 +215,16 @@ def test_a_client_does_not_answer_garbage_but_counts_it():
     assert line.peer.stray == 4
 
 
+def test_a_client_counts_broken_answers_too():
+    """An error without an id, one with both a result and an error: whoever waits goes on waiting."""
+    line = Line()
+    line.peer.silent = True
+    line.peer.receive(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}')
+    line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"?"}}')
+    assert line.gone() == []
+    assert line.peer.stray == 2
+
+
 # Admission
 
 

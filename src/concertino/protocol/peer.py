@@ -202,10 +202,10 @@ class Peer:
 
     def _refuse(self, bad: Bad, batch: Batch | None, data: object = None) -> None:
         """Answer what is no message, unless it asks for silence or there were too many."""
-        if bad.code == 0:
-            return
         if self.silent:
             self.stray += 1
+            return
+        if bad.code == 0:
             return
         if bad.id is not UNSET:
             frame = error(id_bytes(bad.id), bad.code, bad.message, data)
