@@ -95,7 +95,7 @@ def _checked(command: Sequence[str]) -> list[str]:
     if isinstance(command, (str, bytes)):  # pyright: ignore[reportUnnecessaryIsInstance]  # both are Sequences
         raise SpawnError(f"command: expected a list such as ['python', 'server.py'], got the text {command!r}")
     argv = [os.fspath(part) if isinstance(part, os.PathLike) else part for part in command]
-    if not argv or not all(isinstance(part, str) and "\0" not in part for part in argv):
+    if not argv or not all(isinstance(part, str) and "\0" not in part for part in argv):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpawnError(f"command: expected a list of str without NUL, the program first, got {command!r}")
     return argv
 
