@@ -7,6 +7,10 @@
     ├── RpcError            an error answer: raised by a backend to give one, by a caller when it got one
     │   └── ResourceNotFound  raised by the function of a resource that has nothing under this URI
     ├── SpawnError          a program that cannot be started
+    ├── NotOffered          a feature that the server has not declared
+    ├── TimedOut            an answer did not come in time; a TimeoutError too
+    ├── ProtocolError       the other side said what the protocol does not allow
+    │   └── Incompatible    there is no protocol revision that both sides speak
     └── Disconnected        the connection ended before the answer came
 
 Bytes from outside never raise any of these out of the protocol; they become events or answers.
@@ -26,11 +30,15 @@ __all__ = [
     "UNSUPPORTED_VERSION",
     "ConcertinoError",
     "Disconnected",
+    "Incompatible",
+    "NotOffered",
+    "ProtocolError",
     "RegistrationError",
     "ResourceNotFound",
     "RpcError",
     "SpawnError",
     "TargetError",
+    "TimedOut",
     "ToolError",
 ]
 
@@ -101,5 +109,36 @@ class SpawnError(ConcertinoError):
     """A program could not be started. The text names it, where it was looked for, and why."""
 
 
+class NotOffered(ConcertinoError):
+    """A feature was asked for that the server has not declared; nothing was sent. The text names what it declares."""
+
+
+class TimedOut(ConcertinoError, TimeoutError):
+    """An answer did not come within its time limit. The text says what was awaited, and for how long.
+
+    The other side was told that the answer is no longer wanted. Raised here, never by the other side.
+    """
+
+
+class ProtocolError(ConcertinoError):
+    """The other side said what the protocol does not allow: an answer of another shape, a question nobody offered to answer.
+
+    The text quotes the beginning of what came.
+    """
+
+
+class Incompatible(ProtocolError):
+    """There is no protocol revision that both sides speak. The text names those of the other side."""
+
+
 class Disconnected(ConcertinoError):
-    """The connection ended before an answer came. Raised here, never by the other side (MCP 2026-07-28 basic/index)."""
+    """The connection ended before an answer came. Raised here, never by the other side (MCP 2026-07-28 basic/index).
+
+    exit_status: of the server's process, if there is one and it has ended: its exit code, or minus the signal that ended it.
+    stderr: the end of what the process wrote there, without secrets. The text holds both.
+    """
+
+    def __init__(self, text: str, exit_status: int | None = None, stderr: str = "") -> None:
+        super().__init__(text)
+        self.exit_status = exit_status
+        self.stderr = stderr

@@ -1,0 +1,1 @@
+"""Clients: they start servers, or connect to them, and call what they offer."""

@@ -1,0 +1,384 @@
+"""One connection, seen from the client: requests and their answers, time limits, strays, and why it ended.
+
+There is one way for every request: an id, an entry among those that wait, a future. Time limits need no timer of their own: one for
+the channel wakes when the earliest is due, looks at all that wait (a few microseconds for a thousand), and sleeps until the next.
+`asyncio.timeout` would cost 3.9 us a call, `wait_for` 11.
+What requests mean is not known here (client.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import SystemRandom
+from typing import Any, Protocol
+
+from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec.json import Decoder, encode
+
+from concertino.errors import ConcertinoError, Disconnected, TimedOut
+from concertino.protocol.jsonrpc import Id, Message, decode
+from concertino.protocol.limits import Limits
+from concertino.protocol.peer import Incoming, Outgoing, Peer
+from concertino.transports import Connection
+
+__all__ = ["SHOWN", "Channel", "Owner", "Progress", "shortened"]
+
+SHOWN = 200  # characters of a line of the server's, in errors and logs
+STRAYS_KEPT = 8  # lines, for errors and for whoever looks
+STRAYS_TOLD_AT = frozenset(10**power for power in range(1, 10))  # after the first few: every tenth power
+LATE = 4096  # ids of requests that were given up, whose answer may still come
+HIGHEST_FIRST_ID = 2**30  # a start nobody guesses: a line that a tool prints must not pass for an answer
+
+Progress = Callable[[float, float | None, str | None], object]
+
+
+class Owner(Protocol):
+    """Who is told what comes in that is no answer."""
+
+    def asked(self, incoming: Incoming) -> None:
+        """A request of the server's. Answer it with peer.respond() or peer.fail()."""
+        ...
+
+    def notified(self, message: Message) -> None:
+        """A notification."""
+        ...
+
+    def explained(self, error: ConcertinoError) -> ConcertinoError:
+        """An error of the channel's, with what is known about the process at the other end."""
+        ...
+
+
+class _Progress(Struct, rename="camel"):
+    progress_token: Id
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+_progress = Decoder(_Progress).decode
+
+
+class _Waiting:
+    """A request that waits. Called by the peer with what came of it.
+
+    deadline: of this silence; until: of it all; patience_s: how long a silence may be.
+    """
+
+    __slots__ = ("deadline", "done_so_far", "future", "patience_s", "progress", "since", "until", "what")
+
+    def __init__(
+        self,
+        future: asyncio.Future[Raw],
+        what: str,
+        since: float,
+        patience_s: float,
+        until: float,
+        progress: Progress | None,
+    ) -> None:
+        self.future = future
+        self.what = what
+        self.since = since
+        self.patience_s = patience_s
+        self.until = until
+        self.deadline = min(since + patience_s, until)
+        self.progress = progress
+        self.done_so_far = float("-inf")
+
+    def __call__(self, outcome: Raw | Exception) -> None:
+        future = self.future
+        if future.done():
+            return
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+class Channel:
+    """Takes what a Connection brings. Nothing here outlives close()."""
+
+    def __init__(self, connection: Connection, limits: Limits, owner: Owner, log: logging.Logger) -> None:
+        self.connection = connection
+        self.over = False
+        self.stray = 0  # lines that are no message, and answers that nobody waits for
+        self.late = 0  # answers to what was given up
+        self.overlong_bytes = 0  # of the last message that passed the limit
+        self.strays: deque[str] = deque(maxlen=STRAYS_KEPT)
+        self.ended_future: asyncio.Future[None]
+        self._owner = owner
+        self._log = log
+        self._limits = limits
+        self._high_water_bytes = limits.high_water_bytes
+        self._loop = loop = asyncio.get_running_loop()
+        self._time = loop.time
+        self.ended_future = loop.create_future()
+        self.peer = Peer(self._send, limits, loop.time, SystemRandom().randrange(1, HIGHEST_FIRST_ID))
+        self.peer.silent = True
+        self._outgoing = self.peer.outgoing
+        self._scheduled = False  # a flush
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = float("inf")
+        self._room: asyncio.Future[None] | None = None
+        self._given_up: dict[Id, None] = {}
+        self._tokens: dict[Id, _Waiting] = {}
+        self._next_token = 1
+        connection.open(self)
+
+    # Requests
+
+    async def request(
+        self,
+        method: str,
+        params: bytes,
+        what: str,
+        patience_s: float,
+        total_s: float,
+        progress: Progress | None = None,
+        token: int = 0,
+        cancels: bool = True,
+    ) -> Raw:
+        """Send a request and return its result, undecoded.
+
+        params: a JSON object. what: its name for errors. patience_s: how long a silence may be, progress ends one; total_s: how
+        long it may take in all; both may be infinite. token: from next_token(), if params ask for progress. cancels: whether the
+        server is told when the request is given up.
+        Raises RpcError, TimedOut, Disconnected.
+        """
+        if self.over:
+            raise self._lost(what, 0.0)
+        now = self._time()
+        if self.peer.held >= self._high_water_bytes:
+            await self._until_there_is_room(what, min(patience_s, total_s))
+        waiting = _Waiting(self._loop.create_future(), what, now, patience_s, now + total_s, progress)
+        if token:
+            self._tokens[token] = waiting
+        if waiting.deadline < self._wakes_at:
+            self._wake_at(waiting.deadline)
+        if self._outgoing or self._scheduled:
+            outgoing = self.peer.request(method, params, waiting)
+        else:  # nobody else is under way: written at once, which saves a turn of the loop
+            self._scheduled = True
+            outgoing = self.peer.request(method, params, waiting)
+            self._scheduled = False
+            self.connection.flush()
+        try:
+            return await waiting.future
+        except asyncio.CancelledError:
+            if waiting.future.done() and not waiting.future.cancelled():
+                waiting.future.exception()  # seen: it came together with the cancel
+            if not self.over:
+                self._give_up(outgoing, "the caller gave up", cancels)
+            raise
+        except Disconnected:
+            raise self._lost(what, self._time() - now) from None
+        except TimedOut:
+            self._give_up(outgoing, "timed out", cancels)
+            raise
+        finally:
+            if token:
+                self._tokens.pop(token, None)
+
+    def next_token(self) -> int:
+        """A progress token that no other request under way has."""
+        self._next_token += 1
+        return self._next_token
+
+    def notify(self, method: str, params: bytes) -> None:
+        """Send a notification, unless the connection is over."""
+        if not self.over:
+            self.peer.notify(method, params)
+
+    def begin(self, method: str, params: bytes, done: Callable[[Raw | Exception], object]) -> Outgoing:
+        """Send a request that may stay unanswered for as long as it likes. done: as Peer.request says."""
+        return self.peer.request(method, params, done)
+
+    def drop(self, outgoing: Outgoing, reason: str) -> None:
+        """Give up a request of begin()."""
+        self._give_up(outgoing, reason, True)
+
+    def _give_up(self, outgoing: Outgoing, reason: str, cancels: bool) -> None:
+        if outgoing.id not in self._outgoing:
+            return
+        if len(self._given_up) >= LATE:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[outgoing.id] = None
+        if cancels:
+            self.peer.abandon(outgoing, reason)
+        else:
+            del self._outgoing[outgoing.id]
+
+    async def _until_there_is_room(self, what: str, within_s: float) -> None:
+        """The server does not read: wait until it does, for as long as an answer may take."""
+        until = self._time() + within_s
+        while self.peer.held >= self._high_water_bytes and not self.over:
+            if self._room is None:
+                self._room = self._loop.create_future()
+            left = until - self._time()
+            await asyncio.wait([self._room], timeout=None if left == float("inf") else max(0.0, left))
+            if self._time() >= until:
+                text = f"{what}: could not be sent within {within_s:g} s: the server does not read its input"
+                raise self._owner.explained(TimedOut(text))
+        if self.over:
+            raise self._lost(what, 0.0)
+
+    # Time limits
+
+    def _wake_at(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wakes_at = at
+        self._timer = None if at == float("inf") else self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        now = self._time()
+        nearest = float("inf")
+        for outgoing in list(self._outgoing.values()):
+            waiting: object = outgoing.done
+            if not isinstance(waiting, _Waiting):
+                continue
+            if waiting.deadline > now:
+                nearest = min(nearest, waiting.deadline)
+            elif not waiting.future.done():
+                waiting(self._owner.explained(TimedOut(self._why_late(waiting, now))))
+        self._timer = None
+        self._wake_at(nearest)
+
+    def _why_late(self, waiting: _Waiting, now: float) -> str:
+        text = f"{waiting.what}: no answer within {now - waiting.since:.3g} s"
+        if waiting.progress is not None and waiting.done_so_far > float("-inf"):
+            text += f" (its last progress was {waiting.done_so_far:g})"
+        if self.overlong_bytes:
+            text += f"; a message of {self.overlong_bytes} bytes or more was refused: max_message_bytes is "
+            text += f"{self._limits.max_message_bytes}"
+        return text
+
+    # Receiver
+
+    def frames(self, batch: Sequence[bytes]) -> None:
+        peer = self.peer
+        receive = peer.receive
+        for frame in batch:
+            before = peer.stray
+            event = receive(frame)
+            if event is not None:
+                if type(event) is list:
+                    for each in event:
+                        self._came(each)
+                else:
+                    self._came(event)  # pyright: ignore[reportArgumentType]  # no list, so one of the two
+            elif peer.stray != before:
+                self._strayed(frame)
+
+    def overlong(self, size: int) -> None:
+        self.overlong_bytes = size
+        self.stray += 1
+        self._log.warning("a message of more than %d bytes was discarded", self._limits.max_message_bytes)
+
+    def drained(self, held: int) -> None:
+        self.peer.drained(held)
+        if self._room is not None:
+            if not self._room.done():
+                self._room.set_result(None)
+            self._room = None
+
+    def ended(self) -> None:
+        self.end()
+
+    def lost(self, why: Exception) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Nothing more comes: whoever waits is told, and nothing is sent any more."""
+        if self.over:
+            return
+        self.over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.drained(0)
+        left = self.peer.close()
+        for incoming in left:
+            if incoming.stop is not None:
+                incoming.stop("the connection ended")
+        if not self.ended_future.done():
+            self.ended_future.set_result(None)
+
+    def _came(self, event: Incoming | Message) -> None:
+        try:
+            if type(event) is Incoming:
+                self._owner.asked(event)
+            elif event.method == "notifications/progress":  # the most frequent by far
+                self._progressed(event)  # pyright: ignore[reportArgumentType]
+            else:
+                self._owner.notified(event)  # pyright: ignore[reportArgumentType]
+        except Exception:
+            self._log.exception("a message of the server's could not be dealt with")
+
+    def _progressed(self, message: Message) -> None:
+        """Progress of an unknown request, of another shape, or that goes back, is ignored."""
+        if not self._tokens:
+            return
+        try:
+            told = _progress(encode(message.params))
+        except DecodeError:
+            return
+        waiting = self._tokens.get(told.progress_token)
+        if waiting is None or not told.progress > waiting.done_so_far:
+            return
+        waiting.done_so_far = told.progress
+        waiting.deadline = min(self._time() + waiting.patience_s, waiting.until)
+        if waiting.progress is not None:
+            try:
+                waiting.progress(told.progress, told.total, told.message)
+            except Exception:
+                self._log.exception("the function that is told of progress failed")
+
+    def _strayed(self, frame: bytes) -> None:
+        """Either an answer that comes late, or what has no place in this conversation: shown, and otherwise without effect."""
+        message = decode(frame)
+        if type(message) is Message and message.id is not UNSET and message.id in self._given_up:
+            del self._given_up[message.id]
+            self.late += 1
+            return
+        self.shown(frame, "is no message" if type(message) is not Message else "answers nothing that was asked")
+
+    def shown(self, frame: bytes, why: str) -> None:
+        """Count a line of the server's that was skipped, and show the first few."""
+        self.stray += 1
+        line = shortened(frame)
+        self.strays.append(line)
+        if self.stray <= STRAYS_KEPT or self.stray in STRAYS_TOLD_AT:
+            self._log.warning("line %d that %s was skipped: %s", self.stray, why, line)
+
+    # The end
+
+    def _lost(self, what: str, waited_s: float) -> Disconnected:
+        text = f"{what}: the connection ended before the answer came"
+        if waited_s:
+            text += f", after {waited_s:.3g} s"
+        error = self._owner.explained(Disconnected(text))
+        return error if isinstance(error, Disconnected) else Disconnected(str(error))
+
+    def _send(self, frame: bytes, about: Id | None) -> int:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return self.connection.write(frame, about)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        self.connection.flush()
+
+
+def shortened(frame: bytes | Raw | Any) -> str:
+    """The beginning of a line, as text that can be shown: what commands a terminal is written as an escape."""
+    from concertino.logs.formats import escaped
+    from concertino.redact import redactor
+
+    whole = bytes(frame)
+    text = redactor().frame(whole[: 4 * SHOWN]).decode("utf-8", "backslashreplace")
+    text = escaped(text)
+    return text if len(whole) <= 4 * SHOWN and len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(whole)} bytes)"

@@ -1,0 +1,473 @@
+"""One MCP conversation, seen from the client: what every request carries, what the server may ask, what it tells.
+
+opening.py finds out the revision; from then on requests, answers and notifications follow it. A question of the server's is
+answered by answers.py: as a request before 2026-07-28, in rounds of `input_required` since.
+Spec: 2026-07-28 basic/index, basic/patterns/mrtr, basic/patterns/subscriptions; 2025-11-25 basic/lifecycle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from inspect import isawaitable
+from typing import Any
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder, decode, encode
+
+from concertino.client.answers import Answers
+from concertino.client.channel import Channel, Progress, shortened
+from concertino.client.targets import Opened
+from concertino.errors import (
+    INTERNAL_ERROR,
+    ConcertinoError,
+    Disconnected,
+    ProtocolError,
+    RpcError,
+    TimedOut,
+)
+from concertino.logs.formats import escaped
+from concertino.protocol.jsonrpc import Id, Message
+from concertino.protocol.limits import Limits
+from concertino.protocol.peer import Incoming
+from concertino.protocol.questions import InputRequired
+from concertino.protocol.revisions import Revision
+from concertino.protocol.session import CAPABILITIES, CLIENT, LOG_LEVEL, VERSION
+from concertino.protocol.types import Implementation, Level
+from concertino.redact import redactor
+
+__all__ = ["Conversation", "Ears", "LogMessage"]
+
+COMPLETE = b'{"resultType":"complete"'
+ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))  # mrtr: nothing else may answer input_required
+LISTS = ("tools", "prompts", "resources")
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+QUOTED = 2000  # characters of stderr, in the text of an error
+
+
+class LogMessage(Struct, frozen=True):
+    """A log message of the server's, sent to this client. data: any JSON value."""
+
+    level: Level
+    data: Any
+    logger: str | None = None
+
+
+class Ears(Struct, frozen=True):
+    """Who is told what the server says of itself. Plain functions, on the loop; changed may be a coroutine function."""
+
+    notified: Callable[[str, dict[str, Any]], object] | None = None
+    changed: Callable[[str], object] | None = None
+    updated: Callable[[str], object] | None = None
+    logged: Callable[[LogMessage], object] | None = None
+
+
+class _Kind(Struct, rename="camel"):
+    result_type: str = "complete"
+
+
+class _Cancelled(Struct, rename="camel"):
+    request_id: Id
+    reason: str = ""
+
+
+class _Acknowledged(Struct):
+    notifications: dict[str, Any] = {}
+
+
+_kind = Decoder(_Kind).decode
+_input_required = Decoder(InputRequired).decode
+_cancelled = Decoder(_Cancelled).decode
+_log_message = Decoder(LogMessage).decode
+_text = Decoder(str).decode
+_id = Decoder(Id).decode
+
+
+class Conversation:
+    """Between one client and one opened connection. revision: None until opening.py has found it out."""
+
+    def __init__(
+        self,
+        name: str,
+        opened: Opened,
+        limits: Limits,
+        info: Implementation,
+        answers: Answers,
+        ears: Ears,
+        rounds: int,
+        show: Callable[[str, str], object] | None,
+    ) -> None:
+        self.name = name
+        self.log = logging.getLogger(f"concertino.client.{name}")
+        self.opened = opened
+        self.info = info
+        self.answers = answers
+        self.revision: Revision | None = None
+        self.server = Implementation(name, "")
+        self.offered: Mapping[str, Any] = {}
+        self.instructions: str | None = None
+        self._modern = False
+        self._meta: dict[str, Any] = {}
+        self._meta_bytes = b""
+        self._ears = ears
+        self._rounds = rounds
+        self._limits = limits
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._telling: dict[str, bool] = {}  # what changed, being told -> whether it changed again meanwhile
+        self._subscriptions: dict[Id, asyncio.Future[dict[str, Any]]] = {}  # done when it was acknowledged
+        self._closed = False
+        connection = opened.connection
+        if show is not None:
+            from concertino.transports.trace import Traced
+
+            connection = Traced(connection, show)
+        self.channel = Channel(connection, limits, self, self.log)
+
+    # Requests
+
+    def speaks(self, revision: Revision) -> None:
+        """From now on this revision is spoken."""
+        self.revision = revision
+        self._modern = revision.modern
+        self.channel.peer.batches = revision.batches
+        if revision.modern:
+            self._meta = self.meta_of(revision)
+            self._meta_bytes = encode(self._meta)
+
+    def meta_of(self, revision: Revision) -> dict[str, Any]:
+        """What every request of a revision without a handshake carries; basic/index."""
+        return {VERSION: revision.name, CAPABILITIES: self.answers.capabilities(), CLIENT: self.info}
+
+    def wants_log(self, level: Level | None) -> None:
+        """Ask for log messages with every request from now on (2026-07-28)."""
+        self._meta.pop(LOG_LEVEL, None)
+        if level is not None:
+            self._meta[LOG_LEVEL] = level
+        self._meta_bytes = encode(self._meta)
+
+    async def call(
+        self,
+        method: str,
+        body: bytes,
+        what: str,
+        patience_s: float,
+        total_s: float,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Raw:
+        """Send a request, answer what the server asks meanwhile, return the complete result undecoded.
+
+        body: the params without `_meta`, a JSON object. Raises RpcError, TimedOut, Disconnected, ProtocolError.
+        """
+        channel = self.channel
+        token = channel.next_token() if progress is not None else 0
+        params = self._params(body, token, meta)
+        if len(params) > self._limits.max_message_bytes:
+            raise ValueError(f"{what}: {len(params)} bytes; a message may have {self._limits.max_message_bytes}")
+        raw = await channel.request(method, params, what, patience_s, total_s, progress, token)
+        if not self._modern or bytes(memoryview(raw)[: len(COMPLETE)]) == COMPLETE:
+            return raw
+        for _ in range(self._rounds):
+            asked = self._asked_for(raw, method, what)
+            if asked is None:
+                return raw
+            again = await self._answered(body, asked)
+            token = channel.next_token() if progress is not None else 0
+            params = self._params(again, token, meta)
+            raw = await channel.request(method, params, what, patience_s, total_s, progress, token)
+        if self._asked_for(raw, method, what) is None:
+            return raw
+        raise ProtocolError(f"{what}: the server asked for input {self._rounds} times, and goes on")
+
+    def _params(self, body: bytes, token: int, meta: Mapping[str, Any] | None) -> bytes:
+        if self._modern and not token and not meta:
+            own = self._meta_bytes
+        elif self._modern or token or meta:
+            own = encode({**(meta or {}), **self._meta, **({"progressToken": token} if token else {})})
+        else:
+            return body
+        return b'{"_meta":%b,%b' % (own, body[1:]) if len(body) > 2 else b'{"_meta":%b}' % own
+
+    # Rounds of input
+
+    def _asked_for(self, raw: Raw, method: str, what: str) -> InputRequired | None:
+        """What the server wants before it completes a result; None if this one is complete."""
+        try:
+            kind = _kind(raw).result_type
+            if kind == "complete":
+                return None
+            if kind == "input_required" and method in ASKING:
+                asked = _input_required(raw)
+                if asked.input_requests or bytes(asked.request_state):
+                    return asked
+                raise ProtocolError(f"{what}: the server asked for input, but not for what: {shortened(raw)}")
+        except (DecodeError, RecursionError) as why:
+            raise ProtocolError(f"{what}: expected a result, got {shortened(raw)}: {why}") from None
+        raise ProtocolError(f"{what}: a result of unknown type {escaped(kind[:100])!r}: {shortened(raw)}")
+
+    async def _answered(self, body: bytes, asked: InputRequired) -> bytes:
+        """The params of the next round: what was sent, with all answers, and the server's state as it came."""
+        more: dict[str, Any] = {}
+        if asked.input_requests:
+            answers: dict[str, Raw] = {}
+            for key, question in asked.input_requests.items():  # one after the other: a person may be asked
+                answers[key] = Raw(await self.answers.answer(question.method, question.params, self.server))
+            more["inputResponses"] = answers
+        if bytes(asked.request_state):
+            more["requestState"] = asked.request_state
+        return b"%b,%b" % (body[:-1], encode(more)[1:])
+
+    # What the server asks (before 2026-07-28)
+
+    def asked(self, incoming: Incoming) -> None:
+        peer = self.channel.peer
+        if self._modern or (self.revision is None and incoming.method != "ping"):
+            # Since 2026-07-28 a client writes no responses; before the handshake there is nothing to ask for.
+            self.channel.shown(b'{"method":' + encode(incoming.method) + b"}", "asks what may not be asked")
+        elif incoming.method == "ping":
+            peer.respond(incoming, b"{}")
+        elif peer.admit(incoming):
+            self._begin(incoming)
+
+    def _begin(self, incoming: Incoming) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(incoming), name=f"answer {incoming.method}")
+        self.channel.peer.started(incoming)
+        incoming.stop = partial(_stop, task)
+        self._keep(task)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, incoming: Incoming) -> None:
+        peer = self.channel.peer
+        try:
+            peer.respond(incoming, await self.answers.answer(incoming.method, encode(incoming.params), self.server))
+        except RpcError as refused:
+            peer.fail(incoming, refused.code, refused.message, refused.data)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            self.log.exception("%s could not be answered", incoming.method)
+            peer.fail(incoming, INTERNAL_ERROR, "Internal error: the client could not answer")
+        finally:
+            incoming.stop = None
+        while (waiting := peer.admitted()) is not None:
+            self._begin(waiting)
+
+    # What the server tells
+
+    def notified(self, message: Message) -> None:
+        method = str(message.method)
+        params = message.params
+        ears = self._ears
+        if method == "notifications/message":
+            self._logged(params)
+        elif method == "notifications/cancelled":
+            self._cancelled(params)
+        elif method == "notifications/subscriptions/acknowledged":
+            self._acknowledged(params)
+        elif method == "notifications/resources/updated":
+            if ears.updated is not None and self._is_wanted(params):
+                ears.updated(_text(params.get("uri", Raw(b'""'))))
+        elif method.endswith("/list_changed") and (what := method.split("/")[1]) in LISTS:
+            if ears.changed is not None and self._is_wanted(params):
+                self._tell_changed(what)
+        elif ears.notified is not None:
+            ears.notified(method, decode(encode(params)))
+
+    def _logged(self, params: Mapping[str, Raw]) -> None:
+        try:
+            message = _log_message(encode(params))
+        except DecodeError:
+            return
+        if self._ears.logged is not None:
+            self._ears.logged(message)
+        else:
+            text = message.data if isinstance(message.data, str) else encode(message.data).decode()
+            self.log.log(_LOG_LEVELS.get(message.level, logging.INFO), "the server says: %s", escaped(text[:QUOTED]))
+
+    def _cancelled(self, params: Mapping[str, Raw]) -> None:
+        try:
+            cancelled = _cancelled(encode(params))
+        except DecodeError:
+            return
+        id = cancelled.request_id
+        if id in self._subscriptions:
+            self._unsubscribed(id, "the server ended the subscription")
+        elif not self._modern:
+            self.channel.peer.cancel(id, cancelled.reason)
+
+    def _tell_changed(self, what: str) -> None:
+        """At most one at a time: a storm of changes makes one refresh now, and one after it."""
+        if what in self._telling:
+            self._telling[what] = True
+            return
+        self._telling[what] = False
+        self._keep(asyncio.get_running_loop().create_task(self._told(what), name=f"{what} changed"))
+
+    async def _told(self, what: str) -> None:
+        try:
+            while True:
+                self._telling[what] = False
+                told = self._ears.changed(what) if self._ears.changed is not None else None
+                if isawaitable(told):
+                    await told
+                if not self._telling[what]:
+                    break
+        except Exception:
+            self.log.exception("the function that is told of changes failed")
+        finally:
+            del self._telling[what]
+
+    # Subscriptions (2026-07-28)
+
+    async def listen(self, wanted: Mapping[str, Any], what: str, within_s: float) -> Id:
+        """Open a subscription, and wait until the server has acknowledged it. Returns its id, for unlisten().
+
+        Raises ProtocolError when the server does not honour all that was wanted.
+        """
+        loop = asyncio.get_running_loop()
+        acknowledged: asyncio.Future[dict[str, Any]] = loop.create_future()
+        known: list[Id] = []
+
+        def ended(outcome: Raw | Exception) -> None:
+            if not known:  # within begin(): it was not even sent
+                return
+            if isinstance(outcome, RpcError) and not acknowledged.done():
+                acknowledged.set_exception(outcome)
+            self._unsubscribed(known[0], "the server ended the subscription")
+
+        outgoing = self.channel.begin(
+            "subscriptions/listen", self._params(encode({"notifications": wanted}), 0, None), ended
+        )
+        known.append(outgoing.id)
+        self._subscriptions[outgoing.id] = acknowledged
+        try:
+            await asyncio.wait([acknowledged], timeout=within_s)
+            if not acknowledged.done():
+                raise self.explained(TimedOut(f"{what}: not acknowledged within {within_s:g} s"))
+            honoured = acknowledged.result()
+            refused = [name for name, value in wanted.items() if not _covers(honoured.get(name), value)]
+            if refused:
+                raise ProtocolError(f"{what}: the server does not honour {', '.join(refused)}")
+        except BaseException:
+            self.unlisten(outgoing.id)
+            if not acknowledged.done():
+                acknowledged.cancel()
+            raise
+        return outgoing.id
+
+    def unlisten(self, id: Id) -> None:
+        """End a subscription."""
+        if self._subscriptions.pop(id, None) is not None and not self.channel.over:
+            outgoing = self.channel.peer.outgoing.get(id)  # pyright: ignore[reportArgumentType]  # ours are numbers
+            if outgoing is not None:
+                self.channel.drop(outgoing, "no longer wanted")
+
+    def is_listening(self, id: Id) -> bool:
+        """Whether a subscription is still open."""
+        return id in self._subscriptions
+
+    def _acknowledged(self, params: Mapping[str, Raw]) -> None:
+        id = _subscription_of(params)
+        future = None if id is None else self._subscriptions.get(id)
+        if future is not None and not future.done():
+            future.set_result(Decoder(_Acknowledged).decode(encode(params)).notifications)
+
+    def _unsubscribed(self, id: Id, why: str) -> None:
+        future = self._subscriptions.pop(id, None)
+        if future is None:
+            return
+        if not future.done():
+            future.set_exception(ProtocolError(f"subscriptions/listen: {why} before it was acknowledged"))
+        elif not self._closed:
+            self.log.warning("%s", why)
+
+    def _is_wanted(self, params: Mapping[str, Raw]) -> bool:
+        """Since 2026-07-28 these belong to a subscription; before, they are for everybody."""
+        return not self._modern or _subscription_of(params) in self._subscriptions
+
+    # The end
+
+    def explained(self, error: ConcertinoError) -> ConcertinoError:
+        """Add what is known about the process: how it ended, and the last it wrote to stderr."""
+        child = self.opened.child
+        if child is None or self._closed:
+            return type(error)(f"{error}{' (this client was closed)' if self._closed else ''}")
+        status = child.exit_status
+        tail = self.tail()
+        text = f"{error}; {_how_it_is(child.pid, status)}"
+        if self.channel.stray:
+            shown = f", the last: {self.channel.strays[-1]}" if self.channel.strays else ""
+            text += f"; lines of its stdout that were skipped: {self.channel.stray}{shown}"
+        text += f"; its stderr ends with:\n{tail[-QUOTED:]}" if tail else "; it wrote nothing to stderr"
+        if isinstance(error, Disconnected):
+            return Disconnected(text, status, tail)
+        return type(error)(text)
+
+    def tail(self) -> str:
+        """The last 8 KiB of stderr, without secrets, and without what commands a terminal."""
+        child = self.opened.child
+        if child is None:
+            return ""
+        lines = redactor().text(bytes(child.tail).decode("utf-8", "backslashreplace")).strip("\n").split("\n")
+        return "\n".join(map(escaped, lines))
+
+    async def close(self, within_s: float) -> None:
+        """End everything. Whoever waits is told; questions being answered are cancelled. Bounded."""
+        self._closed = True
+        for id in list(self._subscriptions):
+            self.unlisten(id)
+        self.channel.end()
+        for task in list(self._tasks):
+            task.cancel()
+        await self.opened.close(within_s)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
+
+
+_LOG_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "notice": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "alert": logging.CRITICAL,
+    "emergency": logging.CRITICAL,
+}
+
+
+def _stop(task: asyncio.Task[None], reason: str) -> None:
+    task.cancel()
+
+
+def _subscription_of(params: Mapping[str, Raw]) -> Id | None:
+    try:
+        meta = decode(params.get("_meta", Raw(b"{}")), type=dict[str, Raw])
+        return _id(meta[SUBSCRIPTION])
+    except (DecodeError, KeyError):
+        return None
+
+
+def _covers(honoured: Any, wanted: Any) -> bool:
+    if isinstance(wanted, list):
+        return isinstance(honoured, list) and set(wanted) <= set(honoured)  # pyright: ignore[reportUnknownArgumentType]
+    return honoured == wanted
+
+
+def _how_it_is(pid: int, status: int | None) -> str:
+    if status is None:
+        return f"the server (process {pid}) is running"
+    if status < 0:
+        import signal
+
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return f"the server (process {pid}) was ended by {name}"
+    return f"the server (process {pid}) exited with code {status}"

@@ -1,0 +1,186 @@
+"""Where a server is: a command, an address, a Backend in this process, a Connection somebody made. Each can be opened.
+
+["python", "server.py"]         a program, started for this client alone
+ServerParameters(...)           the same, with an environment, a folder, other arguments
+"unix:/run/my.sock"             a server that listens at a Unix socket
+"tcp:127.0.0.1:8000"            ... or at a port
+Server(...)                     any Backend, in memory
+connection                      any Connection, not yet opened
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from msgspec import Struct
+
+from concertino.backend import Backend
+from concertino.errors import Disconnected
+from concertino.protocol.limits import Limits
+from concertino.redact import learn
+from concertino.transports import Connection
+from concertino.transports.process import INHERITED, Child, Ladder, spawn
+
+__all__ = ["Opened", "Place", "ServerParameters", "Target", "place_of"]
+
+
+class ServerParameters(Struct, frozen=True):
+    """A program to start.
+
+    command: a name to look for in PATH, or a path; never a line for a shell. args: its arguments. env: variables on top of those
+    named in inherit; no others are passed on. cwd: its working directory. ladder: how long its end may take.
+    """
+
+    command: str
+    args: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    inherit: Sequence[str] = INHERITED
+    ladder: Ladder = Ladder()
+
+    def __repr__(self) -> str:
+        """Without the values of env: they may be secrets."""
+        env = None if self.env is None else sorted(self.env)
+        return f"ServerParameters({self.command!r}, {list(self.args)!r}, env={env!r}, cwd={self.cwd!r})"
+
+
+Target = Sequence[str] | ServerParameters | str | Backend | Connection
+
+
+class Opened:
+    """A connection to a server, and what must be released with it. child: the process, if we started one."""
+
+    child: Child | None = None
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    async def close(self, within_s: float) -> None:
+        """Release everything. Bounded."""
+        await self.connection.close(within_s)
+
+
+class Place:
+    """A target, understood. name: for logs and errors. again: whether it can be opened more than once."""
+
+    name: str
+    again = True
+
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
+        """Start or connect. Raises SpawnError, or Disconnected when nobody is there."""
+        raise NotImplementedError
+
+
+def place_of(target: Target) -> Place:
+    """Understand a target. Raises TypeError or ValueError that says what was expected."""
+    if isinstance(target, ServerParameters):
+        return _Program(target)
+    if isinstance(target, str):
+        return _address(target)
+    if isinstance(target, Sequence):
+        words = cast("Sequence[Any]", target)
+        if not words or not all(isinstance(word, (str, os.PathLike)) for word in words):
+            raise TypeError(f"expected a command such as ['python', 'server.py'], got {target!r}")
+        command, *args = (str(os.fspath(word)) for word in words)  # pyright: ignore[reportUnknownArgumentType]
+        return _Program(ServerParameters(command, args))
+    if hasattr(target, "handle") and hasattr(target, "offer"):
+        return _Backend(cast("Backend", target))
+    if hasattr(target, "write") and hasattr(target, "open"):
+        return _Given(cast("Connection", target))
+    raise TypeError(
+        "expected a command (a list), ServerParameters, 'unix:PATH', 'tcp:HOST:PORT', a Server or other Backend, or a "
+        f"Connection, got {type(target).__name__}"
+    )
+
+
+def _address(text: str) -> Place:
+    kind, _, rest = text.partition(":")
+    if kind == "unix" and rest:
+        return _Socket(text, rest, None)
+    host, _, port = rest.rpartition(":")
+    if kind == "tcp" and host and port.isdecimal() and 0 < int(port) < 65536:
+        return _Socket(text, host.removeprefix("[").removesuffix("]"), int(port))
+    raise ValueError(f"expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, got {text!r}")
+
+
+class _Program(Place):
+    def __init__(self, parameters: ServerParameters) -> None:
+        self._parameters = parameters
+        words = [parameters.command, *parameters.args]
+        # The last word that is a name of something: python server.py -> server, npx -y @scope/thing -> thing.
+        named = [word for word in words if not word.startswith("-") and "=" not in word]
+        base = os.path.basename((named or words)[min(1, len(named or words) - 1)])  # noqa: PTH119
+        self.name = base.partition(".")[0] or base or "server"
+
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
+        parameters = self._parameters
+        learn(parameters.env or {})
+        child = spawn(
+            [parameters.command, *parameters.args],
+            env=parameters.env,
+            inherit=parameters.inherit,
+            cwd=parameters.cwd,
+            stderr=stderr,
+            limits=limits,
+            ladder=parameters.ladder,
+        )
+        opened = Opened(child)
+        opened.child = child
+        return opened
+
+
+class _Socket(Place):
+    def __init__(self, name: str, place: str, port: int | None) -> None:
+        self.name = name
+        self._place = place
+        self._port = port
+
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
+        from concertino.transports.sockets import connect_tcp, connect_unix
+
+        try:
+            if self._port is None:
+                return Opened(await connect_unix(self._place, limits))
+            return Opened(await connect_tcp(self._place, self._port, limits))
+        except OSError as why:
+            raise Disconnected(f"{self.name}: {why.strerror or why}") from why
+
+
+class _Backend(Place):
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.name = str(getattr(backend, "name", None) or type(backend).__name__)
+        self.again = False
+
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
+        from concertino.driver.host import Host
+        from concertino.transports.memory import pair
+
+        ours, theirs = pair()
+        host = Host(self._backend, limits)
+        await host.__aenter__()
+        host.attach(theirs)
+        return _Hosted(ours, host)
+
+
+class _Hosted(Opened):
+    def __init__(self, connection: Connection, host: Any) -> None:
+        super().__init__(connection)
+        self._host = host
+
+    async def close(self, within_s: float) -> None:
+        await self.connection.close(within_s)
+        await self._host.__aexit__(None, None, None)
+
+
+class _Given(Place):
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        facts = connection.facts
+        self.name = str(facts.get("address") or facts.get("transport") or "connection")
+        self.again = False
+
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
+        return Opened(self._connection)
