@@ -30,6 +30,7 @@ SHOWN = 200  # characters of a line of the server's, in errors and logs
 STRAYS_KEPT = 8  # lines, for errors and for whoever looks
 STRAYS_TOLD_AT = frozenset(10**power for power in range(1, 10))  # after the first few: every tenth power
 LATE = 4096  # ids of requests that were given up, whose answer may still come
+ENDLESS_S = 10.0  # for a line that passed the limit to end; a server that goes on is ended
 HIGHEST_FIRST_ID = 2**30  # a start nobody guesses: a line that a tool prints must not pass for an answer
 
 Progress = Callable[[float, float | None, str | None], object]
@@ -44,6 +45,10 @@ class Owner(Protocol):
 
     def notified(self, message: Message) -> None:
         """A notification."""
+        ...
+
+    def ended(self) -> None:
+        """The connection ended by itself: release what belongs to it."""
         ...
 
     def explained(self, error: ConcertinoError) -> ConcertinoError:
@@ -107,20 +112,20 @@ class Channel:
         self.late = 0  # answers to what was given up
         self.overlong_bytes = 0  # of the last message that passed the limit
         self.strays: deque[str] = deque(maxlen=STRAYS_KEPT)
-        self.ended_future: asyncio.Future[None]
+        self.fault = ""  # why we ended it
         self._owner = owner
         self._log = log
         self._limits = limits
         self._high_water_bytes = limits.high_water_bytes
         self._loop = loop = asyncio.get_running_loop()
         self._time = loop.time
-        self.ended_future = loop.create_future()
         self.peer = Peer(self._send, limits, loop.time, SystemRandom().randrange(1, HIGHEST_FIRST_ID))
         self.peer.silent = True
         self._outgoing = self.peer.outgoing
         self._scheduled = False  # a flush
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = float("inf")
+        self._endless: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
         self._given_up: dict[Id, None] = {}
         self._tokens: dict[Id, _Waiting] = {}
@@ -275,6 +280,8 @@ class Channel:
     def overlong(self, size: int) -> None:
         self.overlong_bytes = size
         self.stray += 1
+        if self._endless is None:
+            self._endless = self._loop.call_later(ENDLESS_S, self._is_endless)
         self._log.warning("a message of more than %d bytes was discarded", self._limits.max_message_bytes)
 
     def drained(self, held: int) -> None:
@@ -284,11 +291,20 @@ class Channel:
                 self._room.set_result(None)
             self._room = None
 
+    def _is_endless(self) -> None:
+        self._endless = None
+        if getattr(self.connection, "is_discarding", False):
+            self.fault = f"it sends a line without an end: more than {self._limits.max_message_bytes} bytes"
+            self._log.error("the connection is closed: %s", self.fault)
+            self.ended()
+
     def ended(self) -> None:
-        self.end()
+        if not self.over:
+            self.end()
+            self._owner.ended()
 
     def lost(self, why: Exception) -> None:
-        self.end()
+        self.ended()
 
     def end(self) -> None:
         """Nothing more comes: whoever waits is told, and nothing is sent any more."""
@@ -298,13 +314,13 @@ class Channel:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._endless is not None:
+            self._endless.cancel()
         self.drained(0)
         left = self.peer.close()
         for incoming in left:
             if incoming.stop is not None:
                 incoming.stop("the connection ended")
-        if not self.ended_future.done():
-            self.ended_future.set_result(None)
 
     def _came(self, event: Incoming | Message) -> None:
         try:

@@ -58,7 +58,6 @@ T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 FOREVER = float("inf")
 PAGES = 10_000  # of one list; more is a server that goes in circles
-DRAIN_S = 1.0  # at the end, for requests that a server has not read yet
 
 
 class Timeouts(Struct, frozen=True):
@@ -194,7 +193,7 @@ class Client:
 
     async def _close(self) -> None:
         if self._conversation is not None:
-            await self._conversation.close(DRAIN_S)
+            await self._conversation.close()
         if self._lines is not None:
             self._lines.close()
 

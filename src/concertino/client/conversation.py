@@ -44,6 +44,7 @@ COMPLETE = b'{"resultType":"complete"'
 ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))  # mrtr: nothing else may answer input_required
 LISTS = ("tools", "prompts", "resources")
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+DRAIN_S = 1.0  # at the end, for what a server has not read yet
 QUOTED = 2000  # characters of stderr, in the text of an error
 
 
@@ -118,6 +119,7 @@ class Conversation:
         self._telling: dict[str, bool] = {}  # what changed, being told -> whether it changed again meanwhile
         self._subscriptions: dict[Id, asyncio.Future[dict[str, Any]]] = {}  # done when it was acknowledged
         self._closed = False
+        self._releasing: asyncio.Task[None] | None = None
         connection = opened.connection
         if show is not None:
             from concertino.transports.trace import Traced
@@ -287,6 +289,7 @@ class Conversation:
             self._ears.logged(message)
         else:
             text = message.data if isinstance(message.data, str) else encode(message.data).decode()
+            text = redactor().text(text)
             self.log.log(_LOG_LEVELS.get(message.level, logging.INFO), "the server says: %s", escaped(text[:QUOTED]))
 
     def _cancelled(self, params: Mapping[str, Raw]) -> None:
@@ -392,6 +395,17 @@ class Conversation:
 
     # The end
 
+    def ended(self) -> None:
+        """It ended by itself. A server that only closed its output would stay."""
+        self._release()
+
+    def _release(self) -> asyncio.Task[None]:
+        if self._releasing is None:
+            self._releasing = asyncio.get_running_loop().create_task(
+                self.opened.close(DRAIN_S), name=f"end {self.name}"
+            )
+        return self._releasing
+
     def explained(self, error: ConcertinoError) -> ConcertinoError:
         """Add what is known about the process: how it ended, and the last it wrote to stderr."""
         child = self.opened.child
@@ -399,12 +413,13 @@ class Conversation:
             return type(error)(f"{error}{' (this client was closed)' if self._closed else ''}")
         status = child.exit_status
         tail = self.tail()
-        text = f"{error}; {_how_it_is(child.pid, status)}"
+        ended = isinstance(error, Disconnected)
+        text = f"{error}; {self.channel.fault or _how_it_is(child.pid, status, ended)}"
         if self.channel.stray:
             shown = f", the last: {self.channel.strays[-1]}" if self.channel.strays else ""
             text += f"; lines of its stdout that were skipped: {self.channel.stray}{shown}"
         text += f"; its stderr ends with:\n{tail[-QUOTED:]}" if tail else "; it wrote nothing to stderr"
-        if isinstance(error, Disconnected):
+        if ended:
             return Disconnected(text, status, tail)
         return type(error)(text)
 
@@ -416,7 +431,7 @@ class Conversation:
         lines = redactor().text(bytes(child.tail).decode("utf-8", "backslashreplace")).strip("\n").split("\n")
         return "\n".join(map(escaped, lines))
 
-    async def close(self, within_s: float) -> None:
+    async def close(self) -> None:
         """End everything. Whoever waits is told; questions being answered are cancelled. Bounded."""
         self._closed = True
         for id in list(self._subscriptions):
@@ -424,9 +439,9 @@ class Conversation:
         self.channel.end()
         for task in list(self._tasks):
             task.cancel()
-        await self.opened.close(within_s)
+        await asyncio.shield(self._release())
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=within_s)
+            await asyncio.wait(self._tasks, timeout=DRAIN_S)
 
 
 _LOG_LEVELS = {
@@ -459,7 +474,9 @@ def _covers(honoured: Any, wanted: Any) -> bool:
     return honoured == wanted
 
 
-def _how_it_is(pid: int, status: int | None) -> str:
+def _how_it_is(pid: int, status: int | None, ended: bool) -> str:
+    if status is None and ended:
+        return f"the server (process {pid}) closed its output"
     if status is None:
         return f"the server (process {pid}) is running"
     if status < 0:

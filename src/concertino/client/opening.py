@@ -76,7 +76,7 @@ async def open_conversation(
                 if patient or not again:
                     raise
                 conversation.log.info("the server ended when it was asked for its revisions; it is started once more")
-                await conversation.close(CLOSE_S)
+                await conversation.close()
                 conversation = await _started(start, until - loop.time())
         try:
             await _initialize(conversation, until - loop.time())
@@ -85,12 +85,9 @@ async def open_conversation(
                 raise Incompatible(f"the server refused initialize: {refused}") from refused
             await _discover(conversation, until - loop.time(), patient=True)
     except BaseException:
-        await conversation.close(CLOSE_S)
+        await conversation.close()
         raise
     return conversation
-
-
-CLOSE_S = 1.0  # for output that a server did not take while it was opened
 
 
 async def _started(start: Callable[[], Awaitable[Conversation]], within_s: float) -> Conversation:

@@ -58,6 +58,11 @@ class Framer:
         frame = self._checked(self._finish(b""))
         return [frame] if frame else []
 
+    @property
+    def is_discarding(self) -> bool:
+        """Whether a line passed the limit and has not ended since."""
+        return self._discarding
+
     def _finish(self, line: bytes) -> bytes:
         """The held bytes and these, as one line; nothing of a line that is being discarded."""
         if self._discarding:

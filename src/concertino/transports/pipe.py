@@ -84,6 +84,11 @@ class Pipe:
         else:
             self._resume()
 
+    @property
+    def is_discarding(self) -> bool:
+        """Whether a line passed the limit and has not ended since."""
+        return self._framer.is_discarding
+
     def _resume(self) -> None:
         try:
             self._loop.add_reader(self._in, self._readable)

@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -239,6 +240,25 @@ class Child(Pipe):
     # The end
 
     async def _end(self, within_s: float) -> None:
+        try:
+            await self._descend(within_s)
+        except asyncio.CancelledError:  # the loop is about to end: there is no time for manners
+            self._kill()
+            raise
+        finally:
+            self._release()
+
+    def _kill(self) -> None:
+        """SIGKILL to the group, and wait for the child. This blocks the loop, for a moment."""
+        self._close_input()
+        self._signal(signal.SIGKILL)
+        until = time.monotonic() + self._ladder.killed_s
+        while self.exit_status is None and time.monotonic() < until:
+            self._look()
+            if self.exit_status is None:
+                time.sleep(LOOK_S)
+
+    async def _descend(self, within_s: float) -> None:
         ladder = self._ladder
         self.flush()
         if self._rest and not self._broken:
@@ -260,7 +280,6 @@ class Child(Pipe):
             log.error("process %d: %s could not be ended", self.pid, ", ".join(map(str, _living(self.pid))))
         if not self._silent():
             log.warning("something that process %d started is no longer in its group, and holds its stdout", self.pid)
-        self._release()
 
     async def _is_gone(self, within_s: float) -> bool:
         """Whether the whole group has ended within that time."""

@@ -25,6 +25,10 @@ class Traced:
     def facts(self) -> Mapping[str, object]:
         return self._inner.facts
 
+    @property
+    def is_discarding(self) -> bool:
+        return getattr(self._inner, "is_discarding", False)
+
     def _see(self, direction: str, frame: bytes) -> None:
         self._show(direction, redactor().frame(frame).decode("utf-8", "backslashreplace"))
 

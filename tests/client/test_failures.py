@@ -1,0 +1,513 @@
+"""What a server may do wrong, and what the client makes of it: `RELIABILITY.md` calls these the faults of a scripted server.
+
+Real processes where the feature is a process; elsewhere a script over memory, which is quicker. Every wait is for an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import SILENCE, Script, on_a_loop, opened
+
+from concertino import Limits, Server
+from concertino.client import channel
+from concertino.client.client import Client, Timeouts
+from concertino.client.outcome import Failure, Success, attempt
+from concertino.client.targets import ServerParameters
+from concertino.errors import ConcertinoError, Disconnected, NotOffered, ProtocolError, RpcError, SpawnError, TimedOut
+from concertino.transports.process import Ladder, _living
+
+HERE = Path(__file__).parent
+QUICK = Ladder(stdin_closed_s=0.2, terminated_s=5, killed_s=10)
+TEXT = {"content": [{"type": "text", "text": "done"}]}
+DONE = 'answer(id, {"content": [{"type": "text", "text": "done"}]})'
+CALL = {"tools/call": TEXT}
+
+
+def server(code: str, before: str = "", era: str = "legacy", **settings: Any) -> ServerParameters:
+    args = [str(HERE / "misbehaving.py"), era, code, before]
+    return ServerParameters(sys.executable, args, **{"ladder": QUICK, **settings})
+
+
+@asynccontextmanager
+async def running(target: ServerParameters, **settings: Any) -> AsyncIterator[Client]:
+    """A client of a process; afterwards neither the process nor a descriptor of ours is left."""
+    descriptors = set(os.listdir("/proc/self/fd"))
+    client = Client(target, era="legacy", **settings)
+    try:
+        await client.open()
+        pid = client.pid
+        assert pid is not None
+        yield client
+    finally:
+        await client.aclose()
+    assert _living(pid) == []
+    assert set(os.listdir("/proc/self/fd")) == descriptors
+
+
+# What stands between the messages
+
+
+@pytest.mark.parametrize("like", ["legacy", "modern"])
+@on_a_loop
+async def test_lines_that_are_no_messages_are_skipped_counted_shown_and_never_answered(
+    like: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    garbage = [
+        b"Server started on port 3000",
+        b"[]",
+        b"[1,2]",
+        b"17",
+        b'"text"',
+        b"null",
+        b"{}",
+        b"\xff\xfe broken",
+        b'{"jsonrpc":"1.0","method":"x"}',
+        b'{"jsonrpc":"2.0","id":1}',
+        b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"both"}}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}',
+    ]
+
+    def among_garbage(script: Script, message: dict[str, Any]) -> Any:
+        script.send(*garbage)
+        script.answer(message, TEXT | {"resultType": "complete"})
+        script.send(*garbage)
+        return SILENCE
+
+    async with opened({"tools/call": among_garbage}, like) as (client, script):
+        came = len(script.came)
+        result = await client.call_tool("x")
+        await client.call_tool("x")
+        assert result.content[0].text == "done"  # pyright: ignore[reportAttributeAccessIssue]
+        assert client.stray >= 3 * len(garbage)  # the last ones may still be on their way
+        assert any("Server started on port 3000" in record.getMessage() for record in caplog.records)
+        assert {message["method"] for message in script.came[came:]} == {"tools/call"}
+
+
+@on_a_loop
+async def test_answers_that_nobody_waits_for_leave_the_pending_alone() -> None:
+    def many(script: Script, message: dict[str, Any]) -> Any:
+        id = message["id"]
+        for other in (str(id), id + 1, -id, "x"):
+            script.send({"jsonrpc": "2.0", "id": other, "result": {"content": [{"type": "text", "text": "forged"}]}})
+        script.answer(message, TEXT)
+        script.answer(message, {"content": [{"type": "text", "text": "twice"}]})
+        return SILENCE
+
+    async with opened({"tools/call": many, "ping": {}}, "legacy") as (client, _):
+        result = await client.call_tool("x")
+        assert result.content[0].text == "done"  # pyright: ignore[reportAttributeAccessIssue]
+        await client.ping()
+        assert client.stray == 5
+
+
+@on_a_loop
+async def test_the_first_id_is_not_to_be_guessed() -> None:
+    """A line that a tool prints, with a small id, must not pass for an answer."""
+    firsts: set[int] = set()
+    for _ in range(3):
+        async with opened() as (_, script):
+            firsts.add(script.came[0]["id"])
+    assert len(firsts) == 3
+    assert min(firsts) > 1000
+
+
+@on_a_loop
+async def test_a_message_over_the_limit_is_refused_and_the_session_lives() -> None:
+    limits = Limits(max_message_bytes=2**20)
+    code = 'sys.stdout.write("x" * 20_000_000 + chr(10)); ' + DONE
+    async with running(server(code), limits=limits) as client:
+        assert (await client.call_tool("x")).content
+        assert client.stray == 1
+
+
+@on_a_loop
+async def test_a_line_without_an_end_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "ENDLESS_S", 0.1)
+    async with running(
+        server('while True: os.write(1, b"x" * 65536)'), limits=Limits(max_message_bytes=2**17)
+    ) as client:
+        with pytest.raises(Disconnected, match="a line without an end: more than 131072 bytes"):
+            await client.call_tool("x")
+    assert client.exit_status == -signal.SIGTERM
+
+
+@on_a_loop
+async def test_a_request_over_the_limit_is_not_sent() -> None:
+    async with opened(CALL, limits=Limits(max_message_bytes=1000)) as (client, script):
+        with pytest.raises(ValueError, match=r"tools/call x: .* bytes; a message may have 1000"):
+            await client.call_tool("x", {"text": "x" * 1000})
+        assert script.of("tools/call") == []
+
+
+# How a server ends
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        ('print("a reason", file=sys.stderr); sys.exit(3)', 3, "exited with code 3"),
+        ('sys.stderr.write("a reason"); sys.stderr.flush(); os.kill(os.getpid(), 9)', -9, "was ended by SIGKILL"),
+        ('sys.stderr.write("a reason"); sys.stderr.flush(); os.kill(os.getpid(), 11)', -11, "was ended by SIGSEGV"),
+        ('print("a reason", file=sys.stderr); os.write(1, b\'{"jsonrpc":"2.0","id\'); os._exit(1)', 1, "code 1"),
+    ],
+)
+@on_a_loop
+async def test_a_server_that_dies_fails_every_call_at_once_and_says_how(code: str, status: int, said: str) -> None:
+    async with running(server(f"if arguments:\n    {code}"), timeouts=Timeouts(request_s=3600, total_s=3600)) as client:
+        calls = [asyncio.ensure_future(client.call_tool("x", {"die": True} if n == 9 else {})) for n in range(10)]
+        for call in calls:
+            with pytest.raises(Disconnected) as caught:
+                await call
+            assert caught.value.exit_status == status
+            assert caught.value.stderr == "a reason"
+            assert said in str(caught.value)
+            assert "tools/call x: the connection ended" in str(caught.value)
+            assert "its stderr ends with:\na reason" in str(caught.value)
+        assert client.exit_status == status
+        with pytest.raises(Disconnected, match=said):
+            await client.call_tool("later")
+
+
+@on_a_loop
+async def test_a_server_that_dies_at_once_is_explained_by_its_traceback() -> None:
+    with pytest.raises(Disconnected) as caught:
+        async with Client([sys.executable, "-c", "import nothing_of_this_name"]):
+            pass
+    assert "exited with code 1" in str(caught.value)
+    assert "ModuleNotFoundError: No module named 'nothing_of_this_name'" in str(caught.value)
+
+
+@on_a_loop
+async def test_a_server_that_the_first_question_kills_is_started_once_more(tmp_path: Path) -> None:
+    """ER-8. The fresh process is opened by its handshake, and is not asked again."""
+    script = tmp_path / "fragile.py"
+    script.write_text(
+        "import json, os, sys\n"
+        f"open({str(tmp_path / 'starts')!r}, 'a').write('.')\n"
+        "for line in sys.stdin:\n"
+        "    message = json.loads(line)\n"
+        "    if message['method'] == 'server/discover': os._exit(1)\n"
+        "    if message['method'] == 'initialize':\n"
+        "        print(json.dumps({'jsonrpc': '2.0', 'id': message['id'], 'result': {'protocolVersion': '2024-11-05',"
+        " 'capabilities': {}, 'serverInfo': {'name': 'fragile', 'version': '1'}}}), flush=True)\n"
+    )
+    async with Client([sys.executable, str(script)]) as client:
+        assert client.server == "fragile"
+        assert client.protocol_version == "2024-11-05"
+    assert (tmp_path / "starts").read_text() == ".."
+    assert client.exit_status == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@on_a_loop
+async def test_a_server_that_closes_a_stream_and_lives_is_ended(number: int) -> None:
+    async with running(server(f"os.close({number})\nwhile True: time.sleep(1)")) as client:
+        with pytest.raises(Disconnected, match="closed its output"):
+            await client.call_tool("x", timeout_s=20)
+    assert client.exit_status == -signal.SIGTERM
+
+
+@on_a_loop
+async def test_calls_under_way_are_told_when_the_client_is_closed() -> None:
+    async with opened({"tools/call": SILENCE}) as (client, script):
+        call = asyncio.ensure_future(client.call_tool("x"))
+        await script.until(lambda: script.of("tools/call"))
+        await client.aclose()
+        with pytest.raises(Disconnected, match="this client was closed"):
+            await call
+
+
+# What cannot be started
+
+
+@on_a_loop
+async def test_a_command_that_is_not_there_is_named_with_the_path_searched() -> None:
+    descriptors = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(SpawnError, match=r"no-such-program: command not found in PATH=/nowhere"):
+        await Client(ServerParameters("no-such-program", env={"PATH": "/nowhere"})).open()
+    assert set(os.listdir("/proc/self/fd")) == descriptors
+
+
+@on_a_loop
+async def test_nobody_at_an_address_is_a_disconnection(tmp_path: Path) -> None:
+    with pytest.raises(Disconnected, match=r"unix:.*nobody: No such file or directory"):
+        await Client(f"unix:{tmp_path}/nobody").open()
+
+
+@pytest.mark.parametrize("target", ["python server.py", "tcp:host", "tcp::1", "unix:", "http://x", [], [1], 5, None])
+def test_what_is_no_target_is_said_at_once(target: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="expected"):
+        Client(target)
+
+
+# Time
+
+
+@pytest.mark.parametrize("like", ["legacy", "modern"])
+@on_a_loop
+async def test_a_call_that_is_not_answered_ends_in_time_tells_the_server_and_its_late_answer_is_dropped(
+    like: str,
+) -> None:
+    async with opened({"tools/call": SILENCE, "tools/list": {"tools": []}}, like) as (client, script):
+        with pytest.raises(TimedOut, match=r"tools/call slow: no answer within 0\.0[5-9]"):
+            await client.call_tool("slow", timeout_s=0.05)
+        await script.until(lambda: script.of("notifications/cancelled"))
+        [asked], [cancelled] = script.of("tools/call"), script.of("notifications/cancelled")
+        assert cancelled["params"] == {"requestId": asked["id"], "reason": "timed out"}
+        script.answer(asked, TEXT)
+        assert await client.list_tools() == []
+        assert client.stray == 0
+
+
+@on_a_loop
+async def test_a_time_out_says_how_the_process_is() -> None:
+    code = 'print("thinking", file=sys.stderr, flush=True)'
+    seen = asyncio.Event()
+    async with running(server(code), stderr=lambda line: seen.set()) as client:
+        call = asyncio.ensure_future(client.call_tool("x", timeout_s=0.3))
+        with pytest.raises(TimedOut, match=r"\(process \d+\) is running; its stderr ends with:\nthinking"):
+            await call
+        assert seen.is_set()
+
+
+@on_a_loop
+async def test_progress_gives_more_time_but_not_more_than_all() -> None:
+    told: list[float] = []
+
+    def work(script: Script, message: dict[str, Any]) -> Any:
+        token = message["params"]["_meta"]["progressToken"]
+        loop = asyncio.get_running_loop()
+
+        def step(n: int) -> None:
+            script.notify("notifications/progress", progressToken=token, progress=n)
+            if len(told) < 1000:
+                loop.call_later(0.02, step, n + 1)
+
+        step(1)
+        return SILENCE
+
+    times = Timeouts(request_s=0.2, total_s=0.6)
+    started = asyncio.get_running_loop().time()
+    async with opened({"tools/call": work}, timeouts=times) as (client, _):
+        with pytest.raises(TimedOut, match="its last progress was"):
+            await client.call_tool("x", progress=lambda done, total, text: told.append(done))
+    assert asyncio.get_running_loop().time() - started >= 0.6
+    assert len(told) > 3
+    assert told == sorted(told)
+
+
+@on_a_loop
+async def test_progress_that_makes_no_sense_is_ignored() -> None:
+    told: list[tuple[float, float | None, str | None]] = []
+
+    def work(script: Script, message: dict[str, Any]) -> Any:
+        token = message["params"]["_meta"]["progressToken"]
+        for params in (
+            {"progressToken": token, "progress": 1, "total": 3, "message": "one"},
+            {"progressToken": token, "progress": 0.5},  # back
+            {"progressToken": token, "progress": 1},  # the same
+            {"progressToken": str(token), "progress": 5},
+            {"progressToken": token + 99, "progress": 5},
+            {"progressToken": token, "progress": "five"},
+            {"progress": 5},
+            {"progressToken": token},
+            {"progressToken": token, "progress": 2.5},
+        ):
+            script.notify("notifications/progress", **params)
+        return TEXT
+
+    async with opened({"tools/call": work}) as (client, script):
+        await client.call_tool("x", progress=lambda *said: told.append(said))
+        assert told == [(1, 3, "one"), (2.5, None, None)]
+        script.notify("notifications/progress", progressToken=script.of("tools/call")[0]["id"], progress=9)
+
+
+@on_a_loop
+async def test_a_call_is_answered_although_notifications_flood_in() -> None:
+    seen: list[str] = []
+
+    def flood(script: Script, message: dict[str, Any]) -> Any:
+        for n in range(20_000):
+            script.connection.write(b'{"jsonrpc":"2.0","method":"notifications/x","params":{"n":%d}}' % n, None)
+        return TEXT
+
+    async with opened({"tools/call": flood}, notified=lambda method, params: seen.append(method)) as (client, _):
+        assert (await client.call_tool("x")).content
+        assert len(seen) == 20_000
+
+
+@on_a_loop
+async def test_a_server_that_does_not_read_is_no_reason_to_wait_for_ever() -> None:
+    before = "sys.stdin = iter([sys.stdin.readline()]); "
+    code = server("", before + "import atexit; atexit.register(time.sleep, 60)")
+    limits = Limits(high_water_bytes=100_000)
+    async with running(code, limits=limits) as client:
+        big = {"text": "x" * 1_000_000}
+        first = asyncio.ensure_future(client.call_tool("x", big, timeout_s=0.3))
+        await asyncio.sleep(0)
+        with pytest.raises(TimedOut, match=r"could not be sent within 0\.1 s: the server does not read its input"):
+            await client.call_tool("y", big, timeout_s=0.1)
+        with pytest.raises(TimedOut):
+            await first
+
+
+# What is offered, and what the answers look like
+
+
+@on_a_loop
+async def test_only_what_was_declared_is_asked_for() -> None:
+    bare = Server("bare")
+    async with Client(bare) as client:
+        for ask in (
+            client.list_prompts(),
+            client.list_resources(),
+            client.read_resource("x:y"),
+            client.get_prompt("x"),
+        ):
+            with pytest.raises(NotOffered, match="the server offers no"):
+                await ask
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        {"content": "text"},
+        {"content": [{"type": "hologram"}]},
+        {"content": [{"type": "text", "text": 5}]},
+        {"content": [{"type": "image", "data": "!!", "mimeType": "image/png"}]},
+        [],
+        None,
+        "text",
+        {"content": [], "resultType": "guess"},
+        {"content": [], "resultType": 5},
+    ],
+)
+@on_a_loop
+async def test_an_answer_of_another_shape_is_quoted(result: Any) -> None:
+    async with opened({"tools/call": result}) as (client, _):
+        with pytest.raises(ProtocolError, match="tools/call x"):
+            await client.call_tool("x")
+
+
+@on_a_loop
+async def test_a_long_answer_of_another_shape_is_shortened_and_commands_no_terminal() -> None:
+    async with opened({"tools/call": {"content": "\x1b[31m" + "x" * 100_000}}) as (client, _):
+        with pytest.raises(ProtocolError) as caught:
+            await client.call_tool("x")
+        assert len(str(caught.value)) < 600
+        assert str(caught.value).isprintable()
+
+
+@on_a_loop
+async def test_an_error_answer_keeps_its_code_and_data() -> None:
+    from scripted import Refusal
+
+    def refuse(script: Script, message: dict[str, Any]) -> Any:
+        raise Refusal(-32602, "no such tool", {"name": "x"})
+
+    async with opened({"tools/call": refuse}) as (client, _):
+        with pytest.raises(RpcError) as caught:
+            await client.call_tool("x")
+        assert (caught.value.code, caught.value.message, caught.value.data) == (-32602, "no such tool", {"name": "x"})
+        outcome = await attempt(client.call_tool("x"))
+        assert isinstance(outcome, Failure)
+        assert isinstance(outcome.error, ConcertinoError)
+        good = await attempt(client.ping())
+        assert good == Success(None)
+
+
+# stderr, and secrets
+
+
+@on_a_loop
+async def test_stderr_is_read_whatever_comes_and_its_end_is_kept() -> None:
+    code = (
+        "for _ in range(160): os.write(2, bytes(range(256)) * 256)\n"  # 10 MiB, binary
+        f'os.write(2, b"x" * 20_000 + b"the end"); {DONE}'
+    )
+    async with running(server(code), stderr=lambda line: None) as client:
+        await client.call_tool("x")
+    assert client.stderr_tail.endswith("xxx" + "the end")
+
+
+@on_a_loop
+async def test_lines_of_stderr_go_where_they_are_wanted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    code = 'sys.stderr.write("one\\r\\ntwo \\x1b[31m\\nno newline"); sys.stderr.flush(); ' + DONE
+    lines: list[str] = []
+    async with running(server(code), stderr=lines.append) as client:
+        await client.call_tool("x")
+    assert lines == ["one", "two \x1b[31m", "no newline"]
+    async with running(server(code), stderr=tmp_path / "log") as client:
+        await client.call_tool("x")
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo \x1b[31m\nno newline\n"
+    with caplog.at_level(logging.DEBUG, "concertino.client.mine.stderr"):
+        async with running(server(code), name="mine", stderr_level=logging.DEBUG) as client:
+            await client.call_tool("x")
+    said = [record.getMessage() for record in caplog.records if record.name == "concertino.client.mine.stderr"]
+    assert said == ["one", "two \\x1b[31m", "no newline"]
+
+
+@on_a_loop
+async def test_a_secret_of_the_child_is_in_no_error_log_trace_or_repr(caplog: pytest.LogCaptureFixture) -> None:
+    secret = "canary-7f3a91c2"
+    code = (
+        'secret = os.environ["SERVICE_API_KEY"]; say({"jsonrpc": "2.0", "method": "notifications/x", '
+        '"params": {"it": secret}}); print("stray", secret, flush=True); print("log", secret, file=sys.stderr, flush=True)'
+        '; say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "error", "data": secret}})'
+        "; sys.exit(4)"
+    )
+    parameters = server(code, env={"SERVICE_API_KEY": secret})
+    assert secret not in repr(parameters)
+    assert "SERVICE_API_KEY" in repr(parameters)
+    lines: list[str] = []
+    traced: list[str] = []
+    caplog.set_level(logging.DEBUG)
+    async with running(parameters, stderr=lines.append, trace=lambda way, text: traced.append(way + text)) as client:
+        with pytest.raises(Disconnected) as caught:
+            await client.call_tool("x")
+        shown = [str(caught.value), caught.value.stderr, client.stderr_tail, repr(client), *client.strays]
+    everything = "\n".join([*shown, *lines, *traced, *(record.getMessage() for record in caplog.records)])
+    assert secret not in everything
+    assert everything.count("[REDACTED]") >= 5
+
+
+# Many at once
+
+
+@on_a_loop
+async def test_a_dead_server_does_not_delay_others() -> None:
+    async with opened({"tools/call": SILENCE}) as (dead, _), opened(CALL) as (alive, _):
+        waiting = asyncio.ensure_future(dead.call_tool("x"))
+        results = await asyncio.gather(*(alive.call_tool("x") for _ in range(200)))
+        assert len(results) == 200
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+@on_a_loop
+async def test_answers_in_any_order_reach_their_callers() -> None:
+    kept: list[dict[str, Any]] = []
+
+    def later(script: Script, message: dict[str, Any]) -> Any:
+        kept.append(message)
+        if len(kept) == 100:
+            for each in reversed(kept):
+                text = each["params"]["arguments"]["n"]
+                script.answer(each, {"content": [{"type": "text", "text": str(text)}]})
+        return SILENCE
+
+    async with opened({"tools/call": later}) as (client, _):
+        results = await asyncio.gather(*(client.call_tool("x", {"n": n}, into=int) for n in range(100)))
+        assert results == list(range(100))
