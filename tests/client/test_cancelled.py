@@ -1,0 +1,146 @@
+"""A client that is cancelled, at every place where it waits, leaves nothing: no process, no descriptor, no task, no waiting call.
+
+The places are counted by running the scenario once; then it is run again for each, and cancelled there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import types
+from collections.abc import Coroutine, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import SILENCE, on_a_loop, opened
+
+from concertino import Server
+from concertino.client.client import Client, Timeouts
+from concertino.client.targets import ServerParameters
+from concertino.transports.process import Ladder, _living
+
+MISBEHAVING = Path(__file__).parent / "misbehaving.py"
+ANSWER = 'answer(id, {"content": []})'
+PATIENT = Ladder(stdin_closed_s=5, terminated_s=5, killed_s=10)
+
+
+@types.coroutine
+def cancelled_at(work: Coroutine[Any, Any, Any], place: int, places: list[int]) -> Generator[Any, Any, Any]:
+    """Run work, and cancel its task at the place-th time that it waits. places: counts them."""
+    thrown: BaseException | None = None
+    while True:
+        try:
+            waiting = work.send(None) if thrown is None else work.throw(thrown)
+        except StopIteration as stop:
+            return stop.value
+        thrown = None
+        places[0] += 1
+        if places[0] == place:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        try:
+            yield waiting
+        except BaseException as error:
+            thrown = error
+
+
+async def with_a_process(pids: list[int], era: Any) -> None:
+    speaks = "legacy" if era == "legacy" else "modern"
+    target = ServerParameters(sys.executable, [str(MISBEHAVING), speaks, ANSWER], ladder=PATIENT)
+    client = Client(target, era=era, timeouts=Timeouts(probe_s=20))
+    start = client._start
+
+    async def noted() -> Any:
+        conversation = await start()
+        assert conversation.opened.child is not None
+        pids.append(conversation.opened.child.pid)
+        return conversation
+
+    client._start = noted
+    async with client:
+        await client.call_tool("x")
+        await asyncio.gather(client.call_tool("x"), client.call_tool("y", progress=lambda *_: None))
+
+
+async def in_memory(pids: list[int], era: Any) -> None:
+    server = Server("x")
+
+    @server.tool
+    async def wait() -> int:
+        await asyncio.sleep(0)
+        return 1
+
+    async with Client(server, era=era) as client:
+        await client.list_tools()
+        await client.call_tool("wait")
+
+
+@pytest.mark.parametrize("patient", [True, False], ids=["goes on", "the loop ends"])
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+@pytest.mark.parametrize("scenario", [with_a_process, in_memory])
+def test_nothing_is_left_wherever_it_is_cancelled(scenario: Any, era: str, patient: bool) -> None:
+    async def run(place: int) -> tuple[int, bool, list[int]]:
+        places = [0]
+        pids: list[int] = []
+
+        async def whole() -> None:
+            await cancelled_at(scenario(pids, era), place, places)
+
+        task = asyncio.ensure_future(whole())
+        async with asyncio.timeout(30):
+            await asyncio.wait([task])
+            others = asyncio.all_tasks() - {asyncio.current_task()}  # what still closes
+            if patient and others:
+                await asyncio.wait(others)
+                assert asyncio.all_tasks() == {asyncio.current_task()}
+        if not task.cancelled():
+            task.result()
+        return places[0], task.cancelled(), pids
+
+    descriptors = set(os.listdir("/proc/self/fd"))
+    count, cancelled, _ = asyncio.run(run(0))
+    assert not cancelled
+    assert count >= 4
+    for place in range(1, count + 1):
+        _, cancelled, pids = asyncio.run(run(place))
+        assert cancelled, place
+        assert [member for pid in pids for member in _living(pid)] == [], place
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):  # not even a zombie
+                os.kill(pid, 0)
+        assert set(os.listdir("/proc/self/fd")) == descriptors, place
+
+
+@pytest.mark.parametrize("like", ["legacy", "modern"])
+@on_a_loop
+async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(like: str) -> None:
+    async with opened({"tools/call": SILENCE, "tools/list": {"tools": []}}, like) as (client, script):
+        call = asyncio.ensure_future(client.call_tool("x"))
+        await script.until(lambda: script.of("tools/call"))
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
+        await client.list_tools()
+        [asked], [cancelled] = script.of("tools/call"), script.of("notifications/cancelled")
+        assert cancelled["params"] == {"requestId": asked["id"], "reason": "the caller gave up"}
+        assert not client._here.channel.peer.outgoing
+
+
+@on_a_loop
+async def test_a_cancel_that_comes_together_with_a_failure_leaves_no_complaint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """asyncio logs exceptions that nobody has seen."""
+    async with opened({"tools/call": SILENCE}) as (client, script):
+        call = asyncio.ensure_future(client.call_tool("x"))
+        await script.until(lambda: script.of("tools/call"))
+        client._here.channel.end()
+        call.cancel()
+        await asyncio.wait([call])
+    del call
+    gc.collect()
+    assert "never retrieved" not in caplog.text
