@@ -409,3 +409,12 @@ async def test_every_message_can_be_seen(like: str) -> None:
         sent = [text for way, text in seen if way == "->"]
         assert len(sent) == len(script.came)
         assert any('"content"' in text for way, text in seen if way == "<-")
+
+
+@on_a_loop
+async def test_a_function_that_is_shown_messages_may_fail() -> None:
+    def fails(way: str, text: str) -> None:
+        raise RuntimeError("mine")
+
+    async with opened(gives(), trace=fails) as (client, _):
+        assert not (await client.call_tool("x")).is_error

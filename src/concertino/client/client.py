@@ -177,9 +177,9 @@ class Client:
 
     def _conversing(self, opened: Opened) -> Conversation:
         log = logging.getLogger(f"concertino.client.{self.name}")
-        show = self._trace
-        if log.isEnabledFor(logging.DEBUG):
-            show = _shown_to(log, show)
+        show = None
+        if self._trace is not None or log.isEnabledFor(logging.DEBUG):
+            show = _shown_to(log, self._trace)
         return Conversation(self.name, opened, self.limits, self._info, self._answers, self._ears, self._rounds, show)
 
     async def aclose(self) -> None:
@@ -572,6 +572,9 @@ def _shown_to(log: logging.Logger, also: Callable[[str, str], object] | None) ->
     def show(direction: str, text: str) -> None:
         log.debug("%s %s", direction, escaped(text))
         if also is not None:
-            also(direction, text)
+            try:
+                also(direction, text)
+            except Exception:  # nothing is lost by it
+                log.exception("the function that is shown messages failed")
 
     return show
