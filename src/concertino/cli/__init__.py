@@ -11,6 +11,14 @@ from typing import NoReturn
 __all__ = ["main"]
 
 USAGE = 2
+CALLS = {  # what they can do is said in call.py, which is not read before one of them is wanted
+    "tools": "list the tools of a server",
+    "call": "call a tool",
+    "resources": "list the resources of a server, and its templates",
+    "read": "read a resource",
+    "prompts": "list the prompts of a server",
+    "prompt": "show a prompt, filled in",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -78,7 +86,23 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "--message-limit-bytes", type=int, default=10 * 2**20, metavar="N", help="what the server's messages may have"
     )
     check.add_argument("server", nargs="*", metavar="COMMAND", help="how the server is started")
-    given = parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    server: list[str] = []
+    if words and words[0] in CALLS:
+        from concertino.cli.call import add_commands
+
+        add_commands(commands, CALLS, _Formatter)
+        if "--" in words:  # argparse would take some of the command's words for options
+            place = words.index("--")
+            words, server = words[:place], words[place + 1 :]
+    else:
+        for name, text in CALLS.items():
+            commands.add_parser(name, help=text)
+    given = parser.parse_args(words)
+    if given.command in CALLS:
+        from concertino.cli.call import run
+
+        run(given, server)
     if given.version:
         from concertino.cli.version import version
 

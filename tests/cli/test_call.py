@@ -1,0 +1,226 @@
+"""cli/call.py: `concertino tools|call|resources|read|prompts|prompt`, as a user of a shell meets them. In real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import concertino
+from concertino.cli.call import _arguments, _Usage
+
+ROOT = Path(__file__).parents[2]
+TOUR = [sys.executable, str(ROOT / "examples" / "tour.py")]
+# Speaks an older revision; what it says would move the cursor, colour the line, and turn its direction.
+SERVER = """
+import base64, json, sys, time
+def answer(message, result): print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+for line in sys.stdin:
+    message = json.loads(line)
+    method, params = message.get("method"), message.get("params", {})
+    if method == "initialize":
+        offered = {"tools": {}, "resources": {}, "prompts": {}}
+        answer(message, {"protocolVersion": "2025-06-18", "capabilities": offered, "serverInfo": {"name": "s", "version": "1"}})
+    elif method == "tools/list":
+        answer(message, {"tools": [{"name": "evil\\x1b[2J", "title": "A \\u202e title", "inputSchema": {"type": "object"}}]})
+    elif method == "tools/call" and params["name"] == "hang":
+        sys.stderr.write("hanging\\n"); sys.stderr.flush()
+    elif method == "tools/call" and params["name"] == "die":
+        sys.stderr.write("my last words\\n"); sys.exit(7)
+    elif method == "tools/call" and params["name"] == "garbled":
+        answer(message, {"content": "no list"})
+    elif method == "tools/call":
+        token = params["_meta"]["progressToken"]
+        print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress",
+            "params": {"progressToken": token, "progress": 1, "total": 2, "message": "half"}}), flush=True)
+        said = json.dumps(params["arguments"], sort_keys=True) + "\\x1b[31m"
+        answer(message, {"content": [{"type": "text", "text": said}, {"type": "image", "data": "AAAA", "mimeType": "image/png"}]})
+    elif method == "resources/list":
+        answer(message, {"resources": [{"uri": "x:1", "name": "one", "mimeType": "text/plain", "description": "first"}]})
+    elif method == "resources/templates/list":
+        answer(message, {"resourceTemplates": [{"uriTemplate": "x:{n}", "name": "any"}]})
+    elif method == "resources/read":
+        blob = base64.b64encode(bytes(range(256))).decode()
+        kind = {"blob": blob} if params["uri"] == "x:blob" else {"text": "the text"}
+        answer(message, {"contents": [{"uri": params["uri"], **kind}]})
+    elif method == "prompts/list":
+        wanted = [{"name": "a", "required": True, "description": "what"}, {"name": "b"}]
+        answer(message, {"prompts": [{"name": "p", "arguments": wanted}]})
+    elif method == "prompts/get":
+        text = json.dumps(params["arguments"], sort_keys=True)
+        answer(message, {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]})
+    elif "id" in message:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no"}}), flush=True)
+"""
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("COV")} | {
+    "PYTHONPATH": str(Path(concertino.__file__).parents[1])
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> list[str]:
+    (tmp_path / "server.py").write_text(SERVER)
+    return [sys.executable, str(tmp_path / "server.py")]
+
+
+def run(*words: str, server: list[str], stdin: str = "", **settings: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "concertino", *words, "--", *server]
+    return subprocess.run(
+        command, input=stdin.encode(), env=ENVIRONMENT, capture_output=True, timeout=30, check=False, **settings
+    )
+
+
+def test_the_tools_of_a_server_are_listed_for_people_and_for_programs() -> None:
+    shown = run("tools", server=TOUR)
+    assert shown.returncode == 0
+    assert b"add a b\n  Add two integers.\n    a: integer\n    b: integer\n" in shown.stdout
+    assert b"bake cake [minutes]\n" in shown.stdout
+    assert shown.stderr == b""
+    tools = json.loads(run("tools", "--json", server=TOUR).stdout)
+    assert [tool["name"] for tool in tools][:2] == ["add", "statistics"]
+    assert tools[0]["inputSchema"]["required"] == ["a", "b"]
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy", "auto"])
+def test_a_tool_is_called_in_every_era(era: str) -> None:
+    done = run("call", "--era", era, "add", "a:=40", "b:=2", server=TOUR)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"42\n", b"")
+
+
+def test_a_tool_that_fails_and_one_that_is_not_there_exit_with_1() -> None:
+    failed = run("call", "divide", "a:=1", "b:=0", server=TOUR)
+    assert (failed.returncode, failed.stdout) == (1, b"b is 0: give another divisor\n")
+    unknown = run("call", "multiply", server=TOUR)
+    assert (unknown.returncode, unknown.stdout) == (1, b"")
+    assert unknown.stderr == b"concertino call: Unknown tool: multiply (-32602)\n"
+
+
+def test_arguments_come_as_texts_json_files_and_from_stdin(server: list[str], tmp_path: Path) -> None:
+    (tmp_path / "poem.txt").write_text("roses")
+    (tmp_path / "list.json").write_text("[1, 2]")
+    done = run(
+        "call",
+        "echo",
+        "-",
+        "t=a=b",
+        "n:=1",
+        "p=@poem.txt",
+        "l:=@list.json",
+        server=server,
+        stdin='{"s": true}',
+        cwd=tmp_path,
+    )
+    said, picture, _ = done.stdout.split(b"\n")
+    assert json.loads(said.removesuffix(b"\x1b[31m")) == {"s": True, "t": "a=b", "n": 1, "p": "roses", "l": [1, 2]}
+    assert picture == b"[image image/png, 3 bytes]"
+
+
+def test_the_grammar_of_arguments(tmp_path: Path) -> None:
+    (tmp_path / "all.json").write_text('{"a": 1, "b": 2}')
+    assert _arguments([f"@{tmp_path}/all.json", "b:=3", "c=", "d:e=x"]) == {"a": 1, "b": 3, "c": "", "d:e": "x"}
+    for word in ("nothing", "=x", ":=1", "a:={", "a=@/no/such/file", "@/no/such/file", f"a:=@{tmp_path}"):
+        with pytest.raises(_Usage):
+            _arguments([word])
+    (tmp_path / "list.json").write_text("[]")
+    with pytest.raises(_Usage, match="expected a JSON object"):
+        _arguments([f"@{tmp_path}/list.json"])
+
+
+def test_resources_and_prompts_are_listed_and_read(server: list[str]) -> None:
+    assert run("resources", server=server).stdout == b"x:1  text/plain\n  one\n  first\nx:{n}\n  any\n"
+    assert run("read", "x:1", server=server).stdout == b"the text\n"
+    assert run("read", "x:blob", server=server).stdout == bytes(range(256))
+    assert run("prompts", server=server).stdout == b"p a [b]\n    a: what\n"
+    assert run("prompt", "p", "a=1", "b:=2", server=server).stdout == b'[user]\n{"a": "1", "b": "2"}\n'
+    read = json.loads(run("read", "--json", "x:1", server=server).stdout)
+    assert read == {"contents": [{"uri": "x:1", "text": "the text"}]}
+
+
+def test_names_never_command_a_terminal(server: list[str]) -> None:
+    assert run("tools", server=server).stdout == b"evil\\x1b[2J\n  A \\u202e title\n"
+
+
+def test_on_a_terminal_texts_are_made_visible_and_a_bar_is_drawn(server: list[str]) -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "concertino", "call", "echo", "--", *server]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 65536):
+                shown += piece
+        except OSError:  # Linux: nobody has the other end any more
+            pass
+        assert process.wait(30) == 0
+    os.close(ours)
+    assert b"[###############...............]  50% half" in shown
+    assert b"{}\\x1b[31m\r\n" in shown
+    assert b"\x1b[31m" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["call", "die"], 3, "exited with code 7; its stderr ends with:\nmy last words"),
+        (["call", "hang", "--timeout-s", "0.2"], 4, "no answer within 0.2"),
+        (["call", "garbled"], 5, "not what the protocol says"),
+        (["call", "x", "nonsense"], 2, "expected KEY=TEXT"),
+        (["call", "x", "--env", "NAME"], 2, "expected NAME=VALUE"),
+        (["call", "x", "--timeout-s", "-1"], 2, "expected a positive number of seconds"),
+        (["call"], 2, "NAME"),
+    ],
+)
+def test_every_end_has_its_code(words: list[str], code: int, said: str, server: list[str]) -> None:
+    done = run(*words, server=server)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr.decode()
+    assert done.stdout == b""
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_server_that_cannot_be_started_is_named() -> None:
+    done = run("tools", server=["no-such-program"])
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"concertino tools: no-such-program: command not found in PATH=")
+    done = run("tools", server=["unix:/no/such/socket"])
+    assert (done.returncode, done.stderr) == (
+        3,
+        b"concertino tools: unix:/no/such/socket: No such file or directory\n",
+    )
+
+
+def test_a_feature_that_is_not_offered_is_said() -> None:
+    done = run("prompts", server=TOUR)
+    assert done.returncode == 1
+    assert b"the server offers no prompts" in done.stderr
+
+
+def test_without_a_server_it_says_how() -> None:
+    command = [sys.executable, "-m", "concertino", "tools"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert b"expected a command behind --" in done.stderr
+
+
+def test_what_a_server_writes_to_stderr_and_every_message_can_be_seen(server: list[str]) -> None:
+    done = run("call", "hang", "--timeout-s", "0.3", "--stderr", "--trace", server=server)
+    lines = done.stderr.decode().splitlines()
+    assert "hanging" in lines
+    assert any(line.startswith('-> {"jsonrpc":"2.0","id":') for line in lines)
+    assert any(line.startswith("<- {") for line in lines)
+
+
+def test_ctrl_c_ends_it_and_the_server(server: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "concertino", "call", "hang", "--stderr", "--", *server]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"hanging\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert b"Traceback" not in process.stderr.read()
