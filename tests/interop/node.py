@@ -1,7 +1,7 @@
 """Node, and the npm packages that speak MCP: pinned, installed once into .tools, kept between runs.
 
-The clients run on the machine's own Node, as users have it. The inspector asks for a newer one than many machines have; that comes
-from the npm package `node`. A machine without Node and npm fails these tests, with a sentence that says what to install.
+The clients and servers run on the machine's own Node, as users have it. The inspector asks for a newer one than many machines have;
+that comes from the npm package `node`. A machine without Node and npm fails these tests, with a sentence that says what to install.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "@modelcontextprotocol/sdk": "1.32.2",  # the client of version 1
     "@modelcontextprotocol/client": "2.4.0",  # of version 2
+    "@modelcontextprotocol/server": "2.4.0",  # the server of version 2
+    "@modelcontextprotocol/server-everything": "2026.8.31",  # a server with some of everything, on version 1
     "@modelcontextprotocol/inspector": "2.12.0",
     "node": "22.23.3",  # for the inspector, which asks for 22.19
 }

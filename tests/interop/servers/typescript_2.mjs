@@ -1,0 +1,12 @@
+// A server of the official TypeScript SDK, version 2: both eras.
+import { McpServer } from "@modelcontextprotocol/server";
+import { serveStdio } from "@modelcontextprotocol/server/stdio";
+import * as z from "zod";
+
+serveStdio(() => {
+  const server = new McpServer({ name: "typescript", version: "1.0.0" });
+  server.registerTool("add", { inputSchema: z.object({ a: z.number(), b: z.number() }) }, async ({ a, b }) => ({
+    content: [{ type: "text", text: String(a + b) }],
+  }));
+  return server;
+});
