@@ -22,6 +22,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from concertino.backend import Around, Backend, Call, ClientFacts, Context, Offer, Outlet
+    from concertino.client.client import Client, Timeouts
+    from concertino.client.conversation import LogMessage
+    from concertino.client.outcome import Failure, Success, attempt
+    from concertino.client.sync import SyncClient
+    from concertino.client.targets import ServerParameters
     from concertino.composition import Composed, compose
     from concertino.driver.accepting import accept
     from concertino.driver.caller import Caller, connect
@@ -30,13 +35,26 @@ if TYPE_CHECKING:
     from concertino.errors import (
         ConcertinoError,
         Disconnected,
+        Incompatible,
+        NotOffered,
+        ProtocolError,
         RegistrationError,
         ResourceNotFound,
         RpcError,
+        SpawnError,
         TargetError,
+        TimedOut,
         ToolError,
     )
     from concertino.protocol.limits import Limits
+    from concertino.protocol.questions import (
+        CreateMessageResult,
+        Elicitation,
+        ElicitResult,
+        Root,
+        Sampling,
+        SamplingMessage,
+    )
     from concertino.protocol.types import (
         Annotations,
         AudioContent,
@@ -57,6 +75,7 @@ if TYPE_CHECKING:
     from concertino.server.server import Server
     from concertino.transports.listeners import listen_tcp, listen_unix
     from concertino.transports.memory import pair
+    from concertino.transports.process import Ladder
     from concertino.transports.sockets import connect_tcp, connect_unix
 
 _HOME = {
@@ -71,6 +90,25 @@ _HOME = {
         "RpcError",
         "Disconnected",
         "TargetError",
+        "SpawnError",
+        "TimedOut",
+        "NotOffered",
+        "ProtocolError",
+        "Incompatible",
+    ),
+    "concertino.client.client": ("Client", "Timeouts"),
+    "concertino.client.sync": ("SyncClient",),
+    "concertino.client.targets": ("ServerParameters",),
+    "concertino.client.conversation": ("LogMessage",),
+    "concertino.client.outcome": ("attempt", "Success", "Failure"),
+    "concertino.transports.process": ("Ladder",),
+    "concertino.protocol.questions": (
+        "Elicitation",
+        "ElicitResult",
+        "Sampling",
+        "SamplingMessage",
+        "CreateMessageResult",
+        "Root",
     ),
     "concertino.server.content": ("image", "audio", "blob", "user", "assistant"),
     "concertino.protocol.types": (
@@ -124,6 +162,21 @@ __all__ = [  # noqa: RUF022  # in reading order
     "Annotations",
     "Icon",
     "Implementation",
+    "Client",
+    "SyncClient",
+    "ServerParameters",
+    "Ladder",
+    "Timeouts",
+    "attempt",
+    "Success",
+    "Failure",
+    "LogMessage",
+    "Elicitation",
+    "ElicitResult",
+    "Sampling",
+    "SamplingMessage",
+    "CreateMessageResult",
+    "Root",
     "Backend",
     "Around",
     "Call",
@@ -149,6 +202,11 @@ __all__ = [  # noqa: RUF022  # in reading order
     "RpcError",
     "Disconnected",
     "TargetError",
+    "SpawnError",
+    "TimedOut",
+    "NotOffered",
+    "ProtocolError",
+    "Incompatible",
 ]
 
 

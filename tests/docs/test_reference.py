@@ -25,6 +25,7 @@ PAGES = (
     "limits",
     "connections",
     "backends",
+    "client",
 )  # of Python; the others have tests of their own
 RECEIVER = {name for name in vars(transports.Receiver) if not name.startswith("_")}  # of a Caller: not for its users
 
