@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
-from pages import DOCS, asked, paste, run_tests, serve
+from pages import DOCS, asked, environment, paste, run_shell, run_tests, serve
 
 FIRST = DOCS / "tutorial" / "first-server.md"
 RECIPES = DOCS / "tutorial" / "resources-and-prompts.md"
 TESTING = DOCS / "tutorial" / "testing.md"
+CLIENT = DOCS / "tutorial" / "first-client.md"
 
 
 def test_the_servers_do_what_it_says(tmp_path: Path) -> None:
@@ -51,3 +53,33 @@ def test_the_tests_in_memory_pass(tmp_path: Path) -> None:
     names = paste(TESTING, tmp_path)
     assert names == ["test_stock.py", "test_count.py", "test_modern.py"]
     assert "5 passed" in run_tests(tmp_path, *names)
+
+
+def test_the_clients_and_the_shell_show_what_it_says(tmp_path: Path) -> None:
+    assert paste(CLIENT, tmp_path) == ["kitchen.py", "guest.py", "careful.py"]
+    told = run_shell(CLIENT, tmp_path)
+    assert "recipe cake\n  Look up how long a cake takes.\n" in told
+    assert "\na plum cake\n" in told
+    assert '"structuredContent":{"name":"plum","minutes":3}' in told
+    assert run_python(tmp_path, "guest.py") == (
+        "connected to kitchen\n1 of 3: minute 1\n2 of 3: minute 2\n3 of 3: minute 3\na plum cake\n"
+        "failed: no recipe for cheese\n"
+    )
+    assert run_python(tmp_path, "careful.py") == (
+        "['recipe', 'bake']\nexit status 1\nModuleNotFoundError: No module named 'kichen'\n"
+        "refused: Unknown tool: fry (-32602)\n"
+    )
+
+
+def run_python(folder: Path, name: str) -> str:
+    done = subprocess.run(
+        [sys.executable, name],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
