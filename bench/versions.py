@@ -18,6 +18,7 @@ PYTHON_PACKAGES: dict[str, tuple[str, ...]] = {
 
 NODE_PACKAGES: dict[str, str] = {
     "@modelcontextprotocol/sdk": "1.32.2",
+    "@modelcontextprotocol/client": "2.4.0",  # for clients.py
     "@modelcontextprotocol/server": "2.4.0",
     "zod": "4.6.7",
 }
