@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextvars import Context, copy_context
 from random import SystemRandom
 from typing import Any, Protocol
 
@@ -67,23 +68,42 @@ _progress = Decoder(_Progress).decode
 
 
 class _Waiting:
-    """A request that waits. Called by the peer with what came of it.
+    """A request that waits: what its caller awaits. Called by the peer with what came of it.
 
+    It is a future, as far as a task asks for one (the asyncio documentation, "Extending"), but for this: the task goes on at once,
+    inside of the reading of its answer, not a turn of the loop later: the selector is asked once a call, not twice.
     deadline: of this silence; until: of it all; patience_s: how long a silence may be.
     """
 
-    __slots__ = ("deadline", "done_so_far", "future", "patience_s", "progress", "since", "until", "what")
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "_callback",
+        "_channel",
+        "_context",
+        "_outcome",
+        "deadline",
+        "done_so_far",
+        "patience_s",
+        "progress",
+        "since",
+        "until",
+        "what",
+    )
 
     def __init__(
         self,
-        future: asyncio.Future[Raw],
+        channel: Channel,
         what: str,
         since: float,
         patience_s: float,
         until: float,
         progress: Progress | None,
     ) -> None:
-        self.future = future
+        self._asyncio_future_blocking = False
+        self._channel = channel
+        self._callback: Callable[[_Waiting], object] | None = None
+        self._context: Context | None = None
+        self._outcome: Raw | BaseException | None = None
         self.what = what
         self.since = since
         self.patience_s = patience_s
@@ -93,13 +113,54 @@ class _Waiting:
         self.done_so_far = float("-inf")
 
     def __call__(self, outcome: Raw | Exception) -> None:
-        future = self.future
-        if future.done():
-            return
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+        """What came of it; the first counts."""
+        if self._outcome is None:
+            self._outcome = outcome
+            self._wake(self._channel.reading)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it waits no more."""
+        return self._outcome is not None
+
+    def _wake(self, at_once: bool) -> None:
+        callback, context = self._callback, self._context
+        if callback is not None and context is not None:
+            if at_once:
+                context.run(callback, self)
+            else:
+                self._channel.loop.call_soon(callback, self, context=context)
+
+    # A future, as a task sees it
+
+    def __await__(self) -> Generator[_Waiting, None, Raw]:
+        if self._outcome is None:
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._channel.loop
+
+    def add_done_callback(self, callback: Callable[[_Waiting], object], *, context: Context | None = None) -> None:
+        """By the task that awaits this; nobody else does."""
+        self._callback = callback
+        self._context = context or copy_context()
+
+    def cancel(self, msg: object = None) -> bool:
+        """The task is cancelled."""
+        if self._outcome is not None:
+            return False
+        self._outcome = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
+        self._wake(at_once=False)
+        return True
+
+    def result(self) -> Raw:
+        outcome = self._outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        assert outcome is not None
+        return outcome
 
 
 class Channel:
@@ -108,6 +169,7 @@ class Channel:
     def __init__(self, connection: Connection, limits: Limits, owner: Owner, log: logging.Logger) -> None:
         self.connection = connection
         self.over = False
+        self.reading = False  # frames of the connection, outside of any task
         self.stray = 0  # lines that are no message, and answers that nobody waits for
         self.late = 0  # answers to what was given up
         self.overlong_bytes = 0  # of the last message that passed the limit
@@ -117,7 +179,7 @@ class Channel:
         self._log = log
         self._limits = limits
         self._high_water_bytes = limits.high_water_bytes
-        self._loop = loop = asyncio.get_running_loop()
+        self.loop = loop = asyncio.get_running_loop()
         self._time = loop.time
         self.peer = Peer(self._send, limits, loop.time, SystemRandom().randrange(1, HIGHEST_FIRST_ID))
         self.peer.silent = True
@@ -157,7 +219,7 @@ class Channel:
         now = self._time()
         if self.peer.held >= self._high_water_bytes:
             await self._until_there_is_room(what, min(patience_s, total_s))
-        waiting = _Waiting(self._loop.create_future(), what, now, patience_s, now + total_s, progress)
+        waiting = _Waiting(self, what, now, patience_s, now + total_s, progress)
         if token:
             self._tokens[token] = waiting
         if waiting.deadline < self._wakes_at:
@@ -170,10 +232,8 @@ class Channel:
             self._scheduled = False
             self.connection.flush()
         try:
-            return await waiting.future
+            return await waiting
         except asyncio.CancelledError:
-            if waiting.future.done() and not waiting.future.cancelled():
-                waiting.future.exception()  # seen: it came together with the cancel
             if not self.over:
                 self._give_up(outgoing, "the caller gave up", cancels)
             raise
@@ -220,7 +280,7 @@ class Channel:
         until = self._time() + within_s
         while self.peer.held >= self._high_water_bytes and not self.over:
             if self._room is None:
-                self._room = self._loop.create_future()
+                self._room = self.loop.create_future()
             left = until - self._time()
             await asyncio.wait([self._room], timeout=None if left == float("inf") else max(0.0, left))
             if self._time() >= until:
@@ -235,7 +295,7 @@ class Channel:
         if self._timer is not None:
             self._timer.cancel()
         self._wakes_at = at
-        self._timer = None if at == float("inf") else self._loop.call_at(at, self._expire)
+        self._timer = None if at == float("inf") else self.loop.call_at(at, self._expire)
 
     def _expire(self) -> None:
         now = self._time()
@@ -246,7 +306,7 @@ class Channel:
                 continue
             if waiting.deadline > now:
                 nearest = min(nearest, waiting.deadline)
-            elif not waiting.future.done():
+            elif not waiting.is_done:
                 waiting(self._owner.explained(TimedOut(self._why_late(waiting, now))))
         self._timer = None
         self._wake_at(nearest)
@@ -263,6 +323,13 @@ class Channel:
     # Receiver
 
     def frames(self, batch: Sequence[bytes]) -> None:
+        self.reading = asyncio.current_task() is None  # inside of a task no other can be stepped
+        try:
+            self._receive(batch)
+        finally:
+            self.reading = False
+
+    def _receive(self, batch: Sequence[bytes]) -> None:
         peer = self.peer
         receive = peer.receive
         for frame in batch:
@@ -281,7 +348,7 @@ class Channel:
         self.overlong_bytes = size
         self.stray += 1
         if self._endless is None:
-            self._endless = self._loop.call_later(ENDLESS_S, self._is_endless)
+            self._endless = self.loop.call_later(ENDLESS_S, self._is_endless)
         self._log.warning("a message of more than %d bytes was discarded", self._limits.max_message_bytes)
 
     def drained(self, held: int) -> None:
@@ -381,7 +448,7 @@ class Channel:
     def _send(self, frame: bytes, about: Id | None) -> int:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         return self.connection.write(frame, about)
 
     def _flush(self) -> None:
