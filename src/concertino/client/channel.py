@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextvars import Context, copy_context
 from random import SystemRandom
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
@@ -64,7 +64,16 @@ class _Progress(Struct, rename="camel"):
     message: str | None = None
 
 
+class _Answer(Struct, gc=False, forbid_unknown_fields=True):
+    """An answer with a result, and not a member more: what nearly every frame to a client is."""
+
+    jsonrpc: Literal["2.0"]
+    id: int
+    result: Raw
+
+
 _progress = Decoder(_Progress).decode
+_answer = Decoder(_Answer).decode
 
 
 class _Waiting:
@@ -332,7 +341,16 @@ class Channel:
     def _receive(self, batch: Sequence[bytes]) -> None:
         peer = self.peer
         receive = peer.receive
+        outgoing = self._outgoing
         for frame in batch:
+            if outgoing:
+                try:
+                    answer = _answer(frame)
+                    if answer.id in outgoing and (frame.isascii() or str(frame, "utf-8")):
+                        outgoing.pop(answer.id).done(answer.result)
+                        continue
+                except (DecodeError, UnicodeDecodeError, RecursionError):
+                    pass  # the peer says what it is
             before = peer.stray
             event = receive(frame)
             if event is not None:
