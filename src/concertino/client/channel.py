@@ -20,7 +20,7 @@ from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
-from concertino.protocol.jsonrpc import Id, Message, decode
+from concertino.protocol.jsonrpc import Id, Message, decode, one_line, request
 from concertino.protocol.limits import Limits
 from concertino.protocol.peer import Incoming, Outgoing, Peer
 from concertino.transports import Connection
@@ -30,6 +30,7 @@ __all__ = ["SHOWN", "Channel", "Owner", "Progress", "shortened"]
 SHOWN = 200  # characters of a line of the server's, in errors and logs
 STRAYS_KEPT = 8  # lines, for errors and for whoever looks
 STRAYS_TOLD_AT = frozenset(10**power for power in range(1, 10))  # after the first few: every tenth power
+HEADS_KEPT = 64
 LATE = 4096  # ids of requests that were given up, whose answer may still come
 ENDLESS_S = 10.0  # for a line that passed the limit to end; a server that goes on is ended
 HIGHEST_FIRST_ID = 2**30  # a start nobody guesses: a line that a tool prints must not pass for an answer
@@ -190,7 +191,9 @@ class Channel:
         self._high_water_bytes = limits.high_water_bytes
         self.loop = loop = asyncio.get_running_loop()
         self._time = loop.time
-        self.peer = Peer(self._send, limits, loop.time, SystemRandom().randrange(1, HIGHEST_FIRST_ID))
+        self.peer = Peer(self._send, limits, loop.time)
+        self._next_id = SystemRandom().randrange(1, HIGHEST_FIRST_ID)  # ids are given here, not by the peer
+        self._heads: dict[str, bytes] = {}
         self.peer.silent = True
         self._outgoing = self.peer.outgoing
         self._scheduled = False  # a flush
@@ -233,13 +236,17 @@ class Channel:
             self._tokens[token] = waiting
         if waiting.deadline < self._wakes_at:
             self._wake_at(waiting.deadline)
-        if self._outgoing or self._scheduled:
-            outgoing = self.peer.request(method, params, waiting)
-        else:  # nobody else is under way: written at once, which saves a turn of the loop
-            self._scheduled = True
-            outgoing = self.peer.request(method, params, waiting)
-            self._scheduled = False
+        alone = not self._outgoing and not self._scheduled
+        id = self._next_id
+        self._next_id = id + 1
+        self._outgoing[id] = outgoing = Outgoing(id, waiting)
+        head = self._heads.get(method) or self._head(method)
+        frame = b'{"jsonrpc":"2.0","id":%d%b%b}' % (id, head, one_line(params))
+        if alone:  # nobody else is under way: written at once, which saves a turn of the loop
+            self.peer.held = self.connection.write(frame, id)
             self.connection.flush()
+        else:
+            self.peer.held = self._send(frame, id)
         try:
             return await waiting
         except asyncio.CancelledError:
@@ -267,7 +274,18 @@ class Channel:
 
     def begin(self, method: str, params: bytes, done: Callable[[Raw | Exception], object]) -> Outgoing:
         """Send a request that may stay unanswered for as long as it likes. done: as Peer.request says."""
-        return self.peer.request(method, params, done)
+        id = self._next_id
+        self._next_id = id + 1
+        self._outgoing[id] = outgoing = Outgoing(id, done)
+        self.peer.held = self._send(request(id, method, params), id)
+        return outgoing
+
+    def _head(self, method: str) -> bytes:
+        """What stands between the id and the params; kept, for there are few methods."""
+        head = b',"method":%b,"params":' % encode(method)
+        if len(self._heads) < HEADS_KEPT:
+            self._heads[method] = head
+        return head
 
     def drop(self, outgoing: Outgoing, reason: str) -> None:
         """Give up a request of begin()."""
