@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from concertino import Caller, Disconnected, Limits, RpcError, connect
+from concertino import Caller, Client, Disconnected, Limits, RpcError, attempt, connect
 from concertino.transports.pipe import Pipe
 from concertino.transports.trace import Traced
 
@@ -39,6 +39,7 @@ async def main() -> int:
             await with_handshake(server.client, server)
             await without_handshake(server.client)
             await the_end(server.client, server)
+            await from_python()
     except (Disconnected, TimeoutError) as why:
         say(paint(f"\nThe demo has failed: {why or 'the server does not answer'}", RED))
         await server.show_log()
@@ -117,6 +118,20 @@ async def the_end(client: Caller, server: "Child") -> None:
     code = await asyncio.to_thread(server.process.wait)
     await server.show_log()
     say(f"  The server has ended with exit code {paint(str(code), GREEN if code == 0 else RED)}.")
+
+
+async def from_python() -> None:
+    chapter("The same from Python: Client")
+    step(
+        "Start, call, end",
+        "Client starts the server, finds out the revision, gives results as types, and ends the server with all that it started.",
+    )
+    async with Client([sys.executable, str(SERVER)], trace=show_message) as client:
+        described = await client.call_tool("statistics", {"values": [3, 4, 8]}, into=dict)
+        say(f"  {client.server} speaks {client.protocol_version}; the mean is {paint(str(described['mean']), GREEN)}.")
+        outcome = await attempt(client.call_tool("bake_bread"))
+        say(f"  A failure as a value: {paint(str(outcome), RED)}")
+    say(f"  The server has ended with exit code {client.exit_status}.")
 
 
 def print_configuration() -> None:
