@@ -161,7 +161,8 @@ async def test_the_ladder_goes_only_as_far_as_it_must(code: str, status: int) ->
 
 @on_a_loop
 async def test_everything_that_a_wrapper_started_is_gone() -> None:
-    stubborn = "import time, signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    # One write each: print() unbuffered makes two, and the two processes' would mix.
+    stubborn = "import os, time, signal; signal.signal(15, signal.SIG_IGN); os.write(1, b'up\\n'); time.sleep(60)"
     sleeper = f'{sys.executable} -c "{stubborn}"'
     child = spawn(["sh", "-c", f"{sleeper} & {sleeper} & wait"], ladder=QUICK)
     ear = Ear()
