@@ -269,6 +269,17 @@ async def test_a_call_that_is_not_answered_ends_in_time_tells_the_server_and_its
         assert client.stray == 0
 
 
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+@on_a_loop
+async def test_a_time_limit_that_is_none_is_refused(timeout_s: float) -> None:
+    async with opened(CALL) as (client, script):
+        with pytest.raises(ValueError, match="timeout_s: expected a positive number of seconds"):
+            await client.call_tool("x", timeout_s=timeout_s)
+        assert script.of("tools/call") == []
+    with pytest.raises(ValueError, match="request_s: expected a positive number"):
+        Timeouts(request_s=timeout_s)
+
+
 @on_a_loop
 async def test_a_time_out_says_how_the_process_is() -> None:
     code = 'print("thinking", file=sys.stderr, flush=True)'

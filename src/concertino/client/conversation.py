@@ -163,6 +163,8 @@ class Conversation:
 
         body: the params without `_meta`, a JSON object. Raises RpcError, TimedOut, Disconnected, ProtocolError.
         """
+        if not patience_s > 0:  # not a number is neither
+            raise ValueError(f"timeout_s: expected a positive number of seconds, got {patience_s!r}")
         channel = self.channel
         token = channel.next_token() if progress is not None else 0
         params = self._params(body, token, meta)
