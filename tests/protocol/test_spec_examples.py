@@ -16,7 +16,7 @@ from catalogue import INFO
 from msgspec import UNSET, Raw
 from msgspec.json import decode, encode
 
-from concertino.protocol import jsonrpc, types
+from concertino.protocol import jsonrpc, questions, types
 from concertino.protocol.lowering import Lowering
 from concertino.protocol.revisions import MODERN
 from concertino.protocol.types import ContentBlock
@@ -37,6 +37,17 @@ TYPES: dict[str, Any] = {
     "Resource": types.Resource,
     "Tool": types.Tool,
     "CompleteRequestParams": types.CompleteParams,
+    # What a server asks of its client, and what it gets back.
+    "CreateMessageRequestParams": questions.Sampling,
+    "CreateMessageResult": questions.CreateMessageResult,
+    "ElicitRequestFormParams": questions.Elicitation,
+    "ElicitRequestURLParams": questions.Elicitation,
+    "ElicitResult": questions.ElicitResult,
+    "ListRootsResult": questions.ListRootsResult,
+    "Root": questions.Root,
+    "SamplingMessage": questions.SamplingMessage,
+    "ToolResultContent": questions.ToolResultContent,
+    "ToolUseContent": questions.ToolUseContent,
 }
 # A result's folder -> the method that it answers, and the Struct; Raw where a backend gives it as JSON.
 RESULTS: dict[str, tuple[str, Any]] = {
@@ -52,32 +63,21 @@ RESULTS: dict[str, tuple[str, Any]] = {
     "ReadResourceResult": ("resources/read", types.ReadResourceResult),
     "SubscriptionsListenResult": ("subscriptions/listen", Raw),
 }
-# What a server asks of its client, and what it gets back, has no type yet: no handler can ask. It comes with asking, as do
-# capabilities, which are passed on undecoded; a message that holds one is carried as it is.
+# Passed on undecoded, by a server and by a client: parts of forms, capabilities, the questions and answers of a round.
 UNTYPED = {
     "BooleanSchema",
     "ClientCapabilities",
     "CreateMessageRequest",
-    "CreateMessageRequestParams",
-    "CreateMessageResult",
     "ElicitRequest",
-    "ElicitRequestFormParams",
-    "ElicitRequestURLParams",
-    "ElicitResult",
     "InputRequests",
     "InputResponses",
     "ListRootsRequest",
-    "ListRootsResult",
     "ModelPreferences",
     "NumberSchema",
-    "Root",
-    "SamplingMessage",
     "ServerCapabilities",
     "StringSchema",
     "TitledMultiSelectEnumSchema",
     "TitledSingleSelectEnumSchema",
-    "ToolResultContent",
-    "ToolUseContent",
     "UntitledMultiSelectEnumSchema",
     "UntitledSingleSelectEnumSchema",
 }
@@ -98,6 +98,8 @@ def again(folder: str, raw: bytes) -> Any:
     value = json.loads(raw)
     if folder in TYPES:
         written = json.loads(encode(decode(raw, type=TYPES[folder])))
+        if folder == "ElicitRequestFormParams":
+            return {"mode": "form", **written}  # left out, it means the same
         # The session takes it off before anybody reads the rest.
         return {**written, "_meta": value["_meta"]} if folder == "CompleteRequestParams" else written
     if folder in RESULTS:
