@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
-from concertino import Caller, Host, RegistrationError, RpcError, Server, compose, connect, pair
+from concertino import Caller, ConcertinoError, Host, RegistrationError, RpcError, Server, compose, connect, pair
 from concertino.backend import Backend, Call, Context, Offer, Outlet
 from concertino.protocol import types
 from concertino.protocol.types import Implementation
@@ -428,6 +428,23 @@ async def test_a_part_that_does_not_start_is_named_and_all_are_closed(caplog: py
         assert str(host.started.exception()) == "bad: OSError: no such database"
     assert (good.began, good.closed, bad.began, bad.closed) == (1, 1, 1, 1)
     assert "bad failed to close" in caplog.text
+
+
+class Hanging(Part):
+    async def start(self, outlet: Outlet) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.began -= 1
+
+
+@on_a_loop
+async def test_a_part_that_hangs_at_its_start_does_not_hide_that_another_fails() -> None:
+    hanging, nobody = Hanging({}), Any
+    async with asyncio.timeout(10):
+        with pytest.raises(ConcertinoError, match="b: OSError: no such database"):
+            await compose(a=hanging, b=Failing({})).start(nobody)  # type: ignore[arg-type]
+    assert hanging.began == -1
 
 
 @on_a_loop

@@ -100,13 +100,17 @@ class Composed:
 
     async def start(self, outlet: Outlet) -> None:
         """Start all parts side by side, then see that no two list the same resource."""
-        names = list(self.parts)
-        ends = await asyncio.gather(
-            *(self.parts[name].start(_Up(self, outlet)) for name in names), return_exceptions=True
-        )
-        for name, end in zip(names, ends, strict=True):
-            if isinstance(end, BaseException):
-                raise ConcertinoError(f"{name}: {type(end).__name__}: {end}") from end
+        starting = {asyncio.ensure_future(part.start(_Up(self, outlet))): name for name, part in self.parts.items()}
+        try:
+            await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
+            failed = {start: name for start, name in starting.items() if start.done() and _failure(start) is not None}
+        finally:
+            for start in starting:  # one that takes its time is not waited for when another has failed
+                start.cancel()
+            await asyncio.wait(starting)
+        for start, name in failed.items():
+            error = _failure(start)
+            raise ConcertinoError(f"{name}: {type(error).__name__}: {error}") from error
         owners: dict[str, str] = {}
         for method in ("resources/list", "resources/templates/list"):
             for name, part in self._offering("resources"):
@@ -271,6 +275,10 @@ class Composed:
         return await part.handle(
             Call(call.method, {**call.params, "ref": Raw(encode(replace(ref, name=own)))}, call.meta), context
         )
+
+
+def _failure(start: asyncio.Future[None]) -> BaseException | None:
+    return asyncio.CancelledError() if start.cancelled() else start.exception()
 
 
 class _Up:
