@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import Annotated, Any
 
 import pytest
@@ -78,6 +78,35 @@ def test_context_managers_functions_are_taken_as_they_are() -> None:
     lifespans.add(two)
     asyncio.run(main())
     assert events == ["two out", "one out"]
+
+
+def test_a_generator_function_may_be_decorated() -> None:
+    lifespans = Lifespans()
+
+    def noted(function: Callable[[], Any]) -> Callable[[], Any]:
+        @wraps(function)
+        def call() -> Any:
+            return function()
+
+        return call
+
+    @noted
+    def one() -> Iterator[One]:
+        yield One()
+
+    @noted
+    async def two() -> AsyncIterator[Two]:
+        yield Two()
+
+    lifespans.add(one)
+    lifespans.add(two)
+
+    async def main() -> None:
+        await lifespans.open()
+        assert {kind: type(value) for kind, value in lifespans.values.items()} == {One: One, Two: Two}
+        await lifespans.close()
+
+    asyncio.run(main())
 
 
 def test_it_is_left_in_the_task_in_which_it_was_entered() -> None:

@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from inspect import isasyncgenfunction, isgeneratorfunction
+from inspect import isasyncgen, isasyncgenfunction, isgenerator, isgeneratorfunction
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from concertino.errors import RegistrationError
@@ -185,9 +185,11 @@ def _filled(handler: Any, filled: dict[str, type], value: Callable[[type], Any])
 
 
 def _manager(function: Function) -> AbstractAsyncContextManager[Any]:
-    if not hasattr(function, "__wrapped__"):  # else a context manager's function already
-        function = asynccontextmanager(function) if isasyncgenfunction(function) else contextmanager(function)
     made: Any = function()
+    if isasyncgen(made):  # else a context manager's function was given
+        return asynccontextmanager(cast("Callable[[], AsyncGenerator[Any, None]]", lambda: made))()
+    if isgenerator(made):
+        return _Plain(contextmanager(cast("Callable[[], Generator[Any, None, None]]", lambda: made))())
     return made if hasattr(made, "__aenter__") else _Plain(made)
 
 
