@@ -147,6 +147,15 @@ def test_a_thousand_messages_in_one_write_are_a_thousand_frames():
     assert frames([b"\n".join(lines) + b"\n"]) == lines
 
 
+def test_it_discards_from_the_limit_to_the_end_of_the_line():
+    framer = Framer(5)
+    assert not framer.is_discarding
+    framer.feed(b"x" * 10)
+    assert framer.is_discarding
+    framer.feed(b"x\n")
+    assert not framer.is_discarding
+
+
 def test_a_stream_without_newline_keeps_no_more_than_the_limit():
     framer = Framer(100_000)
     chunk = b"x" * 65536
