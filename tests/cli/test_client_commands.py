@@ -58,9 +58,7 @@ for line in sys.stdin:
     elif "id" in message:
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no"}}), flush=True)
 """
-ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("COV")} | {
-    "PYTHONPATH": str(Path(concertino.__file__).parents[1])
-}
+ENVIRONMENT = dict(os.environ) | {"PYTHONPATH": str(Path(concertino.__file__).parents[1])}
 
 
 @pytest.fixture
