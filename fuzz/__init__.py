@@ -21,7 +21,7 @@ from typing import Protocol, cast
 __all__ = ["TARGETS", "Target", "corpus", "target"]
 
 FOLDER = Path(__file__).parent
-TARGETS = ("framing", "messages", "session", "arguments", "results", "docstrings")
+TARGETS = ("framing", "messages", "session", "arguments", "results", "docstrings", "frames")
 
 
 class Target(Protocol):

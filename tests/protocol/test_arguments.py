@@ -321,6 +321,14 @@ def test_strict_unless_coerced() -> None:
     assert coerced.bind(b'{"x":"1"}', None) == ((1,), {})
     assert coerced.bind(b'{"x":"null"}', None) == ((None,), {})
     assert problems(coerced, b'{"x":"y"}') == [("x", "expected int | null, got str")]
+    number = taking(float, coerce=True)
+    assert number.bind(b'{"x":"1.5"}', None) == ((1.5,), {})
+    for text in ("nan", "inf", "-Infinity"):  # no JSON could say them
+        expected = [("x", "expected a finite number, got NaN or infinity")]
+        assert problems(number, b'{"x":"%b"}' % text.encode()) == expected
+    assert problems(taking(list[float], coerce=True), b'{"x":["1","nan"]}') == [
+        ("x[1]", "expected a finite number, got NaN or infinity")
+    ]
     assert taking(datetime.date | Color | int, coerce=True).bind(b'{"x":"1"}', None) == ((1,), {})
 
 

@@ -7,6 +7,7 @@ revision in test_session.py.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import jsonschema
@@ -16,7 +17,8 @@ from catalogue import ANSWERS, ICONS, INFO, LIST, RESULTS, STRUCTURED, TOOLS
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import encode
 
-from concertino.protocol.lowering import Lowering
+from concertino.protocol.call import InputRequired
+from concertino.protocol.lowering import Lowering, Unfinished
 from concertino.protocol.revisions import by_name
 from concertino.protocol.types import (
     Annotations,
@@ -276,15 +278,15 @@ def test_a_list_is_written_again_when_another_of_its_kind_came_between():
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        (ReadResourceResult([ResourceContents("a:b")]), "contents: expected exactly one of text and blob for a:b"),
+        (ReadResourceResult([ResourceContents("a:b")]), "contents[0]: expected exactly one of text and blob for a:b"),
         (ReadResourceResult([ResourceContents("a:b", text="", blob=b"")]), "exactly one of text and blob"),
-        (ReadResourceResult(["x"]), "contents: expected ResourceContents, got str"),  # type: ignore[list-item]
-        (GetPromptResult([PromptMessage("user", "x")]), "messages: content: expected content blocks, got str"),  # type: ignore[arg-type]
-        (CallToolResult([EmbeddedResource(ResourceContents("a:b"))]), "content: resource: expected exactly one"),
+        (ReadResourceResult(["x"]), "contents[0]: expected ResourceContents, got str"),  # type: ignore[list-item]
+        (GetPromptResult([PromptMessage("user", "x")]), "messages[0].content: expected one of TextContent, "),  # type: ignore[arg-type]
+        (CallToolResult([EmbeddedResource(ResourceContents("a:b"))]), "content[0].resource: expected exactly one"),
     ],
 )
 def test_what_no_client_could_read_is_refused(result: Struct, text: str, version: str):
-    with pytest.raises(TypeError, match=text):
+    with pytest.raises(TypeError, match=re.escape(text)):
         lowered(result, version, "x")
 
 
@@ -541,5 +543,27 @@ def test_json_of_a_backend_that_is_no_object_is_refused(name: str, broken: bytes
 
 @pytest.mark.parametrize("name", ["2025-11-25", "2026-07-28"])
 def test_content_that_is_no_content_block_is_refused(name: str) -> None:
-    with pytest.raises(TypeError, match="expected content blocks, got str"):
+    with pytest.raises(TypeError, match=r"expected one of TextContent, .*, got str"):
         Lowering(by_name[name], INFO).result(CallToolResult(["hi"]), "tools/call")  # type: ignore[list-item]
+
+
+def test_what_asks_is_no_result() -> None:
+    for revision in wire.REVISIONS:
+        with pytest.raises(Unfinished):
+            Lowering(by_name[revision], INFO).result(InputRequired(state=b"x"), "tools/call")
+
+
+def test_a_code_of_one_era_is_an_internal_error_in_the_other() -> None:
+    """REQUIREMENTS EC-3: "MUST NOT emit -32002 or -32042"; part B.4."""
+    codes = [
+        [Lowering(by_name[each], INFO).error_code(code, None, "tools/call") for each in wire.REVISIONS]
+        for code in (-32042, -32021)
+    ]
+    assert codes == [[-32042] * 4 + [-32603], [-32603] * 4 + [-32021]]
+
+
+def test_a_closing_result_has_its_meta_beside_who_we_are() -> None:
+    body = json.loads(Lowering(by_name[wire.MODERN], INFO).closing({"x": 1}))
+    assert body["resultType"] == "complete"
+    assert body["_meta"]["x"] == 1
+    assert body["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == INFO.name

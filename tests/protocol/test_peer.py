@@ -15,12 +15,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec import Raw
 
-from concertino.errors import Disconnected, RpcError
+from concertino.errors import Disconnected, ProtocolError, RpcError
 from concertino.protocol.jsonrpc import Message
 from concertino.protocol.limits import Limits
-from concertino.protocol.peer import Incoming, Outgoing, Peer
+from concertino.protocol.pace import Pace
+from concertino.protocol.peer import Incoming, Outgoing, Peer, Telling
 
 BUSY, INVALID = -31001, -32600
+
+
+def holding(frame: bytes) -> Telling:
+    """What a call has that could not tell its progress."""
+    telling = Telling(Pace(1, lambda: 0.0), Pace(1, lambda: 0.0))
+    telling.late["progress"] = frame
+    return telling
 
 
 class Line:
@@ -497,7 +505,7 @@ def test_what_waits_for_a_slow_reader_leaves_when_output_drains():
     line = Line()
     incoming = line.running(1)
     line.running(2)
-    incoming.late = b'{"progress":5}'
+    incoming.telling = holding(b'{"progress":5}')
     line.peer.drained(0)
     assert line.gone() == [{"progress": 5}]
     assert line.about == [1]
@@ -509,14 +517,14 @@ def test_what_waits_for_a_slow_reader_leaves_when_output_drains():
 def test_what_waits_for_a_slow_reader_leaves_before_the_answer(started: bool):
     line = Line()
     incoming = line.running(1) if started else line.call(1)
-    incoming.late = b'{"progress":5}'
+    incoming.telling = holding(b'{"progress":5}')
     line.peer.respond(incoming, b"{}")
     assert line.gone() == [{"progress": 5}, result(1, {})]
 
 
 def test_what_waits_for_a_slow_reader_is_dropped_with_a_cancel():
     line = Line()
-    line.running(1).late = b'{"progress":5}'
+    line.running(1).telling = holding(b'{"progress":5}')
     line.peer.cancel(1, "")
     line.peer.drained(0)
     assert line.gone() == []
@@ -548,7 +556,7 @@ def test_an_announcement_that_waits_for_a_slow_reader_is_dropped_at_the_end():
 def test_what_waits_for_a_slow_reader_leaves_no_further_than_to_the_high_water_mark():
     line = Line(high_water_bytes=100)
     for id in (1, 2):
-        line.running(id).late = b'{"progress":%d}' % id
+        line.running(id).telling = holding(b'{"progress":%d}' % id)
     line.peer.held = 100
     line.peer.announce(b'{"changed":"a"}')
     line.held = 100  # from now on, whatever is sent
@@ -612,15 +620,17 @@ def test_an_example_error_of_the_specification_reaches_who_asked(path: Path):
     assert (failure.code, failure.message, failure.data) == (wanted["code"], wanted["message"], wanted["data"])
 
 
-@pytest.mark.parametrize("body", [b"5", b'{"code":"x"}', b"null", b'{"code":1.5,"message":"x"}'])
-def test_a_malformed_error_is_an_error_too(body: bytes):
+@pytest.mark.parametrize(
+    "body", [b"5", b"{}", b'{"code":"x"}', b'{"code":1}', b'{"message":"x"}', b"null", b'{"code":1.5,"message":"x"}']
+)
+def test_a_malformed_error_is_told_from_an_error(body: bytes):
+    """JR-8: an integer code and a message."""
     line = Line()
     _, answers = ask(line)
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"error":%b}' % body)
     failure = answers.last()
-    assert isinstance(failure, RpcError)
-    assert failure.code == -32603
-    assert "malformed" in failure.message
+    assert isinstance(failure, ProtocolError)
+    assert "expected an error object" in str(failure)
 
 
 @pytest.mark.parametrize("id", [b"2", b'"1"', b"-1", b'"x"'])
@@ -1135,3 +1145,24 @@ def test_one_call_may_wait_whatever_its_size() -> None:
     assert list(peer.waiting) == [1]
     assert not peer.admit(Incoming(2, "tools/call", {}, 1))
     assert b"-31001" in sent[0]
+
+
+def test_when_input_ends_our_requests_fail_and_answers_still_leave():
+    line = Line()
+    outcomes: list[object] = []
+    line.peer.request("elicitation/create", b"{}", outcomes.append)
+    line.peer.input_ended()
+    [outcome] = outcomes
+    assert isinstance(outcome, Disconnected)
+    assert line.peer.outgoing == {}
+
+
+def test_what_was_announced_about_a_request_is_forgotten_with_it():
+    line = Line(high_water_bytes=1)
+    line.peer.held = 1
+    for about in (1, 2):
+        line.peer.announce(b'{"about":%d}' % about, about)
+    line.peer.forget(1)
+    line.held = 0
+    line.peer.drained(0)
+    assert line.sent == [{"about": 2}]

@@ -88,3 +88,14 @@ def test_each_kind_of_question_needs_a_capability_of_its_name() -> None:
         "sampling/createMessage": "sampling",
         "roots/list": "roots",
     }
+
+
+def test_what_a_model_said_in_words() -> None:
+    one = questions.CreateMessageResult("assistant", TextContent("a"), "m")
+    several = questions.CreateMessageResult("assistant", [TextContent("a"), TOOL_USE, TextContent("b")], "m")
+    assert (one.text, several.text) == ("a", "ab")
+
+
+def test_accepted_and_declined_are_told_apart_by_what_was_done() -> None:
+    assert questions.Accepted(5).action == "accept"
+    assert questions.Declined("cancel").content is None

@@ -34,7 +34,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from concertino.errors import ConcertinoError, RegistrationError
-from concertino.protocol.results import BadResult, Returns, returns_by, returns_of
+from concertino.protocol.results import BadResult, Returns, chunks_of, returns_by, returns_of, streams, text_of
 from concertino.protocol.types import (
     AudioContent,
     CallToolResult,
@@ -250,6 +250,8 @@ def test_content_blocks_stay_as_they_are() -> None:
         assert refusal(returns, [blocks[0], 3]) == (
             "expected only content blocks and str in the list, got int among them"
         )
+        assert refusal(returns, TextContent(5)) == "TextContent: text: expected str, got int"  # type: ignore[arg-type]
+        assert refusal(returns, CallToolResult("x")) == "CallToolResult: content: expected list, got str"  # type: ignore[arg-type]
     assert returning(list[TextContent]).shape([]) == CallToolResult([])
     assert written(returning(TextContent | int), 3) == "3"
     assert written(anything(), []) == "[]"
@@ -549,3 +551,58 @@ def test_a_generator_has_no_result_by_hand() -> None:
     for handler in (generate, generate_slowly):
         with pytest.raises(RegistrationError, match="return a list"):
             by_hand(handler)
+
+
+# Generators: what was yielded, taken together
+
+
+def yielding(annotation: Any) -> Returns:
+    async def handler() -> Any:
+        yield 1
+
+    handler.__annotations__["return"] = annotation
+    assert streams(handler)
+    return chunks_of(handler)
+
+
+def test_texts_that_were_yielded_are_one_text() -> None:
+    for annotation in (AsyncIterator[str], Iterator[str], Generator[str, None, None], AsyncIterator, Any):
+        returns = yielding(annotation)
+        assert returns.schema is None
+        assert returns.shape(["a", "b", ""]) == CallToolResult([TextContent("ab")])
+        assert returns.shape([]) == CallToolResult([TextContent("")])
+    assert yielding(Any).shape([1, "b"]).structured_content == Raw(b'[1,"b"]')
+
+
+def test_what_else_was_yielded_is_a_list_with_its_schema() -> None:
+    numbers = yielding(AsyncIterator[int])
+    assert numbers.schema == {"type": "array", "items": {"type": "integer"}}
+    assert written(numbers, [1, 2]) == "[1,2]"
+    assert "does not conform to its annotation" in refusal(numbers, [1, "b"])
+
+
+def test_content_that_was_yielded_stays_content() -> None:
+    returns = yielding(AsyncIterator[TextContent])
+    assert returns.shape([TextContent("a"), TextContent("b")]) == CallToolResult([TextContent("a"), TextContent("b")])
+    assert returns.shape([]) == CallToolResult([])
+
+
+def test_a_generator_is_annotated_by_what_it_yields() -> None:
+    with pytest.raises(
+        RegistrationError, match=r"is annotated by what it yields, as in `-> AsyncIterator\[str\]`; got"
+    ):
+        yielding(int)
+    assert not streams(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [("a", "a"), (TextContent("b"), "b"), (ImageContent(b"x", "image/png"), ""), ({"n": 1}, '{"n":1}'), (3, "3")],
+)
+def test_a_part_of_a_result_as_text_for_people(part: Any, text: str) -> None:
+    assert text_of(part) == text
+
+
+def test_a_part_that_cannot_be_sent_is_refused() -> None:
+    with pytest.raises(BadResult):
+        text_of(object())

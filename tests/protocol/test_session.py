@@ -21,9 +21,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import UNSET, Raw
 from msgspec.json import encode
 
-from concertino.protocol.call import Offer
+from concertino.errors import MissingCapability, RpcError
+from concertino.protocol.call import InputRequired, Offer
+from concertino.protocol.dialogue import wire_form
 from concertino.protocol.limits import Limits
+from concertino.protocol.pace import Pace
 from concertino.protocol.peer import Incoming
+from concertino.protocol.questions import Elicitation
+from concertino.protocol.seal import Seal
 from concertino.protocol.session import LIFECYCLE, Session, State
 from concertino.protocol.types import CallToolResult, Implementation, ListToolsResult, TextContent, Tool
 
@@ -251,7 +256,7 @@ def test_ping_is_answered_before_and_after_initialize():
 
 
 @pytest.mark.parametrize(
-    "method", ["nope", "tools/List", "subscriptions/listen", "tasks/list", "sampling/createMessage"]
+    "method", ["nope", "tools/List", "subscriptions/Listen", "tasks/list", "sampling/createMessage"]
 )
 def test_an_unknown_method_is_not_found(method: str):
     rig = Rig()
@@ -297,9 +302,9 @@ def test_discover_says_what_there_is():
         "capabilities": {
             "logging": {},
             "completions": {},
-            "prompts": {},
-            "resources": {},
-            "tools": {},
+            "prompts": {"listChanged": True},
+            "resources": {"subscribe": True, "listChanged": True},
+            "tools": {"listChanged": True},
             "experimental": {"x": {}},
             "extensions": {"example.com/x": {"a": 1}},
         },
@@ -816,7 +821,10 @@ def test_a_changed_offer_holds_for_the_next_request_of_both_eras():
     rig.answer(rig.call(2, "tools/list", modern()), ListToolsResult([]))
     rig.session.offer_changed()
     assert heard(rig, legacy) == LEVELS[4:]
-    assert rig.ask(4, "server/discover", modern())["result"]["capabilities"] == {"logging": {}, "tools": {}}
+    assert rig.ask(4, "server/discover", modern())["result"]["capabilities"] == {
+        "logging": {},
+        "tools": {"listChanged": True},
+    }
 
 
 def test_a_change_of_what_the_handshake_did_not_declare_is_not_told():
@@ -1050,9 +1058,12 @@ def test_an_example_discover_is_answered(path: Path):
 
 
 @pytest.mark.parametrize("path", wire.examples("SubscriptionsListenRequest"))
-def test_an_example_request_that_is_not_served_is_not_found(path: Path):
+def test_an_example_subscription_is_acknowledged(path: Path):
     message = example(path)
-    assert code(Rig().ask(message["id"], message["method"], message["params"])) == NO_METHOD
+    [told] = Rig().feed(message)
+    assert told["method"] == "notifications/subscriptions/acknowledged"
+    assert told["params"]["notifications"] == message["params"]["notifications"]
+    assert told["params"]["_meta"] == {"io.modelcontextprotocol/subscriptionId": message["id"]}
 
 
 @pytest.mark.parametrize("path", wire.examples("CallToolRequestParams"))
@@ -1308,15 +1319,19 @@ class TestSessionBesideItsModel(SessionMachine.TestCase):
     """One class: Hypothesis makes its machines unittest cases."""
 
 
-def test_log_messages_beyond_the_high_water_mark_or_the_limit_are_dropped_and_counted() -> None:
+def test_of_log_messages_beyond_the_high_water_mark_the_last_is_kept_and_the_others_are_counted() -> None:
     rig = Rig(max_message_bytes=2000, high_water_bytes=10).opened()
     incoming = rig.call(1, "tools/call")
     rig.session.log(incoming, "error", "x" * 2000, None)
     assert rig.gone() == []
+    assert rig.session.dropped == 1  # longer than a message may be
     rig.session.peer.held = 10
-    rig.session.log(incoming, "error", "x", None)
+    for number in range(3):
+        rig.session.log(incoming, "error", number, None)
     assert rig.gone() == []
-    assert rig.session.dropped == 2
+    assert rig.session.dropped == 3
+    rig.session.peer.drained(0)
+    assert [line["params"]["data"] for line in rig.gone()] == [2]
 
 
 def test_a_long_name_is_not_given_back_whole() -> None:
@@ -1361,3 +1376,241 @@ def test_a_request_whose_id_waits_for_its_turn_is_refused_a_second_time():
     rig.call(1, "tools/call", {"name": "x"})
     assert rig.feed(request(2, "tools/call", {"name": "x"})) == []
     assert code(rig.ask(2, "tools/call", {"name": "x"})) == -32600
+
+
+# Questions to the client
+
+
+def sealing(rig: Rig) -> Rig:
+    """With a seal whose nonces count, and a clock that stands."""
+    numbers = iter(range(1, 1000))
+    seal = Seal(b"k" * 32, lambda: 1e6, lambda size: next(numbers).to_bytes(size, "big"))
+    rig.session._seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
+    return rig
+
+
+FORM: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
+WHO = Elicitation("Who?", requested_schema=FORM)
+ADA = {"action": "accept", "content": {"name": "Ada"}}
+DECLARED = {CAPABILITIES: {"elicitation": {}}}
+CALL = {"name": "x", "arguments": {"a": 1}}
+
+
+def asks(rig: Rig, id: int, params: Any, wanted: InputRequired) -> Any:
+    """The answer to a call whose backend asks."""
+    incoming = rig.call(id, "tools/call", params)
+    rig.session.require(incoming, wanted)
+    [answer] = rig.gone()
+    return answer["result"]
+
+
+def test_a_backend_s_questions_are_the_answer_and_the_next_call_has_what_was_said():
+    """2026-07-28 basic/patterns/mrtr; REQUIREMENTS MR-1, MR-3, MR-4, MR-17, MR-18."""
+    rig = sealing(Rig())
+    result = asks(rig, 1, modern(CALL, **DECLARED), InputRequired({"who": WHO}, b"\x00mine"))
+    assert result["resultType"] == "input_required"
+    assert result["inputRequests"] == {
+        "who": {"method": "elicitation/create", "params": {"message": "Who?", "requestedSchema": FORM}}
+    }
+    assert result.keys() == {"resultType", "_meta", "inputRequests", "requestState"}
+    again = {**CALL, "requestState": result["requestState"], "inputResponses": {"who": ADA, "extra": 5}}
+    incoming = rig.call(2, "tools/call", modern(again, **DECLARED))
+    assert incoming.call.params.keys() == {"name", "arguments"}
+    assert {key: json.loads(bytes(each)) for key, each in incoming.call.answers.items()} == {"who": ADA}
+    assert incoming.call.state == b"\x00mine"
+    rig.answer(incoming, TEXT)
+    refused = rig.ask(3, "tools/call", modern(again, **DECLARED))
+    assert refused["error"] == {"code": BAD_PARAMS, "message": "Invalid params: requestState: it was used before"}
+    assert rig.started == []
+
+
+def test_a_state_alone_is_an_answer_and_neither_is_none():
+    rig = sealing(Rig())
+    result = asks(rig, 1, modern(CALL), InputRequired(state=b"x"))
+    assert "inputRequests" not in result
+    incoming = rig.call(2, "tools/call", modern(CALL))
+    with pytest.raises(ValueError, match="expected questions, or a state"):
+        rig.session.require(incoming, InputRequired())
+    with pytest.raises(RpcError, match="may have 65536"):
+        rig.session.require(incoming, InputRequired(state=b"x" * 65536))
+    with pytest.raises(MissingCapability):
+        rig.session.require(incoming, InputRequired({"who": WHO}))
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"requestState": 5}, "requestState: expected str"),
+        ({"requestState": None}, "requestState: expected str"),
+        ({"requestState": "AAAA"}, "requestState: it is none of this server's"),
+        ({"inputResponses": None}, "inputResponses: expected object"),
+        ({"inputResponses": [1]}, "inputResponses: expected object"),
+    ],
+)
+def test_a_retry_that_cannot_be_one_is_invalid(members: Any, said: str):
+    error = sealing(Rig()).ask(1, "tools/call", modern({**CALL, **members}))["error"]
+    assert error["code"] == BAD_PARAMS
+    assert said in error["message"]
+
+
+def test_a_state_belongs_to_its_method_its_params_and_its_caller():
+    rig = sealing(Rig())
+    state = asks(rig, 1, modern(CALL, **DECLARED), InputRequired({"who": WHO}))["requestState"]
+    for method, params in (("prompts/get", CALL), ("tools/call", {**CALL, "arguments": {"a": 2}})):
+        assert code(rig.ask(2, method, modern({**params, "requestState": state}))) == BAD_PARAMS
+    rig.session._principal = b"somebody else"  # pyright: ignore[reportPrivateUsage]
+    assert code(rig.ask(3, "tools/call", modern({**CALL, "requestState": state}))) == BAD_PARAMS
+    rig.session._principal = b""  # pyright: ignore[reportPrivateUsage]
+    rig.call(4, "tools/call", modern({**CALL, "requestState": state}))
+
+
+def test_a_retry_that_is_refused_because_there_are_too_many_does_not_spend_its_state():
+    rig = sealing(Rig(max_in_flight=1, max_waiting=1))
+    state = asks(rig, 1, modern(CALL, **DECLARED), InputRequired({"who": WHO}))["requestState"]
+    retry = modern({**CALL, "requestState": state, "inputResponses": {"who": ADA}})
+    first = rig.call(2, "tools/call", modern(CALL))
+    assert rig.feed(request(3, "tools/call", modern(CALL))) == []
+    assert code(rig.ask(4, "tools/call", retry)) == -31001
+    rig.session.peer.cancel(3, "")
+    assert rig.feed(request(5, "tools/call", retry)) == []  # it waits
+    assert code(rig.ask(6, "tools/call", retry)) == BAD_PARAMS  # and is accepted: the state is spent
+    rig.answer(first, TEXT)
+    rig.session.admit()
+    assert rig.started.pop().call.answers.keys() == {"who"}
+
+
+def test_what_a_retry_has_means_nothing_to_older_callers_and_to_methods_that_may_not_ask():
+    rig = Rig()
+    extra = {"requestState": 5, "inputResponses": 5}
+    incoming = rig.call(1, "tools/list", modern(extra))
+    assert incoming.call.params == {}
+    rig.opened(D)
+    incoming = rig.call(2, "tools/call", {**CALL, **extra, "_meta": {"progressToken": 1}})
+    assert incoming.call.params.keys() == CALL.keys()
+    assert (incoming.call.answers, incoming.call.state) == ({}, b"")
+
+
+def test_the_first_call_after_the_handshake_may_have_members_of_a_retry():
+    rig = Rig()
+    rig.ask("hello", "initialize", opening(D))
+    rig.call(1, "tools/call", {**CALL, "requestState": 5, "_meta": {"progressToken": 1}})
+    assert rig.session.state is State.READY
+
+
+def test_a_suspended_call_is_answered_with_what_it_asked():
+    rig = sealing(Rig())
+    incoming = rig.call(1, "tools/call", modern(CALL, **DECLARED))
+    dialogue = rig.session.dialogue(incoming)
+    assert rig.session.dialogue(incoming) is dialogue
+    assert dialogue.ask({"q1": wire_form(WHO)}) is None
+    rig.session.suspend(incoming)
+    [answer] = rig.gone()
+    assert list(answer["result"]["inputRequests"]) == ["q1"]
+
+
+@pytest.mark.parametrize("method", ["tools/list", "completion/complete"])
+def test_lists_and_completions_may_not_ask(method: str):
+    """REQUIREMENTS MR-2."""
+    rig = sealing(Rig())
+    incoming = rig.call(1, method, modern(**DECLARED))
+    with pytest.raises(RpcError, match="may not ask"):
+        rig.session.dialogue(incoming)
+
+
+def test_before_2026_07_28_a_question_is_a_request_and_there_are_only_so_many():
+    rig = Rig(max_questions=2).opened(D)
+    heard: list[Any] = []
+    for number in (1, 2):
+        rig.session.put(wire_form(WHO), heard.append)
+        [asked] = rig.gone()
+        assert (asked["id"], asked["method"], asked["params"]["message"]) == (number, "elicitation/create", "Who?")
+    with pytest.raises(RpcError, match="busy: 2 questions"):
+        rig.session.put(wire_form(WHO), heard.append)
+    rig.feed({"jsonrpc": "2.0", "id": 1, "result": ADA})
+    assert [json.loads(bytes(each)) for each in heard] == [ADA]
+    rig.session.put(wire_form(WHO), heard.append)
+
+
+def test_a_session_without_a_seal_says_so():
+    rig = Rig()
+    incoming = rig.call(1, "tools/call", modern(CALL))
+    with pytest.raises(RuntimeError, match="made without a seal"):
+        rig.session.require(incoming, InputRequired(state=b"x"))
+
+
+# Subscriptions
+
+
+def test_subscriptions_are_counted_apart_and_ended_in_order():
+    rig = Rig()
+    assert rig.session.listening == 0
+    rig.session.end_subscriptions()
+    rig.feed(request(7, "subscriptions/listen", modern({"notifications": {"resourceSubscriptions": ["a:b"]}})))
+    assert (rig.session.listening, rig.session.watched) == (1, {"a:b"})
+    rig.session.updated("a:b")
+    [told] = rig.gone()
+    assert told["params"]["uri"] == "a:b"
+    rig.session.end_subscriptions()
+    result, notice = rig.gone()
+    assert result["result"]["resultType"] == "complete"
+    assert result["result"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == 7
+    assert result["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == INFO.name
+    assert notice["method"] == "notifications/cancelled"
+    assert rig.session.listening == 0
+
+
+def test_a_list_that_changes_is_told_to_those_who_listen():
+    rig = Rig()
+    rig.feed(request(7, "subscriptions/listen", modern({"notifications": {"toolsListChanged": True}})))
+    rig.session.changed("tools")
+    rig.session.changed("prompts")
+    assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
+
+
+# How often
+
+
+def test_progress_that_is_too_much_is_merged_and_the_last_leaves_before_the_answer():
+    later: list[int] = []
+    rig = Rig(progress_per_s=3).opened()
+    rig.session._later = lambda: later.append(1)  # pyright: ignore[reportPrivateUsage]
+    incoming = rig.call(1, "tools/call", {**CALL, "_meta": {"progressToken": 5}})
+    for done in range(10):
+        rig.session.progress(incoming, done, None, None)
+    assert [line["params"]["progress"] for line in rig.gone()] == [0, 1, 2]
+    assert len(later) == 7
+    rig.session.respond(incoming, TEXT)
+    assert [line.get("params", {}).get("progress", "answer") for line in rig.gone()] == [9, "answer"]
+
+
+def test_what_was_held_back_leaves_a_moment_later_and_what_is_newer_takes_its_place():
+    rig = Rig(progress_per_s=1, logs_per_s=1).opened()
+    incoming = rig.call(1, "tools/call", {**CALL, "_meta": {"progressToken": 5}})
+    for number in range(4):
+        rig.session.progress(incoming, number, None, None)
+        rig.session.log(incoming, "info", number, None)
+    assert len(rig.gone()) == 2
+    assert rig.session.dropped == 2
+    rig.session.peer.drained(0)
+    first, second = rig.gone()
+    assert (first["params"]["progress"], second["params"]["data"]) == (3, 3)
+    rig.session.log(incoming, "info", 4, None)
+    assert rig.gone() == []
+    assert incoming.telling is not None
+    incoming.telling.log = Pace(1, lambda: 0.0)  # as if time had gone on
+    rig.session.log(incoming, "info", 5, None)
+    assert [line["params"]["data"] for line in rig.gone()] == [5]
+    assert rig.session.dropped == 3
+
+
+def test_progress_that_a_client_tells_of_a_question_disturbs_nothing():
+    """REQUIREMENTS PR-8: it may, if the question has a token; ours have none."""
+    rig = Rig().opened(D)
+    heard: list[Any] = []
+    rig.session.put(wire_form(WHO), heard.append)
+    [asked] = rig.gone()
+    assert "_meta" not in asked["params"]
+    progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
+    assert rig.feed(progress) == []
+    rig.feed({"jsonrpc": "2.0", "id": asked["id"], "result": ADA})
+    assert len(heard) == 1

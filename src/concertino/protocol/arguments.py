@@ -16,7 +16,7 @@ from msgspec import Raw, json
 from msgspec.structs import astuple
 
 from concertino.errors import ConcertinoError, RegistrationError
-from concertino.protocol.schema import Forms, Problem, decode_hook, json_value, problems_of
+from concertino.protocol.schema import Forms, Problem, decode_hook, json_value, nan_path, problems_of
 from concertino.protocol.signature import MISSING, Parameter, read
 
 __all__ = ["Arguments", "BadArguments", "Problem", "arguments_of"]
@@ -143,6 +143,8 @@ def _binder(
     ]
     struct = msgspec.defstruct("Arguments", definitions, forbid_unknown_fields=True, kw_only=True, gc=False)
     decode = json.Decoder(struct, strict=strict, dec_hook=decode_hook).decode
+    if not strict:
+        decode = _finite(decode)
 
     def plain(raw: Raw | bytes, injected: object) -> Bound:
         try:
@@ -176,6 +178,18 @@ def _binder(
     return bind
 
 
+def _finite(decode: Callable[[Raw | bytes], Any]) -> Callable[[Raw | bytes], Any]:
+    """A decoder that takes numbers as texts, without "nan" and "inf", which no JSON could say: _each tells of them."""
+
+    def finite(raw: Raw | bytes) -> Any:
+        decoded = decode(raw)
+        if nan_path(astuple(decoded)) is not None:
+            raise msgspec.DecodeError
+        return decoded
+
+    return finite
+
+
 # ValidationError is a DecodeError; more than about 1,000 levels are a RecursionError; broken UTF-8 is the third.
 _UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
 
@@ -191,7 +205,9 @@ def _each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> dict[str
     for index, (name, field) in enumerate(fields.items()):
         if name in given:
             try:
-                values[f"f{index}"] = _decoded(given.pop(name), field.type, strict)
+                value = values[f"f{index}"] = _decoded(given.pop(name), field.type, strict)
+                if not strict and (place := nan_path(value, name)) is not None:
+                    problems.append(Problem(place, "expected a finite number, got NaN or infinity"))
             except _UNREADABLE as error:
                 problems += _unreadable(error, name, field.schema.get("enum"))
         elif not field.optional:

@@ -10,7 +10,7 @@ from msgspec.json import Decoder, encode
 
 from concertino.protocol.types import CacheScope, Implementation
 
-__all__ = ["Call", "ClientFacts", "Offer"]
+__all__ = ["Call", "ClientFacts", "InputRequired", "Offer"]
 
 T = TypeVar("T")
 NOTHING: Mapping[str, Raw] = {}
@@ -20,17 +20,32 @@ class Call(Struct, frozen=True, gc=False):
     """One canonical request for a backend.
 
     method: as in 2026-07-28, e.g. `tools/call`; what the session answers itself (initialize, ping, server/discover, logging/*,
-    subscriptions) never arrives here. params: the members of `params`, undecoded, without `_meta`. meta: the members of `_meta`
-    that the protocol does not define itself (trace context, a vendor's keys), to be passed on.
+    subscriptions) never arrives here. params: the members of `params`, undecoded, without `_meta`, `inputResponses` and
+    `requestState`. meta: the members of `_meta` that the protocol does not define itself (trace context, a vendor's keys), to be
+    passed on. answers, state: of a call that is made again after an InputRequired: the client's answers so far, by key, and the
+    state that was to be kept.
     """
 
     method: str
     params: Mapping[str, Raw] = NOTHING
     meta: Mapping[str, Raw] = NOTHING
+    answers: Mapping[str, Raw] = NOTHING
+    state: bytes = b""
 
     def decoded(self, shape: type[T]) -> T:
         """The params as `shape`, a Struct or dataclass. Raises msgspec.ValidationError. For calls that are not hot."""
         return Decoder(shape).decode(encode(self.params))
+
+
+class InputRequired(Struct, frozen=True):
+    """A result that is none yet: the call is made again, with the client's answers and this state (basic/patterns/mrtr).
+
+    questions: by key, each a questions.Question. state: the client keeps it, sealed but readable, and cannot change it. At least
+    one of the two.
+    """
+
+    questions: Mapping[str, Any] = {}  # Any: questions.py is loaded when somebody asks
+    state: bytes = b""
 
 
 class ClientFacts(Struct, frozen=True):

@@ -8,16 +8,25 @@ Spec: 2026-07-28 basic/transports/stdio.
 
 from __future__ import annotations
 
-__all__ = ["Framer", "Overlong"]
+__all__ = ["HEAD_BYTES", "Framer", "Overlong"]
+
+HEAD_BYTES = 512
+RETURN = (
+    13  # a number: CPython looks for one in bytes at once, and tries bytes as a number first, with an exception inside
+)
 
 
 class Overlong:
-    """Stands in the place of a frame that passed the limit. size: bytes seen when it did; the rest is discarded."""
+    """Stands in the place of a frame that passed the limit. size: bytes seen when it did; the rest is discarded.
 
-    __slots__ = ("size",)
+    head: its first bytes, to say what it was.
+    """
 
-    def __init__(self, size: int) -> None:
+    __slots__ = ("head", "size")
+
+    def __init__(self, size: int, head: bytes = b"") -> None:
         self.size = size
+        self.head = head
 
 
 class Framer:
@@ -35,9 +44,11 @@ class Framer:
 
     def feed(self, chunk: bytes) -> list[bytes | Overlong]:
         """Take the next bytes. Returns what they complete, in order. The newline is searched in the new chunk only."""
+        if not self._held and not self._discarding and chunk.find(b"\n") == len(chunk) - 1:
+            return self._alone(chunk)
         lines = chunk.split(b"\n")
         rest = lines.pop()
-        unusual = b"\r" in chunk or len(chunk) > self._limit
+        unusual = RETURN in chunk or len(chunk) > self._limit
         if lines and (self._held or self._discarding):
             lines[0] = self._finish(lines[0])
             unusual = True
@@ -48,10 +59,18 @@ class Framer:
             self._held += rest
             # One byte of grace: the last may be the carriage return of a line that is just as long as allowed.
             if len(self._held) > self._limit + 1:
-                frames.append(Overlong(len(self._held)))
+                frames.append(Overlong(len(self._held), bytes(self._held[:HEAD_BYTES])))
                 self._held = bytearray()
                 self._discarding = True
         return frames
+
+    def _alone(self, chunk: bytes) -> list[bytes | Overlong]:
+        """A chunk that is one whole line: what the answer to a call mostly is. No list is made, taken apart and looked through."""
+        line = chunk[:-1]
+        if RETURN in chunk or len(line) > self._limit:
+            frame = self._checked(line)
+            return [frame] if frame else []
+        return [line] if line else []
 
     def end(self) -> list[bytes | Overlong]:
         """No more bytes will come. Returns the last line if it had no newline."""
@@ -76,4 +95,4 @@ class Framer:
     def _checked(self, line: bytes) -> bytes | Overlong:
         if line.endswith(b"\r"):
             line = line[:-1]
-        return line if len(line) <= self._limit else Overlong(len(line))
+        return line if len(line) <= self._limit else Overlong(len(line), line[:HEAD_BYTES])

@@ -16,6 +16,7 @@ from concertino.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 
 __all__ = [
     "ABSENT",
+    "NEWLINE",
     "Bad",
     "Id",
     "Message",
@@ -77,6 +78,9 @@ class _Members(Struct):
     error: Raw = ABSENT
 
 
+NEWLINE = (
+    10  # a number: CPython looks for one in bytes at once, and tries bytes as a number first, with an exception inside
+)
 BOM = b"\xef\xbb\xbf"
 SILENCE = Bad(0, "")
 # For UTF-8 frames. Raises what decode() catches where the frame is anything else; decode() then says what. 1.1 us -> 0.8.
@@ -146,7 +150,7 @@ def error(id: bytes | None, code: int, message: str, data: object = None) -> byt
 
 def one_line(json: bytes) -> bytes:
     """JSON without newlines: somebody's Raw may be indented, and a newline ends the frame. Within strings there is none."""
-    return json.replace(b"\n", b" ") if b"\n" in json else json
+    return json.replace(b"\n", b" ") if NEWLINE in json else json
 
 
 def id_bytes(id: Id) -> bytes:

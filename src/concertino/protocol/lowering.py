@@ -14,7 +14,14 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
-from concertino.errors import INVALID_PARAMS, RESOURCE_NOT_FOUND
+from concertino.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    MISSING_CAPABILITY,
+    RESOURCE_NOT_FOUND,
+    URL_ELICITATION_REQUIRED,
+)
+from concertino.protocol.call import InputRequired
 from concertino.protocol.jsonrpc import one_line
 from concertino.protocol.revisions import Revision, implementation
 from concertino.protocol.types import (
@@ -26,7 +33,6 @@ from concertino.protocol.types import (
     ContentBlock,
     EmbeddedResource,
     GetPromptResult,
-    ImageContent,
     Implementation,
     ListPromptsResult,
     ListResourcesResult,
@@ -40,7 +46,11 @@ from concertino.protocol.types import (
     Tool,
 )
 
-__all__ = ["CACHED", "Lowering"]
+__all__ = ["CACHED", "Lowering", "Unfinished"]
+
+
+class Unfinished(Exception):
+    """Not a result: an InputRequired, which is to be asked first."""
 
 
 class Lowering:
@@ -66,13 +76,15 @@ class Lowering:
     def result(self, result: Struct | Raw, method: str) -> bytes:
         """One result as a JSON object, without newlines. method: of the request that it answers.
 
-        Raises TypeError for what is no result, and whatever makes one impossible to encode.
+        Raises TypeError for what is no result, Unfinished for an InputRequired, and whatever makes one impossible to encode.
         """
         if type(result) is CallToolResult:  # first, and one piece of text first of all: this is the way of nearly all
             content = result.content
             if len(content) == 1 and result.structured_content is UNSET and result.meta is None:
                 block = content[0]
-                if type(block) is TextContent and block.annotations is None and block.meta is None:
+                if type(block) is TextContent and (
+                    type(block.text) is str and block.annotations is None and block.meta is None
+                ):
                     return self._start + encode(result)[1:] if self._modern else encode(result)
         if isinstance(result, Raw):
             return one_line(self._foreign(result, method))
@@ -90,19 +102,31 @@ class Lowering:
         """The code of an error answer. A resource that is not there has a code of its own before 2026-07-28.
 
         That is what an error to `resources/read` means that is -32602 and names the URI in its data (server/resources).
+        What one of the two eras only has becomes an internal error in the other.
         """
+        if code == (URL_ELICITATION_REQUIRED if self._modern else MISSING_CAPABILITY):
+            return INTERNAL_ERROR
         if method != "resources/read":
             return code
         if self._modern:
             return INVALID_PARAMS if code == RESOURCE_NOT_FOUND else code
         return RESOURCE_NOT_FOUND if code == INVALID_PARAMS and isinstance(data, Mapping) and "uri" in data else code
 
+    def closing(self, meta: Mapping[str, Any]) -> bytes:
+        """An empty 2026-07-28 result with more in its `_meta`."""
+        return self._foreign(Raw(encode({"_meta": meta})), "")
+
     def _written(self, result: Struct, method: str) -> bytes:
-        check, lower = _WAYS.get(type(result), _AS_IT_IS)
-        check(result)  # a union is not checked when a Struct is made
+        lower = _WAYS.get(type(result))
+        if lower is None and type(result) is InputRequired:
+            raise Unfinished
+        if lower is not None and not _is_plain(result):
+            from concertino.protocol.result_checks import check  # nearly everybody answers with plain text
+
+            check(result)
         if self._modern:
             return self._complete(result, method)
-        result = lower(result, self.revision)
+        result = lower(result, self.revision) if lower is not None else result
         return encode(replace(result, ttl_ms=UNSET, cache_scope=UNSET) if isinstance(result, Cacheable) else result)
 
     def _complete(self, result: Struct, method: str) -> bytes:
@@ -141,7 +165,6 @@ NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}  # stale at once: always allo
 PRIVATE = b'"cacheScope":"private"'
 UNSAID = Cacheable()
 COMPLETE = Raw(b'"complete"')
-_BLOCKS = frozenset((TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource))
 _LISTS = frozenset((ListToolsResult, ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult))
 _SHAPES: Mapping[str, type[Struct]] = {
     "tools/call": CallToolResult,
@@ -187,37 +210,17 @@ def _block(block: ContentBlock, number: int, revision: Revision) -> ContentBlock
     return replace(block, resource=replace(block.resource, meta=None)) if isinstance(block, EmbeddedResource) else block
 
 
+def _is_plain(result: Struct) -> bool:
+    """Whether it is a tool's result of plain texts, structured or not: nothing to check, and by far the most frequent."""
+    return type(result) is CallToolResult and result.meta is None and all(map(_is_text, result.content))
+
+
+def _is_text(block: ContentBlock) -> bool:
+    return type(block) is TextContent and type(block.text) is str and block.annotations is None and block.meta is None
+
+
 def _undated(annotations: Annotations | None) -> Annotations | None:
     return None if annotations is None else replace(annotations, last_modified=None)
-
-
-def _check_content(result: CallToolResult) -> None:
-    for block in result.content:
-        _check_block(block, "content")
-
-
-def _check_messages(result: GetPromptResult) -> None:
-    for message in result.messages:
-        _check_block(message.content, "messages: content")
-
-
-def _check_block(block: ContentBlock, place: str) -> None:
-    if type(block) not in _BLOCKS:
-        raise TypeError(f"{place}: expected content blocks, got {type(block).__name__}")
-    if isinstance(block, EmbeddedResource):
-        _check_contents(block.resource, f"{place}: resource")
-
-
-def _check_read(result: ReadResourceResult) -> None:
-    for contents in result.contents:
-        _check_contents(contents, "contents")
-
-
-def _check_contents(contents: ResourceContents, place: str) -> None:
-    if type(contents) is not ResourceContents:
-        raise TypeError(f"{place}: expected ResourceContents, got {type(contents).__name__}")
-    if (contents.text is UNSET) is (contents.blob is UNSET):
-        raise TypeError(f"{place}: expected exactly one of text and blob for {contents.uri}")
 
 
 def _tool_list(result: ListToolsResult, revision: Revision) -> ListToolsResult:
@@ -347,22 +350,18 @@ def _moved(part: Any, to: str, base: str) -> Any:
     return moved
 
 
-def _unchecked(result: Any) -> None:
-    pass
-
-
 def _unchanged(result: Any, revision: Revision) -> Any:
     return result
 
 
-_AS_IT_IS = (_unchecked, _unchanged)
-# What a result of this type must hold, and what it becomes for callers with a handshake.
-_WAYS: Mapping[type[Struct], tuple[Callable[[Any], None], Callable[[Any, Revision], Any]]] = {
-    CallToolResult: (_check_content, _call_result),
-    ListToolsResult: (_unchecked, _tool_list),
-    ListResourcesResult: (_unchecked, _resource_list),
-    ListResourceTemplatesResult: (_unchecked, _template_list),
-    ReadResourceResult: (_check_read, _read),
-    ListPromptsResult: (_unchecked, _prompt_list),
-    GetPromptResult: (_check_messages, _prompt),
+# What a result becomes for callers with a handshake. These are checked before they leave; others are their backend's own.
+_WAYS: Mapping[type[Struct], Callable[[Any, Revision], Any]] = {
+    CallToolResult: _call_result,
+    ListToolsResult: _tool_list,
+    ListResourcesResult: _resource_list,
+    ListResourceTemplatesResult: _template_list,
+    ReadResourceResult: _read,
+    ListPromptsResult: _prompt_list,
+    GetPromptResult: _prompt,
+    CompleteResult: _unchanged,
 }

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
-from concertino.errors import BUSY, INTERNAL_ERROR, INVALID_REQUEST, Disconnected, RpcError
+from concertino.errors import BUSY, INTERNAL_ERROR, INVALID_REQUEST, Disconnected, ProtocolError, RpcError
 from concertino.protocol.jsonrpc import (
     ABSENT,
     Bad,
@@ -30,8 +30,9 @@ from concertino.protocol.jsonrpc import (
     request,
 )
 from concertino.protocol.limits import Limits
+from concertino.protocol.pace import Pace
 
-__all__ = ["Incoming", "Outgoing", "Peer", "Send"]
+__all__ = ["Asked", "Incoming", "Outgoing", "Peer", "Send", "Telling"]
 
 SHOWN = 256  # characters of an error's text, where the whole is too long
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
@@ -52,12 +53,26 @@ class Batch:
         self.missing = 0
 
 
+class Telling:
+    """What one call tells its caller on the way. late: frames that were held back, by what they tell: the newest of each.
+
+    progress, log: how often.
+    """
+
+    __slots__ = ("late", "log", "progress")
+
+    def __init__(self, progress: Pace, log: Pace) -> None:
+        self.progress = progress
+        self.log = log
+        self.late: dict[str, bytes] = {}
+
+
 class Incoming(Struct, eq=False):
     """A request from the other side, from its arrival to its answer.
 
     open: it may still be answered; False once it was, or was cancelled. stop: called with the reason when the other side cancels.
-    place: the table it is in, while it waits or runs. era, call: what the session made of it.
-    progressed, late: the last progress told, and the one held for a slow reader.
+    place: the table it is in, while it waits or runs. era, call, dialogue: what the session made of it.
+    progressed: the last progress told. telling: once there was anything to tell.
     """
 
     id: Id
@@ -70,12 +85,26 @@ class Incoming(Struct, eq=False):
     stop: Callable[[str], object] | None = None
     era: Any = None  # a session.Era; the peer does not look at it
     call: Any = None  # a backend.Call; nor at this
+    dialogue: Any = None  # a dialogue.Dialogue, once it asks its client something; nor at this
     progressed: float = float("-inf")
-    late: bytes = b""
+    telling: Telling | None = None
+
+
+class Asked(Protocol):
+    """A request of ours that waits for its answer."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def deadline(self) -> float | None: ...
+    @property
+    def done(self) -> Callable[[Raw | Exception], object]:
+        """Called once, with the result or with what went wrong."""
+        ...
 
 
 class Outgoing(Struct, eq=False):
-    """A request of ours that waits for its answer. done: called once, with the result or with what went wrong."""
+    """The plain kind of it."""
 
     id: int
     done: Callable[[Raw | Exception], object]
@@ -83,8 +112,10 @@ class Outgoing(Struct, eq=False):
 
 
 class _ErrorBody(Struct):
-    code: int = INTERNAL_ERROR
-    message: str = ""
+    """Both members are required (JSON-RPC 2.0 section 5.1)."""
+
+    code: int
+    message: str
     data: Any = None
 
 
@@ -100,7 +131,7 @@ class Peer:
     def __init__(self, send: Send, limits: Limits, clock: Callable[[], float], first_id: int = 1) -> None:
         self.running: dict[Id, Incoming] = {}  # started, and their first step did not finish them
         self.waiting: dict[Id, Incoming] = {}  # received, in order, not yet admitted
-        self.outgoing: dict[Id, Outgoing] = {}
+        self.outgoing: dict[Id, Asked] = {}
         self.held = 0  # bytes of output that the transport holds; the driver lowers it when they drain
         self.ready = True  # False while the backend starts: calls wait
         self.batches = False  # arrays are received (2025-03-26)
@@ -114,12 +145,11 @@ class Peer:
         self._clock = clock
         self._next_id = first_id
         self._deadlines: list[tuple[float, int]] = []
-        self._announcements: dict[bytes, None] = {}  # that wait for a slow reader, in order
+        self._announcements: dict[bytes, Id | None] = {}  # that wait for a slow reader, in order; what each is about
         self._waiting_bytes = 0
         self._running_bytes = 0
         self._collected_bytes = 0  # of answers that wait until their batch is complete
-        self._allowance = float(limits.garbage_answers_per_s)
-        self._allowance_at = clock()
+        self._refusals = Pace(limits.garbage_answers_per_s, clock)
 
     # What comes in
 
@@ -209,7 +239,7 @@ class Peer:
             return
         if bad.id is not UNSET:
             frame = error(id_bytes(bad.id), bad.code, bad.message, data)
-        elif batch is not None or self._allowed():
+        elif batch is not None or self._refusals.allows():
             frame = error(self.no_id, bad.code, bad.message, data)
         else:
             self.suppressed += 1
@@ -218,17 +248,6 @@ class Peer:
             batch.answers.append(frame)
         else:
             self.held = self.send(frame, None)
-
-    def _allowed(self) -> bool:
-        """A token bucket: as many answers at once as in a second."""
-        rate = self._limits.garbage_answers_per_s
-        now = self._clock()
-        self._allowance = min(float(rate), self._allowance + (now - self._allowance_at) * rate)
-        self._allowance_at = now
-        if self._allowance < 1:
-            return False
-        self._allowance -= 1
-        return True
 
     # Admission
 
@@ -281,7 +300,7 @@ class Peer:
         if incoming.open:
             id = incoming.id
             frame = NUMBERED_RESULT % (id, result) if type(id) is int else RESULT % (encode(id), result)
-            if incoming.place is None and incoming.batch is None and not incoming.late:
+            if incoming.place is None and incoming.batch is None and incoming.telling is None:
                 incoming.open = False
                 self.held = self.send(frame, id)
             else:
@@ -301,8 +320,9 @@ class Peer:
     def _answer(self, incoming: Incoming, frame: bytes) -> None:
         incoming.open = False
         self._take(incoming)
-        if incoming.late:
-            self.send(incoming.late, incoming.id)
+        if incoming.telling is not None:
+            for held_back in incoming.telling.late.values():
+                self.send(held_back, incoming.id)
         if incoming.batch is None:
             self.held = self.send(frame, incoming.id)
         else:
@@ -341,13 +361,12 @@ class Peer:
         self.held = held
         high = self._limits.high_water_bytes
         for incoming in self.running.values():
-            if incoming.late and self.held < high:
-                self.emit(incoming.late, incoming.id)
-                incoming.late = b""
+            late = None if incoming.telling is None else incoming.telling.late
+            while late and self.held < high:
+                self.emit(late.pop(next(iter(late))), incoming.id)
         while self._announcements and self.held < high:
             frame = next(iter(self._announcements))
-            del self._announcements[frame]
-            self.emit(frame, None)
+            self.emit(frame, self._announcements.pop(frame))
 
     # Requests and notifications of ours
 
@@ -355,17 +374,24 @@ class Peer:
         """Send a frame that is no answer. about: the request that it belongs to."""
         self.held = self.send(frame, about)
 
-    def announce(self, frame: bytes) -> None:
-        """Send a notification that says no more when it is said twice: while output is held it waits, once."""
+    def announce(self, frame: bytes, about: Id | None = None) -> None:
+        """Send a notification that says no more when it is said twice: while output is held it waits, once.
+
+        about: the request that it belongs to, see forget().
+        """
         if self.held < self._limits.high_water_bytes:
-            self.emit(frame, None)
+            self.emit(frame, about)
         else:
-            self._announcements[frame] = None
+            self._announcements[frame] = about
+
+    def forget(self, about: Id) -> None:
+        """Send nothing more of what was announced about this request."""
+        self._announcements = {frame: id for frame, id in self._announcements.items() if id != about}
 
     def request(
         self, method: str, params: bytes, done: Callable[[Raw | Exception], object], deadline: float | None = None
     ) -> Outgoing:
-        """Send a request. done: called once: with the result, RpcError, TimeoutError or Disconnected.
+        """Send a request. done: called once: with the result, RpcError, ProtocolError, TimeoutError or Disconnected.
 
         deadline: on the clock; see next_deadline() and expire().
         """
@@ -381,7 +407,7 @@ class Peer:
         """Send a notification. about: the request that it belongs to."""
         self.emit(notification(method, params), about)
 
-    def abandon(self, outgoing: Outgoing, reason: str) -> None:
+    def abandon(self, outgoing: Asked, reason: str) -> None:
         """Stop waiting for an answer and say so to the other side. done is not called; a late answer is stray."""
         if self.outgoing.pop(outgoing.id, None) is not None:
             self.notify("notifications/cancelled", encode({"requestId": outgoing.id, "reason": reason}), outgoing.id)
@@ -417,7 +443,18 @@ class Peer:
                 body = _error_body(message.error)
                 outgoing.done(RpcError(body.code, body.message, body.data))
             except (DecodeError, RecursionError) as why:
-                outgoing.done(RpcError(INTERNAL_ERROR, f"a malformed error object came: {why}"))
+                outgoing.done(ProtocolError(f"expected an error object with a code and a message: {why}"))
+
+    def input_ended(self) -> None:
+        """No answer can come any more. Every request of ours fails with Disconnected."""
+        self._fail_outgoing("the input ended before the answer came")
+
+    def _fail_outgoing(self, why: str) -> None:
+        unanswered = list(self.outgoing.values())
+        self.outgoing.clear()
+        self._deadlines.clear()
+        for outgoing in unanswered:
+            outgoing.done(Disconnected(why))
 
     # The end
 
@@ -435,11 +472,7 @@ class Peer:
         self.waiting.clear()
         self._announcements.clear()
         self._waiting_bytes = self._running_bytes = self._collected_bytes = 0
-        unanswered = list(self.outgoing.values())
-        self.outgoing.clear()
-        self._deadlines.clear()
-        for outgoing in unanswered:
-            outgoing.done(Disconnected("the connection ended before the answer came"))
+        self._fail_outgoing("the connection ended before the answer came")
         return left
 
 

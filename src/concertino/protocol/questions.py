@@ -6,7 +6,7 @@ Spec: 2026-07-28 client/elicitation, client/sampling, client/roots, basic/patter
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
@@ -14,12 +14,16 @@ from concertino.protocol.types import AudioContent, ContentBlock, ImageContent, 
 
 __all__ = [
     "QUESTIONS",
+    "Accepted",
     "CreateMessageResult",
+    "Declined",
     "ElicitResult",
     "Elicitation",
     "InputRequest",
     "InputRequired",
+    "ListRoots",
     "ListRootsResult",
+    "Question",
     "Root",
     "Sampling",
     "SamplingContent",
@@ -27,6 +31,8 @@ __all__ = [
     "ToolResultContent",
     "ToolUseContent",
 ]
+
+T = TypeVar("T")
 
 
 class Elicitation(Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -49,6 +55,20 @@ class ElicitResult(Struct, frozen=True, omit_defaults=True):
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
+
+
+class Accepted(Struct, Generic[T], frozen=True):
+    """The person filled in the form. content: what was filled in, as the class that was asked for."""
+
+    content: T
+    action: Literal["accept"] = "accept"
+
+
+class Declined(Struct, frozen=True):
+    """The person did not fill in the form. action: `decline` said no, `cancel` closed it without a word."""
+
+    action: Literal["decline", "cancel"]
+    content: None = None
 
 
 class ToolUseContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_use"):
@@ -106,6 +126,12 @@ class CreateMessageResult(Struct, frozen=True, omit_defaults=True, rename="camel
     stop_reason: str | None = None
     meta: Meta | None = field(name="_meta", default=None)
 
+    @property
+    def text(self) -> str:
+        """What it said in words."""
+        blocks = self.content if isinstance(self.content, list) else [self.content]
+        return "".join(each.text for each in blocks if isinstance(each, TextContent))
+
 
 class Root(Struct, frozen=True, omit_defaults=True):
     """A place that a server may work in. uri: begins with `file://`."""
@@ -115,6 +141,10 @@ class Root(Struct, frozen=True, omit_defaults=True):
     meta: Meta | None = field(name="_meta", default=None)
 
 
+class ListRoots(Struct, frozen=True):
+    """The question for the places that a server may work in."""
+
+
 class ListRootsResult(Struct, frozen=True):
     """The places that a server may work in."""
 
@@ -122,10 +152,13 @@ class ListRootsResult(Struct, frozen=True):
 
 
 class InputRequest(Struct, frozen=True):
-    """One question inside an `input_required` result."""
+    """One question as it is on the wire: inside an `input_required` result, or a request of its own before 2026-07-28."""
 
     method: str
     params: Raw = Raw(b"{}")
+
+
+Question = Elicitation | Sampling | ListRoots | InputRequest
 
 
 class InputRequired(Struct, frozen=True, rename="camel"):

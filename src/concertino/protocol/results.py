@@ -20,7 +20,7 @@ from collections.abc import (
     Sequence,
     Set,
 )
-from typing import Annotated, Any, Never, NoReturn, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Never, NoReturn, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw, json
@@ -38,10 +38,11 @@ from concertino.protocol.types import (
     TextContent,
 )
 
-__all__ = ["BadResult", "Returns", "returns_by", "returns_of"]
+__all__ = ["BadResult", "Returns", "chunks_of", "fitting", "returns_by", "returns_of", "streams", "text_of"]
 
 # `Any` in this file: a handler may return anything, and annotations are arbitrary objects.
 Shape = Callable[[Any], CallToolResult]
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class BadResult(ConcertinoError):
@@ -79,11 +80,57 @@ def returns_of(handler: Callable[..., object], *, inject: tuple[type, ...] = ())
         return Returns(None, _content)
     if _is_unstructured(annotation):
         return Returns(None, _by_value)
+    return _promised(annotation, signature.name)
+
+
+def streams(handler: Callable[..., object]) -> bool:
+    """Whether the handler is a generator: what it yields are the parts of its result."""
+    function = function_of(handler)
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def chunks_of(handler: Callable[..., object], *, inject: tuple[type, ...] = ()) -> Returns:
+    """Read what a generator yields: `-> AsyncIterator[T]`. The result is all of it: texts joined, anything else as a list.
+
+    shape() takes the list of what was yielded. Raises RegistrationError as returns_of does, and for another annotation.
+    """
+    signature = read(handler, inject)
+    annotation = signature.returns
+    if annotation is Any:
+        return Returns(None, _joined)
+    if annotation not in _GENERATORS and get_origin(annotation) not in _GENERATORS:
+        raise RegistrationError(
+            f"{signature.name}(): a generator is annotated by what it yields, as in `-> AsyncIterator[str]`; got {annotation!r}"
+        )
+    item = get_args(annotation)[0] if get_args(annotation) else Any
+    if item is str or _is_unstructured(item):
+        return Returns(None, _joined)
+    if _has_content(item):
+        return Returns(None, _content)
+    return _promised(list[item], signature.name)
+
+
+def text_of(value: Any) -> str:
+    """One part of a result as text, for people. Raises BadResult for what cannot be sent."""
+    if isinstance(value, str):
+        return _text_block(value).text
+    if isinstance(value, _CONTENT):
+        return value.text if isinstance(value, TextContent) else ""
+    return _written(value)[1]
+
+
+def _joined(chunks: list[Any]) -> CallToolResult:
+    if all(isinstance(chunk, str) for chunk in chunks):
+        return _text("".join(chunks))
+    return _by_value(chunks)
+
+
+def _promised(annotation: Any, name: str) -> Returns:
     forms = Forms(promise=True)
     try:
         form = forms.form(annotation)
     except RegistrationError as error:
-        raise RegistrationError(f"{signature.name}(): return: {error}") from None
+        raise RegistrationError(f"{name}(): return: {error}") from None
     return Returns(_rooted(form.schema, forms.definitions), _structured(form))
 
 
@@ -104,7 +151,7 @@ def returns_by(
             raw, text = _written(value)
             conform(raw)
             return _result(raw, text)
-        if value.is_error:
+        if fitting(value).is_error:
             return _checked(value)
         if value.structured_content is UNSET:
             raise BadResult("output_schema promises structured content: set structured_content, or is_error=True")
@@ -182,7 +229,7 @@ def _by_value(value: Any) -> CallToolResult:
     if isinstance(value, CallToolResult):
         return _checked(value)
     if isinstance(value, _CONTENT):
-        return CallToolResult([value])
+        return CallToolResult([_block(value)])
     if isinstance(value, _BYTES):
         raise BadResult(f"the result is {_kind(value)}: return concertino.blob(...) or concertino.image(...) with it")
     if isinstance(value, (list, tuple)):
@@ -197,14 +244,26 @@ def _block(item: Any) -> Any:
         return _text_block(item)
     if not isinstance(item, _CONTENT):
         raise BadResult(f"expected only content blocks and str in the list, got {_kind(item)} among them")
-    return item
+    return fitting(item)
 
 
 def _checked(result: CallToolResult) -> CallToolResult:
     """A result as the handler made it, its structured content written out: later is too late to refuse it."""
+    fitting(result)
     if result.structured_content is UNSET or type(result.structured_content) is Raw:
         return result
     return replace(result, structured_content=Raw(_written(result.structured_content)[0]))
+
+
+def fitting(made: S) -> S:
+    """A Struct of types.py that a handler put together, as it is. Raises BadResult if it is not what the schema says."""
+    from concertino.protocol.result_checks import check  # few handlers do
+
+    try:
+        check(made)
+    except TypeError as why:
+        raise BadResult(f"{type(made).__name__}: {why}") from None
+    return made
 
 
 # Schemas that the exact type of a value proves.
@@ -227,7 +286,7 @@ def _structured(form: Form) -> Shape:
     def shape(value: Any) -> CallToolResult:
         if isinstance(value, CallToolResult):
             content = value.structured_content
-            if value.is_error:
+            if fitting(value).is_error:
                 return _checked(value)
             if content is UNSET:
                 raise BadResult("the annotation promises structured content: set structured_content, or is_error=True")

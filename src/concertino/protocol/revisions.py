@@ -43,13 +43,25 @@ class Revision(Struct, frozen=True):
     icons: bool = True  # and websiteUrl, description of an implementation
     completions: bool = True  # as a capability
     progress_text: bool = True
+    elicitation: bool = True  # the client may be asked to fill in a form
+    visits: bool = (
+        True  # ... and to open a URL; titled and multiple choices, defaults; tools and lists of content in sampling
+    )
 
 
 _A = Revision(
-    "2024-11-05", audio=False, links=False, annotations=False, icons=False, completions=False, progress_text=False
+    "2024-11-05",
+    audio=False,
+    links=False,
+    annotations=False,
+    icons=False,
+    completions=False,
+    progress_text=False,
+    elicitation=False,
+    visits=False,
 )
-_B = Revision("2025-03-26", batches=True, links=False, icons=False)
-_C = Revision("2025-06-18", icons=False)
+_B = Revision("2025-03-26", batches=True, links=False, icons=False, elicitation=False, visits=False)
+_C = Revision("2025-06-18", icons=False, visits=False)
 _D = Revision("2025-11-25", idless_errors=True)
 _E = Revision("2026-07-28", idless_errors=True, modern=True)
 
@@ -80,6 +92,7 @@ REQUESTS: Mapping[str, Method] = {
     "resources/read": Method("resources"),
     "resources/subscribe": Method("subscriptions", modern=False),
     "resources/unsubscribe": Method("subscriptions", modern=False),
+    "subscriptions/listen": Method("", legacy=False),
     "prompts/list": Method("prompts"),
     "prompts/get": Method("prompts"),
     "completion/complete": Method("completions"),

@@ -1,7 +1,7 @@
 """What is asked of a JSON Schema that somebody wrote by hand, before anything else reads it.
 
 Bounds on its size and on the work it can cause, one dialect, and references that stay inside it. Nothing is fetched, here or
-later: a reference to anywhere else is an error. Values are checked by server/handwritten.py.
+later: a reference to anywhere else is an error. Values are checked by schema_problems.py.
 Spec: 2026-07-28 basic/index "JSON Schema Usage"; JSON Schema 2020-12 core 8 (identifiers, references), 10 and 11 (applicators).
 """
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec import DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder, encode
@@ -23,12 +24,14 @@ from concertino.errors import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     UNSUPPORTED_VERSION,
+    RpcError,
 )
-from concertino.protocol.call import Call, ClientFacts, Offer
+from concertino.protocol.call import Call, ClientFacts, InputRequired, Offer
 from concertino.protocol.jsonrpc import Id, Message, decode_request, id_bytes, notification
 from concertino.protocol.limits import Limits
 from concertino.protocol.lowering import Lowering
-from concertino.protocol.peer import RESULT, Incoming, Peer, Send
+from concertino.protocol.pace import Pace
+from concertino.protocol.peer import RESULT, Incoming, Outgoing, Peer, Send, Telling
 from concertino.protocol.revisions import (
     MODERN,
     REQUESTS,
@@ -40,6 +43,12 @@ from concertino.protocol.revisions import (
     negotiate,
 )
 from concertino.protocol.types import LEVELS, CallToolResult, Level, TextContent
+
+if TYPE_CHECKING:
+    from concertino.protocol.dialogue import Dialogue
+    from concertino.protocol.listening import Subscriptions
+    from concertino.protocol.questions import InputRequest
+    from concertino.protocol.seal import Seal, Sealed
 
 __all__ = ["LIFECYCLE", "Era", "Session", "State"]
 
@@ -80,9 +89,7 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-HANDSHAKE = None  # whose subscriptions: those of the connection, not of one request
 OWN = frozenset(("logging", "subscriptions"))  # features whose requests the session answers itself
-MAX_URI = 8192  # characters of a URI to be watched; beyond that no server needs to understand one (RFC 9110 4.1)
 SHOWN = 128  # characters of what came that are given back in an error
 ENVELOPE_BYTES = 1024  # more than an answer has around its result, but for an id of that length
 _object = Decoder(dict[str, Raw]).decode
@@ -105,19 +112,12 @@ class _Cancelled(Struct, rename="camel"):
     reason: str = ""
 
 
-class _Refused(Exception):
-    """A request cannot be opened: what to answer."""
-
-    def __init__(self, code: int, message: str, data: object = None) -> None:
-        self.code = code
-        self.message = message
-        self.data = data
-
-
 class Session:
     """Give it every frame; it answers through `send`, and hands calls for the backend to `start`.
 
     offer: asked again whenever the backend says that it changed. clock: seconds, steady. watch: told when `watched` changed.
+    seal: what closes and opens the states of calls that ask their client; made when it is first needed. principal: who the caller
+    is, as far as the connection tells. later: told when something was held back that peer.drained() sends, a moment later.
     Answer every started call exactly once, with respond() or fail(); tell peer.started() of those that outlive their first step;
     call admit() when something was answered or output drained.
     """
@@ -130,6 +130,10 @@ class Session:
         limits: Limits,
         clock: Callable[[], float],
         watch: Callable[[], object] = lambda: None,
+        *,
+        seal: Callable[[], Seal] | None = None,
+        principal: bytes = b"",
+        later: Callable[[], object] = lambda: None,
     ) -> None:
         self.state = State.FRESH
         self.peer = Peer(send, limits, clock)
@@ -140,11 +144,14 @@ class Session:
         self._legacy: Era | None = None  # set by initialize
         self._modern: tuple[Raw, Era] | None = None  # the `_meta` last seen, and what it says: clients repeat it
         self._lowering: Lowering | None = None  # for 2026-07-28
+        self._clock = clock
         self._watch = watch
+        self._seal = seal
+        self._principal = principal
+        self._later = later
         self._declared: frozenset[str] = frozenset()  # what initialize said that there is
-        # Who wants to hear of which URIs' changes; who is a request that asked, or the handshake.
-        self._subscriptions: dict[Id | None, set[str]] = {}
-        self.dropped = 0  # log messages not sent because the client does not read
+        self._subscriptions: Subscriptions | None = None  # once there are any
+        self.dropped = 0  # log messages not sent: too many, or the client does not read
         self.offer_changed()
 
     # What comes in
@@ -182,6 +189,7 @@ class Session:
     def close(self) -> list[Incoming]:
         """The connection is gone: peer.close(), and nothing is started any more. Returns the calls that will not be answered."""
         self._start = _never
+        self._later = _nothing
         return self.peer.close()
 
     def admit(self) -> None:
@@ -200,11 +208,13 @@ class Session:
         else:
             try:
                 era = self._era(raw)
-            except _Refused as refused:
+            except RpcError as refused:
                 return self.peer.fail(incoming, refused.code, refused.message, refused.data)
         method = incoming.method
         if era is not None and method in era.served:
             incoming.era = era
+            if raw is not None and ("requestState" in params or "inputResponses" in params):
+                return self._resume(incoming, era)
             incoming.call = Call(method, params, era.meta)
             if self.state is not State.READY and not era.lowering.revision.modern:
                 self.state = LIFECYCLE[self.state]["request"] or self.state
@@ -212,6 +222,45 @@ class Session:
                 self._start(incoming)
             return None
         return self._own(incoming, era)
+
+    def _admit(self, incoming: Incoming, era: Era, call: Call, sealed: Sealed | None) -> None:
+        """As the end of _open(). sealed: what is spent, once the call is accepted."""
+        incoming.call = call
+        if self.state is not State.READY and not era.lowering.revision.modern:
+            self.state = LIFECYCLE[self.state]["request"] or self.state
+        admitted = self.peer.admit(incoming)
+        if sealed is not None and incoming.open:
+            self._sealed_by().spend(sealed)
+        if admitted:
+            self._start(incoming)
+
+    def _resume(self, incoming: Incoming, era: Era) -> None:
+        """A call that is made again, with answers to its questions (2026-07-28). To older ones these members mean nothing."""
+        from concertino.protocol.dialogue import ASKING, binding, resumed
+
+        params = incoming.params
+        method = incoming.method
+        given = {name: params.pop(name) for name in ("requestState", "inputResponses") if name in params}
+        if not era.lowering.revision.modern or method not in ASKING:
+            return self._admit(incoming, era, Call(method, params, era.meta), None)
+        try:
+            token: str | None = _member(given, "requestState", str)
+            answers: dict[str, Raw] = _member(given, "inputResponses", dict[str, Raw]) or {}
+            dialogue, sealed = resumed(self._sealed_by, token, answers, lambda: binding(method, params, *self._both))
+        except RpcError as refused:
+            return self.peer.fail(incoming, refused.code, refused.message, refused.data)
+        incoming.dialogue = dialogue
+        return self._admit(incoming, era, Call(method, params, era.meta, dialogue.answers, dialogue.state), sealed)
+
+    @property
+    def _both(self) -> tuple[bytes, bytes]:
+        """Whose conversation a state belongs to. The server's name: others may have the same key, and a tool of the same name."""
+        return self._principal, self._offer.info.name.encode()
+
+    def _sealed_by(self) -> Seal:
+        if self._seal is None:
+            raise RuntimeError("this session was made without a seal; this is a fault of concertino")
+        return self._seal()
 
     def _own(self, incoming: Incoming, era: Era | None) -> None:
         """The requests that never reach a backend, and those that cannot be served."""
@@ -228,16 +277,19 @@ class Session:
             if era is None:
                 missing = [VERSION, CAPABILITIES]
                 text = f"neither initialize was seen nor has params._meta the members {' and '.join(missing)}"
-                raise _Refused(
+                raise RpcError(
                     INVALID_PARAMS, text, {"supported": [each.name for each in REVISIONS], "missing": missing}
                 )
             if method == "server/discover":
                 return self._discover(incoming, era)
+            if method == "subscriptions/listen":
+                incoming.era = era
+                return self._listened().listen(incoming, self._offer)
             if method == "logging/setLevel" and self._offer.logging:
                 return self._set_level(incoming, era)
             if rule.feature == "subscriptions" and self._subscribable:
                 return self._subscribe(incoming)
-        except _Refused as refused:
+        except RpcError as refused:
             return self.peer.fail(incoming, refused.code, refused.message, refused.data)
         return self.peer.fail(incoming, METHOD_NOT_FOUND, f"method not found: {method[:SHOWN]}")
 
@@ -246,7 +298,7 @@ class Session:
         try:
             meta = _object(raw)
         except ValidationError as why:
-            raise _Refused(INVALID_PARAMS, f"Invalid params: _meta: {_expected(why)}") from None
+            raise RpcError(INVALID_PARAMS, f"Invalid params: _meta: {_expected(why)}") from None
         token = _member(meta, "progressToken", Id)
         if VERSION not in meta:
             if self._legacy is None:
@@ -257,10 +309,10 @@ class Session:
         revision = by_name.get(requested or "")
         if revision is None or not revision.modern:
             data = {"supported": [MODERN.name], "requested": requested and requested[:SHOWN]}
-            raise _Refused(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+            raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
         if CAPABILITIES not in meta:
             data = {"supported": [MODERN.name], "missing": [CAPABILITIES]}
-            raise _Refused(INVALID_PARAMS, f"Invalid params: _meta lacks {CAPABILITIES}", data)
+            raise RpcError(INVALID_PARAMS, f"Invalid params: _meta lacks {CAPABILITIES}", data)
         offered: dict[str, Any] = _member(meta, CAPABILITIES, dict[str, Any])
         client = _member(meta, CLIENT, _Client) or _Client()
         level = _member(meta, LOG_LEVEL, Level)
@@ -291,11 +343,11 @@ class Session:
         following = LIFECYCLE[self.state]["initialize"]
         if following is None or incoming.batch is not None:
             why = "in a batch" if following is not None else "a second time on this connection"
-            raise _Refused(INVALID_REQUEST, f"Invalid Request: initialize {why}")
+            raise RpcError(INVALID_REQUEST, f"Invalid Request: initialize {why}")
         try:
             asked = Decoder(_Initialize).decode(encode(incoming.params))
         except ValidationError as why:
-            raise _Refused(INVALID_PARAMS, f"Invalid params: {_expected(why)}") from None
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {_expected(why)}") from None
         revision = negotiate(asked.protocol_version)
         client = asked.client_info
         facts = ClientFacts(client.name, client.version, revision.name, asked.capabilities, client.title)
@@ -327,7 +379,7 @@ class Session:
     def _set_level(self, incoming: Incoming, era: Era) -> None:
         level = _member(incoming.params, "level", Level)
         if level is None:
-            raise _Refused(INVALID_PARAMS, f"Invalid params: level: expected one of {', '.join(LEVELS)}")
+            raise RpcError(INVALID_PARAMS, f"Invalid params: level: expected one of {', '.join(LEVELS)}")
         self._legacy = Era(era.lowering, era.served, era.client, level=LEVELS[level])
         self.peer.respond(incoming, b"{}")
 
@@ -335,26 +387,36 @@ class Session:
         """`resources/subscribe` and `unsubscribe`. Whether there is such a resource is not asked: it may come, and go."""
         uri = _member(incoming.params, "uri", str)
         if uri is None:
-            raise _Refused(INVALID_PARAMS, "Invalid params: uri: required, but missing")
-        if not 0 < len(uri) <= MAX_URI:
-            text = f"Invalid params: uri: expected 1 to {MAX_URI} characters, got {len(uri)}"
-            raise _Refused(INVALID_PARAMS, text)
-        wanted = self._subscriptions.setdefault(HANDSHAKE, set())
+            raise RpcError(INVALID_PARAMS, "Invalid params: uri: required, but missing")
+        subscriptions = self._listened()
         if incoming.method == "resources/unsubscribe":
-            wanted.discard(uri)
-        elif uri not in wanted:
-            limit = self._limits.max_subscriptions
-            if len(wanted) >= limit:
-                raise _Refused(BUSY, f"busy: {limit} resources are subscribed to", {"maxSubscriptions": limit})
-            wanted.add(uri)
+            subscriptions.unsubscribe(uri)
+        else:
+            subscriptions.subscribe(uri)
         self.state = LIFECYCLE[self.state]["request"] or self.state
         self.peer.respond(incoming, b"{}")
-        self._watch()
+
+    def _listened(self) -> Subscriptions:
+        if self._subscriptions is None:
+            from concertino.protocol.listening import Subscriptions
+
+            self._subscriptions = Subscriptions(self.peer, self._limits, self._watch)
+        return self._subscriptions
 
     @property
     def watched(self) -> frozenset[str]:
         """The URIs whose changes this client wants to hear of."""
-        return frozenset[str]().union(*self._subscriptions.values())
+        return frozenset() if self._subscriptions is None else self._subscriptions.watched
+
+    @property
+    def listening(self) -> int:
+        """How many subscriptions are open: requests that are under way, and no calls."""
+        return 0 if self._subscriptions is None else self._subscriptions.listening
+
+    def end_subscriptions(self) -> None:
+        """Close those that are open, in order: the client is told."""
+        if self._subscriptions is not None:
+            self._subscriptions.end()
 
     @property
     def _subscribable(self) -> bool:
@@ -362,9 +424,8 @@ class Session:
 
     def _capabilities(self, revision: Revision) -> dict[str, Any]:
         offer = self._offer
-        # Changes are announced unasked before 2026-07-28; since then only to subscriptions/listen.
-        listed: dict[str, Any] = {} if revision.modern else {"listChanged": True}
-        updated: dict[str, Any] = {} if revision.modern or not self._subscribable else {"subscribe": True}
+        listed: dict[str, Any] = {"listChanged": True}
+        updated: dict[str, Any] = {"subscribe": True} if self._subscribable else {}
         features: dict[str, Any] = {
             name: value
             for name, value in (
@@ -407,7 +468,8 @@ class Session:
     def progress(self, incoming: Incoming, done: float, total: float | None, message: str | None) -> None:
         """Tell the caller how far its call is, if it asked, is not answered, and done is more than before. Both are finite.
 
-        While output is held above the high-water mark only the newest is kept; it leaves when output drains, or before the answer.
+        While output is held above the high-water mark, or when there were too many of late, only the newest is kept; it leaves when
+        output drains, a moment later, or before the answer.
         A text that makes it longer than a message may be is left out.
         """
         era: Era = incoming.era
@@ -423,23 +485,19 @@ class Session:
         if len(frame) > self._limits.max_message_bytes:
             params.pop("message", None)
             frame = notification("notifications/progress", encode(params))
-        if self.peer.held >= self._limits.high_water_bytes:
-            incoming.late = frame
-        else:
-            incoming.late = b""
-            self.peer.emit(frame, incoming.id)
+        self._tell(incoming, "progress", frame)
 
     def log(self, incoming: Incoming, level: Level, data: object, logger: str | None) -> None:
-        """Send the caller a log message, if logging is offered, it asked for this level, and its call is not answered."""
+        """Send the caller a log message, if logging is offered, it asked for this level, and its call is not answered.
+
+        As progress(): of those that are too many, or that nobody reads, the newest is kept, and the others are counted.
+        """
         era: Era = incoming.era
         if not self._offer.logging:  # server/utilities/logging: who sends messages declares it
             return
         # A handshake's level may have been set since this call came in.
         wanted = era.level if era.lowering.revision.modern or self._legacy is None else self._legacy.level
         if wanted is None or not incoming.open or LEVELS[level] < wanted:
-            return
-        if self.peer.held >= self._limits.high_water_bytes:
-            self.dropped += 1
             return
         params: dict[str, Any] = {"level": level, "data": data}
         if logger is not None:
@@ -448,11 +506,86 @@ class Session:
         if len(body) + ENVELOPE_BYTES > self._limits.max_message_bytes:
             self.dropped += 1
             return
-        self.peer.notify("notifications/message", body, incoming.id)
+        if not self._tell(incoming, "log", notification("notifications/message", body)):
+            self.dropped += 1
+
+    def _tell(self, incoming: Incoming, what: str, frame: bytes) -> bool:
+        """Send a frame of a call that says more than the one before it, or keep it. False if another was lost for it."""
+        telling = incoming.telling
+        if telling is None:
+            limits = self._limits
+            telling = Telling(Pace(limits.progress_per_s, self._clock), Pace(limits.logs_per_s, self._clock))
+            incoming.telling = telling
+        pace = telling.progress if what == "progress" else telling.log
+        lost = telling.late.pop(what, None) is not None
+        if self.peer.held < self._limits.high_water_bytes and pace.allows():
+            self.peer.emit(frame, incoming.id)
+        else:
+            telling.late[what] = frame
+            self._later()
+        return not lost
 
     def fail(self, incoming: Incoming, code: int, message: str, data: object = None) -> None:
         """Answer a call with a canonical error. Raises what makes one impossible to write."""
         self.peer.fail(incoming, incoming.era.lowering.error_code(code, data, incoming.method), message, data)
+
+    # Questions to the client
+
+    def dialogue(self, incoming: Incoming) -> Dialogue:
+        """What this call asks its client. Raises RpcError if its method may not ask."""
+        from concertino.protocol.dialogue import ASKING, Dialogue
+
+        if incoming.dialogue is None:
+            incoming.dialogue = Dialogue()
+        if incoming.method not in ASKING:
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {incoming.method} may not ask the client anything")
+        return incoming.dialogue
+
+    def put(self, question: InputRequest, done: Callable[[Raw | Exception], object]) -> Outgoing:
+        """Ask the client now (before 2026-07-28). done: see Peer.request. Raises RpcError when too many wait for answers."""
+        limit = self._limits.max_questions
+        if len(self.peer.outgoing) >= limit:
+            raise RpcError(BUSY, f"busy: {limit} questions wait for the client's answers", {"maxQuestions": limit})
+        return self.peer.request(question.method, bytes(question.params), done)
+
+    def suspend(self, incoming: Incoming) -> None:
+        """Answer a call with what its dialogue has asked (2026-07-28). Raises RpcError when it cannot be."""
+        self._require(incoming, self.dialogue(incoming), incoming.call.state)
+
+    def require(self, incoming: Incoming, wanted: InputRequired) -> None:
+        """Answer a call with the questions of its backend (2026-07-28). Raises RpcError, or ValueError for what is no question."""
+        self._require(incoming, self.asked(incoming, wanted), wanted.state)
+
+    def asked(self, incoming: Incoming, wanted: InputRequired) -> Dialogue:
+        """The dialogue, with the questions of the backend and no others. Raises RpcError, or ValueError for what is no question."""
+        from concertino.protocol.dialogue import lowered, wire_form
+
+        dialogue = self.dialogue(incoming)
+        era: Era = incoming.era
+        if not wanted.questions and not wanted.state:
+            raise ValueError("InputRequired: expected questions, or a state, or both")
+        dialogue.asked = {
+            key: lowered(wire_form(question), era.lowering.revision, era.client, partial(dialogue.visit, key))
+            for key, question in wanted.questions.items()
+        }
+        return dialogue
+
+    def _require(self, incoming: Incoming, dialogue: Dialogue, state: bytes) -> None:
+        from concertino.protocol.dialogue import binding
+
+        call: Call = incoming.call
+        bound = binding(call.method, call.params, *self._both)
+        seal = self._sealed_by()
+        try:
+            token = dialogue.sealed(seal, bound, state)
+        except ValueError as why:
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {why}") from None
+        result: dict[str, Any] = {"resultType": "input_required", "requestState": token}
+        if dialogue.asked:
+            result["inputRequests"] = dialogue.asked
+        self.respond(incoming, Raw(encode(result)))
+
+    # What changes
 
     def changed(self, what: str) -> None:
         """A list is no longer what it was. Said to clients in operation that were told of it when they connected.
@@ -460,13 +593,15 @@ class Session:
         2026-07-28 clients ask by subscribing. A client that does not read is told once, when it does.
         """
         self.offer_changed()
+        if self._subscriptions is not None:
+            self._subscriptions.changed(what)
         if self.state is State.READY and what in self._declared:
             self.peer.announce(notification(f"notifications/{what}/list_changed", b"{}"))
 
     def updated(self, uri: str) -> None:
         """The content of a resource is no longer what it was. Said to those who subscribed to it, as changed() is."""
-        if uri in self._subscriptions.get(HANDSHAKE, ()):
-            self.peer.announce(notification("notifications/resources/updated", encode({"uri": uri})))
+        if self._subscriptions is not None:
+            self._subscriptions.updated(uri)
 
     def offer_changed(self) -> None:
         """Ask the backend again what it offers."""
@@ -488,6 +623,10 @@ def _never(incoming: Incoming) -> None:
     """Starts nothing, for a closed session."""
 
 
+def _nothing() -> None:
+    """Nothing is held back, in a closed session."""
+
+
 def _member(members: dict[str, Raw], name: str, kind: Any) -> Any:
     """Take one member out, decoded as `kind`; None if it is not there."""
     raw = members.pop(name, None)
@@ -496,7 +635,7 @@ def _member(members: dict[str, Raw], name: str, kind: Any) -> Any:
     try:
         return Decoder(kind).decode(raw)
     except DecodeError as why:
-        raise _Refused(INVALID_PARAMS, f"Invalid params: {name}: {_expected(why)}") from None
+        raise RpcError(INVALID_PARAMS, f"Invalid params: {name}: {_expected(why)}") from None
 
 
 def _expected(why: DecodeError) -> str:
