@@ -48,7 +48,9 @@ class Script:
             message = json.loads(frame)
             self.came.append(message)
             self._changed.set()
-            handler = self._handlers.get(message.get("method"), SILENCE if "id" not in message else _unknown)
+            handler = self._handlers.get(
+                message.get("method"), _unknown if {"id", "method"} <= message.keys() else SILENCE
+            )
             try:
                 result = handler(self, message) if callable(handler) else handler
             except Refusal as refusal:

@@ -390,6 +390,26 @@ async def test_malformed_questions_are_refused() -> None:
             assert (await ask(script, {"method": method, "params": params}, id))["error"]["code"] == -32602
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": [1]},
+        {"properties": "x"},
+        {"properties": {"a": {}}, "required": 5},
+        {"required": [{}]},
+    ],
+)
+@on_a_loop
+async def test_a_form_that_makes_no_sense_is_refused_in_every_era(schema: Any) -> None:
+    """What a server says never raises what is not documented out of a call."""
+    question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}}
+    async with opened({"tools/call": asks({"q": question})}, elicit=lambda *_: {"a": "b"}) as (client, _):
+        with pytest.raises(RpcError, match="Invalid params: Expected"):
+            await client.call_tool("x")
+    async with opened({}, "legacy", elicit=lambda *_: {"a": "b"}) as (_, script):
+        assert (await ask(script, question))["error"]["code"] == -32602
+
+
 @on_a_loop
 async def test_roots_may_change() -> None:
     async with opened({}, "legacy", roots=["file:///a"]) as (client, script):

@@ -19,6 +19,8 @@ from scripted import SILENCE, on_a_loop, opened
 
 from concertino import Server
 from concertino.client.client import Client, Timeouts
+from concertino.client.outcome import attempt
+from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters
 from concertino.transports.process import Ladder, _living
 
@@ -66,6 +68,27 @@ async def with_a_process(pids: list[int], era: Any) -> None:
         await asyncio.gather(client.call_tool("x"), client.call_tool("y", progress=lambda *_: None))
 
 
+async def restarted(pids: list[int], era: Any) -> None:
+    """The server dies in a call and is started again; a call waits for it, and subscriptions are made anew."""
+    speaks = "legacy" if era == "legacy" else "modern"
+    code = f"os._exit(1) if arguments else {ANSWER}"
+    target = ServerParameters(sys.executable, [str(MISBEHAVING), speaks, code], ladder=PATIENT)
+    rules = Restart(first_s=0.001, longest_s=0.001)
+    client = Client(target, era=era, timeouts=Timeouts(probe_s=20), restart=rules, changed=lambda what: None)
+    start = client._start
+
+    async def noted() -> Any:
+        conversation = await start()
+        assert conversation.opened.child is not None
+        pids.append(conversation.opened.child.pid)
+        return conversation
+
+    client._start = noted
+    async with client:
+        await attempt(client.call_tool("x", {"die": True}))
+        await client.call_tool("x")
+
+
 async def in_memory(pids: list[int], era: Any) -> None:
     server = Server("x")
 
@@ -81,7 +104,7 @@ async def in_memory(pids: list[int], era: Any) -> None:
 
 @pytest.mark.parametrize("patient", [True, False], ids=["goes on", "the loop ends"])
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-@pytest.mark.parametrize("scenario", [with_a_process, in_memory])
+@pytest.mark.parametrize("scenario", [with_a_process, restarted, in_memory])
 def test_nothing_is_left_wherever_it_is_cancelled(scenario: Any, era: str, patient: bool) -> None:
     async def run(place: int) -> tuple[int, bool, list[int]]:
         places = [0]

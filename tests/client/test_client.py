@@ -418,3 +418,35 @@ async def test_a_function_that_is_shown_messages_may_fail() -> None:
 
     async with opened(gives(), trace=fails) as (client, _):
         assert not (await client.call_tool("x")).is_error
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"restart": True}, r"restart: expected Restart\(\.\.\.\), got True"),
+        ({"timeouts": 5}, "timeouts: expected Timeouts"),
+        ({"limits": {}}, "limits: expected Limits"),
+        ({"stderr": 2}, "stderr: expected a function that takes a line, or the path of a file, got int"),
+        ({"roots": "file:///x"}, "roots: expected a list of file:// URIs, got 'file:///x'"),
+        ({"roots": [Path("/x")]}, r"roots: expected a URI that begins with file://, got PosixPath\('/x'\)"),
+        ({"rounds": 0}, "rounds: expected at least 1, got 0"),
+        ({"era": "new"}, "era: expected auto, modern or legacy, got 'new'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_at_once(settings: Any, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        Client([sys.executable], **settings)
+
+
+@BOTH
+@on_a_loop
+async def test_what_is_asked_for_wrongly_is_refused_before_anything_is_sent(like: str) -> None:
+    async with opened(gives(), like) as (client, script):
+        came = len(script.came)
+        with pytest.raises(TypeError, match=r"progress: expected a function of \(done, total, message\), got 5"):
+            await client.call_tool("x", progress=5)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        with pytest.raises(ValueError, match=r"level: expected one of debug, info, .*, got 'loud'"):
+            await client.set_log_level("loud")  # pyright: ignore[reportArgumentType]
+        with pytest.raises(TypeError):
+            await client.call_tool("x", {"a": object()})
+        assert [each for each in script.came[came:] if "id" in each] == []

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -250,7 +251,54 @@ def test_what_is_no_target_is_said_at_once(target: Any) -> None:
         Client(target)
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"command": ["python", "server.py"]}, "command: expected a str such as 'python', got list"),
+        ({"command": None}, "command: expected a str"),
+        ({"args": "server.py"}, r"args: expected a list of str such as \['server.py'\], got str"),
+        ({"args": 5}, "args: expected a list of str"),
+        ({"args": ["server.py", 8080]}, "args: expected a list of str.*, got int in it"),
+        ({"env": ["PORT=8080"]}, "env: expected a dict of str, got list"),
+        ({"env": {"PORT": 8080}}, "env: expected a dict of str, got int for PORT"),
+        ({"env": {5: "x"}}, "env: expected a dict of str, got int as a name"),
+        ({"cwd": 5}, "cwd: expected a folder, got int"),
+    ],
+)
+def test_parameters_of_a_server_that_make_no_sense_are_refused_at_once(fields: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        ServerParameters(**{"command": "python", **fields})
+
+
+@on_a_loop
+async def test_paths_are_words_of_a_command_too(tmp_path: Path) -> None:
+    target = server("answer(id, {'content': [{'type': 'text', 'text': os.getcwd()}]})")
+    words = [Path(each) if each.endswith(".py") else each for each in target.args]
+    async with running(ServerParameters(Path(target.command), words, cwd=tmp_path)) as client:
+        assert (await client.call_tool("x", into=str)) == str(tmp_path)
+
+
+@on_a_loop
+async def test_a_host_that_can_be_none_is_a_disconnection() -> None:
+    with pytest.raises(Disconnected, match=r"tcp:a\.\.b:80: .*label"):
+        await Client("tcp:a..b:80").open()
+
+
 # Time
+
+
+@on_a_loop
+async def test_a_time_limit_of_a_call_may_be_longer_than_that_of_all_calls() -> None:
+    def slow(script: Script, message: dict[str, Any]) -> Any:
+        asyncio.get_running_loop().call_later(0.2, script.answer, message, TEXT)
+        return SILENCE
+
+    handlers = {"tools/call": slow, "resources/read": SILENCE}
+    async with opened(handlers, timeouts=Timeouts(request_s=0.05, total_s=0.05)) as (client, _):
+        await client.call_tool("x", timeout_s=20)
+        await client.request("tools/call", {"name": "x"}, timeout_s=20, progress=lambda *_: None)
+        with pytest.raises(TimedOut):
+            await client.call_tool("x")
 
 
 @pytest.mark.parametrize("like", ["legacy", "modern"])
@@ -522,3 +570,105 @@ async def test_answers_in_any_order_reach_their_callers() -> None:
     async with opened({"tools/call": later}) as (client, _):
         results = await asyncio.gather(*(client.call_tool("x", {"n": n}, into=int) for n in range(100)))
         assert results == list(range(100))
+
+
+# Answers that are too long, and errors that are none
+
+
+def too_long(head: str, tail: str = '"}]}}') -> str:
+    """What a tool does whose answer is too long; head: how its line begins, with ID for the id of the call."""
+    return (
+        f"if arguments == {{}}:\n    {DONE}\nelse:\n"
+        f"    sys.stdout.write({head!r}.replace('ID', str(id)) + 'x' * 300_000 + {tail!r}.replace('ID', str(id)) + chr(10))\n"
+        "    sys.stdout.flush()"
+    )
+
+
+CONTENT = '{"content":[{"type":"text","text":"'
+
+
+@pytest.mark.parametrize(
+    ("head", "tail"),
+    [
+        ('{"jsonrpc":"2.0","id":ID,"result":' + CONTENT, '"}]}}'),
+        ('{"jsonrpc": "2.0", "id": ID, "result": ' + CONTENT, '"}]}}'),
+        ('{"id":ID,"jsonrpc":"2.0","error":{"code":1,"message":"', '"}}'),
+        ('{"result":' + CONTENT, '"}]},"jsonrpc":"2.0","id":ID}'),  # as the TypeScript SDK writes it
+    ],
+)
+@on_a_loop
+async def test_an_answer_over_the_limit_fails_its_call_at_once(head: str, tail: str) -> None:
+    code = too_long(head, tail)
+    async with running(server(code), limits=Limits(max_message_bytes=100_000)) as client:
+        with pytest.raises(
+            ProtocolError, match=r"tools/call big: the answer has more than 100000 bytes, which is max_m"
+        ):
+            await client.call_tool("big", {"n": 1})
+        assert client.stray == 0
+        assert (await client.call_tool("x")).content
+
+
+@on_a_loop
+async def test_only_the_call_that_an_answer_over_the_limit_names_fails() -> None:
+    code = too_long('{"jsonrpc":"2.0","id":ID,"result":' + CONTENT)
+    async with running(server(code), limits=Limits(max_message_bytes=100_000)) as client:
+        small, big, last = await asyncio.gather(
+            client.call_tool("x"), attempt(client.call_tool("big", {"n": 1})), client.call_tool("x")
+        )
+        assert isinstance(big, Failure)
+        assert small == last
+
+
+@on_a_loop
+async def test_an_answer_over_the_limit_that_may_belong_to_several_calls_is_named_when_they_are_late() -> None:
+    code = 'if arguments:\n    sys.stdout.write(\'{"result":{"x":"\' + \'x\' * 300_000 + chr(10)); sys.stdout.flush()'
+    async with running(server(code), limits=Limits(max_message_bytes=100_000)) as client:
+        first = asyncio.ensure_future(attempt(client.call_tool("x", timeout_s=0.5)))
+        second = await attempt(client.call_tool("big", {"n": 1}, timeout_s=0.5))
+        for outcome in (await first, second):
+            assert isinstance(outcome, Failure)
+            assert isinstance(outcome.error, TimedOut)
+            assert "came and was discarded, which may have been the answer: max_message_bytes is 100000" in str(
+                outcome.error
+            )
+        assert client.strays[0].startswith('{"result":{"x":"xxx')
+
+
+@pytest.mark.parametrize("megabytes", [20, 40, 80])
+@on_a_loop
+async def test_a_long_notification_is_discarded_while_a_call_waits_and_nothing_of_it_is_kept(megabytes: int) -> None:
+    """At most the limit of its bytes is held."""
+    code = (
+        'sys.stdout.write(\'{"jsonrpc":"2.0","method":"notifications/x","params":{"x":"\')\n'
+        f"for _ in range({megabytes}): sys.stdout.write('x' * 2**20)\n"
+        f"sys.stdout.write('\"}}}}' + chr(10)); {DONE}"
+    )
+    async with running(server(code)) as client:
+        tracemalloc.start()
+        try:
+            assert (await client.call_tool("x", timeout_s=60)).content
+            assert (
+                tracemalloc.get_traced_memory()[1] < 24 * 2**20
+            )  # its peak; the limit is 10 MiB, and a bytearray grows
+        finally:
+            tracemalloc.stop()
+        assert client.stray == 1
+        assert client.strays[0].startswith('{"jsonrpc":"2.0","method":"notifications/x"')
+
+
+@pytest.mark.parametrize("error", [5, {}, {"code": "x", "message": "y"}, {"code": 1}, {"message": "x"}, None, []])
+@on_a_loop
+async def test_an_error_that_is_none_breaks_the_protocol_and_is_quoted(error: Any) -> None:
+    """JR-8."""
+
+    def wrong(script: Script, message: dict[str, Any]) -> Any:
+        script.send({"jsonrpc": "2.0", "id": message["id"], "error": error})
+        return SILENCE
+
+    async with opened({"tools/call": wrong}) as (client, _):
+        with pytest.raises(
+            ProtocolError, match=r'tools/call x: expected an error object .*: \{"jsonrpc": "2.0", "id": '
+        ):
+            await client.call_tool("x")
+    async with opened({"server/discover": wrong}, "legacy") as (client, _):
+        assert client.protocol_version == "2025-11-25"

@@ -109,6 +109,8 @@ class Answers:
             return encode(ElicitResult(said.action))
         try:
             return encode(ElicitResult("accept", filled(question.requested_schema or {}, said.content or {})))
+        except DecodeError:  # a ValueError too: the form is none
+            raise
         except ValueError as why:
             log.error("the answer to a form does not fit it: %s", why)  # no fault of the program's
             raise RpcError(INTERNAL_ERROR, "Internal error: the answer does not fit the form") from None
@@ -135,9 +137,11 @@ class Answers:
 
 def _roots(roots: Sequence[Root | str]) -> list[Root]:
     """client/roots: every URI must be a file:// one."""
+    if isinstance(roots, str):
+        raise ValueError(f"roots: expected a list of file:// URIs, got {roots!r}")
     found = [each if isinstance(each, Root) else Root(each) for each in roots]
     for each in found:
-        if not each.uri.startswith("file://"):
+        if not str(each.uri).startswith("file://"):
             raise ValueError(f"roots: expected a URI that begins with file://, got {each.uri!r}")
     return found
 

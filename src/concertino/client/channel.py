@@ -10,32 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from contextvars import Context, copy_context
+from collections.abc import Callable, Sequence
 from random import SystemRandom
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.errors import ConcertinoError, Disconnected, TimedOut
-from concertino.protocol.jsonrpc import Id, Message, decode, one_line, request
+from concertino.client.waiting import Progress, Waiting, shortened
+from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
+from concertino.protocol.jsonrpc import NEWLINE, Id, Message, decode, one_line, request
 from concertino.protocol.limits import Limits
-from concertino.protocol.peer import Incoming, Outgoing, Peer
+from concertino.protocol.peer import Asked, Incoming, Outgoing, Peer
 from concertino.transports import Connection
 
-__all__ = ["SHOWN", "Channel", "Owner", "Progress", "shortened"]
+__all__ = ["Channel", "Owner"]
 
-SHOWN = 200  # characters of a line of the server's, in errors and logs
 STRAYS_KEPT = 8  # lines, for errors and for whoever looks
 STRAYS_TOLD_AT = frozenset(10**power for power in range(1, 10))  # after the first few: every tenth power
 HEADS_KEPT = 64
 LATE = 4096  # ids of requests that were given up, whose answer may still come
 ENDLESS_S = 10.0  # for a line that passed the limit to end; a server that goes on is ended
 HIGHEST_FIRST_ID = 2**30  # a start nobody guesses: a line that a tool prints must not pass for an answer
-
-Progress = Callable[[float, float | None, str | None], object]
 
 
 class Owner(Protocol):
@@ -73,104 +71,10 @@ class _Answer(Struct, gc=False, forbid_unknown_fields=True):
     result: Raw
 
 
+# One member at the beginning of a message, with its value if that is short.
+_MEMBER = re.compile(rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)')
 _progress = Decoder(_Progress).decode
 _answer = Decoder(_Answer).decode
-
-
-class _Waiting:
-    """A request that waits: what its caller awaits. Called by the peer with what came of it.
-
-    It is a future, as far as a task asks for one (the asyncio documentation, "Extending"), but for this: the task goes on at once,
-    inside of the reading of its answer, not a turn of the loop later: the selector is asked once a call, not twice.
-    deadline: of this silence; until: of it all; patience_s: how long a silence may be.
-    """
-
-    __slots__ = (
-        "_asyncio_future_blocking",
-        "_callback",
-        "_channel",
-        "_context",
-        "_outcome",
-        "deadline",
-        "done_so_far",
-        "patience_s",
-        "progress",
-        "since",
-        "until",
-        "what",
-    )
-
-    def __init__(
-        self,
-        channel: Channel,
-        what: str,
-        since: float,
-        patience_s: float,
-        until: float,
-        progress: Progress | None,
-    ) -> None:
-        self._asyncio_future_blocking = False
-        self._channel = channel
-        self._callback: Callable[[_Waiting], object] | None = None
-        self._context: Context | None = None
-        self._outcome: Raw | BaseException | None = None
-        self.what = what
-        self.since = since
-        self.patience_s = patience_s
-        self.until = until
-        self.deadline = min(since + patience_s, until)
-        self.progress = progress
-        self.done_so_far = float("-inf")
-
-    def __call__(self, outcome: Raw | Exception) -> None:
-        """What came of it; the first counts."""
-        if self._outcome is None:
-            self._outcome = outcome
-            self._wake(self._channel.reading)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it waits no more."""
-        return self._outcome is not None
-
-    def _wake(self, at_once: bool) -> None:
-        callback, context = self._callback, self._context
-        if callback is not None and context is not None:
-            if at_once:
-                context.run(callback, self)
-            else:
-                self._channel.loop.call_soon(callback, self, context=context)
-
-    # A future, as a task sees it
-
-    def __await__(self) -> Generator[_Waiting, None, Raw]:
-        if self._outcome is None:
-            self._asyncio_future_blocking = True
-            yield self
-        return self.result()
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._channel.loop
-
-    def add_done_callback(self, callback: Callable[[_Waiting], object], *, context: Context | None = None) -> None:
-        """By the task that awaits this; nobody else does."""
-        self._callback = callback
-        self._context = context or copy_context()
-
-    def cancel(self, msg: object = None) -> bool:
-        """The task is cancelled."""
-        if self._outcome is not None:
-            return False
-        self._outcome = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
-        self._wake(at_once=False)
-        return True
-
-    def result(self) -> Raw:
-        outcome = self._outcome
-        if isinstance(outcome, BaseException):
-            raise outcome
-        assert outcome is not None
-        return outcome
 
 
 class Channel:
@@ -180,11 +84,13 @@ class Channel:
         self.connection = connection
         self.over = False
         self.reading = False  # frames of the connection, outside of any task
+        self.heard = False  # frames, since somebody set this back
         self.stray = 0  # lines that are no message, and answers that nobody waits for
         self.late = 0  # answers to what was given up
         self.overlong_bytes = 0  # of the last message that passed the limit
         self.strays: deque[str] = deque(maxlen=STRAYS_KEPT)
         self.fault = ""  # why we ended it
+        self.frame = b""  # the one that is being looked at, unless it is a plain answer
         self._owner = owner
         self._log = log
         self._limits = limits
@@ -202,7 +108,7 @@ class Channel:
         self._endless: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
         self._given_up: dict[Id, None] = {}
-        self._tokens: dict[Id, _Waiting] = {}
+        self._tokens: dict[Id, Waiting] = {}
         self._next_token = 1
         connection.open(self)
 
@@ -224,24 +130,26 @@ class Channel:
         params: a JSON object. what: its name for errors. patience_s: how long a silence may be, progress ends one; total_s: how
         long it may take in all; both may be infinite. token: from next_token(), if params ask for progress. cancels: whether the
         server is told when the request is given up.
-        Raises RpcError, TimedOut, Disconnected.
+        Raises RpcError, TimedOut, Disconnected, ProtocolError.
         """
         if self.over:
-            raise self._lost(what, 0.0)
+            raise self.disconnected(what)
         now = self._time()
         if self.peer.held >= self._high_water_bytes:
             await self._until_there_is_room(what, min(patience_s, total_s))
-        waiting = _Waiting(self, what, now, patience_s, now + total_s, progress)
+        id = self._next_id
+        self._next_id = id + 1
+        waiting = Waiting(self, id, what, now, patience_s, now + total_s, progress)
         if token:
             self._tokens[token] = waiting
         if waiting.deadline < self._wakes_at:
             self._wake_at(waiting.deadline)
         alone = not self._outgoing and not self._scheduled
-        id = self._next_id
-        self._next_id = id + 1
-        self._outgoing[id] = outgoing = Outgoing(id, waiting)
+        self._outgoing[id] = waiting
         head = self._heads.get(method) or self._head(method)
-        frame = b'{"jsonrpc":"2.0","id":%d%b%b}' % (id, head, one_line(params))
+        if NEWLINE in params:
+            params = one_line(params)
+        frame = b'{"jsonrpc":"2.0","id":%d%b%b}' % (id, head, params)
         if alone:  # nobody else is under way: written at once, which saves a turn of the loop
             self.peer.held = self.connection.write(frame, id)
             self.connection.flush()
@@ -251,12 +159,12 @@ class Channel:
             return await waiting
         except asyncio.CancelledError:
             if not self.over:
-                self._give_up(outgoing, "the caller gave up", cancels)
+                self._give_up(waiting, "the caller gave up", cancels)
             raise
         except Disconnected:
-            raise self._lost(what, self._time() - now) from None
+            raise self.disconnected(what, self._time() - now) from None
         except TimedOut:
-            self._give_up(outgoing, "timed out", cancels)
+            self._give_up(waiting, "timed out", cancels)
             raise
         finally:
             if token:
@@ -287,11 +195,13 @@ class Channel:
             self._heads[method] = head
         return head
 
-    def drop(self, outgoing: Outgoing, reason: str) -> None:
-        """Give up a request of begin()."""
-        self._give_up(outgoing, reason, True)
+    def drop(self, id: Id, reason: str, tell: bool) -> None:
+        """Give up a request of begin(). tell: the server, too."""
+        outgoing = self._outgoing.get(id)  # pyright: ignore[reportArgumentType]  # ours are numbers
+        if outgoing is not None and not self.over:
+            self._give_up(outgoing, reason, tell)
 
-    def _give_up(self, outgoing: Outgoing, reason: str, cancels: bool) -> None:
+    def _give_up(self, outgoing: Asked, reason: str, cancels: bool) -> None:
         if outgoing.id not in self._outgoing:
             return
         if len(self._given_up) >= LATE:
@@ -314,7 +224,7 @@ class Channel:
                 text = f"{what}: could not be sent within {within_s:g} s: the server does not read its input"
                 raise self._owner.explained(TimedOut(text))
         if self.over:
-            raise self._lost(what, 0.0)
+            raise self.disconnected(what)
 
     # Time limits
 
@@ -327,65 +237,82 @@ class Channel:
     def _expire(self) -> None:
         now = self._time()
         nearest = float("inf")
-        for outgoing in list(self._outgoing.values()):
-            waiting: object = outgoing.done
-            if not isinstance(waiting, _Waiting):
+        for waiting in list(self._outgoing.values()):
+            if not isinstance(waiting, Waiting):
                 continue
             if waiting.deadline > now:
                 nearest = min(nearest, waiting.deadline)
             elif not waiting.is_done:
-                waiting(self._owner.explained(TimedOut(self._why_late(waiting, now))))
+                waiting.done(self._owner.explained(TimedOut(self._why_late(waiting, now))))
         self._timer = None
         self._wake_at(nearest)
 
-    def _why_late(self, waiting: _Waiting, now: float) -> str:
+    def _why_late(self, waiting: Waiting, now: float) -> str:
         text = f"{waiting.what}: no answer within {now - waiting.since:.3g} s"
         if waiting.progress is not None and waiting.done_so_far > float("-inf"):
             text += f" (its last progress was {waiting.done_so_far:g})"
         if self.overlong_bytes:
-            text += f"; a message of {self.overlong_bytes} bytes or more was refused: max_message_bytes is "
-            text += f"{self._limits.max_message_bytes}"
+            text += (
+                f"; a message of {self.overlong_bytes} bytes or more came and was discarded, which may have been the "
+            )
+            text += f"answer: max_message_bytes is {self._limits.max_message_bytes}"
         return text
 
     # Receiver
 
     def frames(self, batch: Sequence[bytes]) -> None:
-        self.reading = asyncio.current_task() is None  # inside of a task no other can be stepped
+        self.heard = True
+        self.reading = asyncio.current_task(self.loop) is None  # inside of a task no other can be stepped
+        outgoing = self._outgoing
         try:
-            self._receive(batch)
+            for frame in batch:
+                if outgoing:
+                    try:
+                        answer = _answer(frame)
+                        if answer.id in outgoing and (frame.isascii() or str(frame, "utf-8")):
+                            outgoing.pop(answer.id).done(answer.result)
+                            continue
+                    except (DecodeError, UnicodeDecodeError, RecursionError):
+                        pass  # the peer says what it is
+                self._receive(frame)
         finally:
             self.reading = False
 
-    def _receive(self, batch: Sequence[bytes]) -> None:
+    def _receive(self, frame: bytes) -> None:
+        """A frame that is no plain answer."""
         peer = self.peer
-        receive = peer.receive
-        outgoing = self._outgoing
-        for frame in batch:
-            if outgoing:
-                try:
-                    answer = _answer(frame)
-                    if answer.id in outgoing and (frame.isascii() or str(frame, "utf-8")):
-                        outgoing.pop(answer.id).done(answer.result)
-                        continue
-                except (DecodeError, UnicodeDecodeError, RecursionError):
-                    pass  # the peer says what it is
-            before = peer.stray
-            event = receive(frame)
-            if event is not None:
-                if type(event) is list:
-                    for each in event:
-                        self._came(each)
-                else:
-                    self._came(event)  # pyright: ignore[reportArgumentType]  # no list, so one of the two
-            elif peer.stray != before:
-                self._strayed(frame)
+        before = peer.stray
+        self.frame = frame
+        event = peer.receive(frame)
+        self.frame = b""
+        if event is not None:
+            if type(event) is list:
+                for each in event:
+                    self._came(each)
+            else:
+                self._came(event)  # pyright: ignore[reportArgumentType]  # no list, so one of the two
+        elif peer.stray != before:
+            self._strayed(frame)
 
     def overlong(self, size: int) -> None:
-        self.overlong_bytes = size
-        self.stray += 1
+        limit = self._limits.max_message_bytes
         if self._endless is None:
             self._endless = self.loop.call_later(ENDLESS_S, self._is_endless)
-        self._log.warning("a message of more than %d bytes was discarded", self._limits.max_message_bytes)
+        self.frame = getattr(self.connection, "overlong_head", b"")
+        is_answer, id = _answer_to(self.frame)
+        if is_answer and id is None:  # some write the id last: it can only be known when nothing else waits
+            waiting = [each.id for each in self._outgoing.values() if isinstance(each, Waiting)]
+            id = waiting[0] if len(waiting) == 1 else None
+        outgoing = self._outgoing.pop(id, None) if id is not None else None
+        if outgoing is not None:
+            self._log.warning("an answer of more than %d bytes was discarded", limit)
+            outgoing.done(ProtocolError(f"the answer has more than {limit} bytes, which is max_message_bytes"))
+        elif id in self._given_up:
+            del self._given_up[id]
+            self.late += 1
+        else:
+            self.overlong_bytes = size
+            self.shown(self.frame, f"is longer than {limit} bytes")
 
     def drained(self, held: int) -> None:
         self.peer.drained(held)
@@ -397,8 +324,13 @@ class Channel:
     def _is_endless(self) -> None:
         self._endless = None
         if getattr(self.connection, "is_discarding", False):
-            self.fault = f"it sends a line without an end: more than {self._limits.max_message_bytes} bytes"
-            self._log.error("the connection is closed: %s", self.fault)
+            self.give_up(f"it sends a line without an end: more than {self._limits.max_message_bytes} bytes")
+
+    def give_up(self, fault: str) -> None:
+        """End it, because of what the server does."""
+        if not self.over:
+            self.fault = fault
+            self._log.error("the connection is closed: %s", fault)
             self.ended()
 
     def ended(self) -> None:
@@ -474,7 +406,12 @@ class Channel:
 
     # The end
 
-    def _lost(self, what: str, waited_s: float) -> Disconnected:
+    def explained(self, error: ConcertinoError) -> ConcertinoError:
+        """As its owner says."""
+        return self._owner.explained(error)
+
+    def disconnected(self, what: str, waited_s: float = 0.0) -> Disconnected:
+        """What is raised for a request that is not answered any more."""
         text = f"{what}: the connection ended before the answer came"
         if waited_s:
             text += f", after {waited_s:.3g} s"
@@ -492,12 +429,17 @@ class Channel:
         self.connection.flush()
 
 
-def shortened(frame: bytes | Raw | Any) -> str:
-    """The beginning of a line, as text that can be shown: what commands a terminal is written as an escape."""
-    from concertino.logs.formats import escaped
-    from concertino.redact import redactor
-
-    whole = bytes(frame)
-    text = redactor().frame(whole[: 4 * SHOWN]).decode("utf-8", "backslashreplace")
-    text = escaped(text)
-    return text if len(whole) <= 4 * SHOWN and len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(whole)} bytes)"
+def _answer_to(head: bytes) -> tuple[bool, int | None]:
+    """Whether a message that begins so is an answer; and to which request, if it says that before the result."""
+    id: int | None = None
+    at = 0
+    while (found := _MEMBER.match(head, at)) is not None:
+        name, value = found.groups()
+        if name in (b"result", b"error"):
+            return True, id
+        if name in (b"method", b"params"):
+            return False, None
+        if name == b"id":
+            id = int(value) if value.isdigit() else None
+        at = found.end()
+    return False, None

@@ -11,22 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, get_args, overload
 
-from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError, convert
+from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
 from concertino.client.answers import Answers, Elicit, Roots, Sample
-from concertino.client.channel import Progress, shortened
 from concertino.client.conversation import Conversation, Ears, LogMessage
 from concertino.client.opening import Era, open_conversation
+from concertino.client.results import Promises, decoded, structured, unexpected
 from concertino.client.stderr import Sink, StderrLines
+from concertino.client.supervision import Restart, State, Supervisor
 from concertino.client.targets import Opened, Target, place_of
-from concertino.errors import NotOffered, ProtocolError, ToolError
+from concertino.client.waiting import Progress, shortened
+from concertino.errors import INVALID_PARAMS, ConcertinoError, Disconnected, NotOffered, ProtocolError, RpcError
 from concertino.protocol.jsonrpc import Id
 from concertino.protocol.limits import Limits
 from concertino.protocol.types import (
@@ -49,7 +52,6 @@ from concertino.protocol.types import (
     Resource,
     ResourceTemplate,
     ResourceTemplateReference,
-    TextContent,
     Tool,
 )
 
@@ -67,13 +69,17 @@ class Timeouts(Struct, frozen=True):
 
     connect_s: from the start of a server to its first answer, a download by npx or uvx included. probe_s: for the answer to
     `server/discover`, before an older server is assumed. request_s: for any answer, or for the next progress where progress is
-    asked for. total_s: for an answer, whatever the progress.
+    asked for. total_s: for an answer, whatever the progress; a longer timeout_s of a call counts instead. ping_every_s: how often
+    the server is asked whether it is there, by default never; ping_s: for the answer to that. A server that then says nothing at
+    all hangs, and is ended.
     """
 
     connect_s: float = 60.0
     probe_s: float = 3.0
     request_s: float = 60.0
     total_s: float = 600.0
+    ping_every_s: float = FOREVER
+    ping_s: float = 10.0
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
@@ -92,6 +98,8 @@ class Client:
     logger `concertino.client.NAME.stderr` at stderr_level. Secrets are taken out.
     trace: a function called with `->` or `<-` and each message, without secrets. With `logging.DEBUG` on for
     `concertino.client.NAME`, they go there too.
+    restart: how a server that ends by itself is started again; by default it is not. validate: whether results are held against the
+    output schemas of tools, once list_tools() has fetched those; by default they are if the extra `validate` is installed.
 
     What the server may ask. Functions may be plain ones or coroutine functions; what is not given is refused.
     elicit(question, server): returns a dict (the form's values, or {} for a URL), `accept`, `decline`, `cancel`, None (cancel) or
@@ -103,7 +111,8 @@ class Client:
     call of it runs, others wait as one. updated(uri): that a resource changed, after subscribe(). logged(LogMessage): a log
     message. notified(method, params): any other notification.
 
-    Attributes after opening: server, server_info, protocol_version, capabilities, instructions, exit_status, stray, strays.
+    Attributes after opening: server, server_info, protocol_version, capabilities, instructions, exit_status, stray, strays; at any
+    time: state, restarts, failure.
     """
 
     def __init__(
@@ -117,6 +126,8 @@ class Client:
         limits: Limits | None = None,
         stderr: Sink | None = None,
         stderr_level: int = logging.INFO,
+        restart: Restart | None = None,
+        validate: bool | None = None,
         trace: Callable[[str, str], object] | None = None,
         elicit: Elicit | None = None,
         elicit_urls: bool = False,
@@ -131,7 +142,21 @@ class Client:
     ) -> None:
         if era not in ("auto", "modern", "legacy"):
             raise ValueError(f"era: expected auto, modern or legacy, got {era!r}")
+        for what, given, kind in (
+            ("restart", restart, Restart),
+            ("timeouts", timeouts, Timeouts),
+            ("limits", limits, Limits),
+        ):
+            if given is not None and type(given) is not kind:
+                raise TypeError(f"{what}: expected {kind.__name__}(...), got {given!r}")
+        if not (stderr is None or callable(stderr) or isinstance(stderr, (str, os.PathLike))):  # pyright: ignore[reportUnnecessaryIsInstance]
+            kind = type(stderr).__name__
+            raise TypeError(f"stderr: expected a function that takes a line, or the path of a file, got {kind}")
+        if rounds < 1:
+            raise ValueError(f"rounds: expected at least 1, got {rounds!r}")
         self._place = place_of(target)
+        if restart is not None and not self._place.again:
+            raise ValueError("restart: expected a program or an address, for anything else cannot be opened again")
         self.name = name or self._place.name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or Limits()
@@ -144,7 +169,14 @@ class Client:
         self._ears = Ears(notified, changed, updated, logged)
         self._rounds = rounds
         self._lines: StderrLines | None = None
-        self._conversation: Conversation | None = None
+        self._log = logging.getLogger(f"concertino.client.{self.name}")
+        self._restart = restart
+        self._promises = Promises(validate)
+        self._conversation: Conversation | None = None  # that can be used; None: there is none yet, or none now
+        self._last: Conversation | None = None  # the same, or the one that ended
+        self._supervisor: Supervisor | None = None
+        self._failure: ConcertinoError | None = None
+        self._log_level: Level | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing: asyncio.Task[None] | None = None
         self._subscribed: dict[str, Id] = {}
@@ -160,16 +192,69 @@ class Client:
         if self._loop is not None:
             raise RuntimeError("a Client is opened once; make another")
         self._loop = asyncio.get_running_loop()
-        times = self.timeouts
         try:
-            self._conversation = await open_conversation(
-                self._start, self._place.again, self._era, times.connect_s, times.probe_s
-            )
+            await self._bring_up()
+            if self._restart is not None:
+                self._supervisor = Supervisor(self._restart, self._bring_down, self._bring_up, self._prepare, self._log)
+                if self._here.channel.over:
+                    self._ended(self._here)
             if self._ears.changed is not None:
                 await self._listen_for_changes()
         except BaseException:
             await self.aclose()
             raise
+
+    async def _bring_up(self) -> None:
+        times = self.timeouts
+        here = await open_conversation(self._start, self._place.again, self._era, times.connect_s, times.probe_s)
+        self._last = self._conversation = here
+        here.on_end = self._ended
+        if times.ping_every_s < FOREVER:
+            here.watch(times.ping_every_s, times.ping_s)
+        if here.channel.over:  # between its first answer and now
+            self._ended(here)
+
+    async def _bring_down(self) -> None:
+        if self._last is not None:
+            await self._last.close()
+
+    def _ended(self, here: Conversation) -> None:
+        """It ended by itself."""
+        self._failure = here.explained(Disconnected("the connection ended"))
+        if self._supervisor is not None and self._closing is None:
+            self._conversation = None
+            self._supervisor.ended(self._failure)
+            here.afterwards = "; it is to be started again, but what was under way is not repeated"
+
+    async def _prepare(self) -> None:
+        """A new server knows nothing of what its predecessor was told. What it said of itself may have changed meanwhile.
+
+        One that ends on the way loses nothing: the next is told all of it.
+        """
+        try:
+            if self._log_level is not None:
+                await self._set_log_level(self._log_level)
+            if self._ears.changed is not None:
+                await self._listen_for_changes()
+                for what in ("tools", "prompts", "resources"):
+                    if what in self._here.offered:
+                        self._here.tell_changed(what)
+        except Disconnected:
+            return
+        except ConcertinoError as why:
+            self._log.error("after a restart: %s", why)
+        for uri in list(self._subscribed):
+            try:
+                await self._subscribe(uri)
+                if self._ears.updated is not None:
+                    self._ears.updated(uri)
+            except Disconnected:
+                return
+            except ConcertinoError as why:
+                self._subscribed.pop(uri, None)
+                self._log.error("the subscription to %s is lost: %s", uri[:200], why)
+            except Exception:
+                self._log.exception("the function that is told of updates failed")
 
     async def _start(self) -> Conversation:
         if self._lines is None:
@@ -178,10 +263,9 @@ class Client:
         return self._conversing(opened)
 
     def _conversing(self, opened: Opened) -> Conversation:
-        log = logging.getLogger(f"concertino.client.{self.name}")
         show = None
-        if self._trace is not None or log.isEnabledFor(logging.DEBUG):
-            show = _shown_to(log, self._trace)
+        if self._trace is not None or self._log.isEnabledFor(logging.DEBUG):
+            show = _shown_to(self._log, self._trace)
         return Conversation(self.name, opened, self.limits, self._info, self._answers, self._ears, self._rounds, show)
 
     async def aclose(self) -> None:
@@ -191,13 +275,19 @@ class Client:
         """
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(), name=f"close {self.name}")
+            self._closing.add_done_callback(self._abandoned)
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        if self._conversation is not None:
-            await self._conversation.close()
+        if self._supervisor is not None:
+            await self._supervisor.close()
+        await self._bring_down()
         if self._lines is not None:
             self._lines.close()
+
+    def _abandoned(self, closing: asyncio.Task[None]) -> None:
+        if closing.cancelled() and self._last is not None:
+            self._last.opened.abandon()
 
     async def __aenter__(self) -> Client:
         await self.open()
@@ -239,6 +329,27 @@ class Client:
         return self._here.instructions
 
     @property
+    def state(self) -> State:
+        """`new`, `running`, `backing-off` or `starting` (before a restart), `failed` (it ended, or was given up), or `closed`."""
+        if self._closing is not None:
+            return "closed"
+        if self._last is None:
+            return "new"
+        if self._supervisor is not None:
+            return self._supervisor.state
+        return "failed" if self._last.channel.over else "running"
+
+    @property
+    def restarts(self) -> int:
+        """How often the server was started again."""
+        return 0 if self._supervisor is None else self._supervisor.restarts
+
+    @property
+    def failure(self) -> ConcertinoError | None:
+        """What ended the server last, if it ended by itself or could not be started again."""
+        return self._failure if self._supervisor is None else self._supervisor.failure
+
+    @property
     def pid(self) -> int | None:
         """The server's process, if this client started one."""
         child = self._here.opened.child
@@ -267,9 +378,9 @@ class Client:
 
     @property
     def _here(self) -> Conversation:
-        if self._conversation is None:
+        if self._last is None:
             raise RuntimeError(NOT_OPEN)
-        return self._conversation
+        return self._last
 
     # Tools
 
@@ -310,35 +421,47 @@ class Client:
 
         Returns its result; `is_error` says whether the tool failed. With `into`, a type, its structured content as that type
         instead (or its text, read as JSON, where there is none): then a tool that failed raises ToolError with its text.
-        timeout_s: instead of request_s. progress(done, total, message): called as the work goes on; each call gives the server
-        another timeout_s. meta: members for `_meta`.
+        timeout_s: instead of request_s, and of total_s where that is less. progress(done, total, message): called as the work goes
+        on; each call gives the server another timeout_s. meta: members for `_meta`.
         Raises RpcError (the server refused), TimedOut, Disconnected, ProtocolError. When the task is cancelled, so is the call.
         """
         body = encode({"name": name, "arguments": arguments or {}})
-        here = self._conversation
         times = self.timeouts
+        patience_s, total_s = times.request_s, times.total_s
+        if timeout_s is not None:
+            patience_s, total_s = timeout_s, max(total_s, timeout_s)
+        here = self._conversation
         if here is None or get_running_loop() is not self._loop:
-            raise self._unusable()
+            here, patience_s = await self._usable(f"tools/call {name}", patience_s)
+        breach = self._promises.breach(name) if self._promises.known else None
         raw = await here.call(  # as _call() does; one coroutine less on the way of nearly all calls
-            "tools/call",
-            body,
-            f"tools/call {name}",
-            times.request_s if timeout_s is None else timeout_s,
-            times.total_s,
-            progress,
-            meta,
+            "tools/call", body, f"tools/call {name}", patience_s, total_s, progress, meta
         )
         try:
             result = _call_tool_result(raw)
         except (DecodeError, RecursionError) as why:
-            raise _unexpected(f"tools/call {name}", raw, why) from None
+            raise unexpected(f"tools/call {name}", raw, why) from None
+        if breach is not None and breach(result, len(bytes(raw))):
+            await self._broken(name, result, raw)
         if into is None:
             return result
-        return _structured(name, result, into)
+        return structured(name, result, into)
+
+    async def _broken(self, name: str, result: CallToolResult, raw: Raw) -> None:
+        """A result does not keep what its tool promised. The promise may be an old one: it is asked for again, once."""
+        try:
+            await self.list_tools()
+        except ConcertinoError as error:  # then it counts as it is
+            self._log.info("the list of tools could not be fetched again: %s", error)
+        breach = self._promises.breach(name)
+        if breach is not None and (why := breach(result, len(bytes(raw)))):
+            raise ProtocolError(f"tools/call {name}: {why}: {shortened(raw)}")
 
     async def list_tools(self) -> list[Tool]:
         """Every tool, from all pages."""
-        return await self._listed("tools/list", "tools", _tools, lambda page: page.tools)
+        tools = await self._listed("tools/list", "tools", _tools, lambda page: page.tools)
+        self._promises.learn(tools)
+        return tools
 
     # Resources
 
@@ -356,30 +479,44 @@ class Client:
         """Read a resource. Raises RpcError when there is none: -32602, or -32002 from older servers."""
         self._require("resources")
         raw = await self._call("resources/read", encode({"uri": uri}), uri, timeout_s)
-        return _read("resources/read", raw, _read_resource_result)
+        return decoded("resources/read", raw, _read_resource_result)
 
     async def subscribe(self, uri: str) -> None:
         """Ask to be told when a resource changes: `updated` is called with its URI from then on."""
         self._require("resources")
-        if uri in self._subscribed:
-            return
-        here = self._here
-        if here.revision is not None and here.revision.modern:
-            what = f"subscriptions/listen {uri}"
-            self._subscribed[uri] = await here.listen({"resourceSubscriptions": [uri]}, what, self.timeouts.request_s)
-        else:
-            await self._call("resources/subscribe", encode({"uri": uri}), uri, None)
+        if uri not in self._subscribed or (
+            self._is_modern and not self._here.subscriptions.is_open(self._subscribed[uri])
+        ):
             self._subscribed[uri] = 0
+            try:
+                await self._subscribe(uri)
+            except BaseException:
+                self._subscribed.pop(uri, None)
+                raise
+
+    async def _subscribe(self, uri: str) -> None:
+        here = await self._running(f"subscribe {uri}")
+        if not self._is_modern:
+            await self._call("resources/subscribe", encode({"uri": uri}), uri, None)
+            return
+        what = f"subscriptions/listen {uri}"
+        id, refused = await here.subscriptions.open({"resourceSubscriptions": [uri]}, what, self.timeouts.request_s)
+        known = self._subscribed.get(uri)
+        if known is None or refused or here.subscriptions.is_open(known):  # meanwhile: unsubscribe(), or subscribe()
+            here.subscriptions.close(id)
+        else:
+            self._subscribed[uri] = id
+        if refused:
+            raise ProtocolError(f"{what}: the server does not honour {', '.join(refused)}")
 
     async def unsubscribe(self, uri: str) -> None:
         """No longer be told. What was not subscribed is ignored."""
         id = self._subscribed.pop(uri, None)
         if id is None:
             return
-        here = self._here
-        if here.revision is not None and here.revision.modern:
-            here.unlisten(id)
-        else:
+        if self._is_modern:
+            self._here.subscriptions.close(id)
+        elif self.state == "running":  # a server that starts is not told of it in the first place
             await self._call("resources/unsubscribe", encode({"uri": uri}), uri, None)
 
     # Prompts and completion
@@ -395,7 +532,7 @@ class Client:
         self._require("prompts")
         body = encode({"name": name, "arguments": dict(arguments or {})})
         raw = await self._call("prompts/get", body, name, timeout_s)
-        return _read("prompts/get", raw, _get_prompt_result)
+        return decoded("prompts/get", raw, _get_prompt_result)
 
     async def complete(
         self,
@@ -415,7 +552,7 @@ class Client:
         context = CompletionContext(dict(chosen)) if chosen else CompletionContext()
         params = CompleteParams(ref, CompletionArgument(argument, value), context)
         raw = await self._call("completion/complete", encode(params), argument, None)
-        return _read("completion/complete", raw, _complete_result).completion
+        return decoded("completion/complete", raw, _complete_result).completion
 
     # Anything else
 
@@ -439,7 +576,7 @@ class Client:
         try:
             return decode(raw) if into is None else decode(raw, type=into)
         except (DecodeError, RecursionError) as why:
-            raise _unexpected(method, raw, why) from None
+            raise unexpected(method, raw, why) from None
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
@@ -447,14 +584,18 @@ class Client:
 
     async def ping(self) -> None:
         """Ask whether the server is there. Since 2026-07-28 by `server/discover`: there is no ping any more."""
-        revision = self._here.revision
-        await self._call("server/discover" if revision is not None and revision.modern else "ping", b"{}", "", None)
+        await self._call("server/discover" if self._is_modern else "ping", b"{}", "", None)
 
     async def set_log_level(self, level: Level) -> None:
         """Ask for log messages of this level, and worse ones: `logged` is called with them."""
-        here = self._here
-        if here.revision is not None and here.revision.modern:
-            here.wants_log(level)
+        if level not in get_args(Level):
+            raise ValueError(f"level: expected one of {', '.join(get_args(Level))}, got {level!r}")
+        await self._set_log_level(level)
+        self._log_level = level
+
+    async def _set_log_level(self, level: Level) -> None:
+        if self._is_modern:
+            self._here.wants_log(level)
             return
         self._require("logging")
         await self._call("logging/setLevel", encode({"level": level}), level, None)
@@ -466,7 +607,7 @@ class Client:
         self._answers = self._answers.with_roots(roots)
         here = self._here
         here.answers = self._answers
-        if here.revision is not None and not here.revision.modern:
+        if not self._is_modern:
             here.channel.notify("notifications/roots/list_changed", b"{}")
 
     # Below
@@ -480,24 +621,36 @@ class Client:
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Raw:
-        here = self._conversation
-        if here is None or get_running_loop() is not self._loop:
-            raise self._unusable()
         times = self.timeouts
-        return await here.call(
-            method,
-            body,
-            f"{method} {what}" if what else method,
-            times.request_s if timeout_s is None else timeout_s,
-            times.total_s,
-            progress,
-            meta,
-        )
+        patience_s, total_s = times.request_s, times.total_s
+        if timeout_s is not None:
+            patience_s, total_s = timeout_s, max(total_s, timeout_s)
+        what = f"{method} {what}" if what else method
+        here, patience_s = await self._usable(what, patience_s)
+        return await here.call(method, body, what, patience_s, total_s, progress, meta)
 
-    def _unusable(self) -> RuntimeError:
-        if self._conversation is None:
-            return RuntimeError(NOT_OPEN)
-        return RuntimeError("a Client belongs to the event loop that it was opened on; see SyncClient for threads")
+    async def _usable(self, what: str, patience_s: float) -> tuple[Conversation, float]:
+        """Where requests go, and what is left of the time for one: a server that is started again is waited for."""
+        if self._last is None:
+            raise RuntimeError(NOT_OPEN)
+        loop = get_running_loop()
+        if loop is not self._loop:
+            raise RuntimeError("a Client belongs to the event loop that it was opened on; see SyncClient for threads")
+        if not patience_s > 0:  # not a number is neither
+            raise ValueError(f"timeout_s: expected a positive number of seconds, got {patience_s!r}")
+        until = loop.time() + patience_s
+        while self._conversation is None:
+            assert self._supervisor is not None
+            await self._supervisor.until_it_runs(what, max(0.0, until - loop.time()))
+        return self._conversation, max(0.001, until - loop.time())
+
+    async def _running(self, what: str) -> Conversation:
+        return (await self._usable(what, self.timeouts.request_s))[0]
+
+    @property
+    def _is_modern(self) -> bool:
+        revision = self._here.revision
+        return revision is not None and revision.modern
 
     async def _listed(
         self, method: str, feature: str, read: Callable[[Raw], S], items: Callable[[S], list[T]]
@@ -507,9 +660,17 @@ class Client:
         found: list[T] = []
         cursor: str | None = None
         seen: set[str] = set()
+        anew = True
         for _ in range(PAGES):
-            raw = await self._call(method, b"{}" if cursor is None else encode({"cursor": cursor}), "", None)
-            page = _read(method, raw, read)
+            try:
+                raw = await self._call(method, b"{}" if cursor is None else encode({"cursor": cursor}), "", None)
+            except RpcError as refused:
+                if cursor is None or refused.code != INVALID_PARAMS or not anew:
+                    raise
+                anew, cursor, found = False, None, []  # the list has changed meanwhile (utilities/caching), once
+                seen.clear()
+                continue
+            page = decoded(method, raw, read)
             found += items(page)
             cursor = getattr(page, "next_cursor", None)
             if cursor is None:
@@ -528,9 +689,9 @@ class Client:
 
     async def _listen_for_changes(self) -> None:
         """Since 2026-07-28 changes are told to subscribers only."""
-        here = self._here
-        if here.revision is None or not here.revision.modern:
+        if not self._is_modern:
             return
+        here = await self._running("subscriptions/listen")
         offered = here.offered
         wanted = {
             f"{what}ListChanged": True
@@ -538,7 +699,9 @@ class Client:
             if isinstance(offered.get(what), dict) and offered[what].get("listChanged")
         }
         if wanted:
-            await here.listen(wanted, "subscriptions/listen", self.timeouts.request_s)
+            _, refused = await here.subscriptions.open(wanted, "subscriptions/listen", self.timeouts.request_s)
+            if refused:
+                self._log.warning("the server declares %s, and does not honour it", ", ".join(refused))
 
 
 _call_tool_result = Decoder(CallToolResult).decode
@@ -549,38 +712,6 @@ _prompts = Decoder(ListPromptsResult).decode
 _read_resource_result = Decoder(ReadResourceResult).decode
 _get_prompt_result = Decoder(GetPromptResult).decode
 _complete_result = Decoder(CompleteResult).decode
-
-
-def _read(method: str, raw: Raw, read: Callable[[Raw], S]) -> S:
-    try:
-        return read(raw)
-    except (DecodeError, RecursionError) as why:
-        raise _unexpected(method, raw, why) from None
-
-
-def _unexpected(what: str, raw: Raw, why: Exception) -> ProtocolError:
-    return ProtocolError(f"{what}: the answer is not what the protocol says: {why}: {shortened(raw)}")
-
-
-def _structured(name: str, result: CallToolResult, into: type[T]) -> T:
-    """What a tool gave, as a type."""
-    text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
-    if result.is_error:
-        raise ToolError(text or f"{name} failed, and does not say why")
-    found = result.structured_content
-    try:
-        if found is UNSET:
-            return text if into is str else decode(text, type=into)  # pyright: ignore[reportReturnType]
-        try:
-            return convert(found, into)
-        except ValidationError:
-            # Before 2026-07-28 structured content is an object: other values come wrapped into one.
-            if isinstance(found, dict) and found.keys() == {"result"}:  # pyright: ignore[reportUnknownMemberType]
-                return convert(found["result"], into)
-            raise
-    except DecodeError as why:
-        shown = shortened(text.encode() if found is UNSET else encode(found))
-        raise ProtocolError(f"tools/call {name}: the result is no {into}: {why}: {shown}") from None
 
 
 def _shown_to(log: logging.Logger, also: Callable[[str, str], object] | None) -> Callable[[str, str], object]:

@@ -18,10 +18,13 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
 from concertino.client.answers import Answers
-from concertino.client.channel import Channel, Progress, shortened
+from concertino.client.channel import Channel
+from concertino.client.subscriptions import Subscriptions
 from concertino.client.targets import Opened
+from concertino.client.waiting import Progress, shortened
 from concertino.errors import (
     INTERNAL_ERROR,
+    UNSUPPORTED_VERSION,
     ConcertinoError,
     Disconnected,
     ProtocolError,
@@ -33,17 +36,16 @@ from concertino.protocol.jsonrpc import Id, Message
 from concertino.protocol.limits import Limits
 from concertino.protocol.peer import Incoming
 from concertino.protocol.questions import InputRequired
-from concertino.protocol.revisions import Revision
+from concertino.protocol.revisions import MODERN, Revision
 from concertino.protocol.session import CAPABILITIES, CLIENT, LOG_LEVEL, VERSION
 from concertino.protocol.types import Implementation, Level
 from concertino.redact import redactor
 
-__all__ = ["Conversation", "Ears", "LogMessage"]
+__all__ = ["Conversation", "Ears", "LogMessage", "is_offered_again"]
 
 COMPLETE = b'{"resultType":"complete"'
 ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))  # mrtr: nothing else may answer input_required
 LISTS = ("tools", "prompts", "resources")
-SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 DRAIN_S = 1.0  # at the end, for what a server has not read yet
 QUOTED = 2000  # characters of stderr, in the text of an error
 
@@ -74,16 +76,11 @@ class _Cancelled(Struct, rename="camel"):
     reason: str = ""
 
 
-class _Acknowledged(Struct):
-    notifications: dict[str, Any] = {}
-
-
 _kind = Decoder(_Kind).decode
 _input_required = Decoder(InputRequired).decode
 _cancelled = Decoder(_Cancelled).decode
 _log_message = Decoder(LogMessage).decode
 _text = Decoder(str).decode
-_id = Decoder(Id).decode
 
 
 class Conversation:
@@ -117,7 +114,8 @@ class Conversation:
         self._limits = limits
         self._tasks: set[asyncio.Task[None]] = set()
         self._telling: dict[str, bool] = {}  # what changed, being told -> whether it changed again meanwhile
-        self._subscriptions: dict[Id, asyncio.Future[dict[str, Any]]] = {}  # done when it was acknowledged
+        self.on_end: Callable[[Conversation], object] | None = None  # when it ended by itself
+        self.afterwards = ""  # what follows upon such an end, for errors
         self._closed = False
         self._releasing: asyncio.Task[None] | None = None
         connection = opened.connection
@@ -126,6 +124,7 @@ class Conversation:
 
             connection = Traced(connection, show)
         self.channel = Channel(connection, limits, self, self.log)
+        self.subscriptions = Subscriptions(self.channel, lambda body: self._params(body, 0, None), self.log)
 
     # Requests
 
@@ -166,11 +165,20 @@ class Conversation:
         if not patience_s > 0:  # not a number is neither
             raise ValueError(f"timeout_s: expected a positive number of seconds, got {patience_s!r}")
         channel = self.channel
-        token = channel.next_token() if progress is not None else 0
+        token = 0
+        if progress is not None:
+            if not callable(progress):
+                raise TypeError(f"progress: expected a function of (done, total, message), got {progress!r}")
+            token = channel.next_token()
         params = self._params(body, token, meta)
         if len(params) > self._limits.max_message_bytes:
             raise ValueError(f"{what}: {len(params)} bytes; a message may have {self._limits.max_message_bytes}")
-        raw = await channel.request(method, params, what, patience_s, total_s, progress, token)
+        try:
+            raw = await channel.request(method, params, what, patience_s, total_s, progress, token)
+        except RpcError as refused:
+            if not is_offered_again(refused):
+                raise
+            raw = await channel.request(method, params, what, patience_s, total_s, progress, token)
         if not self._modern or bytes(memoryview(raw)[: len(COMPLETE)]) == COMPLETE:
             return raw
         for _ in range(self._rounds):
@@ -272,15 +280,19 @@ class Conversation:
         elif method == "notifications/cancelled":
             self._cancelled(params)
         elif method == "notifications/subscriptions/acknowledged":
-            self._acknowledged(params)
+            self.subscriptions.acknowledged(params)
         elif method == "notifications/resources/updated":
-            if ears.updated is not None and self._is_wanted(params):
+            if ears.updated is not None and self._is_told(params):
                 ears.updated(_text(params.get("uri", Raw(b'""'))))
         elif method.endswith("/list_changed") and (what := method.split("/")[1]) in LISTS:
-            if ears.changed is not None and self._is_wanted(params):
-                self._tell_changed(what)
+            if ears.changed is not None and self._is_told(params):
+                self.tell_changed(what)
         elif ears.notified is not None:
             ears.notified(method, decode(encode(params)))
+
+    def _is_told(self, params: Mapping[str, Raw]) -> bool:
+        """Since 2026-07-28 these belong to a subscription; before, they are for everybody."""
+        return not self._modern or self.subscriptions.is_told(params)
 
     def _logged(self, params: Mapping[str, Raw]) -> None:
         try:
@@ -299,14 +311,12 @@ class Conversation:
             cancelled = _cancelled(encode(params))
         except DecodeError:
             return
-        id = cancelled.request_id
-        if id in self._subscriptions:
-            self._unsubscribed(id, "the server ended the subscription")
-        elif not self._modern:
-            self.channel.peer.cancel(id, cancelled.reason)
+        if not self.subscriptions.cancelled(cancelled.request_id, cancelled.reason) and not self._modern:
+            self.log.info("the server cancels what it asked for: %s", escaped(cancelled.reason[:QUOTED]) or "no reason")
+            self.channel.peer.cancel(cancelled.request_id, cancelled.reason)
 
-    def _tell_changed(self, what: str) -> None:
-        """At most one at a time: a storm of changes makes one refresh now, and one after it."""
+    def tell_changed(self, what: str) -> None:
+        """Tell that a list may be another. At most one at a time: a storm of changes makes one refresh now, and one after it."""
         if what in self._telling:
             self._telling[what] = True
             return
@@ -327,86 +337,53 @@ class Conversation:
         finally:
             del self._telling[what]
 
-    # Subscriptions (2026-07-28)
+    # Whether it is still there
 
-    async def listen(self, wanted: Mapping[str, Any], what: str, within_s: float) -> Id:
-        """Open a subscription, and wait until the server has acknowledged it. Returns its id, for unlisten().
+    async def ping(self, within_s: float) -> None:
+        """Ask whether the server is there. Since 2026-07-28 by `server/discover`: there is no ping any more."""
+        method = "server/discover" if self._modern else "ping"
+        await self.call(method, b"{}", method, within_s, within_s)
 
-        Raises ProtocolError when the server does not honour all that was wanted.
-        """
-        loop = asyncio.get_running_loop()
-        acknowledged: asyncio.Future[dict[str, Any]] = loop.create_future()
-        known: list[Id] = []
+    def watch(self, every_s: float, within_s: float) -> None:
+        """Ask again and again. A server that says nothing at all meanwhile hangs, and is ended."""
+        self._keep(asyncio.get_running_loop().create_task(self._watched(every_s, within_s), name=f"watch {self.name}"))
 
-        def ended(outcome: Raw | Exception) -> None:
-            if not known:  # within begin(): it was not even sent
+    async def _watched(self, every_s: float, within_s: float) -> None:
+        channel = self.channel
+        while True:
+            await asyncio.sleep(every_s)
+            channel.heard = False
+            try:
+                await self.ping(within_s)
+            except TimedOut:
+                if not channel.heard:
+                    channel.give_up(f"it did not answer a ping within {within_s:g} s")
+                    return
+            except Disconnected:
                 return
-            if isinstance(outcome, RpcError) and not acknowledged.done():
-                acknowledged.set_exception(outcome)
-            self._unsubscribed(known[0], "the server ended the subscription")
-
-        outgoing = self.channel.begin(
-            "subscriptions/listen", self._params(encode({"notifications": wanted}), 0, None), ended
-        )
-        known.append(outgoing.id)
-        self._subscriptions[outgoing.id] = acknowledged
-        try:
-            await asyncio.wait([acknowledged], timeout=within_s)
-            if not acknowledged.done():
-                raise self.explained(TimedOut(f"{what}: not acknowledged within {within_s:g} s"))
-            honoured = acknowledged.result()
-            refused = [name for name, value in wanted.items() if not _covers(honoured.get(name), value)]
-            if refused:
-                raise ProtocolError(f"{what}: the server does not honour {', '.join(refused)}")
-        except BaseException:
-            self.unlisten(outgoing.id)
-            if not acknowledged.done():
-                acknowledged.cancel()
-            raise
-        return outgoing.id
-
-    def unlisten(self, id: Id) -> None:
-        """End a subscription."""
-        if self._subscriptions.pop(id, None) is not None and not self.channel.over:
-            outgoing = self.channel.peer.outgoing.get(id)  # pyright: ignore[reportArgumentType]  # ours are numbers
-            if outgoing is not None:
-                self.channel.drop(outgoing, "no longer wanted")
-
-    def is_listening(self, id: Id) -> bool:
-        """Whether a subscription is still open."""
-        return id in self._subscriptions
-
-    def _acknowledged(self, params: Mapping[str, Raw]) -> None:
-        id = _subscription_of(params)
-        future = None if id is None else self._subscriptions.get(id)
-        if future is not None and not future.done():
-            future.set_result(Decoder(_Acknowledged).decode(encode(params)).notifications)
-
-    def _unsubscribed(self, id: Id, why: str) -> None:
-        future = self._subscriptions.pop(id, None)
-        if future is None:
-            return
-        if not future.done():
-            future.set_exception(ProtocolError(f"subscriptions/listen: {why} before it was acknowledged"))
-        elif not self._closed:
-            self.log.warning("%s", why)
-
-    def _is_wanted(self, params: Mapping[str, Raw]) -> bool:
-        """Since 2026-07-28 these belong to a subscription; before, they are for everybody."""
-        return not self._modern or _subscription_of(params) in self._subscriptions
+            except ConcertinoError as answer:  # one that it gave: it is there
+                self.log.debug("a ping was answered with %s", answer)
 
     # The end
 
     def ended(self) -> None:
         """It ended by itself. A server that only closed its output would stay."""
         self._release()
+        if self.on_end is not None:
+            self.on_end(self)
 
     def _release(self) -> asyncio.Task[None]:
         if self._releasing is None:
             self._releasing = asyncio.get_running_loop().create_task(
                 self.opened.close(DRAIN_S), name=f"end {self.name}"
             )
+            self._releasing.add_done_callback(self._abandoned)
         return self._releasing
+
+    def _abandoned(self, release: asyncio.Task[None]) -> None:
+        """A loop that ends cancels what has not begun."""
+        if release.cancelled():
+            self.opened.abandon()
 
     def explained(self, error: ConcertinoError) -> ConcertinoError:
         """Add what is known about the process: how it ended, and the last it wrote to stderr."""
@@ -420,6 +397,7 @@ class Conversation:
         if self.channel.stray:
             shown = f", the last: {self.channel.strays[-1]}" if self.channel.strays else ""
             text += f"; lines of its stdout that were skipped: {self.channel.stray}{shown}"
+        text += self.afterwards if ended else ""
         text += f"; its stderr ends with:\n{tail[-QUOTED:]}" if tail else "; it wrote nothing to stderr"
         if ended:
             return Disconnected(text, status, tail)
@@ -436,8 +414,7 @@ class Conversation:
     async def close(self) -> None:
         """End everything. Whoever waits is told; questions being answered are cancelled. Bounded."""
         self._closed = True
-        for id in list(self._subscriptions):
-            self.unlisten(id)
+        self.subscriptions.close_all()
         self.channel.end()
         for task in list(self._tasks):
             task.cancel()
@@ -458,22 +435,20 @@ _LOG_LEVELS = {
 }
 
 
+def is_offered_again(refused: RpcError) -> bool:
+    """Whether a server refuses the revision of a request, and names that one among those it has: it is to be sent once more.
+
+    Nothing was done: a version is looked at first (2026-07-28 basic/versioning). There is no other that we could choose.
+    """
+    data: Any = refused.data
+    try:
+        return refused.code == UNSUPPORTED_VERSION and MODERN.name in data["supported"]
+    except (TypeError, KeyError):
+        return False
+
+
 def _stop(task: asyncio.Task[None], reason: str) -> None:
     task.cancel()
-
-
-def _subscription_of(params: Mapping[str, Raw]) -> Id | None:
-    try:
-        meta = decode(params.get("_meta", Raw(b"{}")), type=dict[str, Raw])
-        return _id(meta[SUBSCRIPTION])
-    except (DecodeError, KeyError):
-        return None
-
-
-def _covers(honoured: Any, wanted: Any) -> bool:
-    if isinstance(wanted, list):
-        return isinstance(honoured, list) and set(wanted) <= set(honoured)  # pyright: ignore[reportUnknownArgumentType]
-    return honoured == wanted
 
 
 def _how_it_is(pid: int, status: int | None, ended: bool) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from msgspec import Struct, convert
+
 __all__ = ["filled"]
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -19,17 +21,23 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
+class _Form(Struct):
+    properties: dict[str, Any] | None = None
+    required: list[str] | None = None
+
+
 def filled(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a form, those left out taken from the defaults.
 
-    Raises ValueError that names the field, what was expected and what came.
+    Raises ValueError that names the field, what was expected and what came; msgspec.ValidationError for a form that is none.
     """
-    fields = cast("dict[str, Any]", schema.get("properties") or {})
+    form = convert(schema, _Form)
+    fields = form.properties or {}
     values = dict(content)
     for name, field in fields.items():
         if name not in values and isinstance(field, dict) and "default" in field:
             values[name] = field["default"]
-    for name in cast("list[str]", schema.get("required") or []):
+    for name in form.required or ():
         if name not in values:
             raise ValueError(f"{name}: required, and not given")
     for name, value in values.items():

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.client.channel import shortened
-from concertino.client.conversation import Conversation
+from concertino.client.conversation import Conversation, is_offered_again
+from concertino.client.waiting import shortened
 from concertino.errors import (
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
@@ -98,15 +98,24 @@ async def _started(start: Callable[[], Awaitable[Conversation]], within_s: float
         raise TimedOut(f"no connection within {within_s:.3g} s") from None
 
 
-async def _discover(conversation: Conversation, within_s: float, patient: bool) -> bool:
-    """Ask for the revisions. Whether the server speaks ours; False: it is one with a handshake. patient: never False."""
+async def _discover(conversation: Conversation, within_s: float, patient: bool, again: bool = True) -> bool:
+    """Ask for the revisions. Whether the server speaks ours; False: it is one with a handshake. patient: never False.
+
+    again: ask once more if the server refuses ours and names it among its own.
+    """
     what = "server/discover"
     params = encode({"_meta": conversation.meta_of(MODERN)})
     try:
         raw = await conversation.channel.request(what, params, what, within_s, within_s, cancels=False)
     except RpcError as error:
+        if again and is_offered_again(error):
+            return await _discover(conversation, within_s, patient, again=False)
         if error.code in MODERN_ERRORS or patient:
             raise Incompatible(f"the server does not speak {MODERN.name}: {error} {_said(error)}".rstrip()) from error
+        return False
+    except ProtocolError:
+        if patient:
+            raise
         return False
     except TimedOut:
         if patient:
@@ -173,4 +182,4 @@ def _implementation(raw: Raw, default: Implementation) -> Implementation:
 
 
 def _said(error: RpcError) -> str:
-    return shortened(encode(error.data)) if error.data is not None else ""
+    return shortened(encode(error.data)) if error.data else ""

@@ -6,15 +6,18 @@ An event loop runs in a thread of its own, from open() to close(). Functions giv
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from concertino.client.answers import Roots
-from concertino.client.channel import Progress
 from concertino.client.client import Client
+from concertino.client.supervision import State
 from concertino.client.targets import Target
+from concertino.client.waiting import Progress
+from concertino.errors import ConcertinoError
 from concertino.protocol.types import (
     CallToolResult,
     Completion,
@@ -33,6 +36,9 @@ from concertino.protocol.types import (
 __all__ = ["SyncClient"]
 
 T = TypeVar("T")
+NOT_OPEN = "this client is not open: use `with SyncClient(...) as client:`"
+OWN = "a function that was given to a SyncClient cannot call it: it would wait for itself"
+LOOK_S = 1.0  # how often a call that takes long looks whether the loop is still there
 
 
 class SyncClient:
@@ -55,9 +61,13 @@ class SyncClient:
                 raise RuntimeError("a SyncClient is opened once; make another")
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(
-                target=_run_loop, args=(self._loop,), name=f"concertino client {self._client.name}", daemon=True
+                target=_run_loop,
+                args=(self._loop, self._client),
+                name=f"concertino client {self._client.name}",
+                daemon=True,
             )
             self._thread.start()
+            atexit.register(self.close)  # what is never closed must not leave its server behind
         try:
             self._run(self._client.open())
         except BaseException:
@@ -66,14 +76,17 @@ class SyncClient:
 
     def close(self) -> None:
         """End the server with everything that it started. Bounded; may be called again, from any thread."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(OWN)
         with self._lock:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 return
             try:
-                self._run(self._client.aclose())
-            finally:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join()
+                self._loop.call_soon_threadsafe(self._loop.stop)  # the thread closes the client then
+            except RuntimeError:  # it has
+                pass
+            self._thread.join()
+            atexit.unregister(self.close)
 
     def __enter__(self) -> SyncClient:
         self.open()
@@ -88,13 +101,24 @@ class SyncClient:
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
             work.close()
-            raise RuntimeError("this client is not open: use `with SyncClient(...) as client:`")
+            raise RuntimeError(NOT_OPEN)
         if threading.current_thread() is thread:
             work.close()
-            raise RuntimeError("a function that was given to a SyncClient cannot call it: it would wait for itself")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
+            raise RuntimeError(OWN)
         try:
-            return future.result()
+            future = asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:  # it was closed just now
+            work.close()
+            raise RuntimeError(NOT_OPEN) from None
+        try:
+            while True:
+                try:
+                    return future.result(LOOK_S)
+                except TimeoutError:
+                    if future.done():
+                        return future.result()  # what came between the two, or the call's own TimeoutError
+                    if not thread.is_alive():  # it was closed before it came to this
+                        raise RuntimeError(NOT_OPEN) from None
         except BaseException:
             future.cancel()  # KeyboardInterrupt; no effect on what is done
             raise
@@ -125,6 +149,21 @@ class SyncClient:
     def instructions(self) -> str | None:
         """How the server wants to be used."""
         return self._client.instructions
+
+    @property
+    def state(self) -> State:
+        """How the server is. As Client.state."""
+        return self._client.state
+
+    @property
+    def restarts(self) -> int:
+        """How often the server was started again."""
+        return self._client.restarts
+
+    @property
+    def failure(self) -> ConcertinoError | None:
+        """What ended the server last, if it ended by itself or could not be started again."""
+        return self._client.failure
 
     @property
     def pid(self) -> int | None:
@@ -276,15 +315,22 @@ class SyncClient:
         self._run(notify())
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Until stop(); what is still under way is cancelled then."""
+def _run_loop(loop: asyncio.AbstractEventLoop, client: Client) -> None:
+    """Until stop(), or until a function of the user's raises SystemExit; then all is closed, and what is under way cancelled."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
-        left = asyncio.all_tasks(loop)
+    finally:
+        ending = loop.create_task(_end(client))
+        ending.add_done_callback(lambda _: loop.stop())
+        while not ending.done():  # another stop() may come
+            loop.run_forever()
+        loop.close()
+
+
+async def _end(client: Client) -> None:
+    await client.aclose()
+    if left := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in left:
             task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left))
-    finally:
-        loop.close()
+        await asyncio.wait(left)

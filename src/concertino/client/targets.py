@@ -31,14 +31,36 @@ class ServerParameters(Struct, frozen=True):
 
     command: a name to look for in PATH, or a path; never a line for a shell. args: its arguments. env: variables on top of those
     named in inherit; no others are passed on. cwd: its working directory. ladder: how long its end may take.
+    Raises TypeError for fields of other types.
     """
 
-    command: str
-    args: Sequence[str] = ()
+    command: str | os.PathLike[str]
+    args: Sequence[str | os.PathLike[str]] = ()
     env: Mapping[str, str] | None = None
-    cwd: str | None = None
+    cwd: str | os.PathLike[str] | None = None
     inherit: Sequence[str] = INHERITED
     ladder: Ladder = Ladder()
+
+    def __post_init__(self) -> None:
+        """No value is shown: it may be a secret."""
+        command, args, cwd = cast("tuple[Any, Any, Any]", (self.command, self.args, self.cwd))
+        if not isinstance(command, _WORD):
+            raise TypeError(f"command: expected a str such as 'python', got {type(command).__name__}")
+        if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+            raise TypeError(f"args: expected a list of str such as ['server.py'], got {type(args).__name__}")
+        for each in cast("Sequence[Any]", args):
+            if not isinstance(each, _WORD):
+                raise TypeError(f"args: expected a list of str such as ['server.py'], got {type(each).__name__} in it")
+        env = cast("Any", self.env or {})
+        if not isinstance(env, Mapping):
+            raise TypeError(f"env: expected a dict of str, got {type(env).__name__}")
+        for name, value in cast("Mapping[Any, Any]", env).items():
+            if not isinstance(name, str):
+                raise TypeError(f"env: expected a dict of str, got {type(name).__name__} as a name")
+            if not isinstance(value, str):
+                raise TypeError(f"env: expected a dict of str, got {type(value).__name__} for {name}")
+        if cwd is not None and not isinstance(cwd, _WORD):
+            raise TypeError(f"cwd: expected a folder, got {type(cwd).__name__}")
 
     def __repr__(self) -> str:
         """Without the values of env: they may be secrets."""
@@ -46,7 +68,8 @@ class ServerParameters(Struct, frozen=True):
         return f"ServerParameters({self.command!r}, {list(self.args)!r}, env={env!r}, cwd={self.cwd!r})"
 
 
-Target = Sequence[str] | ServerParameters | str | Backend | Connection
+_WORD = (str, os.PathLike)
+Target = Sequence[str | os.PathLike[str]] | ServerParameters | str | Backend | Connection
 
 
 class Opened:
@@ -60,6 +83,11 @@ class Opened:
     async def close(self, within_s: float) -> None:
         """Release everything. Bounded."""
         await self.connection.close(within_s)
+
+    def abandon(self) -> None:
+        """End the process at once, if there is one, and close() cannot run."""
+        if self.child is not None:
+            self.child.abandon()
 
 
 class Place:
@@ -81,10 +109,9 @@ def place_of(target: Target) -> Place:
         return _address(target)
     if isinstance(target, Sequence):
         words = cast("Sequence[Any]", target)
-        if not words or not all(isinstance(word, (str, os.PathLike)) for word in words):
+        if not words or not all(isinstance(word, _WORD) for word in words):
             raise TypeError(f"expected a command such as ['python', 'server.py'], got {target!r}")
-        command, *args = (str(os.fspath(word)) for word in words)  # pyright: ignore[reportUnknownArgumentType]
-        return _Program(ServerParameters(command, args))
+        return _Program(ServerParameters(words[0], words[1:]))
     if hasattr(target, "handle") and hasattr(target, "offer"):
         return _Backend(cast("Backend", target))
     if hasattr(target, "write") and hasattr(target, "open"):
@@ -108,7 +135,7 @@ def _address(text: str) -> Place:
 class _Program(Place):
     def __init__(self, parameters: ServerParameters) -> None:
         self._parameters = parameters
-        words = [parameters.command, *parameters.args]
+        self._words = words = [os.fspath(word) for word in (parameters.command, *parameters.args)]
         # The last word that is a name of something: python server.py -> server, npx -y @scope/thing -> thing.
         named = [word for word in words if not word.startswith("-") and "=" not in word]
         base = os.path.basename((named or words)[min(1, len(named or words) - 1)])  # noqa: PTH119
@@ -118,7 +145,7 @@ class _Program(Place):
         parameters = self._parameters
         learn(parameters.env or {})
         child = spawn(
-            [parameters.command, *parameters.args],
+            self._words,
             env=parameters.env,
             inherit=parameters.inherit,
             cwd=parameters.cwd,
@@ -144,8 +171,8 @@ class _Socket(Place):
             if self._port is None:
                 return Opened(await connect_unix(self._place, limits))
             return Opened(await connect_tcp(self._place, self._port, limits))
-        except OSError as why:
-            raise Disconnected(f"{self.name}: {why.strerror or why}") from why
+        except (OSError, UnicodeError) as why:  # UnicodeError: a name that no host can have
+            raise Disconnected(f"{self.name}: {getattr(why, 'strerror', None) or why}") from why
 
 
 class _Backend(Place):

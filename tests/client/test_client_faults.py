@@ -1,0 +1,234 @@
+"""More of what a server may do wrong (RELIABILITY.md, section 8): floods, half lines, many at once, and wrappers around servers.
+
+Everything here is a real process, and afterwards none is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import on_a_loop
+from test_failures import DONE, QUICK, running, server
+
+from concertino.client.client import Client, Timeouts
+from concertino.client.outcome import Failure, Success, attempt
+from concertino.client.targets import ServerParameters
+from concertino.errors import Disconnected, TimedOut
+from concertino.transports.process import Ladder, _living
+
+MISBEHAVING = Path(__file__).parent / "misbehaving.py"
+ANSWER = '{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"done"}]}}'
+
+
+@pytest.mark.parametrize("ending", ["", "\\r", " "])
+@on_a_loop
+async def test_left_over_bytes_at_the_end_are_a_last_line(ending: str) -> None:
+    code = f"os.write(1, ({ANSWER!r} % id + '{ending}').encode()); os._exit(0)"
+    async with running(server(code)) as client:
+        result = await client.call_tool("x")
+        assert result.content[0].text == "done"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@on_a_loop
+async def test_half_a_line_at_the_end_is_no_message_and_is_shown() -> None:
+    async with running(server('os.write(1, b\'{"jsonrpc":"2.0","id\'); os._exit(5)')) as client:
+        with pytest.raises(Disconnected, match=r'skipped: 1, the last: \{"jsonrpc":"2.0","id;') as caught:
+            await client.call_tool("x")
+        assert caught.value.exit_status == 5
+
+
+@on_a_loop
+async def test_a_server_that_stops_in_the_middle_of_an_answer_is_waited_for_no_longer_than_a_silent_one() -> None:
+    code = f"frame = ({ANSWER!r} % id).encode(); os.write(1, frame[:30]); held = frame[30:] + bytes([10])"
+    async with running(server(code)) as client:
+        with pytest.raises(TimedOut, match=r"tools/call x: no answer within 0\.[12]"):
+            await client.call_tool("x", timeout_s=0.1)
+
+
+@on_a_loop
+async def test_an_answer_that_was_torn_by_a_time_out_is_late_and_harms_nobody() -> None:
+    code = (
+        f"frame = ({ANSWER!r} % id).encode() + bytes([10])\n"
+        "if arguments: answer(id, {'content': []})\n"
+        "else: os.write(1, frame[:30]); line = sys.stdin.readline(); os.write(1, frame[30:])"
+    )
+    async with running(server(code)) as client:
+        with pytest.raises(TimedOut):
+            await client.call_tool("x", timeout_s=0.1)
+        assert (await client.call_tool("x", {"n": 1})).content == []
+        assert client.stray == 0
+
+
+@on_a_loop
+async def test_a_flood_of_progress_is_taken_in_turns_and_the_answer_comes_through() -> None:
+    """As fast as the pipe takes it: values rise, everything else goes on, and nothing is kept."""
+    count = 100_000
+    code = (
+        f"token = 'TOKEN'\nfor n in range({count} // 1000):\n"
+        '    sys.stdout.write(\'\'.join(\'{"jsonrpc":"2.0","method":"notifications/progress","params":'
+        '{"progressToken":%s,"progress":%d}}\\n\' % (arguments[\'token\'], 1000 * n + i + 1) for i in range(1000)))\n'
+        + DONE
+    )
+    told: list[float] = [0.0]
+    turns = 0
+    over = False
+
+    def progress(done: float, total: float | None, message: str | None) -> None:
+        assert done > told[0]
+        told[0] = done
+
+    async def beat() -> None:
+        nonlocal turns
+        while not over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with running(server(code)) as client:
+        beating = asyncio.ensure_future(beat())
+        tracemalloc.start()
+        try:
+            token = client._here.channel._next_token + 1
+            result = await client.call_tool("x", {"token": token}, progress=progress, timeout_s=60)
+            assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+        finally:
+            tracemalloc.stop()
+            over = True
+            await beating
+        assert result.content[0].text == "done"  # pyright: ignore[reportAttributeAccessIssue]
+        assert told == [count]
+        assert turns > 10  # of the loop: at least one for every half megabyte
+
+
+@on_a_loop
+async def test_a_flood_of_stderr_does_not_delay_an_answer_and_is_not_kept() -> None:
+    code = (
+        "import threading\n"
+        "def flood():\n"
+        "    while True: os.write(2, b'x' * 65536)\n"
+        "threading.Thread(target=flood, daemon=True).start()\n" + DONE
+    )
+    async with running(server(code)) as client:
+        for _ in range(5):
+            assert (await client.call_tool("x", timeout_s=20)).content
+    assert client.stderr_tail == "x" * 8192
+
+
+@on_a_loop
+async def test_a_server_that_leaves_its_group_is_reported_and_does_not_hold_up_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A daemon in a session of its own cannot be found; that it holds stdout is seen."""
+    code = (
+        "import subprocess\n"
+        "one = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "answer(id, {'content': [{'type': 'text', 'text': str(one.pid)}]})"
+    )
+    async with running(server(code)) as client:
+        pid = await client.call_tool("x", into=int)
+    try:
+        assert "is no longer in its group, and holds its stdout" in caplog.text
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+WRAPPERS = {
+    "sh -c": lambda at, command: ["sh", "-c", f"{' '.join(command)}; true"],
+    "sh in sh": lambda at, command: ["sh", "-c", f"sh -c '{' '.join(command)}; true'; true"],
+    "env": lambda at, command: ["env", "X=1", *command],
+    "shebang": lambda at, command: [_script(at / "run", f"#!/bin/sh\n{' '.join(command)}\n")],
+    "shebang of env": lambda at, command: [
+        _script(at / "run", f"#!/usr/bin/env python3\nimport subprocess\nsubprocess.call({command!r})\n")
+    ],
+    "nohup in the background": lambda at, command: [
+        "sh",
+        "-c",
+        f"nohup sleep 60 >/dev/null 2>&1 & {' '.join(command)}",
+    ],
+}
+
+
+def _script(path: Path, text: str) -> str:
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@on_a_loop
+async def test_a_chain_of_wrappers_is_gone_as_a_whole(wrapper: str, end: str, tmp_path: Path) -> None:
+    """Whether the client closes it, or its outermost member is killed. `npx` and `uv run`: tests/interop/test_wrappers.py."""
+    (tmp_path / "server.py").write_text(MISBEHAVING.read_text())
+    (tmp_path / "code").write_text(DONE)
+    starter = tmp_path / "start.py"
+    starter.write_text(
+        "import runpy, sys\n"
+        f"sys.argv = ['x', 'legacy', open({str(tmp_path / 'code')!r}).read()]\n"
+        f"runpy.run_path({str(tmp_path / 'server.py')!r}, run_name='__main__')\n"
+    )
+    command = WRAPPERS[wrapper](tmp_path, [sys.executable, str(starter)])
+    quick = Ladder(stdin_closed_s=0.5, terminated_s=5, killed_s=10)
+    async with running(ServerParameters(command[0], command[1:], ladder=quick)) as client:  # looks at the group
+        assert (await client.call_tool("x")).content
+        if end == "killed":
+            assert client.pid is not None
+            os.kill(client.pid, signal.SIGKILL)
+
+
+# Many at once
+
+SMALL = """
+import sys
+for line in sys.stdin:
+    id = line.split('"id":')[1].split(",")[0] if '"id":' in line else ""
+    if "tools/call" in line and "die" in line: sys.exit(9)
+    result = '{"content":[{"type":"text","text":"done"}]}'
+    if '"initialize"' in line:
+        result = '{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}'
+    if id: sys.stdout.write('{"jsonrpc":"2.0","id":%s,"result":%s}\\n' % (id, result)); sys.stdout.flush()
+"""
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_a_hundred_servers_at_once_each_with_callers_of_its_own_and_some_that_die() -> None:
+    descriptors = set(os.listdir("/proc/self/fd"))
+    small = ServerParameters(sys.executable, ["-I", "-S", "-c", SMALL], ladder=QUICK)
+    pids: list[int] = []
+
+    async def one(number: int) -> list[Any]:
+        async with Client(small, era="legacy", timeouts=Timeouts(connect_s=25)) as client:
+            assert client.pid is not None
+            pids.append(client.pid)
+            name = "die" if number % 10 == 0 else "x"
+            return await asyncio.gather(*(attempt(client.call_tool(name)) for _ in range(10)))
+
+    found = await asyncio.gather(*(one(number) for number in range(100)))
+    for number, outcomes in enumerate(found):
+        kind = Failure if number % 10 == 0 else Success
+        assert all(isinstance(each, kind) for each in outcomes), number
+    assert [member for pid in pids for member in _living(pid)] == []
+    assert set(os.listdir("/proc/self/fd")) == descriptors
+
+
+@on_a_loop
+async def test_a_hundred_callers_of_one_server_are_each_answered_in_turn() -> None:
+    """Fair: nobody is answered a second time before everybody was once."""
+    async with running(server(DONE)) as client:
+        served: list[int] = []
+
+        async def caller(number: int) -> None:
+            for _ in range(5):
+                await client.call_tool("x")
+                served.append(number)
+
+        await asyncio.gather(*(caller(number) for number in range(100)))
+        for first in range(0, 500, 100):
+            assert len(set(served[first : first + 100])) == 100
