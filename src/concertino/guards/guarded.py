@@ -1,0 +1,435 @@
+"""Guarded: a Backend whose calls are let through, counted, timed, cut and cleaned as it is told, in one step around another.
+
+    allowed?  ->  rate  ->  in flight  ->  time limit  ->  the backend  ->  secrets  ->  size
+
+One class instead of a chain of wrappers, since each further coroutine costs more than what is decided in it (bench/guards.py).
+What is decided once for an operation is kept as its Plan. guards/single.py has the parts by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil
+from types import CoroutineType
+from typing import Any
+
+from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec.json import Decoder, decode
+from msgspec.structs import replace
+
+from concertino.backend import Around, Backend, Call, Changed, Context, Offer, Outlet
+from concertino.errors import INVALID_PARAMS, RpcError
+from concertino.guards.deadline import Timed, TimeIsOver, Work, left_over
+from concertino.guards.operations import EVERYTHING, LISTS, NAMED, Patterns, operation
+from concertino.guards.rates import Rate, Window
+from concertino.guards.refusals import refuse
+from concertino.guards.secrets import without_secrets_error
+from concertino.guards.seen import Hushed, Seen
+from concertino.guards.sizes import AROUND, ESCAPED, LIMITED, URI, Kept, cut, size_of
+from concertino.protocol.types import CallToolResult, CompleteParams, PromptReference, TextContent
+from concertino.redact import redactor
+
+__all__ = ["Guarded"]
+
+PLANS = 1024  # operations that have a plan, and windows, of their own; the rest share one window for each rate
+LONGEST_NAME = 1024  # characters of an operation that has a plan
+LEFT_OVER = 1024  # calls that go on after their time
+SHOWN = 128  # characters of a name that nobody has, given back
+_text = Decoder(str).decode
+
+
+class Plan:
+    """What is decided of an operation that may be called.
+
+    stays: there is something to do until its end, or at it. finishes: its result may have to be changed.
+    short: characters of a text that fits in any case.
+    """
+
+    __slots__ = ("finishes", "limit_s", "max_bytes", "name", "short", "slots", "stays", "window", "windows")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.windows: tuple[Window, ...] = ()
+        self.window: Window | None = None
+        self.slots: Slots | None = None
+        self.limit_s: float | None = None
+        self.max_bytes: int | None = None
+        self.short: float = float("inf")
+        self.finishes = False
+        self.stays = False
+
+
+class Slots:
+    """Calls in flight."""
+
+    __slots__ = ("most", "taken")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+
+class Guarded(Around):
+    """A Backend around another; every part is off unless it is given.
+
+    rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several: all must have room, and a refused call
+    counts in none.
+    max_in_flight: calls at once. timeout_s: longest time for one; it is answered then, and cancelled. max_result_bytes: of a
+    result as JSON; what is more is kept (`kept`), and linked. match: the operations that these three are about, all of them
+    unless given. allow, deny: globs of what may be seen and called; a kind that no `allow` is about is allowed, and `deny` wins.
+    redact: take secrets out of what is answered. clock: seconds, monotonic; one that steps back counts as standing still.
+    Raises ValueError that names what does not fit.
+    """
+
+    def __init__(
+        self,
+        inner: Backend,
+        *,
+        rate_limit: Rate | str | Iterable[Rate | str] = (),
+        max_in_flight: int | None = None,
+        timeout_s: float | None = None,
+        max_result_bytes: int | None = None,
+        match: str | Iterable[str] = EVERYTHING,
+        allow: str | Iterable[str] = (),
+        deny: str | Iterable[str] = (),
+        redact: bool = False,
+        kept: Kept | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(inner)
+        several = isinstance(rate_limit, Iterable) and not isinstance(rate_limit, str)
+        rates: Any = rate_limit if several else (rate_limit,)
+        self._rates = [(rate, Patterns(rate.match)) for rate in map(Rate.read, rates)]
+        self._matched = Patterns(match)
+        self._slots = None if max_in_flight is None else Slots(_positive("max_in_flight", max_in_flight, int))
+        self._limit_s = None if timeout_s is None else _positive("timeout_s", timeout_s, float)
+        self._max_bytes = None if max_result_bytes is None else _positive("max_result_bytes", max_result_bytes, int)
+        self._allow = Patterns(allow)
+        self._deny = Patterns(deny)
+        self._chooses = bool(self._allow.kinds or self._deny.kinds)
+        self._redact = redact
+        self._serves_kept = max_result_bytes is not None
+        self._kept = kept or Kept()
+        self._clock = clock if clock is time.monotonic else _never_back(clock)
+        self._seen: type[Seen] = Hushed if redact else Seen
+        self._shared = {
+            rate: Window(rate) for rate, _ in self._rates
+        }  # of those that share, and of whoever is too many
+        self._plans: Mapping[str, dict[str, Plan]] = {method: {} for method in NAMED}
+        self._tools = self._plans["tools/call"]
+        self._swept_at = self._clock()
+        self._left: set[asyncio.Task[None]] = set()
+        self._offered: tuple[Offer, Offer] | None = None  # what the backend offers, and what is offered of it
+        self._lists: dict[str, tuple[Any, Any]] = {}  # by method: a list as it was, and as it is shown
+
+    # Backend
+
+    async def start(self, outlet: Outlet) -> None:
+        await self.inner.start(_Chosen(self, outlet) if self._chooses else outlet)
+
+    def offer(self) -> Offer:
+        offer = self.inner.offer()
+        if offer.resources or not self._serves_kept:
+            return offer
+        if self._offered is None or self._offered[0] is not offer:
+            self._offered = offer, replace(offer, resources=True)
+        return self._offered[1]  # the same object: what is made of it is kept
+
+    async def watch(self, uris: frozenset[str]) -> None:
+        if self._chooses:
+            uris = frozenset(uri for uri in uris if self.allows("resource", uri))
+        await self.inner.watch(uris)
+
+    async def close(self) -> None:
+        for task in self._left:
+            task.cancel()
+        await self.inner.close()
+
+    def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
+        plan = None
+        if call.method == "tools/call":
+            try:
+                plan = self._tools[_text(call.params["name"])]
+            except (KeyError, DecodeError, UnicodeError):
+                plan = self._find(call)
+        elif call.method in NAMED:
+            plan = self._find(call)
+        if plan is None:
+            return self._unnamed(call, context)
+        if plan.windows:
+            if (slots := plan.slots) is not None and slots.taken >= slots.most:
+                return self._all_taken(call, slots)
+            now = self._clock()
+            if (window := plan.window) is not None:  # the only one, as nearly always
+                times = window.times
+                if len(times) == window.calls and now - times[0] < window.within_s:
+                    return self._too_many(call, plan, now)
+                times.append(now)
+            else:
+                if any(window.wait_s(now) for window in plan.windows):
+                    return self._too_many(call, plan, now)
+                for window in plan.windows:
+                    window.times.append(now)
+        return self._let_through(plan, call, context) if plan.stays else self.inner.handle(call, context)
+
+    async def _let_through(self, plan: Plan, call: Call, context: Any) -> Struct | Raw:
+        """What is left for the time of the call, and after it. context: Any, since what stands around a Context only forwards."""
+        slots = plan.slots
+        if slots is not None:
+            if slots.taken >= slots.most:  # several began before the first step of this one
+                return await self._all_taken(call, slots)
+            slots.taken += 1
+        try:
+            if plan.limit_s is None:
+                context = Hushed(context) if self._redact else context
+                result: Any = await self.inner.handle(call, context)
+            else:
+                seen = self._seen(context)
+                context = seen
+                work: Any = self.inner.handle(call, context)
+                try:
+                    waiting = work.send(None)
+                except StopIteration as done:
+                    result = done.value
+                else:
+                    result = await self._timed(plan, call, plan.limit_s, work, waiting, seen)
+        except RpcError as error:
+            if not self._redact:
+                raise
+            raise self._hushed(error) from None
+        finally:
+            if slots is not None:
+                slots.taken -= 1
+        return self._finished(plan, call, result) if plan.finishes else result
+
+    def _finished(self, plan: Plan, call: Call, result: Any) -> Struct | Raw:
+        """A result, a Struct of whatever kind or Raw, without secrets and not too large."""
+        if type(result) is CallToolResult and len(result.content) == 1 and result.structured_content is UNSET:
+            block = result.content[0]
+            if type(block) is TextContent and block.meta is None and result.meta is None:
+                text = block.text
+                if len(text) <= plan.short and (not self._redact or redactor().string(text) is text):
+                    return result  # a short text, as nearly all are
+        if self._redact:
+            result = redactor().value(result)
+        most = plan.max_bytes
+        if most is None or not isinstance(result, (Raw, *LIMITED)) or (size := size_of(result)) <= most:
+            return result
+        if call.method == "tools/call":
+            return cut(result, plan.name, size, most, self._kept)
+        said = f"The result of {_shown(call, plan.name)} has {size} bytes; {most} are allowed."
+        return refuse(call, "RESULT_TOO_LARGE", said, "Ask for less.", limitBytes=most, sizeBytes=size)
+
+    # What was decided once
+
+    def _find(self, call: Call) -> Plan | None:
+        """What is decided of a call; None if it has no name that could be read. Raises RpcError if there is no such thing."""
+        kind = NAMED[call.method][0]
+        name = _named(call)
+        if name is None:
+            return None  # the backend has the better answer
+        plans = self._plans[call.method]
+        if (plan := plans.get(name)) is not None:
+            return plan
+        # What is not kept here may be kept by another guard, further in.
+        ours = self._serves_kept and kind == "resource" and name.startswith(URI)
+        if ours and (name in self._kept or not self.inner.offer().resources):
+            return None
+        if not self.allows(kind, name):
+            raise self._hushed(_unknown(call.method, name))
+        plan = Plan(name)
+        own = len(name) <= LONGEST_NAME and (len(plans) < PLANS or self._swept(plans))
+        plan.windows = tuple(
+            Window(rate) if own and not rate.shared else self._shared[rate]
+            for rate, patterns in self._rates
+            if patterns.match(kind, name)
+        )
+        if len(plan.windows) == 1:
+            plan.window = plan.windows[0]
+        if self._matched.match(kind, name):
+            plan.slots, plan.limit_s, plan.max_bytes = self._slots, self._limit_s, self._max_bytes
+        if plan.max_bytes is not None:
+            plan.short = (plan.max_bytes - AROUND) // ESCAPED
+        plan.finishes = self._redact or plan.max_bytes is not None
+        plan.stays = bool(plan.slots or plan.limit_s or plan.finishes)
+        if own:
+            plans[name] = plan
+        return plan
+
+    def _swept(self, plans: dict[str, Plan]) -> bool:
+        """Forget the plans that nothing would be missed of; at most once a second. Returns whether there is room now."""
+        now = self._clock()
+        if now - self._swept_at >= 1.0:
+            self._swept_at = now
+            for name in [name for name, plan in plans.items() if all(each.is_idle(now) for each in plan.windows)]:
+                del plans[name]
+        return len(plans) < PLANS
+
+    def allows(self, kind: str, name: str) -> bool:
+        """Whether `allow` and `deny` let somebody see it. kind: tool, prompt or resource."""
+        if kind in self._deny.kinds and self._deny.match_any(kind, name):
+            return False
+        return kind not in self._allow.kinds or self._allow.match_all(kind, name)
+
+    def _hushed(self, error: RpcError) -> RpcError:
+        return without_secrets_error(error) if self._redact else error
+
+    # Refusals: awaited, since handle() itself is no coroutine
+
+    async def _too_many(self, call: Call, plan: Plan, now: float) -> CallToolResult:
+        window = max(plan.windows, key=lambda each: each.wait_s(now))
+        wait_s = ceil(window.wait_s(now) * 1000) / 1000
+        return refuse(
+            call,
+            "RATE_LIMIT_EXCEEDED",
+            f"Too many calls of {_shown(call, plan.name)}: {window.calls} in {window.within_s:g} s are accepted.",
+            f"Try again in {ceil(wait_s)} s.",
+            retryAfterSeconds=wait_s,
+        )
+
+    async def _all_taken(self, call: Call, slots: Slots) -> CallToolResult:
+        said = f"{slots.most} call{'s are' if slots.most > 1 else ' is'} allowed at once, and as many are under way."
+        return refuse(call, "TOO_MANY_IN_FLIGHT", said, "Try again when one of them is done.", limit=slots.most)
+
+    # Time
+
+    async def _timed(
+        self, plan: Plan, call: Call, limit_s: float, work: Work, waiting: object, seen: Seen
+    ) -> Any:  # Any: what the backend gives
+        if len(self._left) >= LEFT_OVER:
+            work.close()
+            return refuse(
+                call,
+                "TOO_MANY_IN_FLIGHT",
+                f"{LEFT_OVER} calls go on although their time was over.",
+                "Try again later.",
+                limit=LEFT_OVER,
+            )
+        try:
+            return await Timed(work, waiting, seen, limit_s)
+        except TimeIsOver as over:
+            if over.left is not None:
+                self._leave(asyncio.create_task(left_over(*over.left)), plan.slots)
+            said = f"{_shown(call, plan.name)} took longer than {limit_s:g} s and was stopped."
+            return refuse(call, "TIMED_OUT", said, "Ask for less at once, or try again later.", limitSeconds=limit_s)
+
+    def _leave(self, task: asyncio.Task[None], slots: Slots | None) -> None:
+        """Work that goes on keeps its slot."""
+        self._left.add(task)
+        if slots is not None:
+            slots.taken += 1
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._left.discard(task)
+            if slots is not None:
+                slots.taken -= 1
+
+        task.add_done_callback(ended)
+
+    # Lists and completions
+
+    async def _unnamed(self, call: Call, context: Context) -> Struct | Raw:
+        """What is about no one operation."""
+        if not self._redact:
+            return await self._listed(call, context)
+        try:
+            within: Any = Hushed(context)
+            return redactor().value(await self._listed(call, within))
+        except RpcError as error:
+            raise self._hushed(error) from None
+
+    async def _listed(self, call: Call, context: Context) -> Struct | Raw:
+        listed = LISTS.get(call.method)
+        if listed is None:
+            if call.method == "resources/read" and (uri := _named(call)) is not None:
+                return self._kept.read(uri)
+            if self._chooses and call.method == "completion/complete":
+                self._check_completion(call)
+            return await self.inner.handle(call, context)
+        if self._serves_kept and listed.kind == "resource" and not self.inner.offer().resources:
+            return listed.shape(**{listed.member: []})
+        page: Any = await self.inner.handle(call, context)
+        kept = self._lists.get(call.method)
+        if kept is not None and kept[0] is page:
+            return kept[1]  # the same object: what is lowered from it is kept
+        shown: Any = decode(page, type=listed.shape) if isinstance(page, Raw) else page
+        if self._chooses:
+            items = [
+                item for item in getattr(shown, listed.member) if self.allows(listed.kind, getattr(item, listed.name))
+            ]
+            if len(items) < len(getattr(shown, listed.member)):
+                shown = replace(shown, **{listed.member: items})
+        if "cursor" not in call.params:
+            self._lists[call.method] = page, shown
+        return shown
+
+    def _check_completion(self, call: Call) -> None:
+        try:
+            ref = call.decoded(CompleteParams).ref
+        except (DecodeError, UnicodeError):
+            return  # the backend has the better answer
+        if isinstance(ref, PromptReference):
+            if not self.allows("prompt", ref.name):
+                raise _unknown("prompts/get", ref.name)
+        elif not self.allows("resource", ref.uri):
+            raise _unknown("resources/read", ref.uri)
+
+
+class _Chosen:
+    """The outlet of a backend of which not everything may be seen."""
+
+    def __init__(self, guard: Guarded, outlet: Outlet) -> None:
+        self._guard = guard
+        self._outlet = outlet
+
+    def changed(self, what: Changed) -> None:
+        self._outlet.changed(what)
+
+    def updated(self, uri: str) -> None:
+        if self._guard.allows("resource", uri):
+            self._outlet.updated(uri)
+
+
+def _never_back(clock: Callable[[], float]) -> Callable[[], float]:
+    """A clock that stands still while that one goes back."""
+    latest = clock()
+
+    def now() -> float:
+        nonlocal latest
+        latest = max(latest, clock())
+        return latest
+
+    return now
+
+
+def _named(call: Call) -> str | None:
+    """What a call names, if it can be read."""
+    try:
+        return _text(call.params[NAMED[call.method][1]])
+    except (KeyError, DecodeError, UnicodeError):
+        return None
+
+
+def _unknown(method: str, name: str) -> RpcError:
+    """What a server says of a name that it does not have."""
+    kind, member = NAMED[method]
+    if kind == "resource":
+        return RpcError(INVALID_PARAMS, "Resource not found", {"uri": name})
+    name = name if len(name) <= SHOWN else name[:SHOWN] + "..."
+    return RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"details": f"{member}: there is no {kind} {name!r}"})
+
+
+def _shown(call: Call, name: str) -> str:
+    shown = redactor().text(operation(call, name))
+    return shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
+
+
+def _positive(what: str, value: Any, kind: type) -> Any:  # Any: whatever an author gave
+    kinds = (int, float) if kind is float else (int,)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
+        raise ValueError(
+            f"{what}: expected a positive {'number of seconds' if kind is float else 'number'}, got {value!r}"
+        )
+    return value

@@ -1,0 +1,71 @@
+"""What came of a call, for those who count and time: its name, bounded, and its kind of failure.
+
+Names of the OpenTelemetry conventions for MCP are used by both (opentelemetry.io, semantic conventions, GenAI, "MCP").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder
+
+from concertino.backend import Call
+from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError
+from concertino.protocol.types import CallToolResult
+
+__all__ = ["BOUNDARIES_S", "OTHER", "SERIES", "Failure", "failure_of", "failure_of_result", "name_of"]
+
+BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)  # of durations; the conventions' advice
+OTHER = "_OTHER"
+SERIES = 1000  # names, or combinations of labels, that are counted; a further one is _OTHER
+MEMBERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NOBODY_HAS_IT = frozenset((INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND))
+LONGEST_NAME = 256  # characters that are reported
+_text = Decoder(str).decode
+
+
+class Failure(Struct, frozen=True):
+    """kind: `error.type`. code: of an error answer. is_unknown: perhaps nobody has what was named."""
+
+    kind: str
+    code: int | None = None
+    is_unknown: bool = False
+
+
+class _Result(Struct, frozen=True, rename="camel"):
+    is_error: bool = False
+
+
+_result = Decoder(_Result).decode
+
+
+def name_of(call: Call) -> str | None:
+    """What a call names: a tool, a prompt, a URI; None for lists, and for what cannot be read."""
+    member = MEMBERS.get(call.method)
+    try:
+        return None if member is None else _text(call.params[member])[:LONGEST_NAME]
+    except (KeyError, DecodeError, UnicodeError):
+        return None
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Of a call that raised."""
+    if isinstance(error, RpcError):
+        return Failure(str(error.code), error.code, error.code in NOBODY_HAS_IT)
+    return Failure("cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__qualname__)
+
+
+def failure_of_result(call: Call, result: Any) -> Failure | None:
+    """Of one that returned: `tool_error` for a result that is an error."""
+    if call.method != "tools/call":
+        return None
+    if isinstance(result, Raw):
+        try:
+            is_error = _result(result).is_error
+        except DecodeError:
+            is_error = False
+    else:
+        is_error = isinstance(result, CallToolResult) and bool(result.is_error)
+    return Failure("tool_error") if is_error else None

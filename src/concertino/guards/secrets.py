@@ -1,0 +1,17 @@
+"""Secrets taken out of error answers, by the rules of concertino.redact."""
+
+from __future__ import annotations
+
+from concertino.errors import RpcError
+from concertino.redact import redactor
+
+__all__ = ["without_secrets_error"]
+
+
+def without_secrets_error(error: RpcError) -> RpcError:
+    """An error answer without secrets; the same object if it has none."""
+    known = redactor()
+    message, data = known.value(error.message), known.value(error.data)
+    if message is error.message and data is error.data:
+        return error
+    return RpcError(error.code, message, data)

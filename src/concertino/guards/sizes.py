@@ -1,0 +1,157 @@
+"""Results that are too large: cut, with a link to the whole, which is kept for a while and served as a resource."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from msgspec import UNSET, Raw, Struct
+from msgspec.json import decode, encode
+
+from concertino.errors import ResourceNotFound
+from concertino.guards.refusals import as_result
+from concertino.protocol.types import (
+    AudioContent,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    GetPromptResult,
+    ImageContent,
+    ReadResourceResult,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+)
+
+__all__ = ["AROUND", "ESCAPED", "LIMITED", "URI", "Kept", "cut", "size_of"]
+
+URI = "result://concertino/"
+STORE_BYTES = 64 * 2**20
+STORE_RESULTS = 1000
+STORE_S = 3600.0
+ESCAPED = 6  # bytes that a character of a text may take in JSON: \u001f
+AROUND = 512  # bytes of a result besides its content
+
+
+class Kept:
+    """Whole results, by URIs that cannot be guessed: at most max_bytes and max_results of them, the oldest go first.
+
+    ttl_s: for how many seconds. clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        max_bytes: int = STORE_BYTES,
+        max_results: int = STORE_RESULTS,
+        ttl_s: float = STORE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._max_results = max_results
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._results: dict[str, tuple[list[ResourceContents], int, float]] = {}  # in order of age
+
+    def keep(self, contents: list[ResourceContents], size: int) -> str | None:
+        """Their URI; None if they are more than all that is kept. size: in bytes."""
+        if size > self.max_bytes:
+            return None
+        self._forget(room=size)
+        uri = f"{URI}{os.urandom(16).hex()}"
+        self._results[uri] = contents, size, self._clock() + self._ttl_s
+        self.bytes += size
+        return uri
+
+    def __contains__(self, uri: str) -> bool:
+        self._forget(room=0)
+        return uri in self._results
+
+    def read(self, uri: str) -> ReadResourceResult:
+        """Raises ResourceNotFound, also for what was kept once."""
+        if uri not in self:
+            raise ResourceNotFound(uri)
+        contents = self._results[uri][0]
+        return ReadResourceResult([_at(uri, each) for each in contents])
+
+    def _forget(self, room: int) -> None:
+        now = self._clock()
+        for uri, (_, size, until) in list(self._results.items()):
+            most = len(self._results) + (room > 0) <= self._max_results
+            if until > now and self.bytes + room <= self.max_bytes and most:
+                break
+            del self._results[uri]
+            self.bytes -= size
+
+
+def _at(uri: str, contents: ResourceContents) -> ResourceContents:
+    return ResourceContents(contents.uri or uri, contents.text, contents.blob, contents.mime_type, contents.meta)
+
+
+def size_of(result: Struct | Raw) -> int:
+    """Bytes as JSON. Raises what encoding raises."""
+    return memoryview(result).nbytes if isinstance(result, Raw) else len(encode(result))
+
+
+def cut(result: Struct | Raw, name: str, size: int, most: int, kept: Kept) -> CallToolResult:
+    """A tool's result of `size` bytes as one of at most about `most`, whose end is a link to the whole.
+
+    One that promised structured content cannot keep that promise in part: it becomes an error, which says where the whole is.
+    """
+    if isinstance(result, Raw):
+        result = decode(result, type=CallToolResult)
+    assert isinstance(result, CallToolResult)
+    contents = _contents(result)
+    uri = kept.keep(contents, size)
+    where = f"read the resource {uri}" if uri else "ask for less: the whole was too large to be kept"
+    link: list[ContentBlock] = []
+    if uri is not None:
+        mime_type = contents[0].mime_type if len(contents) == 1 else None
+        link = [ResourceLink(uri, f"result of {name}", description="The whole result", mime_type=mime_type, size=size)]
+    if result.structured_content is not UNSET or result.is_error or not contents:
+        refused = as_result(
+            "RESULT_TOO_LARGE",
+            f"The result of {name} has {size} bytes; {most} are allowed.",
+            f"For the whole, {where}.",
+            limitBytes=most,
+            sizeBytes=size,
+            **({"uri": uri} if uri else {}),
+        )
+        return CallToolResult([*refused.content, *link], is_error=True)
+    text = next((block.text for block in result.content if isinstance(block, TextContent)), "")
+    start = _start(text, most - 2 * AROUND)
+    told = f"[the first {len(start)} of {len(text)} characters, {size} bytes in all; for the whole, {where}]"
+    return CallToolResult([TextContent(f"{start}\n{told}" if start else told), *link])
+
+
+def _start(text: str, most: int) -> str:
+    """The beginning of a text, of at most so many bytes as JSON."""
+    start = text[: max(0, most)]
+    while start and len(encode(start)) > most:
+        start = start[: len(start) // 2]
+    return start
+
+
+def _contents(result: CallToolResult) -> list[ResourceContents]:
+    """A whole result as the contents of a resource; without a URI where it is the resource's."""
+    if result.structured_content is not UNSET:  # its text says the same
+        return [ResourceContents("", text=encode(result.structured_content).decode(), mime_type="application/json")]
+    return [_content(block) for block in result.content]
+
+
+def _content(block: ContentBlock) -> ResourceContents:
+    if isinstance(block, TextContent):
+        return ResourceContents("", text=block.text, mime_type="text/plain")
+    if isinstance(block, (ImageContent, AudioContent)):
+        return ResourceContents("", blob=block.data, mime_type=block.mime_type)
+    if isinstance(block, EmbeddedResource):
+        return block.resource
+    return ResourceContents("", text=encode(block).decode(), mime_type="application/json")
+
+
+LIMITED = (
+    CallToolResult,
+    GetPromptResult,
+    ReadResourceResult,
+)  # what a limit is about; not the lists, which have pages

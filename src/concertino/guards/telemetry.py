@@ -1,0 +1,127 @@
+"""Spans and durations for OpenTelemetry, by its conventions for MCP. Needs the extra `concertino[otel]`.
+
+Reported to whatever providers the process has: those that `opentelemetry-instrument` sets up, or the application itself; without
+any, to nobody. The caller's trace goes on: its `traceparent` stands in `_meta` (2026-07-28 basic/index "_meta").
+Arguments and results are never reported, and names and texts without secrets.
+Spec: opentelemetry.io, semantic conventions, GenAI, "MCP"; W3C Trace Context.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from concertino.backend import Around, Backend, Call, Context
+from concertino.errors import ConcertinoError, RpcError
+from concertino.guards.observed import BOUNDARIES_S, OTHER, SERIES, Failure, failure_of, failure_of_result, name_of
+from concertino.logs.correlation import current
+from concertino.redact import redactor
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.propagate import extract
+except ImportError:
+    raise ConcertinoError("spans and metrics need an extra: pip install 'concertino[otel]'") from None
+
+__all__ = ["Telemetry", "telemetry"]
+
+ATTRIBUTES = {
+    "tools/call": "gen_ai.tool.name",
+    "prompts/get": "gen_ai.prompt.name",
+    "resources/read": "mcp.resource.uri",
+}
+
+
+class Telemetry(Around):
+    """A Backend around another: a span for each call, and its duration as a metric.
+
+    tracer_provider, meter_provider: the process's own otherwise. transport: `network.transport`, `pipe` for stdio.
+    """
+
+    def __init__(
+        self,
+        inner: Backend,
+        *,
+        tracer_provider: Any = None,
+        meter_provider: Any = None,
+        transport: str = "pipe",
+    ) -> None:
+        super().__init__(inner)
+        self._tracer = trace.get_tracer("concertino", tracer_provider=tracer_provider)
+        self._duration = metrics.get_meter("concertino", meter_provider=meter_provider).create_histogram(
+            "mcp.server.operation.duration",
+            unit="s",
+            description="How long an MCP request took, from its arrival to its answer.",
+            explicit_bucket_boundaries_advisory=list(BOUNDARIES_S),
+        )
+        self._transport = transport
+        self._names: set[str] = set()  # that are counted; a guard further in may have refused what nobody has
+
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        redact = redactor().text
+        name = name_of(call)
+        shared: dict[str, Any] = {
+            "mcp.method.name": call.method,
+            "mcp.protocol.version": context.client.protocol_version,
+            "network.transport": self._transport,
+        }
+        if call.method == "tools/call":
+            shared["gen_ai.operation.name"] = "execute_tool"
+        attributes = dict(shared)
+        if name is not None:
+            attributes[ATTRIBUTES[call.method]] = redact(name)
+        if (id := getattr(context, "request_id", None)) is not None:
+            attributes["jsonrpc.request.id"] = redact(str(id))
+        # A URI would make a name for each resource.
+        title = f"{call.method} {redact(name)}" if name and call.method != "resources/read" else call.method
+        carrier = {key: value for key, value in context.meta.items() if isinstance(value, str)}
+        begun = time.perf_counter()
+        with self._tracer.start_as_current_span(
+            title,
+            extract(carrier),
+            trace.SpanKind.SERVER,
+            attributes,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            failure: Failure | None = None
+            said = ""
+            told = current.get()
+            if told is not None and span.get_span_context().is_valid:
+                current.set(replace(told, trace=trace.format_trace_id(span.get_span_context().trace_id)))
+            try:
+                result = await self.inner.handle(call, context)
+                failure = failure_of_result(call, result)
+                return result
+            except BaseException as error:
+                failure = failure_of(error)
+                said = error.message if isinstance(error, RpcError) else ""
+                raise
+            finally:
+                current.set(told)
+                if name is not None and call.method != "resources/read":
+                    is_unknown = failure is not None and failure.is_unknown
+                    shared[ATTRIBUTES[call.method]] = OTHER if is_unknown else self._counted(redact(name))
+                if failure is not None:
+                    shared["error.type"] = failure.kind
+                    span.set_attribute("error.type", failure.kind)
+                    if failure.code is not None:
+                        shared["rpc.response.status_code"] = str(failure.code)
+                        span.set_attribute("rpc.response.status_code", str(failure.code))
+                    span.set_status(trace.StatusCode.ERROR, redact(said) or None)
+                self._duration.record(time.perf_counter() - begun, shared)
+
+    def _counted(self, name: str) -> str:
+        if len(self._names) < SERIES:
+            self._names.add(name)
+        return name if name in self._names else OTHER
+
+
+def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
+    """What puts Telemetry around a backend."""
+    return partial(Telemetry, **settings)

@@ -1,0 +1,75 @@
+"""The envelope: the shape of the Orchestre system's protocol reference."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asking import asked, text_of
+
+from concertino import (
+    CallToolResult,
+    RegistrationError,
+    Server,
+    TextContent,
+    ToolError,
+)
+
+
+def enveloped(handler: Callable[..., Any]) -> Any:
+    server = Server("orchestre", version="3.0.0")
+    server.add_tool(handler, envelope=True, name="tool")
+    listed, result = asked(server, ("tools/list", {}), ("tools/call", {"name": "tool"}))
+    assert "outputSchema" not in listed["tools"][0]
+    return result
+
+
+def test_an_envelope_is_text_with_an_indent_of_two() -> None:
+    def analyze() -> dict[str, list[int]]:
+        return {"scores": [7]}
+
+    result = enveloped(analyze)
+    assert "structuredContent" not in result
+    text, found = re.subn(
+        r'"timestamp": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"', '"timestamp": "NOW"', text_of(result)
+    )
+    assert found == 1
+    expected = {"success": True, "data": {"scores": [7]}, "metadata": {"timestamp": "NOW", "version": "3.0.0"}}
+    assert text == json.dumps(expected, indent=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        ("text", "text"),
+        (None, None),
+        ([1, "a"], [1, "a"]),
+        ([TextContent("a"), TextContent("b")], [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+    ],
+    ids=["text", "nothing", "list", "blocks"],
+)
+def test_the_data_of_an_envelope(value: Any, data: Any) -> None:
+    def tool() -> Any:
+        return value
+
+    assert json.loads(text_of(enveloped(tool)))["data"] == data
+
+
+def test_a_result_of_its_own_and_an_error_get_no_envelope() -> None:
+    assert text_of(enveloped(lambda: CallToolResult([TextContent("mine")]))) == "mine"
+
+    def fail() -> str:
+        raise ToolError("A", "no")
+
+    assert json.loads(text_of(enveloped(fail))) == {"error": "no", "code": "A"}
+
+
+def test_an_envelope_and_a_schema_of_what_is_in_it_exclude_each_other() -> None:
+    def tool() -> dict[str, int]:
+        return {}
+
+    with pytest.raises(RegistrationError, match="envelope"):
+        Server("s").add_tool(tool, name="t", envelope=True, output_schema={"type": "object"})

@@ -1,0 +1,251 @@
+"""The metrics file, read by a parser of its own; and what OpenTelemetry's SDK gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from asking import asked
+from msgspec import Raw
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from concertino import Call, RpcError, Server, ToolError, redact
+from concertino.errors import ConcertinoError
+from concertino.guards.metrics import Metrics
+from concertino.guards.observed import SERIES
+from concertino.guards.refusals import refuse
+from concertino.guards.telemetry import Telemetry
+
+# Prometheus text exposition 0.0.4: name, labels, value.
+LINE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{((?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)')
+LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
+
+
+def parsed(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# "):
+            assert line.split()[1] in ("HELP", "TYPE")
+            continue
+        match = LINE.fullmatch(line)
+        assert match, line
+        key = match[1], frozenset(LABEL.findall(match[2]))
+        assert key not in found
+        found[key] = float(match[3])
+    return found
+
+
+def server() -> Server:
+    made = Server("s")
+
+    @made.tool
+    async def echo(text: str) -> str:
+        return text
+
+    @made.tool
+    async def fail() -> str:
+        raise ToolError("no")
+
+    @made.prompt
+    async def greet() -> str:
+        return "hello"
+
+    made.add_resource("a:b", text="x")
+    return made
+
+
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("tools/list", {}),
+    ("tools/call", {"name": "echo", "arguments": {"text": "a"}}),
+    ("tools/call", {"name": "echo", "arguments": {"text": "b"}}),
+    ("tools/call", {"name": "fail"}),
+    ("tools/call", {"name": "nobody"}),
+    ("prompts/get", {"name": "greet"}),
+    ("resources/read", {"uri": "a:b"}),
+]
+DURATION = "mcp_server_operation_duration_seconds"
+
+
+def test_every_call_is_counted_and_timed_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.prom"
+    now = iter(range(1000))
+    asked(Metrics(server(), path, clock=lambda: next(now) * 0.25), *CALLS)
+    found = parsed(path.read_text())
+    assert [each.name for each in tmp_path.iterdir()] == ["metrics.prom"]
+
+    def count(**labels: str) -> float:
+        return found[f"{DURATION}_count", frozenset(labels.items())]
+
+    assert count(mcp_method_name="tools/list") == 1
+    assert count(mcp_method_name="tools/call", gen_ai_tool_name="echo") == 2
+    assert count(mcp_method_name="tools/call", gen_ai_tool_name="fail", error_type="tool_error") == 1
+    assert count(mcp_method_name="tools/call", gen_ai_tool_name="_OTHER", error_type="-32602") == 1
+    assert count(mcp_method_name="prompts/get", gen_ai_prompt_name="greet") == 1
+    assert count(mcp_method_name="resources/read") == 1
+    echo = {"mcp_method_name": "tools/call", "gen_ai_tool_name": "echo"}
+    assert found[f"{DURATION}_sum", frozenset(echo.items())] == 0.5  # each took a tick of the clock
+    buckets = {
+        float(dict(labels)["le"]): value
+        for (name, labels), value in found.items()
+        if name == f"{DURATION}_bucket" and frozenset(echo.items()) <= labels
+    }
+    assert len(buckets) == 15
+    assert {bound: value for bound, value in buckets.items() if value != (2 if bound >= 0.25 else 0)} == {}
+    assert found["concertino_active_operations", frozenset({("mcp_method_name", "tools/call")})] == 0
+
+
+def test_a_file_that_cannot_be_written_fails_the_start_and_says_which(tmp_path: Path) -> None:
+    async def start() -> None:
+        await Metrics(server(), tmp_path / "no" / "metrics.prom").start(None)  # type: ignore[arg-type]
+
+    with pytest.raises(ConcertinoError, match=r"metrics file .*no/metrics\.prom cannot be written: No such file"):
+        asyncio.run(start())
+
+
+def test_names_are_bounded_and_escaped(tmp_path: Path) -> None:
+    class Anything:
+        async def handle(self, call: Any, context: Any) -> Any:
+            return None
+
+    guard = Metrics(Anything(), tmp_path / "m")  # type: ignore[arg-type]
+    for number in range(SERIES + 500):
+        name = f'n"\\\n{number}'
+        with pytest.raises(StopIteration):
+            guard.handle(Call("tools/call", {"name": Raw(json.dumps(name).encode())}), None).send(None)  # type: ignore[arg-type]
+    found = parsed(guard.text())
+    counts = {labels: value for (name, labels), value in found.items() if name.endswith("_count")}
+    assert len(counts) == SERIES + 1
+    assert counts[frozenset({("mcp_method_name", "tools/call"), ("gen_ai_tool_name", "_OTHER")})] == 500
+
+
+# OpenTelemetry
+
+
+def observed(monkeypatch: pytest.MonkeyPatch, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+    """Spans, and points of the duration metric."""
+    exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
+    tracers, meters = TracerProvider(), MeterProvider([reader])
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    asked(Telemetry(server(), tracer_provider=tracers, meter_provider=meters), *calls)
+    data = reader.get_metrics_data()
+    assert data is not None
+    [metric] = data.resource_metrics[0].scope_metrics[0].metrics
+    assert (metric.name, metric.unit) == ("mcp.server.operation.duration", "s")
+    return list(exporter.get_finished_spans()), list(metric.data.data_points)
+
+
+def test_spans_and_durations_follow_the_conventions(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans, points = observed(monkeypatch, *CALLS)
+    assert [span.name for span in spans] == [
+        "tools/list",
+        "tools/call echo",
+        "tools/call echo",
+        "tools/call fail",
+        "tools/call nobody",
+        "prompts/get greet",
+        "resources/read",
+    ]
+    assert {span.kind for span in spans} == {SpanKind.SERVER}
+    common = {"mcp.protocol.version": "2025-11-25", "network.transport": "pipe"}
+    tool = {**common, "mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool"}
+    _, echo, _, fail, nobody, prompt, resource = (dict(span.attributes) for span in spans)
+    assert echo.pop("jsonrpc.request.id") is not None
+    assert echo == {**tool, "gen_ai.tool.name": "echo"}
+    assert fail["error.type"] == "tool_error"
+    assert (nobody["error.type"], nobody["rpc.response.status_code"]) == ("-32602", "-32602")
+    assert prompt["gen_ai.prompt.name"] == "greet"
+    assert resource["mcp.resource.uri"] == "a:b"
+    assert [span.status.status_code is StatusCode.ERROR for span in spans] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    by_name = {point.attributes.get("gen_ai.tool.name", point.attributes["mcp.method.name"]): point for point in points}
+    assert by_name["echo"].count == 2
+    assert dict(by_name["echo"].attributes) == {**tool, "gen_ai.tool.name": "echo"}
+    assert by_name["echo"].explicit_bounds == (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+    assert by_name["_OTHER"].attributes["error.type"] == "-32602"
+    assert by_name["fail"].attributes["error.type"] == "tool_error"
+
+
+def test_the_callers_trace_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # the example of W3C Trace Context
+    call = ("tools/call", {"name": "echo", "arguments": {"text": "a"}, "_meta": {"traceparent": parent, "x": 1}})
+    [span], _ = observed(monkeypatch, call)
+    assert f"{span.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert f"{span.parent.span_id:016x}" == "b7ad6b7169203331"
+
+
+def test_a_secret_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    canary = "sk-canary-7f3a91"
+    redact.refresh({"CANARY_TOKEN": canary})
+    try:
+        spans, points = observed(
+            monkeypatch,
+            ("tools/call", {"name": canary}),
+            ("tools/call", {"name": "echo", "arguments": {"text": canary}}),
+            ("resources/read", {"uri": f"a:{canary}"}),
+        )
+    finally:
+        redact.refresh()
+    assert canary not in repr([span.to_json() for span in spans])
+    assert canary not in repr(points)
+
+
+def test_names_that_a_guard_refused_are_bounded_and_without_secrets() -> None:
+    class Refuses:
+        async def handle(self, call: Any, context: Any) -> Any:
+            return refuse(call, "RATE_LIMIT_EXCEEDED", "Too many calls", "Wait")
+
+    canary = "sk-canary-7f3a91"
+    reader = InMemoryMetricReader()
+    guard = Telemetry(Refuses(), meter_provider=MeterProvider([reader]))  # type: ignore[arg-type]
+    context = SimpleNamespace(client=SimpleNamespace(protocol_version="2025-11-25"), meta={}, request_id=canary)
+    redact.refresh({"CANARY_TOKEN": canary})
+    try:
+        for name in (canary, *(f"n{number}" for number in range(SERIES + 500))):
+            with pytest.raises(StopIteration):
+                guard.handle(Call("tools/call", {"name": Raw(json.dumps(name).encode())}), context).send(None)  # type: ignore[arg-type]
+    finally:
+        redact.refresh()
+    data = reader.get_metrics_data()
+    assert data is not None
+    counts = {
+        point.attributes["gen_ai.tool.name"]: point.count
+        for point in data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
+    }
+    assert len(counts) == SERIES + 1
+    assert counts["_OTHER"] == 501
+    assert counts["[REDACTED]"] == 1
+
+
+def test_without_the_extra_its_name_is_told() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "from concertino.errors import ConcertinoError\n"
+        "try:\n    import concertino.guards.telemetry\nexcept ConcertinoError as why:\n    print(why)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == "spans and metrics need an extra: pip install 'concertino[otel]'\n"
+
+
+def test_what_is_refused_by_the_protocol_reaches_the_caller_through_both(tmp_path: Path) -> None:
+    errors = asked(Metrics(Telemetry(server()), tmp_path / "m"), ("tools/call", {"name": "nobody"}))
+    assert isinstance(errors[0], RpcError)
