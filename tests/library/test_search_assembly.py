@@ -1,0 +1,202 @@
+"""assembly.py: budgets are kept, whatever is counted by; what is shown can be read."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from search_documents import libraries, made, phrases
+
+from concertino.library.assembly import Hit, assemble
+from concertino.library.document import Document
+from concertino.library.index import Index
+from concertino.library.query import Query
+from concertino.library.tokens import Counter, counter, estimate
+
+Mode = Literal["full", "catalog", "index", "minimal"]
+MODES = st.sampled_from(["full", "catalog", "index", "minimal"])
+
+
+def words_and_signs(text: str) -> int:
+    """A counter for which a whole can have more than its parts: each run of letters, and each place where two parts meet oddly."""
+    return len(re.findall(r"\w+|[^\w\s]", text)) + text.count("\n\n")
+
+
+few = settings(max_examples=25, deadline=None)
+COUNTERS: list[Counter] = [estimate, len, words_and_signs]
+
+
+def hits(documents: list[Document]) -> list[Hit]:
+    return [Hit(document, float(len(documents) - place)) for place, document in enumerate(documents)]
+
+
+@few
+@given(libraries(), phrases(5), st.one_of(st.integers(1, 60), st.integers(1, 3000)), MODES, st.sampled_from(COUNTERS))
+def test_no_text_exceeds_its_budget(
+    documents: list[Document], text: str, limit: int, mode: Mode, count: Counter
+) -> None:
+    result = assemble(Query(text, max_tokens=limit, mode=mode), hits(documents), count)
+    assert count(result.text) == result.tokens <= limit == result.limit
+    assert result.fragments == len(result.uris)
+
+
+def test_no_text_exceeds_its_budget_by_an_exact_tokenizer() -> None:
+    count = counter("o200k_base")
+    documents = [
+        made(f"d{number}", f"# T\n\n{'word ' * number}\n\n## Two\n\ncode: `x={number}`" * 3) for number in range(1, 60)
+    ]
+    for mode in ("full", "catalog", "index", "minimal"):
+        for limit in (1, 7, 30, 100, 333, 1000, 5000):
+            result = assemble(Query("word", max_tokens=limit, mode=mode), hits(documents), count)
+            assert count(result.text) == result.tokens <= limit
+
+
+@few
+@given(libraries(), phrases(5), st.integers(1, 3000), MODES)
+def test_every_uri_in_the_text_is_one_of_a_document(
+    documents: list[Document], text: str, limit: int, mode: Mode
+) -> None:
+    result = assemble(Query(text, max_tokens=limit, mode=mode), hits(documents), estimate)
+    known = {document.uri for document in documents}
+    assert set(re.findall(r"orchestr8://[\w/.-]+", result.text)) <= known
+    assert set(result.uris) <= known
+    assert all(uri in result.text for uri in result.uris)
+
+
+@few
+@given(libraries(), st.integers(1, 3000))
+def test_a_shortened_fragment_is_the_beginning_of_its_document_up_to_a_heading_or_a_paragraph_if_it_is_all_there_is(
+    documents: list[Document], limit: int
+) -> None:
+    result = assemble(Query("x", max_tokens=limit), hits(documents), estimate)
+    for document in documents:
+        if document.uri not in result.uris:
+            continue
+        shown = result.text.split(f"<!-- {document.uri} -->\n\n", 1)[1]
+        body = document.body.strip()
+        if f"[cut here to fit; the whole text: {document.uri}]" not in result.text:
+            assert shown.startswith(body)
+            continue
+        shown = shown.split("\n\n[cut here to fit;", 1)[0]
+        assert body.startswith(shown)
+        behind = body[len(shown) :]
+        assert re.match(r"\s*#{1,6} ", behind) or (len(result.uris) == 1 and re.match(r"[ \t]*\n[ \t]*\n", behind))
+        assert shown.count("```") % 2 == 0
+
+
+def test_full_shows_whole_fragments_best_first_and_says_what_was_used() -> None:
+    result = assemble(Query("x"), hits([made("b", "# B\n\nsecond"), made("a", "# A\n\nfirst\n")]), estimate)
+    above = "<!-- orchestr8://skills/b -->\n\n# B\n\nsecond\n\n---\n\n<!-- orchestr8://skills/a -->\n\n# A\n\nfirst"
+    assert len(above) == 90
+    assert result.text == above + "\n\n---\n\n2 of 2 fragments, 22 of 3000 tokens up to here."  # 90 / 4.1 = 21.95
+    assert (result.mime_type, result.fragments, result.tokens) == ("text/markdown", 2, estimate(result.text))
+
+
+def test_a_fragment_too_long_is_cut_before_a_heading_and_names_its_uri() -> None:
+    body = (
+        "# Long\n\nIntroduction.\n\n```sh\n## no heading\n```\n\n## One\n\n"
+        + "a " * 150
+        + "\n\n## Two\n\n"
+        + "b " * 2000
+    )
+    result = assemble(Query("x", max_tokens=150), hits([made("long", body)]), estimate)
+    assert result.text == (
+        "<!-- orchestr8://skills/long -->\n\n# Long\n\nIntroduction.\n\n```sh\n## no heading\n```\n\n## One\n\n"
+        + ("a " * 150).rstrip()
+        + "\n\n[cut here to fit; the whole text: orchestr8://skills/long]\n\n---\n\n1 of 1 fragments, 110 of 150 tokens up to here."
+    )
+
+
+def test_what_cannot_be_cut_is_named_and_what_fits_behind_it_is_shown() -> None:
+    result = assemble(
+        Query("x", max_tokens=200), hits([made("huge", "a " * 5000), made("small", "# Small\n\ntext")]), estimate
+    )
+    assert result.uris == ("orchestr8://skills/small",)
+    assert "Left out for lack of space:\n- orchestr8://skills/huge - huge (2440 tokens)" in result.text
+
+
+def test_rather_than_nothing_the_first_paragraphs_are_shown() -> None:
+    body = "# Long\n\nWhat it is for.\n\nWhen.\n\n```\n\n" + "code\n" * 500 + "```\n\n## Two\n\nend"
+    result = assemble(Query("x", max_tokens=60), hits([made("long", body), made("other", body)]), estimate)
+    assert result.uris == ("orchestr8://skills/long",)
+    assert result.text.startswith(
+        "<!-- orchestr8://skills/long -->\n\n# Long\n\nWhat it is for.\n\nWhen.\n\n"
+        "[cut here to fit; the whole text: orchestr8://skills/long]\n\n---\n\n1 of 2 fragments"
+    )
+
+
+def test_rather_than_nothing_the_section_of_a_worse_one_is_shown() -> None:
+    found = hits([made("huge", "a " * 5000), made("long", "# Long\n\nIntroduction.\n\n## One\n\n" + "b " * 2000)])
+    result = assemble(Query("x", max_tokens=100), found, estimate)
+    assert result.uris == ("orchestr8://skills/long",)
+    assert "# Long\n\nIntroduction.\n\n[cut here" in result.text
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"), [(16, "orchestr8://skills/huge - huge (2440 tokens)"), (6, "orchestr8://skills/huge"), (5, "")]
+)
+def test_where_no_part_fits_the_best_one_is_named(limit: int, text: str) -> None:
+    result = assemble(Query("x", max_tokens=limit), hits([made("huge", "a " * 5000)]), estimate)
+    assert (result.text, result.fragments) == (text, 0)
+
+
+def test_a_catalog_has_an_entry_for_each() -> None:
+    document = made(
+        "a", "x" * 41, title="On\nA", tags=("t1", "t2"), capabilities=("does",), use_when=("u1", "u2", "u3", "u4")
+    )
+    result = assemble(Query("x", mode="catalog"), [Hit(document, 1.5)], estimate)
+    assert result.text.split("\n\n---\n\n")[0] == (
+        "## On A\norchestr8://skills/a (10 tokens, score 1.50)\nTags: t1, t2\n- Can: does\n- For: u1\n- For: u2\n- For: u3"
+    )
+
+
+def test_an_index_has_a_line_for_each_and_minimal_is_json() -> None:
+    found = hits([made("a", "x" * 41, title="On A"), made("b", "", title="On B")])
+    lines = assemble(Query("x", mode="index"), found, estimate).text.split("\n")
+    assert lines[:2] == ["orchestr8://skills/a - On A (10 tokens)", "orchestr8://skills/b - On B (0 tokens)"]
+    result = assemble(Query("x", mode="minimal"), found, estimate)
+    assert result.mime_type == "application/json"
+    assert json.loads(result.text)["fragments"] == [
+        {"uri": "orchestr8://skills/a", "title": "On A", "tokens": 10, "score": 2.0},
+        {"uri": "orchestr8://skills/b", "title": "On B", "tokens": 0, "score": 1.0},
+    ]
+
+
+@few
+@given(libraries(), st.integers(1, 400))
+def test_minimal_is_json_whatever_the_budget(documents: list[Document], limit: int) -> None:
+    json.loads(assemble(Query("x", max_tokens=limit, mode="minimal"), hits(documents), estimate).text)
+
+
+@pytest.mark.parametrize("mode", ["full", "catalog", "index"])
+def test_nothing_found_is_said(mode: Mode) -> None:
+    result = assemble(Query("zebra", mode=mode), [], estimate)
+    assert (result.text, result.fragments) == ("No fragment matches 'zebra'.", 0)
+    assert assemble(Query("zebra", mode=mode, max_tokens=2), [], estimate).text == ""
+
+
+def test_a_huge_document_is_counted_once_however_often_it_is_found() -> None:
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return estimate(text)
+
+    sections = "".join(f"\n\n## Section {number}\n\n" + "words " * 100 for number in range(5000))
+    index = Index.build([made("huge", "# Huge\n\nAll about zebras." + sections)], count=count)
+    for _ in range(3):
+        result = index.match(Query("zebras", max_tokens=500))
+        assert result.fragments == 1
+    size = len(sections)
+    assert sum(length > size for length in counted) == 1
+    assert sum(length for length in counted if length < size) < 3 * 60_000  # 500 tokens are 2,050 characters
+
+
+def test_blank_lines_around_a_body_cost_nothing() -> None:
+    body = "\n" * 5000 + "# Short\n\nAll that there is." + "\n" * 5000
+    result = assemble(Query("x", max_tokens=60), hits([made("short", body)]), estimate)
+    assert "# Short\n\nAll that there is.\n\n---\n\n1 of 1 fragments" in result.text
