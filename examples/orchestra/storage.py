@@ -1,0 +1,14 @@
+"""Storage for other plugins: Markdown files in a folder, which the plugins file names."""
+
+from concertino import Plugin
+from concertino.orchestra.markdown import MarkdownStorage
+
+plugin = Plugin("storage.notes", version="1.0.0", description="Markdown files in a folder.")
+
+
+@plugin.on_boot
+def open_folder(config: dict[str, str]) -> None:
+    plugin.add_storage(MarkdownStorage(config.get("folder", ".")))
+
+
+plugin.run()

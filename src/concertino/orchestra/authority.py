@@ -1,0 +1,249 @@
+"""The authority: making it, issuing and renewing certificates. Everything is written under a lock, and whole or not at all.
+
+Its private key is nobody's but the issuer's: the hub and plugins run without it once they have their own certificates. An
+authority is made on purpose only, never because one is missing: whoever has it can be anybody.
+Source: the Orchestra plugin protocol, "Certificates": subjects, extensions and periods are those of upstream.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from concertino.orchestra.certificates import (
+    RAW,
+    CertificateError,
+    Certificates,
+    Identity,
+    PrivateKey,
+    certificate_name,
+    check_dates,
+    checked_name,
+)
+
+from cryptography import x509  # isort: skip  # certificates.py says what to install when it is missing
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # isort: skip
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # isort: skip
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # isort: skip
+
+__all__ = ["VALID", "create_authority", "ensure", "issue", "renew", "renew_authority", "throwaway"]
+
+VALID = timedelta(days=365)
+BACKDATED = timedelta(minutes=1)  # clocks of two machines differ
+ORGANIZATION = "Orchestra"
+AUTHORITY = "Orchestra CA"
+HOSTS = ("localhost", "127.0.0.1", "::1")
+RENEW_BEFORE = timedelta(days=30)
+
+
+def create_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
+    """Make the folder and an authority in it. Raises CertificateError when there is one, or a part of one."""
+    try:
+        certificates.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as why:
+        raise CertificateError(f"{certificates.folder}: {why.strerror}") from None
+    with certificates.locked(fcntl.LOCK_EX):
+        for path in (certificates.crt("ca"), certificates.key("ca")):
+            if path.exists():
+                raise CertificateError(
+                    f"{path} is there already. Every certificate issued by it would be refused after a new one: "
+                    f"to go on with it, {certificates.command('renew', 'ca')}; for a new one, move the folder away"
+                )
+        key = Ed25519PrivateKey.generate()
+        _write(certificates.key("ca"), _pem(key))  # first: without it, a certificate is of no use
+        _write(certificates.crt("ca"), _authority(key, valid).public_bytes(Encoding.PEM))
+
+
+def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
+    """A new certificate for the authority's own key: what it has issued stays good. Raises CertificateError."""
+    with certificates.locked(fcntl.LOCK_EX):
+        key = certificates.private_key("ca")
+        if not isinstance(key, Ed25519PrivateKey):
+            raise CertificateError(f"{certificates.key('ca')}: expected an Ed25519 key")
+        _write(certificates.crt("ca"), _authority(key, valid).public_bytes(Encoding.PEM))
+
+
+def issue(
+    certificates: Certificates, name: str, *, hosts: Sequence[str] = (), valid: timedelta = VALID
+) -> x509.Certificate:
+    """Issue a certificate with a key of its own. The one of this name that there is, if any, is replaced.
+
+    hosts: names and IP addresses by which others dial it, beside this machine's own. Raises CertificateError.
+    """
+    checked_name(name)
+    with certificates.locked(fcntl.LOCK_EX):
+        return _issue(certificates, name, hosts, valid)
+
+
+def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) -> x509.Certificate:
+    """Issue a certificate anew, with a new key, for the hosts that it has been for. Raises CertificateError."""
+    checked_name(name)
+    with certificates.locked(fcntl.LOCK_EX):
+        return _issue(certificates, name, _hosts(certificates.certificate(name)), valid)
+
+
+def ensure(certificates: Certificates, name: str, now: datetime | None = None) -> x509.Certificate:
+    """The certificate of a name: issued if there is none, renewed when less than 30 days are left and the key is here.
+
+    Without the authority's private key what is there must do. Raises CertificateError.
+    """
+    checked_name(name)
+    now = now or datetime.now(UTC)
+    with certificates.locked(fcntl.LOCK_EX):
+        there = certificates.crt(name).exists() and certificates.key(name).exists()
+        if not there:
+            return _issue(certificates, name, (), VALID)
+        found = certificates.certificate(name)
+        if found.not_valid_after_utc - now > RENEW_BEFORE or not certificates.key("ca").exists():
+            return found
+        return _issue(certificates, name, _hosts(found), VALID)
+
+
+def throwaway(name: str) -> Identity:
+    """An identity under an authority of its own, that nobody else knows and that is kept nowhere."""
+    signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    authority = _authority(signer, timedelta(hours=1))
+    certificate = _leaf(name, key, authority, signer, (), timedelta(hours=1))
+    return Identity(name, certificate, key, authority, certificate.not_valid_after_utc)
+
+
+def _issue(certificates: Certificates, name: str, hosts: Sequence[str], valid: timedelta) -> x509.Certificate:
+    authority = certificates.authority()
+    signer = certificates.private_key("ca")
+    if authority.public_key().public_bytes(*RAW) != signer.public_key().public_bytes(*RAW):
+        raise CertificateError(
+            f"{certificates.key('ca')} is not the key of {certificates.crt('ca')}: put back the one that belongs to it, "
+            f"or {certificates.command('renew', 'ca')} if what it has issued may end"
+        )
+    check_dates(authority, certificates.crt("ca"), certificates.command("renew", "ca"), datetime.now(UTC))
+    key = Ed25519PrivateKey.generate()
+    certificate = _leaf(name, key, authority, signer, hosts, valid)
+    _write(certificates.key(name), _pem(key))
+    _write(certificates.crt(name), certificate.public_bytes(Encoding.PEM))
+    return certificate
+
+
+def _authority(key: Ed25519PrivateKey, valid: timedelta) -> x509.Certificate:
+    subject = _subject(AUTHORITY)
+    usage = _usage(key_cert_sign=True, crl_sign=True)
+    return (
+        _builder(subject, subject, key, valid)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=1), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, None)
+    )
+
+
+def _leaf(
+    name: str,
+    key: Ed25519PrivateKey,
+    authority: x509.Certificate,
+    signer: PrivateKey,
+    hosts: Sequence[str],
+    valid: timedelta,
+) -> x509.Certificate:
+    if not isinstance(signer, Ed25519PrivateKey):
+        raise CertificateError("the authority's key: expected an Ed25519 key")
+    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    names = dict.fromkeys((name, *HOSTS, *hosts))
+    return (
+        _builder(_subject(name), authority.subject, key, valid)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(both), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False)
+        .add_extension(_authority_identifier(authority), critical=False)
+        .sign(signer, None)
+    )
+
+
+def _authority_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    try:
+        found = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())  # pyright: ignore[reportArgumentType]  # checked above
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(found)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Ed25519PrivateKey, valid: timedelta
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(secrets.randbits(127) or 1)  # at most 20 octets, and positive: RFC 5280 section 4.1.2.2
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + valid)
+    )
+
+
+def _subject(name: str) -> x509.Name:
+    organization = x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION)
+    return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise CertificateError(f"{host!r}: expected a host's name in ASCII, or an IP address") from None
+
+
+def _hosts(certificate: x509.Certificate) -> list[str]:
+    """By which names a certificate can be dialled, beside its own."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    names = [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+    return [name for name in names if name != certificate_name(certificate)]
+
+
+def _pem(key: Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Put a file in place, mode 0600, whole or not at all."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        new.unlink(missing_ok=True)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+            new.replace(path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+    except OSError as why:
+        raise CertificateError(f"{path}: {why.strerror}") from None

@@ -1,0 +1,423 @@
+"""Links: how a request finds its response, whatever carries the frames.
+
+    listen(address, answer, ...)   answer whoever connects; -> Listening
+    connect(address, ...)          -> Link, which asks
+    Link.request(request)          -> its response; any number at once
+    standing.Standing              a Link that comes back after it was lost
+
+One direction each: who connects asks, who listens answers. Hub and plugin therefore have two links, one each way, as upstream. An
+address says what carries it: `unix:PATH` (local.py) or `HOST:PORT` for QUIC (quic.py). What both have in common is here: who the
+other side is, deadlines, cancellation, and the answering end. All of this belongs to one event loop, that of the caller.
+
+Cancellation is ours: on a Unix socket a StreamCancel with the id of the request, on QUIC a reset of its stream. Neither is
+answered. Upstream peers overlook it and finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from concertino.driver.tasks import starter
+from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
+from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
+
+try:
+    from google.protobuf.message import DecodeError, EncodeError
+
+    from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
+except ImportError:
+    raise ImportError("the Orchestra plugin protocol is in an extra: pip install 'concertino[orchestra]'") from None
+
+if TYPE_CHECKING:
+    from concertino.orchestra.certificates import Certificates
+
+__all__ = [
+    "TIMEOUT_S",
+    "Answer",
+    "Answering",
+    "Calling",
+    "Link",
+    "Listening",
+    "Peer",
+    "Refused",
+    "connect",
+    "listen",
+    "refusal",
+    "request_id",
+]
+
+log = logging.getLogger("concertino.orchestra")
+
+TIMEOUT_S = 30.0  # of a request, unless it says otherwise
+MAX_IN_FLIGHT = 1024  # requests of one link that are answered at once; the next gets `busy`
+MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES  # of their payloads; then reading pauses
+CONNECT_S = 5.0  # upstream's time for a handshake
+
+
+class Refused(ConcertinoError):
+    """The other side is not whom it must be: no certificate, the wrong name, another user. The text says which and why."""
+
+
+class Peer(Struct, frozen=True):
+    """Who is at the other end of a link.
+
+    address: where. name: of its certificate, which was verified; None on a Unix socket, where there is none. pid, uid: of its
+    process when it connected, on a Unix socket.
+    """
+
+    address: str
+    name: str | None = None
+    pid: int | None = None
+    uid: int | None = None
+
+    def speaks_for(self, plugin: str) -> bool:
+        """Whether this peer may call itself the plugin of this id: by its certificate, or as a process of this user."""
+        return self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")
+
+
+Answer = Callable[[PluginRequest, Peer], Awaitable[PluginResponse]]
+"""Answers one request. CancelledError: nobody wants the response any more. Whatever else it raises is logged, and told as
+`internal_error`."""
+
+
+class Link(Protocol):
+    """The asking end of a connection."""
+
+    @property
+    def peer(self) -> Peer:
+        """Who answers."""
+        ...
+
+    @property
+    def lost(self) -> asyncio.Future[str]:
+        """Done when the link is over, with the reason in words; never fails."""
+        ...
+
+    async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
+        """Ask, and wait for the response. The ids of both are request.request_id, whatever is used on the way.
+
+        Raises TimedOut after timeout_s, Disconnected when the link is or gets lost, FrameTooLarge when the request is too long,
+        ProtocolError for a response that is none. When it times out or this task is cancelled, the other side is told so.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the link. Requests under way raise Disconnected."""
+        ...
+
+
+class Listening(Protocol):
+    """The answering end. address: as connect() takes it, with the port that it has."""
+
+    @property
+    def address(self) -> str: ...
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Let nobody in any more, give requests under way so long to be answered, and end every connection."""
+        ...
+
+
+async def listen(
+    address: str,
+    answer: Answer,
+    *,
+    certificates: Certificates | None = None,
+    name: str = "",
+    admits: Callable[[str], bool] | None = None,
+) -> Listening:
+    """Answer whoever connects at an address, on the running loop.
+
+    address: `unix:PATH`, in a folder of mode 0700; or `HOST:PORT` for QUIC, port 0 for a free one. For QUIC, certificates and
+    name are needed: where certificates are, and of which name this side's is. admits: which names of verified client
+    certificates may come in; every one if it is not given.
+    Raises OSError when nothing can listen there, ValueError for an address that is none, CertificateError.
+    """
+    if address.startswith("unix:"):
+        from concertino.orchestra.local import listen_local
+
+        return listen_local(address.removeprefix("unix:"), answer)
+    if certificates is None or not name:
+        raise ValueError(f"{address}: QUIC needs certificates and the name of one")
+    from concertino.orchestra.quic import listen_quic
+
+    return await listen_quic(address, answer, certificates, name, admits)
+
+
+async def connect(
+    address: str,
+    *,
+    certificates: Certificates | None = None,
+    name: str = "",
+    expects: str | None = None,
+    timeout_s: float = CONNECT_S,
+) -> Link:
+    """Connect to who listens at an address, on the running loop.
+
+    address, certificates, name: as for listen(); name is this side's certificate. expects: the name that the other side's
+    certificate must have; with None any name that fits the address will do.
+    Raises Disconnected when nobody answers there within timeout_s, Refused when the other side is a stranger or does not let us
+    in, ValueError for an address that is none, CertificateError.
+    """
+    if address.startswith("unix:"):
+        from concertino.orchestra.local import connect_local
+
+        return await connect_local(address.removeprefix("unix:"), timeout_s)
+    if certificates is None or not name:
+        raise ValueError(f"{address}: QUIC needs certificates and the name of one")
+    from concertino.orchestra.quic import connect_quic
+
+    return await connect_quic(address, certificates, name, expects, timeout_s)
+
+
+# Ids and errors
+
+
+_counter = int.from_bytes(os.urandom(9), "big")
+
+
+def request_id() -> str:
+    """A new id for a request: a UUID of version 7 (RFC 9562), as the protocol wants; growing within this process."""
+    global _counter
+    _counter = (_counter + 1) & 0x3FFFFFFFFFFFFFFFFFF  # 74 bits
+    number = (
+        time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | _counter >> 62 << 64 | 0b10 << 62 | _counter & (1 << 62) - 1
+    )
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def refusal(id: str, code: str, message: str) -> PluginResponse:
+    """An error answer. The protocol has none but a failed tool call's, which upstream gives to any request."""
+    return PluginResponse(request_id=id, tool_call=ToolResponse(error_code=code, error_message=message))
+
+
+def _id_of(payload: bytes) -> str:
+    """The id of a request that cannot be decoded, if it begins with one as serializers write it."""
+    if len(payload) > 2 and payload[0] == 0x0A and payload[1] < 0x80:
+        return payload[2 : 2 + payload[1]].decode("utf-8", "replace")
+    return ""
+
+
+# The asking end
+
+
+class Calling:
+    """The requests of a link that wait for their responses. Transports derive from it and carry the payloads."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[str] = self._loop.create_future()
+        self._waiting: dict[Hashable, asyncio.Future[PluginResponse]] = {}
+
+    def _ask(self, payload: bytes, id: str) -> Hashable:
+        """Send a payload. Returns the key under which its response will be delivered."""
+        raise NotImplementedError
+
+    def _abandon(self, key: Hashable) -> None:
+        """Tell the other side that a response is not wanted any more."""
+        raise NotImplementedError
+
+    async def _ready(self) -> None:
+        """Wait until there is room to send."""
+
+    async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
+        if self.lost.done():
+            raise Disconnected(f"{self.peer.address}: {self.lost.result()}")
+        loop = self._loop
+        given, id = request.request_id, request_id()
+        request.request_id = id
+        try:
+            payload = request.SerializeToString()
+        except EncodeError as why:
+            raise ProtocolError(f"the request cannot be encoded: {why}") from None
+        finally:
+            request.request_id = given
+        if len(payload) > MAX_FRAME_BYTES:
+            raise FrameTooLarge(len(payload))
+        waiter: asyncio.Future[PluginResponse] = loop.create_future()
+        timer = loop.call_later(timeout_s, _expire, waiter, request, timeout_s, self.peer.address)
+        key: Hashable = None
+        try:
+            await self._until_ready(waiter)
+            key = self._ask(payload, id)
+            self._waiting[key] = waiter
+            response = await waiter
+        except (asyncio.CancelledError, TimedOut):
+            if self._waiting.pop(key, None) is not None and not self.lost.done():
+                self._abandon(key)
+            raise
+        finally:
+            timer.cancel()
+        response.request_id = given
+        return response
+
+    async def _until_ready(self, waiter: asyncio.Future[PluginResponse]) -> None:
+        """Wait for room, for as long as the request has time."""
+        room = self._loop.create_task(self._ready()) if self._is_held() else None
+        if room is None:
+            return
+        try:
+            await asyncio.wait((room, waiter), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            room.cancel()
+        if waiter.done():
+            waiter.result()  # TimedOut
+        if self.lost.done():
+            raise Disconnected(f"{self.peer.address}: {self.lost.result()}")
+
+    def _is_held(self) -> bool:
+        """Whether there is no room to send."""
+        return False
+
+    def _delivered(self, key: Hashable, payload: bytes) -> None:
+        """A response has come. One that nobody waits for, since it is late or was given already, is dropped."""
+        waiter = self._waiting.pop(key, None)
+        if waiter is None or waiter.done():
+            return
+        try:
+            waiter.set_result(PluginResponse.FromString(payload))
+        except DecodeError as why:
+            waiter.set_exception(ProtocolError(f"{self.peer.address}: the response cannot be decoded: {why}"))
+
+    def _failed(self, key: Hashable, why: Exception) -> None:
+        """There will be no response to this one."""
+        waiter = self._waiting.pop(key, None)
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(why)
+
+    def _lose(self, why: str) -> None:
+        """The link is over."""
+        if self.lost.done():
+            return
+        self.lost.set_result(why)
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting.values():
+            if not waiter.done():
+                waiter.set_exception(Disconnected(f"{self.peer.address}: {why}"))
+
+
+def _expire(waiter: asyncio.Future[PluginResponse], request: PluginRequest, timeout_s: float, address: str) -> None:
+    if not waiter.done():
+        what = request.WhichOneof("request") or "request"
+        waiter.set_exception(TimedOut(f"{address}: no response to {what} within {timeout_s:g} s"))
+
+
+# The answering end
+
+
+def _ended(subject: None, value: object, error: BaseException | None) -> None:
+    """An answer says itself how it ended."""
+
+
+class Answering:
+    """The requests of one connection that are being answered.
+
+    respond(key, payload): carries a response back; None: there is none, as for a cancel. hold(held): reading should pause, or
+    go on. Keys are the transport's: the id of a request, or the number of its stream.
+    """
+
+    def __init__(
+        self,
+        answer: Answer,
+        peer: Peer,
+        respond: Callable[[Hashable, bytes | None], None],
+        hold: Callable[[bool], None],
+    ) -> None:
+        self.peer = peer
+        self._answer = answer
+        self._respond = respond
+        self._hold = hold
+        self._loop = asyncio.get_running_loop()
+        self._start = starter(self._loop, _ended)
+        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
+        self._bytes = 0
+        self._idle: asyncio.Future[None] | None = None  # of drained()
+
+    def receive(self, payload: bytes, key: Hashable = None) -> None:
+        """Take one request. key: None if it is the id of the request."""
+        try:
+            request = PluginRequest.FromString(payload)
+        except DecodeError as why:
+            log.warning("%s: a request cannot be decoded: %s", self.peer.address, why)
+            id = _id_of(payload)
+            self._refuse(id if key is None else key, id, "invalid_request", f"the request cannot be decoded: {why}")
+            return
+        if key is None:
+            key = request.request_id
+        if request.HasField("stream_cancel"):
+            self.cancel(request.stream_cancel.stream_id)
+            self._respond(key, None)
+            return
+        if key in self._tasks:
+            log.warning("%s: request %r came twice", self.peer.address, request.request_id)
+            return  # an answer would be taken for that of the first
+        if len(self._tasks) >= MAX_IN_FLIGHT:
+            text = f"{MAX_IN_FLIGHT} requests are being answered, as many as may be"
+            self._refuse(key, request.request_id, "busy", text)
+            return
+        size = len(payload)
+        if self._bytes <= MAX_BYTES_IN_FLIGHT < self._bytes + size:
+            self._hold(True)
+        self._bytes += size
+        task = self._start(self._run(key, request), None)  # its first step is taken now
+        if task is None:
+            self._over(key, size)
+        else:
+            self._tasks[key] = task
+            task.add_done_callback(
+                lambda _: self._over(key, size)
+            )  # not in the task: it may be cancelled before it begins
+
+    def cancel(self, key: Hashable) -> None:
+        """The response to this one is not wanted any more; what is unknown is overlooked."""
+        task = self._tasks.get(key)
+        if task is not None:
+            task.cancel()
+
+    async def drained(self) -> None:
+        """Wait until everything is answered."""
+        while self._tasks:
+            self._idle = self._idle or self._loop.create_future()
+            await asyncio.shield(self._idle)
+
+    def close(self) -> None:
+        """The connection is over: nobody wants any response."""
+        for task in list(self._tasks.values()):
+            task.cancel()
+
+    async def _run(self, key: Hashable, request: PluginRequest) -> None:
+        id = request.request_id
+        try:
+            response = await self._answer(request, self.peer)
+            response.request_id = id
+            payload = response.SerializeToString()
+            if len(payload) > MAX_FRAME_BYTES:
+                text = f"the response has {len(payload)} bytes, and a frame at most {MAX_FRAME_BYTES}"
+                self._refuse(key, id, "response_too_large", text)
+            else:
+                self._respond(key, payload)
+        except asyncio.CancelledError:
+            pass
+        except Exception:
+            log.exception("%s: answering %s failed", self.peer.address, request.WhichOneof("request"))
+            self._refuse(key, id, "internal_error", "answering failed; the log of who was asked says why")
+
+    def _over(self, key: Hashable, size: int) -> None:
+        self._tasks.pop(key, None)
+        if self._bytes > MAX_BYTES_IN_FLIGHT >= self._bytes - size:
+            self._hold(False)
+        self._bytes -= size
+        if self._idle is not None and not self._tasks:
+            self._idle.set_result(None)
+            self._idle = None
+
+    def _refuse(self, key: Hashable, id: str, code: str, message: str) -> None:
+        self._respond(key, refusal(id, code, message).SerializeToString())

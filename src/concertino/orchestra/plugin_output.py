@@ -1,0 +1,79 @@
+"""What a plugin writes: READY on stderr, lines for the log there, and on stdout whatever it should not. All of it is always read.
+
+Lines become log lines of `concertino.hub.PLUGIN`, without secrets, at a bounded rate: a plugin that floods its stderr is neither
+slowed down nor does it push the lines of others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from concertino.client.stderr import StderrLines
+from concertino.logs import escaped
+
+__all__ = ["Output"]
+
+RATE, BURST = 20.0, 200.0  # lines of one plugin: a second for ever, and at once
+READY = b"READY "
+LONGEST_ADDRESS = 512
+
+
+class Output(StderrLines):
+    """Takes pieces of stderr, when called with them, and is the Receiver of stdout.
+
+    ready: the address that the first READY names.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__("plugin", self._relay, logging.INFO)
+        self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._log_to = log
+        self._allowed = BURST
+        self._counted_at = time.monotonic()
+        self._dropped = 0
+        self._repeated = False
+
+    def _give(self, line: bytes) -> None:
+        if line.startswith(READY):
+            self._is_ready(line[len(READY) :].strip()[:LONGEST_ADDRESS].decode("utf-8", "backslashreplace"))
+            return
+        self._limited(line)
+
+    def _limited(self, line: bytes) -> None:
+        now = time.monotonic()
+        self._allowed = min(BURST, self._allowed + (now - self._counted_at) * RATE)
+        self._counted_at = now
+        if self._allowed < (RATE if self._dropped else 1):
+            self._dropped += 1
+            return
+        self._allowed -= 1
+        if self._dropped:
+            count, self._dropped = self._dropped, 0
+            self._log_to.warning("%d lines of its stderr were dropped: it writes more than %g a second", count, RATE)
+        super()._give(line)
+
+    def _relay(self, line: str) -> None:
+        if line:
+            self._log_to.info("%s", escaped(line))
+
+    def _is_ready(self, address: str) -> None:
+        if not self.ready.done():
+            self._log_to.debug("READY %s", address)
+            self.ready.set_result(address)
+        elif not self._repeated:
+            self._repeated = True
+            self._log_to.warning("it says READY again (%s): ignored", escaped(address))
+
+    # Receiver
+
+    def frames(self, batch: Sequence[bytes]) -> None:
+        for line in batch:
+            self._limited(line)
+
+    def overlong(self, size: int) -> None: ...
+    def drained(self, held: int) -> None: ...
+    def ended(self) -> None: ...
+    def lost(self, why: Exception) -> None: ...

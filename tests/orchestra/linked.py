@@ -1,0 +1,103 @@
+"""Both ends of a link in one process, over each transport, for tests that must hold over any."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.links import Answer, Link, Listening, connect, listen
+from concertino.orchestra.plugin_pb2 import (
+    HealthRequest,
+    HealthResult,
+    PluginRequest,
+    PluginResponse,
+    ToolRequest,
+    ToolResponse,
+)
+
+TRANSPORTS = ("unix", "quic")
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run_it(*args: Any, **kwargs: Any) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(30):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run_it
+
+
+class Place:
+    """Where to listen, and how to connect there, over one transport."""
+
+    def __init__(self, transport: str, folder: Path, certificates: Certificates) -> None:
+        self.transport = transport
+        self.folder = folder
+        self.certificates = certificates
+        self._count = 0
+
+    async def listening(self, answer: Answer, address: str = "") -> Listening:
+        self._count += 1
+        if self.transport == "unix":
+            return await listen(address or f"unix:{self.folder}/{self._count}", answer)
+        return await listen(address or "127.0.0.1:0", answer, certificates=self.certificates, name="orchestrator")
+
+    async def connected(self, listening: Listening) -> Link:
+        return await connect(listening.address, certificates=self.certificates, name="tools.greeter-client")
+
+    @asynccontextmanager
+    async def linked(self, answer: Answer) -> AsyncIterator[Link]:
+        listening = await self.listening(answer)
+        link = await self.connected(listening)
+        try:
+            yield link
+        finally:
+            await link.close()
+            await listening.close()
+
+
+def call(name: str = "echo", arguments: bytes = b"") -> PluginRequest:
+    return PluginRequest(request_id="mine", tool_call=ToolRequest(tool_name=name, arguments=arguments))
+
+
+def health() -> PluginRequest:
+    return PluginRequest(health=HealthRequest())
+
+
+async def echo(request: PluginRequest, peer: object) -> PluginResponse:
+    """Gives the arguments back; says that it is well."""
+    if request.HasField("tool_call"):
+        return PluginResponse(tool_call=ToolResponse(success=True, result=request.tool_call.arguments))
+    return PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))
+
+
+class Holding:
+    """Answers when it is let; counts who began and who was cancelled."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.began = asyncio.Semaphore(0)
+        self.cancelled = asyncio.Semaphore(0)
+        self.running = 0
+
+    async def __call__(self, request: PluginRequest, peer: object) -> PluginResponse:
+        if request.HasField("health"):
+            return await echo(request, peer)
+        self.running += 1
+        self.began.release()
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.release()
+            raise
+        finally:
+            self.running -= 1
+        return await echo(request, peer)

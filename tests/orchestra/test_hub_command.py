@@ -1,0 +1,146 @@
+"""`concertino orchestrate`: the process, its lines, signals and exit codes, and what is left of it: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hubs import GREETER, SOURCES, is_gone, raw, sdk, written
+from linked import on_a_loop
+
+from concertino.orchestra.links import connect
+from concertino.orchestra.plugin_pb2 import HealthRequest, PluginRequest
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@contextmanager
+def orchestrating(path: Path, *options: str) -> Generator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "concertino", "orchestrate", str(path), *options]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as hub:
+        try:
+            yield hub
+        finally:
+            hub.kill()
+
+
+def lines_until(hub: subprocess.Popen[str], text: str) -> list[str]:
+    assert hub.stderr is not None
+    lines: list[str] = []
+    while not lines or text not in lines[-1]:
+        lines.append(hub.stderr.readline())
+        assert lines[-1], "".join(lines)
+    return lines
+
+
+def plugin_pids(hub: int) -> list[int]:
+    """The children of a process, from /proc."""
+    return [int(pid) for pid in Path(f"/proc/{hub}/task/{hub}/children").read_text().split()]
+
+
+@contextmanager
+def ending(pid: int) -> Generator[Callable[[], bool]]:
+    """Waits for a process that is not our child to end, if only as a zombie: a signal that was sent takes a moment to arrive."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield lambda: bool(select.select([descriptor], [], [], 20)[0])
+    finally:
+        os.close(descriptor)
+
+
+@on_a_loop
+async def test_a_hub_listens_says_so_and_ends_with_a_signal(folder: Path) -> None:
+    path = written(
+        folder, sdk(folder, "tools.greeter", GREETER), listen_addr=f"unix:{folder}/hub", tcp_addr="localhost:1"
+    )
+    path.write_text(path.read_text() + "- {id: off, binary: off}\n")
+    with orchestrating(path) as hub:
+        said = await asyncio.to_thread(lines_until, hub, f"Listening on unix:{folder}/hub")
+        assert any("tcp_addr is ignored" in line for line in said)
+        assert any("off is not started: enabled is not true" in line for line in said)
+        assert any("[hub.tools.greeter] runs: version " in line for line in said)
+        link = await connect(f"unix:{folder}/hub")
+        health = (await link.request(PluginRequest(health=HealthRequest()))).health
+        assert health.message == "1 of 1 plugins run"
+        pids = plugin_pids(hub.pid)
+        assert len(pids) == 1
+        hub.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(hub.wait, 20) == 0
+        assert all(map(is_gone, pids))
+        assert not (folder / "hub").exists()
+        await link.close()
+
+
+def test_a_second_signal_ends_at_once_and_leaves_nobody(folder: Path) -> None:
+    body = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+easy = answer
+async def answer(request, peer):
+    if request.HasField("shutdown"):
+        say("asked")
+        await asyncio.Event().wait()
+    return await easy(request, peer)
+"""
+    path = written(folder, raw(folder, "stubborn", body), listen_addr=f"unix:{folder}/hub")
+    with orchestrating(path) as hub:
+        lines_until(hub, "Listening on")
+        [pid] = plugin_pids(hub.pid)
+        with ending(pid) as ended:
+            hub.send_signal(signal.SIGTERM)
+            lines_until(hub, "asked")
+            hub.send_signal(signal.SIGTERM)
+            assert hub.wait(20) == 0
+            assert ended()
+
+
+def test_plugins_do_not_outlive_a_hub_that_is_killed(folder: Path) -> None:
+    path = written(folder, sdk(folder, "tools.greeter", GREETER), listen_addr=f"unix:{folder}/hub")
+    with orchestrating(path) as hub:
+        lines_until(hub, "Listening on")
+        [pid] = plugin_pids(hub.pid)
+        with ending(pid) as ended:
+            hub.kill()
+            hub.wait(20)
+            assert ended()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "expected"),
+    [
+        ("plugins: 3", 2, "plugins.yaml:1: plugins: expected a list, got '3'"),
+        ("listen_addr: unix:/nowhere/at/all\nplugins: []", 1, "/nowhere/at"),
+        (
+            "listen_addr: localhost:0\ncerts_dir: none\nplugins: []",
+            1,
+            "none is not there: concertino certs init --certs-dir",
+        ),
+        (
+            "listen_addr: nonsense\ncerts_dir: none\nplugins: []",
+            2,
+            "plugins.yaml:1: listen_addr: expected HOST:PORT or",
+        ),
+    ],
+)
+def test_what_keeps_a_hub_from_starting_is_said(folder: Path, text: str, code: int, expected: str) -> None:
+    (folder / "plugins.yaml").write_text(text)
+    command = [sys.executable, "-m", "concertino", "orchestrate", "plugins.yaml"]
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == code, done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_options_count_more_than_the_file(folder: Path) -> None:
+    path = written(folder, listen_addr=f"unix:{folder}/not-here")
+    with orchestrating(path, "--listen-addr", f"unix:{folder}/here") as hub:
+        lines_until(hub, f"Listening on unix:{folder}/here")
+        hub.send_signal(signal.SIGINT)
+        assert hub.wait(20) == 0

@@ -1,0 +1,156 @@
+"""serving.py: `concertino serve plugins.yaml`, a hub and MCP over stdio in one process, spoken to by a client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hubs import GREETER, SOURCES, entry, is_gone, raw, sdk, written
+from linked import on_a_loop
+
+from concertino import Client, ServerParameters
+from concertino.orchestra.certificates import Certificates
+from concertino.protocol.types import TextContent
+
+ENVIRONMENT = {"PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def command(*targets: str) -> list[str]:
+    return [sys.executable, "-m", "concertino", "serve", *targets]
+
+
+def client_of(*targets: str) -> Client:
+    program, *arguments = command(*targets)
+    return Client(ServerParameters(program, arguments, env=ENVIRONMENT))
+
+
+async def text_of(client: Client, tool: str, **arguments: Any) -> tuple[bool | None, str]:
+    """Whether a tool failed, and what it said."""
+    result = await client.call_tool(tool, arguments)
+    [block] = result.content
+    assert isinstance(block, TextContent)
+    return result.is_error, block.text
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@on_a_loop
+async def test_tools_and_resources_of_plugins_are_an_mcp_server(folder: Path) -> None:
+    (folder / ".projects" / "notes").mkdir(parents=True)
+    (folder / ".projects" / "notes" / "NOTE-1.md").write_text("---\ntitle: First\n---\n\n# Hello\n")
+    path = written(
+        folder,
+        sdk(folder, "tools.greeter", GREETER),
+        entry("storage.markdown", "concertino", args=["plugin", "markdown", "--workspace=."]),
+    )
+    async with client_of(str(path)) as client:
+        assert client.server_info.name == "orchestra"
+        assert [tool.name for tool in await client.list_tools()] == ["greet"]
+        assert await text_of(client, "greet", name="Ada") == (False, "Hello, Ada!")
+        assert [each.uri for each in await client.list_resources()] == ["orchestra://notes/NOTE-1"]
+        [content] = (await client.read_resource("orchestra://notes/NOTE-1")).contents
+        assert content.text
+        assert "# Hello" in content.text
+
+
+@on_a_loop
+async def test_a_plugin_that_dies_under_a_call_is_an_error_and_then_back(folder: Path) -> None:
+    die = "@plugin.tool\ndef die() -> None:\n    'End.'\n    import os\n    os._exit(3)\nplugin.run()\n"
+    path = written(folder, sdk(folder, "tools.greeter", GREETER.replace("plugin.run()\n", die)))
+    async with client_of(str(path)) as client:
+        failed, said = await text_of(client, "die")
+        assert failed
+        assert said.startswith("tools.greeter: ")
+        failed, said = await text_of(client, "greet", name="Ada")
+        assert failed
+        while failed:
+            assert "tools.greeter: it is not running" in said
+            await asyncio.sleep(0.05)
+            failed, said = await text_of(client, "greet", name="Ada")
+        assert said == "Hello, Ada!"
+
+
+@on_a_loop
+async def test_a_hub_is_one_of_several_servers_under_its_name(folder: Path) -> None:
+    path = written(folder, sdk(folder, "tools.greeter", GREETER))
+    (folder / "shop.py").write_text(
+        "from concertino import Server\nserver = Server('shop')\n@server.tool\ndef buy() -> str:\n    'Buy.'\n    return 'bought'\n"
+    )
+    async with client_of(str(path), str(folder / "shop.py")) as client:
+        assert sorted(tool.name for tool in await client.list_tools()) == ["plugins_greet", "shop_buy"]
+        assert await text_of(client, "plugins_greet", name="Ada") == (False, "Hello, Ada!")
+
+
+@pytest.mark.parametrize("end", ["stdin", "signal"])
+def test_nothing_is_left_when_the_client_goes_even_with_a_plugin_that_does_not_end(folder: Path, end: str) -> None:
+    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    path = written(folder, raw(folder, "stubborn", stubborn), sdk(folder, "tools.greeter", GREETER))
+    with subprocess.Popen(
+        command(str(path)),
+        env={**os.environ, **ENVIRONMENT},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stderr is not None
+        try:
+            while b"plugins run" not in (line := server.stderr.readline()):
+                assert line
+            pids = children(server.pid)
+            assert len(pids) == 2
+            if end == "stdin":
+                server.stdin.close()
+            else:
+                server.send_signal(signal.SIGTERM)
+            assert b"held up the end" not in server.stderr.read()
+            assert server.wait(20) == 0
+            assert all(map(is_gone, pids))
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "expected"),
+    [
+        ("plugins: 3", 2, "plugins.yaml:1: plugins: expected a list, got '3'"),
+        (
+            "certs_dir: none\nplugins: [{id: a, binary: a, enabled: true}]",
+            1,
+            "none is not there: concertino certs init --certs-dir",
+        ),
+    ],
+)
+def test_what_keeps_it_from_starting_is_said(folder: Path, text: str, code: int, expected: str) -> None:
+    (folder / "plugins.yaml").write_text(text)
+    with subprocess.Popen(
+        command("plugins.yaml"),
+        cwd=folder,
+        env={**os.environ, **ENVIRONMENT},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as server:
+        try:
+            assert server.stderr is not None
+            said = server.stderr.read().decode()
+            assert server.wait(20) == code, said
+            assert expected in said
+        finally:
+            server.kill()
+
+
+@on_a_loop
+async def test_two_beside_each_other_with_plugins_over_quic(folder: Path, certificates: Certificates) -> None:
+    greeter = {**sdk(folder, "tools.greeter", GREETER), "socket": False}
+    path = written(folder, greeter, certs_dir=str(certificates.folder), listen_addr="localhost:50100")
+    async with client_of(str(path)) as one, client_of(str(path)) as other:
+        for client in (one, other):
+            assert await text_of(client, "greet", name="Ada") == (False, "Hello, Ada!")

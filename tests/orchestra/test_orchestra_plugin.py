@@ -1,0 +1,608 @@
+"""plugin.py, storage.py and running.py: by requests of the protocol, first by hand, then to processes, as a hub sends them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format, struct_pb2
+from linked import on_a_loop
+
+from concertino import Context, Plugin, RegistrationError, ToolError, image
+from concertino.orchestra.certificates import CertificateError, Certificates
+from concertino.orchestra.links import Peer, connect, listen
+from concertino.orchestra.plugin_pb2 import (
+    BootRequest,
+    HealthRequest,
+    HealthResult,
+    ListPromptsRequest,
+    ListToolsRequest,
+    PluginManifest,
+    PluginRequest,
+    PluginResponse,
+    PromptGetRequest,
+    RegistrationResult,
+    ShutdownRequest,
+    StorageDeleteRequest,
+    StorageListRequest,
+    StorageReadRequest,
+    StorageWriteRequest,
+    StreamStart,
+    ToolRequest,
+)
+from concertino.orchestra.storage import Entry, StorageError, Stored
+from concertino.orchestra.structs import pack, unpack
+
+HUB = Peer("unix:/hub", None, 1, 0)
+
+
+def ask(plugin: Plugin, request: PluginRequest) -> PluginResponse:
+    return asyncio.run(plugin.answer(request, HUB))
+
+
+def call(name: str, arguments: Mapping[str, Any] | None = None, **others: str) -> PluginRequest:
+    request = ToolRequest(tool_name=name, caller_plugin="transport.stdio", **others)
+    if arguments is not None:
+        request.arguments, json = pack(arguments)
+        if json:
+            request.arguments_json = json
+    return PluginRequest(tool_call=request)
+
+
+def result(response: PluginResponse) -> dict[str, Any]:
+    """The result as upstream reads it: by the official Struct."""
+    assert response.tool_call.success, response.tool_call.error_message
+    return json_format.MessageToDict(struct_pb2.Struct.FromString(response.tool_call.result))
+
+
+@pytest.fixture
+def plugin() -> Plugin:
+    made = Plugin("tools.greeter", version="1.2.3", description="Greets.", author="Ada", needs_storage=["markdown"])
+
+    @made.tool
+    async def greet(name: str, loud: bool = False) -> str:
+        """Greet somebody."""
+        return f"Hello, {name.upper() if loud else name}!"
+
+    @made.tool
+    def count(n: int) -> int:
+        return n + 1
+
+    @made.tool
+    def both(n: int) -> dict[str, int]:
+        return {"n": n, "square": n * n}
+
+    @made.tool
+    def fails() -> str:
+        raise ToolError("the oven is cold")
+
+    @made.tool
+    def breaks() -> str:
+        raise RuntimeError("boom")
+
+    @made.tool
+    def picture() -> Any:
+        return ["a square", image(b"\x89PNG", "image/png")]
+
+    @made.tool
+    async def who(context: Context) -> dict[str, Any]:
+        await context.progress(1)
+        await context.log("info", "asked")
+        return {"client": context.client.name, **context.meta}
+
+    @made.prompt
+    def poem(topic: str, lines: int = 4) -> str:
+        """Write a poem."""
+        return f"A poem about {topic} of {lines} lines."
+
+    return made
+
+
+def test_a_text_is_the_field_text(plugin: Plugin) -> None:
+    assert result(ask(plugin, call("greet", {"name": "Ada"}))) == {"text": "Hello, Ada!"}
+    assert result(ask(plugin, call("greet", {"name": "Ada", "loud": True}))) == {"text": "Hello, ADA!"}
+
+
+def test_an_object_is_itself_and_another_value_is_data_with_its_text(plugin: Plugin) -> None:
+    assert result(ask(plugin, call("both", {"n": 3}))) == {"n": 3.0, "square": 9.0}
+    assert result(ask(plugin, call("count", {"n": 3}))) == {"text": "4", "data": 4.0}
+
+
+def test_integers_stay_exact_beyond_doubles(plugin: Plugin) -> None:
+    response = ask(plugin, call("both", {"n": 2**53 + 1}))
+    square = (2**53 + 1) ** 2
+    exact = unpack(response.tool_call.result, response.tool_call.result_json)
+    assert exact == {"n": 2**53 + 1, "square": square}
+    assert result(response) == {"n": float(2**53), "square": float(square)}
+
+
+def test_content_that_is_no_text_comes_as_mcp_has_it(plugin: Plugin) -> None:
+    found = result(ask(plugin, call("picture")))
+    assert found["text"] == "a square"
+    assert [each["type"] for each in found["content"]] == ["text", "image"]
+    assert found["content"][1]["data"] == "iVBORw=="
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "text"),
+    [
+        (call("fails"), "handler_error", "the oven is cold"),
+        (call("breaks"), "handler_error", "RuntimeError: boom"),
+        (call("nobody"), "tool_not_found", "tools.greeter has no tool 'nobody'"),
+        (call("greet", {}), "validation_error", "Missing required field: name"),
+        (call("greet"), "validation_error", "Missing required field: name"),
+        (call("count", {"n": "3"}), "validation_error", "n: expected int, got str"),
+        (call("count", {"n": 2.5}), "validation_error", "n: expected int"),
+        (
+            PluginRequest(tool_call=ToolRequest(tool_name="greet", arguments=b"\x0a\xff")),
+            "validation_error",
+            "it ends too early",
+        ),
+        (PluginRequest(), "unknown_request", "does not answer nothing"),
+        (PluginRequest(stream_start=StreamStart()), "unknown_request", "does not answer stream_start"),
+    ],
+)
+def test_what_goes_wrong_has_upstream_s_code_and_a_text(
+    plugin: Plugin, request_: PluginRequest, code: str, text: str
+) -> None:
+    response = ask(plugin, request_)
+    assert not response.tool_call.success
+    assert response.tool_call.error_code == code
+    assert text in response.tool_call.error_message
+
+
+def test_a_result_that_no_struct_holds_is_an_error_of_the_call(plugin: Plugin) -> None:
+    @plugin.tool
+    def huge() -> dict[str, int]:
+        return {"n": 10**400}
+
+    response = ask(plugin, call("huge"))
+    assert response.tool_call.error_code == "handler_error"
+    assert "beyond what a double can hold" in response.tool_call.error_message
+
+
+def test_tools_are_listed_in_order_with_their_schemas(plugin: Plugin) -> None:
+    tools = ask(plugin, PluginRequest(list_tools=ListToolsRequest())).list_tools.tools
+    assert [tool.name for tool in tools] == ["greet", "count", "both", "fails", "breaks", "picture", "who"]
+    assert tools[0].description == "Greet somebody."
+    schema = json_format.MessageToDict(struct_pb2.Struct.FromString(tools[0].input_schema))
+    assert schema["required"] == ["name"]
+    assert schema["properties"]["loud"]["type"] == "boolean"
+    assert json_format.MessageToDict(struct_pb2.Struct.FromString(tools[6].input_schema)).get("properties", {}) == {}
+
+
+def test_who_asks_is_told_to_the_tool(plugin: Plugin) -> None:
+    said = result(ask(plugin, call("who", session_id="s1", provider="claude", trace_parent="00-ab-cd-01")))
+    assert said == {
+        "client": "transport.stdio",
+        "traceparent": "00-ab-cd-01",
+        "orchestra/caller": "transport.stdio",
+        "orchestra/session": "s1",
+        "orchestra/provider": "claude",
+    }
+
+
+def test_a_tool_calls_another_and_nobody_can_be_asked(plugin: Plugin) -> None:
+    @plugin.tool
+    async def twice(name: str, context: Context) -> str:
+        first = await context.call_tool("greet", {"name": name}, into=str)
+        return first + await context.once("second", lambda: " " + first)
+
+    @plugin.tool
+    def from_a_thread(context: Context) -> str:
+        return context.wait(context.call_tool("greet", {"name": "Eve"}, into=str))
+
+    @plugin.tool
+    async def asks(context: Context) -> str:
+        return str(await context.elicit("Who are you?", {"type": "object", "properties": {}}))
+
+    assert result(ask(plugin, call("twice", {"name": "Ada"}))) == {"text": "Hello, Ada! Hello, Ada!"}
+    assert result(ask(plugin, call("from_a_thread"))) == {"text": "Hello, Eve!"}
+    refused = ask(plugin, call("asks")).tool_call
+    assert not refused.success
+    assert "Nobody can be asked through the plugin protocol" in refused.error_message
+
+
+def test_prompts_are_listed_and_filled_in(plugin: Plugin) -> None:
+    [prompt] = ask(plugin, PluginRequest(list_prompts=ListPromptsRequest())).list_prompts.prompts
+    assert (prompt.name, prompt.description) == ("poem", "Write a poem.")
+    assert [(each.name, each.required) for each in prompt.arguments] == [("topic", True), ("lines", False)]
+    asked = PromptGetRequest(prompt_name="poem", arguments={"topic": "rain", "lines": "2"})
+    got = ask(plugin, PluginRequest(prompt_get=asked)).prompt_get
+    assert got.description == "Write a poem."
+    assert [(each.role, each.content.type, each.content.text) for each in got.messages] == [
+        ("user", "text", "A poem about rain of 2 lines.")
+    ]
+    for wrong, code in ((PromptGetRequest(prompt_name="x"), "prompt_not_found"), (asked, "validation_error")):
+        wrong.arguments.pop("topic", "")
+        assert ask(plugin, PluginRequest(prompt_get=wrong)).tool_call.error_code == code
+
+
+def test_a_plugin_without_prompts_has_none() -> None:
+    bare = Plugin("bare")
+    assert not ask(bare, PluginRequest(list_prompts=ListPromptsRequest())).list_prompts.prompts
+    assert not ask(bare, PluginRequest(list_tools=ListToolsRequest())).list_tools.tools
+
+
+def test_registration_boot_health_and_shutdown(plugin: Plugin) -> None:
+    done: list[object] = []
+    plugin.on_boot(done.append)
+
+    @plugin.on_shutdown
+    async def first() -> None:
+        done.append("first")
+
+    @plugin.on_shutdown
+    def second() -> None:
+        done.append("second")
+        raise RuntimeError("cold")
+
+    def register(id: str) -> RegistrationResult:
+        return ask(plugin, PluginRequest(register=PluginManifest(id=id))).register
+
+    assert register("tools.greeter").accepted
+    refused = register("tools.other")
+    assert not refused.accepted
+    assert refused.reject_reason == "this is tools.greeter, not tools.other"
+    assert ask(plugin, PluginRequest(boot=BootRequest(config={"a": "b"}))).boot.ready
+    assert ask(plugin, PluginRequest(health=HealthRequest())).health.status == HealthResult.HEALTHY
+    assert not ask(plugin, PluginRequest(shutdown=ShutdownRequest())).shutdown.clean
+    assert ask(plugin, PluginRequest(shutdown=ShutdownRequest())).shutdown.clean
+    assert done == [{"a": "b"}, "second", "first"]
+
+
+def test_a_boot_that_fails_says_why(plugin: Plugin) -> None:
+    @plugin.on_boot
+    async def boot(config: dict[str, str]) -> None:
+        raise KeyError("api_url")
+
+    booted = ask(plugin, PluginRequest(boot=BootRequest())).boot
+    assert not booted.ready
+    assert booted.error == "KeyError: 'api_url'"
+
+
+def test_what_the_protocol_has_not_is_refused_when_it_is_written() -> None:
+    with pytest.raises(RegistrationError, match="the plugin protocol has no resources"):
+        Plugin("x").resource("a://b")
+    with pytest.raises(CertificateError, match="no name of a certificate"):
+        Plugin("../x")
+    storing = Plugin("x")
+    storing.add_storage(Shelf())
+    with pytest.raises(RegistrationError, match="one of this type already"):
+        storing.add_storage(Shelf())
+
+
+# --- storage ---
+
+
+class Shelf:
+    """Storage in memory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Stored] = {}
+
+    def read(self, path: str) -> Stored:
+        if path == "broken":
+            raise RuntimeError("secret place")
+        if path not in self.kept:
+            raise StorageError("not_found", f"{path}: there is nothing")
+        return self.kept[path]
+
+    def write(self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int) -> int:
+        current = self.kept[path].version if path in self.kept else 0
+        if expected_version not in (-1, current):
+            raise StorageError("conflict", f"version conflict: expected {expected_version}, current {current}")
+        self.kept[path] = Stored(content, dict(metadata), current + 1)
+        return current + 1
+
+    def delete(self, path: str) -> None:
+        if self.kept.pop(path, None) is None:
+            raise StorageError("not_found", path)
+
+    def list(self, prefix: str, pattern: str) -> list[Entry]:
+        when = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+        return [Entry(path, len(each.content), each.version, when) for path, each in self.kept.items()]
+
+
+def test_storage_is_written_read_listed_and_deleted() -> None:
+    plugin = Plugin("storage.shelf")
+    plugin.add_storage(Shelf())
+    metadata = {"title": "T", "n": 2**60}
+    packed = pack(metadata)
+    write = StorageWriteRequest(path="a.md", content=b"x", metadata=packed.struct, metadata_json=packed.json)
+    assert ask(plugin, PluginRequest(storage_write=write)).storage_write.new_version == 1
+    again = ask(plugin, PluginRequest(storage_write=write)).storage_write
+    assert (again.success, again.error) == (False, "version conflict: expected 0, current 1")
+    write.expected_version = -1
+    assert ask(plugin, PluginRequest(storage_write=write)).storage_write.new_version == 2
+    read = ask(plugin, PluginRequest(storage_read=StorageReadRequest(path="a.md"))).storage_read
+    assert (read.content, read.version) == (b"x", 2)
+    assert unpack(read.metadata, read.metadata_json) == metadata
+    [entry] = ask(plugin, PluginRequest(storage_list=StorageListRequest())).storage_list.entries
+    assert (entry.path, entry.size, entry.version, entry.modified_at.seconds) == ("a.md", 1, 2, 1795262400)
+    delete = PluginRequest(storage_delete=StorageDeleteRequest(path="a.md", storage_type="markdown"))
+    assert ask(plugin, delete).storage_delete.success
+    assert not ask(plugin, delete).storage_delete.success
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "code", "said"),
+    [
+        ("none", "", "not_found", "there is nothing"),
+        ("broken", "", "storage_error", "storage_read failed: RuntimeError"),
+        ("a", "sqlite", "storage_error", "there is no storage of type 'sqlite' here; there is 'markdown'"),
+    ],
+)
+def test_an_error_of_storage_is_told_from_an_empty_answer(path: str, kind: str, code: str, said: str) -> None:
+    plugin = Plugin("storage.shelf")
+    plugin.add_storage(Shelf())
+    request = PluginRequest(storage_read=StorageReadRequest(path=path, storage_type=kind))
+    read = ask(plugin, request).storage_read
+    assert (read.content, read.version) == (b"", 0)  # all that upstream's peers see
+    assert read.failure.code == code
+    assert said in read.failure.message
+
+
+# --- processes ---
+
+GREETER = """
+import sys, time, asyncio
+from concertino import Plugin
+
+plugin = Plugin("tools.greeter", version="1.0.0")
+
+@plugin.tool
+def greet(name: str) -> str:
+    "Greet somebody."
+    print("a stray print")
+    return f"Hello, {name}!"
+
+@plugin.tool
+async def hang() -> str:
+    sys.stderr.write("hanging\\n")
+    await asyncio.sleep(3600)
+    return "never"
+
+@plugin.tool
+async def other(name: str) -> str:
+    from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest
+    assert plugin.hub
+    response = await plugin.hub.request(PluginRequest(tool_call=ToolRequest(tool_name=name)))
+    return response.tool_call.error_message
+
+@plugin.on_shutdown
+def bye() -> None:
+    sys.stderr.write("bye\\n")
+
+plugin.run()
+"""
+
+
+class Process:
+    """A plugin that was started, and what it says on stderr."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said: list[str] = []
+
+    async def until(self, word: str) -> str:
+        assert self.process.stderr is not None
+        while line := (await self.process.stderr.readline()).decode():
+            self.said.append(line.rstrip())
+            if word in line:
+                return line.rstrip()
+        raise AssertionError(f"never said {word!r}: {self.said}")
+
+    async def ended(self) -> int:
+        assert self.process.stderr is not None
+        self.said += (await self.process.stderr.read()).decode().splitlines()
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def started(folder: Path, *flags: object, env: Mapping[str, str] = {}) -> AsyncIterator[Process]:
+    path = folder / "greeter.py"
+    path.write_text(GREETER)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        path,
+        *map(str, flags),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **env},
+    )
+    try:
+        yield Process(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def places(transport: str, folder: Path) -> tuple[str, str]:
+    """Where plugin and hub listen."""
+    if transport == "unix":
+        return f"unix:{folder}/plugin", f"unix:{folder}/hub"
+    return "127.0.0.1:0", "127.0.0.1:0"
+
+
+@pytest.mark.parametrize("transport", ["unix", "quic"])
+@on_a_loop
+async def test_a_plugin_s_life_under_a_hub(transport: str, folder: Path, certificates: Certificates) -> None:
+    """READY, register both ways, boot, list, call, ask the hub, shut down: over each transport, in a process of its own."""
+    at, hub_at = places(transport, folder)
+    registered: asyncio.Future[tuple[PluginManifest, Peer]] = asyncio.get_running_loop().create_future()
+
+    async def hub(request: PluginRequest, peer: Peer) -> PluginResponse:
+        if request.HasField("register"):
+            registered.set_result((request.register, peer))
+            return PluginResponse(register=RegistrationResult(accepted=True))
+        response = PluginResponse()
+        response.tool_call.error_message = f"nobody has {request.tool_call.tool_name}"
+        return response
+
+    listening = await listen(hub_at, hub, certificates=certificates, name="orchestrator")
+    flags = ("--listen-addr", at, "--orchestrator-addr", listening.address, "--certs-dir", certificates.folder)
+    async with started(folder, *flags) as plugin:
+        ready = (await plugin.until("READY ")).removeprefix("READY ")
+        manifest, peer = await registered
+        assert manifest.id == "tools.greeter"
+        assert list(manifest.provides_tools) == ["greet", "hang", "other"]
+        assert peer.speaks_for("tools.greeter")
+        assert (peer.name == "tools.greeter-client") if transport == "quic" else (peer.pid == plugin.process.pid)
+        link = await connect(
+            ready, certificates=certificates, name="orchestrator-to-tools.greeter", expects="tools.greeter"
+        )
+        assert (await link.request(PluginRequest(register=PluginManifest(id="tools.greeter")))).register.accepted
+        assert (await link.request(PluginRequest(boot=BootRequest()))).boot.ready
+        tools = (await link.request(PluginRequest(list_tools=ListToolsRequest()))).list_tools.tools
+        assert [tool.name for tool in tools] == ["greet", "hang", "other"]
+        assert result(await link.request(call("greet", {"name": "Ada"}))) == {"text": "Hello, Ada!"}
+        assert result(await link.request(call("other", {"name": "x"}))) == {"text": "nobody has x"}
+        assert (await link.request(PluginRequest(shutdown=ShutdownRequest()))).shutdown.clean
+        assert await plugin.ended() == 0
+        assert plugin.said.count("bye") == 1
+        await link.lost
+        await link.close()
+    await listening.close()
+
+
+@on_a_loop
+async def test_a_signal_drains_and_ends_the_plugin(folder: Path) -> None:
+    async with started(folder, "--listen-addr", f"unix:{folder}/p") as plugin:
+        await plugin.until("READY ")
+        link = await connect(f"unix:{folder}/p")
+        hanging = asyncio.create_task(link.request(call("hang")))
+        await plugin.until("hanging")
+        plugin.process.send_signal(signal.SIGTERM)
+        assert await plugin.ended() == 0
+        assert plugin.said.count("bye") == 1
+        with pytest.raises(Exception, match="ended"):
+            await hanging
+        await link.close()
+    assert not (folder / "p").exists()
+
+
+@on_a_loop
+async def test_a_plugin_ends_with_the_process_of_its_hub(folder: Path) -> None:
+    hub = await asyncio.create_subprocess_exec("sleep", "600")
+    env = {"CONCERTINO_HUB_PID": str(hub.pid)}
+    async with started(folder, "--listen-addr", f"unix:{folder}/p", env=env) as plugin:
+        await plugin.until("READY ")
+        hub.kill()
+        await hub.wait()
+        assert await plugin.ended() == 0
+
+
+@on_a_loop
+async def test_a_hub_that_refuses_ends_the_plugin_with_the_reason(folder: Path) -> None:
+    async def hub(request: PluginRequest, peer: Peer) -> PluginResponse:
+        return PluginResponse(register=RegistrationResult(reject_reason="two of you"))
+
+    listening = await listen(f"unix:{folder}/hub", hub)
+    flags = ("--listen-addr", f"unix:{folder}/p", "--orchestrator-addr", listening.address)
+    async with started(folder, *flags) as plugin:
+        assert await plugin.ended() == 1
+        assert any("refuses this plugin: two of you" in line for line in plugin.said)
+    await listening.close()
+
+
+@on_a_loop
+async def test_a_hub_that_comes_back_is_registered_at_again(folder: Path) -> None:
+    registered = asyncio.Semaphore(0)
+
+    async def hub(request: PluginRequest, peer: Peer) -> PluginResponse:
+        registered.release()
+        return PluginResponse(register=RegistrationResult(accepted=True))
+
+    flags = ("--listen-addr", f"unix:{folder}/p", "--orchestrator-addr", f"unix:{folder}/hub")
+    async with started(folder, *flags) as plugin:
+        await plugin.until("READY ")
+        for _ in range(2):
+            listening = await listen(f"unix:{folder}/hub", hub)
+            await registered.acquire()
+            await listening.close()
+        assert plugin.process.returncode is None
+
+
+@on_a_loop
+async def test_who_is_no_hub_may_not_call_a_plugin_over_quic(folder: Path, certificates: Certificates) -> None:
+    async with started(folder, "--listen-addr", "127.0.0.1:0", "--certs-dir", certificates.folder) as plugin:
+        ready = (await plugin.until("READY ")).removeprefix("READY ")
+        with pytest.raises(Exception, match="may not come in here"):
+            await connect(ready, certificates=certificates, name="tools.greeter-client")
+        await plugin.until("was refused: 'tools.greeter-client' may not come in here")
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["--listen-addr", "nowhere"], 1, "expected HOST:PORT"),
+        (["--certs-dir", "/nonexistent"], 1, "concertino certs init"),
+        (["--nonsense"], 2, "unrecognized arguments"),
+    ],
+)
+@on_a_loop
+async def test_a_start_that_fails_says_why_in_one_line(
+    folder: Path, certificates: Certificates, flags: list[str], code: int, said: str
+) -> None:
+    if "--certs-dir" not in flags:
+        flags = [*flags, "--certs-dir", str(certificates.folder)]
+    async with started(folder, *flags) as plugin:
+        assert await plugin.ended() == code
+        assert sum(said in line for line in plugin.said) == 1
+        assert not any("Traceback" in line for line in plugin.said)
+
+
+def test_the_manifest_is_one_line_of_json_without_null(tmp_path: Path) -> None:
+    """The members are those that upstream's SDK prints."""
+    (tmp_path / "greeter.py").write_text(GREETER)
+    done = subprocess.run([sys.executable, tmp_path / "greeter.py", "--manifest"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    said = json.loads(done.stdout)
+    assert done.stdout.count("\n") == 1
+    assert said["id"] == "tools.greeter"
+    assert said["provides_tools"] == ["greet", "hang", "other"]
+    lists = {f"provides_{name}" for name in ("tools", "storage", "transport", "ai", "prompts")}
+    lists |= {f"needs_{name}" for name in ("storage", "ai", "tools")}
+    assert lists <= said.keys()
+    assert {"id", "version", "description", "author", "language"} <= said.keys()
+    assert None not in said.values()
+
+
+def test_the_same_file_is_an_mcp_server_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "greeter.py").write_text(GREETER)
+    lines = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
+        {
+            "jsonrpc": "2.0",
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "greet", "arguments": {"name": "Ada"}},
+        },
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "concertino", "serve", tmp_path / "greeter.py"],
+        input="".join(json.dumps(line) + "\n" for line in lines),
+        capture_output=True,
+        text=True,
+    )
+    assert json.loads(done.stdout.splitlines()[1])["result"]["content"][0]["text"] == "Hello, Ada!"
+
+
+def test_without_the_extra_the_name_of_it_is_said() -> None:
+    code = "import sys; sys.modules['google.protobuf.message'] = None\nfrom concertino import Plugin"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "pip install 'concertino[orchestra]'" in done.stderr

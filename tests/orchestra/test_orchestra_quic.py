@@ -1,0 +1,645 @@
+"""quic.py and handshake.py: who is let in, and what is made of peers that misbehave. A stranger here is aioquic used by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aioquic import tls
+from aioquic.asyncio.client import connect as dial
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.quic import events
+from aioquic.quic.connection import QuicConnection
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from linked import Holding, call, echo, health, on_a_loop
+
+from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
+from concertino.orchestra import handshake, quic
+from concertino.orchestra.authority import create_authority, issue, renew, throwaway
+from concertino.orchestra.certificates import Certificates, Identity
+from concertino.orchestra.links import Link, Listening, Peer, Refused, connect, listen
+from concertino.orchestra.network import run_there
+from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse
+
+NOW = datetime.now(UTC)
+SERVER, CLIENT = x509.ObjectIdentifier("1.3.6.1.5.5.7.3.1"), x509.ObjectIdentifier("1.3.6.1.5.5.7.3.2")
+
+
+@pytest.fixture
+def own(certificates: Certificates, tmp_path: Path) -> Certificates:
+    """A copy that a test may change."""
+    shutil.copytree(certificates.folder, tmp_path / "certs")
+    return Certificates(tmp_path / "certs")
+
+
+@asynccontextmanager
+async def hub(
+    certificates: Certificates, answer: Any = echo, admits: Callable[[str], bool] | None = None
+) -> AsyncIterator[Listening]:
+    listening = await listen("127.0.0.1:0", answer, certificates=certificates, name="orchestrator", admits=admits)
+    try:
+        yield listening
+    finally:
+        await listening.close()
+
+
+async def client(listening: Listening, certificates: Certificates, expects: str | None = None) -> Link:
+    return await connect(listening.address, certificates=certificates, name="tools.greeter-client", expects=expects)
+
+
+# --- the TLS matrix ---
+
+
+def made(
+    authority: Identity | None = None,
+    *,
+    name: str = "tools.greeter-client",
+    eku: tuple[x509.ObjectIdentifier, ...] = (SERVER, CLIENT),
+    start: datetime = NOW - timedelta(minutes=1),
+    end: datetime = NOW + timedelta(days=1),
+    hosts: tuple[str, ...] = ("localhost",),
+    curve: bool = False,
+) -> Identity:
+    """A certificate with something about it. authority: who issues it; itself if None."""
+    key: Any = ec.generate_private_key(ec.SECP256R1()) if curve else Ed25519PrivateKey.generate()
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    names = [x509.DNSName(host) for host in hosts] + [x509.IPAddress(LOOPBACK)] * ("localhost" in hosts)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(authority.authority.subject if authority else subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(end)
+        .add_extension(x509.ExtendedKeyUsage(eku), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+    )
+    certificate = builder.sign(authority.key if authority else key, None)
+    return Identity(name, certificate, key, authority.authority if authority else certificate, end)
+
+
+LOOPBACK = __import__("ipaddress").ip_address("127.0.0.1")
+
+
+def signer(certificates: Certificates) -> Identity:
+    """The authority itself, to issue with."""
+    key = certificates.private_key("ca")
+    return Identity("ca", certificates.authority(), key, certificates.authority(), NOW)
+
+
+def nothing(identity: Identity) -> Identity:
+    return Identity(identity.name, None, None, identity.authority, identity.expires)  # type: ignore[arg-type]
+
+
+def trusting(identity: Identity, certificates: Certificates) -> Identity:
+    """Shows one authority's certificate, and believes another's: the right one."""
+    return Identity(identity.name, identity.certificate, identity.key, certificates.authority(), identity.expires)
+
+
+def no_change(connection: QuicConnection) -> None:
+    pass
+
+
+def other_alpn(connection: QuicConnection) -> None:
+    connection._configuration.alpn_protocols = ["h3"]
+
+
+def tls_1_2(connection: QuicConnection) -> None:
+    initialize = connection._initialize
+
+    def old(peer_cid: bytes) -> None:
+        initialize(peer_cid)
+        connection.tls._supported_versions = [tls.TLS_VERSION_1_2]
+
+    connection._initialize = old  # type: ignore[method-assign]
+
+
+Case = tuple[Callable[[Certificates], Identity], Callable[[QuicConnection], None], str]
+CLIENTS: dict[str, Case] = {
+    "no certificate": (lambda c: nothing(made(signer(c))), no_change, "a client certificate is required"),
+    "expired": (
+        lambda c: made(signer(c), start=NOW - timedelta(days=2), end=NOW - timedelta(days=1)),
+        no_change,
+        "expired",
+    ),
+    "not yet valid": (lambda c: made(signer(c), start=NOW + timedelta(hours=1)), no_change, "is not valid before"),
+    "another authority": (
+        lambda c: trusting(throwaway("tools.greeter-client"), c),
+        no_change,
+        "was not issued by our authority",
+    ),
+    "self-signed": (lambda c: trusting(made(), c), no_change, "was not issued by our authority"),
+    "for servers only": (lambda c: made(signer(c), eku=(SERVER,)), no_change, "is not for a client"),
+    "the wrong name for this role": (lambda c: made(signer(c), name="stranger"), no_change, "may not come in here"),
+    "another protocol": (lambda c: made(signer(c)), other_alpn, "ALPN"),
+    "TLS 1.2": (lambda c: made(signer(c)), tls_1_2, "No supported protocol version"),
+}
+
+
+@pytest.fixture
+def changing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[QuicConnection], None]], None]:
+    """Changes the connections of those who dial."""
+    secure = handshake.secure
+
+    def use(change: Callable[[QuicConnection], None]) -> None:
+        def changed(connection: QuicConnection, identity: Identity, admits: Any) -> None:
+            secure(connection, identity, admits)
+            if connection._is_client:
+                change(connection)
+
+        monkeypatch.setattr(quic, "secure", changed)
+
+    return use
+
+
+async def dialled(listening: Listening, identity: Identity, expects: str | None = None) -> Link:
+    link = quic.QuicLink(Peer(listening.address))
+    host, port = listening.address.split(":")
+    link.net = await run_there(quic._dial(link, host, int(port), identity, expects, 5.0))
+    return link
+
+
+@pytest.mark.parametrize("what", CLIENTS)
+@on_a_loop
+async def test_a_client_that_is_not_what_it_must_be_is_refused_before_any_request(
+    certificates: Certificates, what: str, changing: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, change, said = CLIENTS[what]
+    changing(change)
+    asked: list[PluginRequest] = []
+
+    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
+        asked.append(request)
+        return await echo(request, peer)
+
+    async with hub(certificates, answer, lambda name: name != "stranger") as listening:
+        with pytest.raises(ConcertinoError):
+            await dialled(listening, make(certificates))
+        changing(no_change)
+        link = await client(listening, certificates)  # the next is served
+        await link.request(health())
+        await link.close()
+    assert len(asked) == 1
+    refused = [record.getMessage() for record in caplog.records if "was refused" in record.getMessage()]
+    assert len(refused) == 1
+    assert said.lower() in refused[0].lower()
+
+
+@pytest.mark.parametrize("curve", [False, True], ids=["Ed25519", "P-256"])
+@on_a_loop
+async def test_a_good_client_of_either_kind_of_key_is_let_in_under_its_name(
+    certificates: Certificates, curve: bool
+) -> None:
+    seen: list[Peer] = []
+
+    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
+        seen.append(peer)
+        return await echo(request, peer)
+
+    async with hub(certificates, answer) as listening:
+        link = await dialled(listening, made(signer(certificates), name="engine.rag-client", curve=curve))
+        await link.request(health())
+        await link.close()
+    assert seen[0].name == "engine.rag-client"
+    assert seen[0].speaks_for("engine.rag")
+    assert not seen[0].speaks_for("tools.greeter")
+
+
+SERVERS: dict[str, tuple[Callable[[Certificates], Identity], str]] = {
+    "expired": (
+        lambda c: made(signer(c), name="orchestrator", start=NOW - timedelta(days=2), end=NOW - timedelta(days=1)),
+        "expired",
+    ),
+    "another authority": (lambda c: throwaway("orchestrator"), "was not issued by our authority"),
+    "for clients only": (lambda c: made(signer(c), name="orchestrator", eku=(CLIENT,)), "is not for a server"),
+    "another name": (
+        lambda c: made(signer(c), name="tools.greeter"),
+        "'tools.greeter' answers, and not 'orchestrator'",
+    ),
+    "not for this host": (
+        lambda c: made(signer(c), name="orchestrator", hosts=("hub.example",)),
+        "doesn't match",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SERVERS)
+@on_a_loop
+async def test_a_server_that_is_not_whom_we_dial_gets_no_request(
+    certificates: Certificates, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, said = SERVERS[what]
+    monkeypatch.setattr(quic._Current, "identity", lambda self: make(certificates))
+    async with hub(certificates) as listening:
+        with pytest.raises(Refused, match=said):
+            await client(listening, certificates, expects="orchestrator")
+
+
+@on_a_loop
+async def test_the_name_that_was_expected_is_let_through(certificates: Certificates) -> None:
+    async with hub(certificates) as listening:
+        link = await client(listening, certificates, expects="orchestrator")
+        assert link.peer == Peer(listening.address, "orchestrator")
+        await link.close()
+        port = listening.address.rpartition(":")[2]
+        link = await connect(f"localhost:{port}", certificates=certificates, name="tools.greeter-client")
+        await link.request(health())
+        await link.close()
+
+
+def test_a_library_that_lets_strangers_in_is_not_listened_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    handshake.ensure_strict()
+    strict = handshake._Strict
+    for name in ("_server_handle_certificate", "_set_peer_certificate"):
+        with monkeypatch.context() as patch:
+            patch.setattr(strict, name, getattr(tls.Context, name))
+            patch.setattr(strict, "name", "", raising=False)
+            handshake.ensure_strict.cache_clear()
+            with pytest.raises(RuntimeError, match="lets strangers in"):
+                handshake.ensure_strict()
+    handshake.ensure_strict.cache_clear()
+    handshake.ensure_strict()
+
+
+# --- certificates that change ---
+
+
+@on_a_loop
+async def test_what_was_renewed_counts_from_the_next_connection_on(own: Certificates) -> None:
+    async with hub(own) as listening:
+        before = await client(listening, own)
+        serial = shown_serial(before)
+        renew(own, "orchestrator")
+        renew(own, "tools.greeter-client")
+        assert (await before.request(health())).HasField("health")
+        after = await client(listening, own)
+        assert shown_serial(after) == own.certificate("orchestrator").serial_number != serial
+        await before.close()
+        await after.close()
+
+
+def shown_serial(link: Any) -> int:
+    return link.net._quic.tls._peer_certificate.serial_number
+
+
+@on_a_loop
+async def test_what_was_spoilt_while_it_ran_is_told_once_and_the_last_good_one_serves(
+    own: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hub(own) as listening:
+        identity = own.identity("tools.greeter-client")
+        own.key("orchestrator").chmod(0o644)
+        for _ in range(2):
+            link = await dialled(listening, identity)
+            await link.request(health())
+            await link.close()
+    assert caplog.text.count("until that is mended, the certificate loaded before is used") == 1
+
+
+@on_a_loop
+async def test_under_a_new_authority_old_certificates_end(own: Certificates) -> None:
+    old = own.identity("tools.greeter-client")
+    async with hub(own) as listening:
+        shutil.rmtree(own.folder)
+        create_authority(own)
+        issue(own, "orchestrator")
+        with pytest.raises(Refused):
+            await dialled(listening, old)
+
+
+@on_a_loop
+async def test_a_connection_ends_with_the_certificate_it_came_in_with(
+    own: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quic, "TICK_S", 0.05)
+    issue(own, "tools.greeter-client", valid=timedelta(seconds=2))
+    async with hub(own) as listening:
+        link = await client(listening, own)
+        await link.request(health())
+        assert await link.lost == "the certificate has expired"
+
+
+@on_a_loop
+async def test_without_good_certificates_nothing_is_listened_at(own: Certificates) -> None:
+    own.key("orchestrator").chmod(0o604)
+    with pytest.raises(ConcertinoError, match="chmod 600"):
+        await listen("127.0.0.1:0", echo, certificates=own, name="orchestrator")
+    with pytest.raises(ValueError, match="QUIC needs certificates"):
+        await listen("127.0.0.1:0", echo)
+    with pytest.raises(ValueError, match="expected HOST:PORT"):
+        await listen("127.0.0.1", echo, certificates=own, name="orchestrator")
+
+
+# --- streams, by hand ---
+
+
+class Stranger(QuicConnectionProtocol):
+    """A client that says what it is told to, and keeps what it hears."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heard: dict[int, bytes] = {}
+        self.ended: dict[int, asyncio.Event] = {}
+
+    def say(self, data: bytes, end: bool = True, stream: int | None = None) -> int:
+        stream = self._quic.get_next_available_stream_id() if stream is None else stream
+        self.heard.setdefault(stream, b"")
+        self.ended.setdefault(stream, asyncio.Event())
+        self._quic.send_stream_data(stream, data, end)
+        self.transmit()
+        return stream
+
+    async def response(self, stream: int) -> PluginResponse:
+        await self.ended[stream].wait()
+        size = int.from_bytes(self.heard[stream][:4], "big")
+        assert len(self.heard[stream]) == size + 4
+        return PluginResponse.FromString(self.heard[stream][4:])
+
+    def quic_event_received(self, event: events.QuicEvent) -> None:
+        if isinstance(event, events.StreamDataReceived) and event.stream_id in self.heard:
+            self.heard[event.stream_id] += event.data
+            if event.end_stream:
+                self.ended[event.stream_id].set()
+
+
+@asynccontextmanager
+async def stranger(listening: Listening, certificates: Certificates) -> AsyncIterator[Stranger]:
+    identity = certificates.identity("tools.greeter-client")
+    host, port = listening.address.split(":")
+    shown = handshake.configuration("client", identity, host)
+    async with dial(host, int(port), configuration=shown, create_protocol=Stranger) as protocol:
+        assert isinstance(protocol, Stranger)
+        yield protocol
+
+
+def frame(request: PluginRequest) -> bytes:
+    data = request.SerializeToString()
+    return len(data).to_bytes(4, "big") + data
+
+
+@on_a_loop
+async def test_a_request_is_answered_when_its_frame_is_complete_not_when_its_stream_ends(
+    certificates: Certificates,
+) -> None:
+    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+        stream = peer.say(frame(call(arguments=b"abc")), end=False)
+        response = await peer.response(stream)
+        assert response.request_id == "mine"
+        assert response.tool_call.result == b"abc"
+        peer.say(b"and more", True, stream)
+        assert (await peer.response(peer.say(frame(health())))).HasField("health")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (b"\xff\xff\xff\xff", "4294967295 bytes"),
+        (b"\x01\x00\x00\x01", "16777217 bytes"),
+        (b"\x00\x00", "it ended without a whole frame"),
+        (b"\x00\x00\x00\x05abc", "it ended without a whole frame"),
+        (b"", "it ended without a whole frame"),
+        (b"\x00\x00\x00\x02\x0a\xff", "cannot be decoded"),
+        (b"\x00\x00\x00\x03\x1b\x1b\x1b", "cannot be decoded"),
+    ],
+)
+@on_a_loop
+async def test_what_is_no_request_is_answered_with_an_error_and_other_streams_go_on(
+    certificates: Certificates, said: bytes, why: str
+) -> None:
+    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+        response = await peer.response(peer.say(said))
+        assert response.tool_call.error_code == "invalid_request"
+        assert why in response.tool_call.error_message
+        assert (await peer.response(peer.say(frame(health())))).HasField("health")
+
+
+@on_a_loop
+async def test_a_frame_that_is_never_finished_is_given_up(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quic, "TICK_S", 0.02)
+    monkeypatch.setattr(quic, "FRAME_S", 0.05)
+    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+        slow = peer.say(b"\x00\x00\x00\x05a", end=False)
+        other = peer.say(frame(health()))
+        assert (await peer.response(other)).HasField("health")
+        assert "a frame took more than 0.05 s" in (await peer.response(slow)).tool_call.error_message
+
+
+@on_a_loop
+async def test_unfinished_frames_take_no_more_memory_than_allowed(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quic, "MAX_ARRIVING_BYTES", 300_000)
+    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+        streams = [peer.say((200_000).to_bytes(4, "big") + bytes(150_000), end=False) for _ in range(3)]
+        done, _ = await asyncio.wait(
+            [asyncio.create_task(peer.response(stream)) for stream in streams], return_when=asyncio.FIRST_COMPLETED
+        )
+        assert "unfinished frames" in done.pop().result().tool_call.error_message
+        finished = 0
+        for stream in streams:
+            if not peer.ended[stream].is_set():
+                peer.say(bytes(50_000), True, stream)
+                await peer.response(stream)
+                finished += 1
+        assert finished
+
+
+@on_a_loop
+async def test_a_reset_or_a_stop_cancels_the_request(certificates: Certificates) -> None:
+    holding = Holding()
+    async with hub(certificates, holding) as listening, stranger(listening, certificates) as peer:
+        for act in (lambda s: peer._quic.stop_stream(s, 1), lambda s: peer._quic.reset_stream(s, 1)):
+            stream = peer.say(frame(call()), end=False)
+            await holding.began.acquire()
+            act(stream)
+            peer.transmit()
+            await holding.cancelled.acquire()
+        assert (await peer.response(peer.say(frame(health())))).HasField("health")
+
+
+@on_a_loop
+async def test_more_requests_than_streams_are_all_answered(certificates: Certificates) -> None:
+    running = most = 0
+
+    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return await echo(request, peer)
+
+    async with hub(certificates, answer) as listening:
+        link = await client(listening, certificates)
+        responses = await asyncio.gather(*(link.request(call(arguments=b"%d" % n)) for n in range(1000)))
+        assert [int(each.tool_call.result) for each in responses] == list(range(1000))
+        assert 1 < most <= handshake.STREAMS
+        for n in range(300):  # one after the other: streams are given back
+            assert (await link.request(call(arguments=b"%d" % n))).tool_call.result == b"%d" % n
+        await link.close()
+
+
+@on_a_loop
+async def test_cancelled_requests_give_their_streams_back(certificates: Certificates) -> None:
+    holding = Holding()
+    async with hub(certificates, holding) as listening:
+        link = await client(listening, certificates)
+        for _ in range(handshake.STREAMS * 3):
+            with pytest.raises(TimedOut):
+                await link.request(call(), timeout_s=0)
+        assert (await link.request(health())).HasField("health")
+        assert holding.running == 0
+        await link.close()
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x02\x0a\x7f", b"\x00\x00\x00\x01"]
+)
+@on_a_loop
+async def test_whatever_a_broken_hub_says_a_request_ends(
+    certificates: Certificates, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = quic._NetAnswering.respond
+    monkeypatch.setattr(quic._NetAnswering, "respond", lambda self, stream, data: broken(self, stream, said))
+    async with hub(certificates) as listening:
+        link = await client(listening, certificates)
+        for _ in range(2):
+            with pytest.raises(ProtocolError, match=r"no response|cannot be decoded"):
+                await link.request(call())
+        await link.close()
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_many_who_knock_and_go_no_further_keep_nobody_out(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quic, "TICK_S", 0.02)
+    monkeypatch.setattr(quic, "HANDSHAKE_S", 1.5)
+    loop = asyncio.get_running_loop()
+    async with hub(certificates) as listening:
+        host, port = listening.address.split(":")
+        transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(host, int(port)))
+        identity = certificates.identity("tools.greeter-client")
+        for _ in range(200):
+            knocking = QuicConnection(configuration=handshake.configuration("client", identity, host))
+            knocking.connect((host, int(port)), now=loop.time())
+            for data, _address in knocking.datagrams_to_send(loop.time()):
+                transport.sendto(data)
+        link = await client(listening, certificates)
+        await link.request(health())
+        server = listening._server  # type: ignore[attr-defined]
+        assert server.half_open <= quic.HALF_OPEN
+        async with asyncio.timeout(10):
+            while server.half_open:
+                await link.request(health())
+        assert len(server.clients) == 1
+        assert {id(each) for each in server._protocols.values()} == {id(each) for each in server.clients}
+        transport.close()
+        await link.close()
+
+
+@on_a_loop
+async def test_beyond_the_limit_of_connections_one_more_is_sent_away(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(quic, "MAX_CONNECTIONS", 2)
+    async with hub(certificates) as listening:
+        two = [await client(listening, certificates) for _ in range(2)]
+        with pytest.raises(Disconnected):
+            await connect(listening.address, certificates=certificates, name="tools.greeter-client", timeout_s=0.3)
+        assert "as many as may be" in caplog.text
+        await two.pop().close()
+        async with asyncio.timeout(10):
+            while len(listening._server.clients) > 1:  # type: ignore[attr-defined]
+                await two[0].request(health())
+        again = await client(listening, certificates)
+        await again.close()
+        await two[0].close()
+
+
+@on_a_loop
+async def test_a_hub_that_is_gone_is_noticed_with_the_next_request(certificates: Certificates) -> None:
+    """On one machine the system says that nobody listens any more; nobody waits for a time-out."""
+    async with hub(certificates) as listening:
+        link = await client(listening, certificates)
+        await run_there(vanish(listening))
+        with pytest.raises(Disconnected):
+            await link.request(health(), timeout_s=20)
+        await link.lost
+
+
+async def vanish(listening: Any) -> None:
+    """What a process that is killed leaves behind: nothing."""
+    listening._server._transport.close()
+    for connection in listening._server.clients:
+        for timer in (connection._clock, connection._timer):
+            timer.cancel()
+    listening._server.close = lambda: None
+
+
+@on_a_loop
+async def test_datagrams_are_no_larger_than_upstream_takes(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    send = QuicConnection.datagrams_to_send
+
+    def measured(self: QuicConnection, now: float) -> Any:
+        found = send(self, now)
+        sizes.extend(len(data) for data, _ in found)
+        return found
+
+    monkeypatch.setattr(QuicConnection, "datagrams_to_send", measured)
+    async with hub(certificates) as listening:
+        link = await client(listening, certificates)
+        await link.request(call(arguments=bytes(300_000)))
+        await link.close()
+    assert max(sizes) == 1452
+
+
+@on_a_loop
+async def test_a_quiet_connection_is_kept_alive(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quic, "TICK_S", 0.02)
+    monkeypatch.setattr(quic, "PING_S", 0.05)
+    monkeypatch.setattr(handshake, "IDLE_S", 0.5)
+    async with hub(certificates) as listening:
+        link = await client(listening, certificates)
+        await asyncio.wait((link.lost,), timeout=1.0)
+        assert not link.lost.done()
+        assert (await link.request(health())).HasField("health")
+        await link.close()
+
+
+@on_a_loop
+async def test_localhost_is_where_go_looks_for_it(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go takes the first IPv4 address of a name, on either end; many systems tell IPv6's first."""
+
+    def resolved(host: str, port: int, *_: object, **__: object) -> list[tuple[object, ...]]:
+        kind = socket.SOCK_DGRAM
+        six, four = (
+            (socket.AF_INET6, kind, 17, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, kind, 17, "", ("127.0.0.1", port)),
+        )
+        return [six, four] if host == "localhost" else [four]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    listening = await listen("localhost:0", echo, certificates=certificates, name="orchestrator")
+    port = listening.address.rpartition(":")[2]
+    for address in (f"127.0.0.1:{port}", f"localhost:{port}"):
+        link = await connect(address, certificates=certificates, name="tools.greeter-client")
+        assert (await link.request(call())).HasField("tool_call")
+        await link.close()
+    await listening.close()

@@ -1,0 +1,213 @@
+"""standing.py: links that are lost and come back, against hubs that end, hang, refuse and never were there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from linked import TRANSPORTS, Holding, Place, call, echo, health, on_a_loop
+
+from concertino.errors import Disconnected, ProtocolError
+from concertino.orchestra import standing
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.links import Link, connect
+from concertino.orchestra.standing import Standing
+
+
+@pytest.fixture(params=TRANSPORTS)
+def place(request: pytest.FixtureRequest, folder: Path, certificates: Certificates) -> Place:
+    return Place(request.param, folder, certificates)
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standing, "FIRST_S", 0.01)
+    monkeypatch.setattr(standing, "LAST_S", 0.05)
+
+
+class Told:
+    """Whether the link is up, as it is told."""
+
+    def __init__(self) -> None:
+        self.states: list[bool] = []
+
+    def __call__(self, up: bool) -> None:
+        self.states.append(up)
+
+    async def until(self, states: list[bool]) -> None:
+        while self.states != states:
+            await asyncio.sleep(0.001)
+
+
+def opening(place: Place, address: str) -> partial[object]:
+    return partial(connect, address, certificates=place.certificates, name="tools.greeter-client", timeout_s=2.0)
+
+
+@on_a_loop
+async def test_it_comes_back_with_the_hub_and_registers_each_time(place: Place) -> None:
+    told = Told()
+    entered: list[Link] = []
+
+    async def enter(link: Link) -> None:
+        await link.request(health())
+        entered.append(link)
+
+    first = await place.listening(echo)
+    link = Standing(first.address, opening(place, first.address), entered=enter, changed=told)  # type: ignore[arg-type]
+    link.start()
+    link.start()  # again: nothing
+    await link.up()
+    assert (await link.request(call(arguments=b"abc"))).tool_call.result == b"abc"
+    await first.close()
+    await told.until([True, False])
+    with pytest.raises(Disconnected, match="it is tried again"):
+        await link.request(health())
+    again = await place.listening(echo, first.address)
+    await link.up()
+    assert (await link.request(health())).HasField("health")
+    assert link.reconnects == 1
+    assert len(entered) == 2
+    assert told.states == [True, False, True]
+    await link.close()
+    assert told.states == [True, False, True, False]
+    assert link.lost.done()
+    with pytest.raises(Disconnected, match="the link was closed"):
+        await link.request(health())
+    await again.close()
+
+
+@on_a_loop
+async def test_what_is_under_way_when_the_hub_ends_fails_at_once_and_is_not_sent_again(place: Place) -> None:
+    holding = Holding()
+    first = await place.listening(holding)
+    link = Standing(first.address, opening(place, first.address))  # type: ignore[arg-type]
+    link.start()
+    await link.up()
+    task = asyncio.create_task(link.request(call()))
+    await holding.began.acquire()
+    await first.close()
+    with pytest.raises(Disconnected):
+        await task
+    again = await place.listening(holding, first.address)
+    await link.up()
+    await link.request(health())
+    assert holding.running == 0
+    await link.close()
+    await again.close()
+
+
+@on_a_loop
+async def test_without_a_hub_requests_fail_at_once_and_it_is_told_once(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    listening = await place.listening(echo)
+    await listening.close()
+    link = Standing(listening.address, opening(place, listening.address))  # type: ignore[arg-type]
+    with pytest.raises(Disconnected, match="not connected yet"):
+        await link.request(health())
+    link.start()
+    await asyncio.wait((link.lost,), timeout=0.3)  # some ten attempts
+    assert not link.is_up
+    with pytest.raises(Disconnected):
+        await link.request(health())
+    assert caplog.text.count("it is tried again") == 1
+    await link.close()
+
+
+@on_a_loop
+async def test_a_hub_that_refuses_the_registration_is_not_up(place: Place) -> None:
+    attempts = asyncio.Semaphore(0)
+
+    async def enter(link: Link) -> None:
+        attempts.release()
+        raise ProtocolError("not you")
+
+    listening = await place.listening(echo)
+    link = Standing(listening.address, opening(place, listening.address), entered=enter)  # type: ignore[arg-type]
+    link.start()
+    for _ in range(3):
+        await attempts.acquire()
+    assert not link.is_up
+    with pytest.raises(Disconnected, match="not you"):
+        await link.request(health())
+    await link.close()
+    await listening.close()
+
+
+HUB = """
+import asyncio, sys
+sys.path.insert(0, {tests!r})
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.links import listen
+from linked import echo
+
+async def main():
+    listening = await listen({address!r}, echo, certificates=Certificates({certs!r}), name="orchestrator")
+    print(listening.address, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@on_a_loop
+async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_when_it_goes_on(place: Place) -> None:
+    """SIGSTOP: nothing is closed, and no error comes. A real process."""
+    address = f"unix:{place.folder}/hub" if place.transport == "unix" else "127.0.0.1:0"
+    code = HUB.format(tests=str(Path(__file__).parent), address=address, certs=str(place.certificates.folder))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        address = (await process.stdout.readline()).decode().strip()
+        link = Standing(address, opening(place, address), health_s=0.2)  # type: ignore[arg-type]
+        link.start()
+        await link.up()
+        os.kill(process.pid, signal.SIGSTOP)
+        while link.is_up:  # a busy machine may have made a ping late before
+            await asyncio.sleep(0.001)
+        with pytest.raises(
+            Disconnected, match=r"no answer to a health ping within 0\.2 s|nobody answers|it is tried again"
+        ):
+            await link.request(health())
+        os.kill(process.pid, signal.SIGCONT)
+        await link.up()
+        async with asyncio.timeout(20):
+            while True:  # the first new link may be one that was begun while it stood still
+                try:
+                    assert (await link.request(health())).HasField("health")
+                    break
+                except Disconnected:
+                    await asyncio.sleep(0.01)
+        await link.close()
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+@pytest.mark.parametrize("failure", [ValueError("no such address"), UnicodeError("label empty"), KeyError("a bug")])
+@on_a_loop
+async def test_whatever_an_attempt_raises_is_told_and_the_next_one_is_made(
+    failure: Exception, folder: Path, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place("unix", folder, certificates)
+    attempts = iter([failure, failure])
+    listening = await place.listening(echo)
+
+    async def open() -> Link:
+        for each in attempts:
+            raise each
+        return await connect(listening.address)
+
+    hub = Standing(listening.address, open)
+    hub.start()
+    await hub.up()
+    assert (await hub.request(call())).HasField("tool_call")
+    assert [str(failure) in record.getMessage() for record in caplog.records] == [True]
+    await hub.close()
+    await listening.close()

@@ -1,0 +1,337 @@
+"""storage.py, markdown.py, sqlite.py: both stores do the same, survive a crash at any point, and lead out of no folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from concertino.orchestra import markdown
+from concertino.orchestra.markdown import MarkdownStorage
+from concertino.orchestra.sqlite import SqliteStorage
+from concertino.orchestra.storage import CREATE, MAX_CONTENT_BYTES, UPSERT, Storage, StorageError, matcher
+
+KINDS: dict[str, Callable[[Path], Storage]] = {
+    "markdown": MarkdownStorage,
+    "sqlite": lambda folder: SqliteStorage(folder / "kept.db"),
+}
+every_store = pytest.mark.parametrize("kind", KINDS)
+
+
+def code(act: Callable[[], object]) -> str:
+    with pytest.raises(StorageError) as refused:
+        act()
+    return refused.value.code
+
+
+@every_store
+def test_what_was_written_is_read_with_its_metadata_and_version(kind: str, tmp_path: Path) -> None:
+    store = KINDS[kind](tmp_path)
+    before = datetime.now(UTC) - timedelta(seconds=2)
+    metadata = {
+        "title": "On",
+        "n": 2**60,
+        "half": 0.5,
+        "yes": True,
+        "none": None,
+        "date": "2026-01-01",
+        "list": [1, {"a": []}],
+    }
+    assert store.write("features/a.md", b"# A\n", metadata, CREATE) == 1
+    read = store.read("features/a.md")
+    assert (read.content, read.metadata, read.version) == (b"# A\n", metadata, 1)
+    (entry,) = store.list("", "")
+    assert (entry.path, entry.size, entry.version) == ("features/a.md", 4, 1)
+    assert before <= entry.modified_at <= datetime.now(UTC) + timedelta(seconds=2)
+    store.close()
+    again = KINDS[kind](tmp_path)  # another process finds the same
+    assert again.read("features/a.md") == read
+    again.close()
+
+
+@every_store
+def test_versions_are_compared_before_anything_is_changed(kind: str, tmp_path: Path) -> None:
+    store = KINDS[kind](tmp_path)
+    assert code(lambda: store.write("a.md", b"1", {}, 7)) == "conflict"
+    assert code(lambda: store.read("a.md")) == "not_found"
+    assert store.write("a.md", b"1", {}, CREATE) == 1
+    with pytest.raises(StorageError, match=r"file already exists \(expected_version=0 means create new\)"):
+        store.write("a.md", b"2", {}, CREATE)
+    with pytest.raises(StorageError, match="version conflict: expected 7, current 1"):
+        store.write("a.md", b"2", {}, 7)
+    assert store.write("a.md", b"2", {}, 1) == 2
+    assert store.write("a.md", b"3", {}, UPSERT) == 3
+    assert store.write("b.md", b"3", {}, UPSERT) == 1
+    assert code(lambda: store.write("a.md", b"4", {}, -2)) == "conflict"
+    assert (store.read("a.md").content, store.read("a.md").version) == (b"3", 3)
+    store.delete("a.md")
+    assert code(lambda: store.read("a.md")) == code(lambda: store.delete("a.md")) == "not_found"
+    assert store.write("a.md", b"5", {}, CREATE) == 1
+    store.close()
+
+
+@every_store
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/etc/passwd",
+        "../a",
+        "a/../b",
+        "a//b",
+        "a/",
+        "./a",
+        ".",
+        "a\x00b",
+        "a\nb",
+        "a\\b",
+        "\ud800",
+        "x" * 241,
+        "a/" * 2100 + "b",
+    ],
+)
+def test_a_path_that_is_none_is_refused_by_every_method(kind: str, path: str, tmp_path: Path) -> None:
+    store = KINDS[kind](tmp_path)
+    assert code(lambda: store.read(path)) == "invalid_path"
+    assert code(lambda: store.write(path, b"", {}, UPSERT)) == "invalid_path"
+    assert code(lambda: store.delete(path)) == "invalid_path"
+    store.close()
+
+
+@every_store
+def test_lists_are_of_a_prefix_and_a_glob_in_order(kind: str, tmp_path: Path) -> None:
+    store = KINDS[kind](tmp_path)
+    for path in ("b/2.md", "b/1.md", "a.md", "b/c/3.md", "b/note.txt", "bb/4.md"):
+        store.write(path, b"x", {}, CREATE)
+
+    def paths(prefix: str = "", pattern: str = "") -> list[str]:
+        return [each.path for each in store.list(prefix, pattern)]
+
+    assert paths() == ["a.md", "b/1.md", "b/2.md", "b/c/3.md", "bb/4.md"]
+    assert paths("b/") == ["b/1.md", "b/2.md", "b/c/3.md"]
+    assert paths("b") == ["b/1.md", "b/2.md", "b/c/3.md", "bb/4.md"]
+    assert paths("b/c/3") == ["b/c/3.md"]
+    assert paths("", "*") == ["a.md", "b/1.md", "b/2.md", "b/c/3.md", "b/note.txt", "bb/4.md"]
+    assert paths("", "[12].md") == ["b/1.md", "b/2.md"]
+    assert paths("nothing/") == []
+    assert code(lambda: store.list("../", "")) == code(lambda: store.list("", "x" * 257)) == "invalid_path"
+    store.close()
+
+
+@every_store
+def test_a_content_that_fits_no_frame_is_refused(kind: str, tmp_path: Path) -> None:
+    store = KINDS[kind](tmp_path)
+    assert code(lambda: store.write("a", bytes(MAX_CONTENT_BYTES + 1), {}, CREATE)) == "too_large"
+    assert code(lambda: store.read("a")) == "not_found"
+    store.close()
+
+
+def test_a_glob_of_many_stars_is_quick() -> None:
+    assert matcher("*" * 250 + "z").match("a" * 240) is None
+
+
+json_values = some.recursive(
+    some.none()
+    | some.booleans()
+    | some.integers(-(2**70), 2**70)
+    | some.floats(allow_nan=False, allow_infinity=False)
+    | some.text(),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(), inner, max_size=3),
+    max_leaves=8,
+)
+contents = (
+    some.binary()
+    | some.text().map(lambda text: text.encode("utf-8", "replace"))
+    | some.sampled_from(
+        [b"---", b"---\n", b"---\na: 1\n---\n\nbody", b"---\r\n---\r\n", b"\n\n---\n", b"--- \nno end", b"...\n"]
+    )
+)
+
+
+@every_store
+@settings(deadline=None, max_examples=60)
+@given(content=contents, metadata=some.dictionaries(some.text(), json_values, max_size=4))
+def test_any_content_with_any_metadata_comes_back_as_it_was(
+    kind: str, content: bytes, metadata: dict[str, Any]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = KINDS[kind](Path(folder))
+        store.write("a.md", content, metadata, CREATE)
+        read = store.read("a.md")
+        assert read.content == content
+        assert json.dumps(read.metadata, sort_keys=True) == json.dumps(metadata, sort_keys=True)  # 1 is not 1.0 there
+        assert store.list("", "")[0].size == len(content)
+        store.close()
+
+
+steps = some.lists(
+    some.tuples(
+        some.sampled_from(["write", "write", "delete", "read"]),
+        some.sampled_from(["a.md", "b/a.md", "b/c.md"]),
+        some.integers(-1, 4),
+        some.binary(max_size=3),
+    ),
+    max_size=20,
+)
+
+
+@every_store
+@settings(deadline=None, max_examples=40)
+@given(steps=steps)
+def test_a_store_is_a_dict_with_versions(kind: str, steps: list[tuple[str, str, int, bytes]]) -> None:
+    model: dict[str, tuple[bytes, int]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        store = KINDS[kind](Path(folder))
+        for act, path, expected, content in steps:
+            current = model.get(path, (b"", 0))[1]
+            if act == "write":
+                if expected in (-1, current):
+                    assert store.write(path, content, {"n": expected}, expected) == current + 1
+                    model[path] = content, current + 1
+                else:
+                    assert code(partial(store.write, path, content, {}, expected)) == "conflict"
+            elif path not in model:
+                assert code(partial(store.read if act == "read" else store.delete, path)) == "not_found"
+            elif act == "delete":
+                store.delete(path)
+                del model[path]
+            assert {each.path: each.version for each in store.list("", "*")} == {
+                at: version for at, (_, version) in model.items()
+            }
+            for at, (kept, version) in model.items():
+                assert (store.read(at).content, store.read(at).version) == (kept, version)
+        store.close()
+
+
+# Files
+
+
+class Crash(BaseException):
+    """The process is gone: nothing after it runs but the closing of descriptors, as the kernel does it."""
+
+
+def test_a_crash_at_any_point_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 0
+    for fail_at in range(1, 100):
+        folder = tmp_path / str(fail_at)
+        store = MarkdownStorage(folder)
+        store.write("a/b.md", b"old", {"v": 1}, CREATE)
+        count = 0
+
+        def counted(real: Callable[..., Any], fail_at: int = fail_at) -> Callable[..., Any]:
+            def act(*args: Any, **kwargs: Any) -> Any:
+                nonlocal count
+                count += 1
+                if count == fail_at:
+                    raise Crash
+                return real(*args, **kwargs)
+
+            return act
+
+        with monkeypatch.context() as patch:
+            for name in ("replace", "fsync", "unlink"):
+                patch.setattr(markdown.os, name, counted(getattr(os, name)))
+            patch.setattr(markdown, "_put", counted(markdown._put))  # pyright: ignore[reportPrivateUsage]
+            try:
+                store.write("a/b.md", b"new", {"v": 2}, 1)
+                crashed = False
+            except Crash:
+                crashed = True
+        read = MarkdownStorage(folder).read("a/b.md")
+        assert (read.content, read.metadata, read.version) in ((b"old", {"v": 1}, 1), (b"new", {"v": 2}, 2))
+        assert MarkdownStorage(folder).write("a/b.md", b"next", {}, read.version) == read.version + 1
+        if not crashed:
+            assert read.version == 2
+            break
+        steps += 1
+    assert steps >= 8
+
+
+def test_the_layout_is_upstreams(tmp_path: Path) -> None:
+    store = MarkdownStorage(tmp_path)
+    store.write("features/F-1.md", b"# One\n", {"title": "One", "n": 3}, CREATE)
+    file = tmp_path / ".projects" / "features" / "F-1.md"
+    assert file.read_text() == "---\nn: 3\ntitle: One\n---\n\n# One\n"
+    assert (file.parent / "F-1.md.version").read_text().strip() == "1"
+    assert sorted(each.name for each in file.parent.iterdir()) == ["F-1.md", "F-1.md.version"]
+    # What upstream wrote: integers as floats.
+    file.write_text("---\nn: 9.007199254740992e+15\nwhen: 2026-01-01\n---\n\nbody")
+    read = store.read("features/F-1.md")
+    assert (read.content, read.metadata) == (b"body", {"n": 2.0**53, "when": "2026-01-01"})
+    file.write_bytes(b"no metadata \xff")
+    assert store.read("features/F-1.md").content == b"no metadata \xff"
+
+
+def test_links_and_things_that_are_no_files_lead_nowhere(tmp_path: Path) -> None:
+    store = MarkdownStorage(tmp_path / "w")
+    store.write("in/a.md", b"inside", {}, CREATE)
+    secret = tmp_path / "secret.md"
+    secret.write_text("secret")
+    inside = tmp_path / "w" / ".projects"
+    (inside / "link.md").symlink_to(secret)
+    (inside / "out").symlink_to(tmp_path)
+    os.mkfifo(inside / "pipe.md")
+    (inside / "folder.md").mkdir()
+    for path in ("link.md", "out/secret.md", "pipe.md", "folder.md", "in/a.md/b.md"):
+        assert code(lambda: store.read(path)) in ("invalid_path", "storage_error"), path  # noqa: B023
+        assert code(lambda: store.write(path, b"x", {}, UPSERT)) in ("invalid_path", "storage_error"), path  # noqa: B023
+    assert [each.path for each in store.list("", "")] == ["in/a.md"]
+    assert secret.read_text() == "secret"
+    for own in ("a.version", "a.next", "a.new", "b/.lock"):
+        assert code(lambda: store.write(own, b"", {}, UPSERT)) == "invalid_path"  # noqa: B023
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ("a: &x [1]\nb: *x", "aliases"),
+        ("[" * 40 + "]" * 40, "more than 32 levels"),
+        ("- list", "key: value"),
+        ("1: x", "key: value"),
+        ("a: [", "is not YAML"),
+    ],
+)
+def test_metadata_that_cannot_be_read_is_an_error_that_names_the_path(block: str, text: str, tmp_path: Path) -> None:
+    store = MarkdownStorage(tmp_path)
+    store.write("good.md", b"x", {}, CREATE)
+    (tmp_path / ".projects" / "a.md").write_text(f"---\n{block}\n---\n\nbody")
+    with pytest.raises(StorageError, match=text) as refused:
+        store.read("a.md")
+    assert str(refused.value).startswith("a.md: ")
+    assert [each.path for each in store.list("", "")] == ["good.md"]  # one bad file takes no others away
+
+
+@every_store
+def test_writers_of_several_processes_lose_nothing(kind: str, tmp_path: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from concertino.orchestra.{kind} import {type(KINDS[kind](tmp_path)).__name__} as Kind
+from concertino.orchestra.storage import StorageError
+store = Kind(Path(sys.argv[1]) if {kind == "markdown"} else Path(sys.argv[1]) / "kept.db")
+for _ in range(20):
+    while True:
+        read = store.read("count.md")
+        try:
+            store.write("count.md", str(int(read.content) + 1).encode(), {{}}, read.version)
+            break
+        except StorageError as error:
+            assert error.code == "conflict", error
+"""
+    store = KINDS[kind](tmp_path)
+    store.write("count.md", b"0", {}, CREATE)
+    processes = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert (store.read("count.md").content, store.read("count.md").version) == (b"60", 61)
+    store.close()
