@@ -1,0 +1,222 @@
+"""Several reviewers look at a plan, each with a role of its own, and what they say is put together.
+
+Each is a model of the client's, asked through sampling, if the client offers that; else, or if it does not answer, the rules
+below speak for the role. Nothing is called over a network from here.
+"""
+
+from typing import Any, Literal, cast
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import decode, encode
+
+from concertino import ConcertinoError, Context, CreateMessageResult, Sampling, SamplingMessage, TextContent
+
+__all__ = ["Finding", "Review", "Reviewer", "ask_models", "offers_sampling", "review"]
+
+Severity = Literal["high", "medium", "low"]
+Verdict = Literal["approve", "revise"]
+SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
+ROLES = {
+    "architect": "You are a software architect. Look for missing parts, wrong dependencies, and what cannot be changed later.",
+    "security": "You are a security engineer. Look for what can be attacked, leaked or lost, and for what nobody has planned.",
+    "delivery": "You lead the delivery of software. Look for durations, order, and risks that nobody has planned for.",
+}
+ANSWER = (
+    'Answer with JSON alone: {"verdict": "approve" or "revise", "findings": [{"severity": "high", "medium" or "low", '
+    '"finding": "one sentence", "suggestion": "one sentence"}]}. At most 10 findings, the worst first.'
+)
+MAX_TOKENS = 1500  # of one answer
+MAX_FINDINGS = 10  # of one reviewer that are taken
+MAX_COMMENT = 2000  # characters of an answer that is not JSON
+LONG_DAYS = 60
+WIDE_TASK_DAYS = 10
+
+
+class Finding(Struct, frozen=True, rename="camel"):
+    """by: the roles that say so."""
+
+    severity: Severity
+    finding: str
+    suggestion: str
+    by: list[str] = []
+
+
+class Reviewer(Struct, frozen=True, rename="camel"):
+    """source: `rules` if no model answered, which why explains. comment: an answer that was not of the form asked for."""
+
+    role: str
+    source: Literal["model", "rules"]
+    verdict: Verdict
+    model: str | None = None
+    why: str | None = None
+    comment: str | None = None
+
+
+class Review(Struct, frozen=True, rename="camel"):
+    """agreement: the part of the reviewers that share the verdict, 0 to 1."""
+
+    verdict: Verdict
+    agreement: float
+    reviewers: list[Reviewer]
+    findings: list[Finding]
+
+
+class _Answer(Struct):
+    """What a model is asked for."""
+
+    findings: list[Finding] = []
+    verdict: Verdict | None = None
+
+
+async def review(plan: dict[str, Any], context: Context) -> Review:
+    """What all roles say of a plan: dict as generate_plan gives it, or any other; what it lacks is found."""
+    answers: dict[str, CreateMessageResult | str] = {}
+    if offers_sampling(context):
+        wanted = {role: _question(system, encode(plan).decode()) for role, system in ROLES.items()}
+        answers = await ask_models(context, wanted)
+    reviewers: list[Reviewer] = []
+    found: list[Finding] = []
+    for role in ROLES:
+        answer = answers.get(role, "the client offers no sampling")
+        if isinstance(answer, str):
+            mine = RULES[role](plan)
+            reviewers.append(Reviewer(role, "rules", _verdict(mine), why=answer))
+        else:
+            reviewer, mine = _read(role, answer)
+            reviewers.append(reviewer)
+        found += [Finding(each.severity, each.finding, each.suggestion, [role]) for each in mine[:MAX_FINDINGS]]
+    return _merged(reviewers, found)
+
+
+def offers_sampling(context: Context) -> bool:
+    return "sampling" in context.client.capabilities
+
+
+async def ask_models(context: Context, questions: dict[str, Sampling]) -> dict[str, CreateMessageResult | str]:
+    """What the client's models answer, by key; a text says why there is no answer. All are asked at once."""
+    try:
+        answers = await context.ask(questions)
+    except ConcertinoError as why:
+        return dict.fromkeys(questions, f"the client did not answer: {why}")
+    return {key: _result(answers[key]) for key in questions}
+
+
+def _result(answer: Raw) -> CreateMessageResult | str:
+    try:
+        return decode(answer, type=CreateMessageResult)
+    except DecodeError as why:
+        return f"the client's answer cannot be read: {why}"
+
+
+def _question(system: str, plan: str) -> Sampling:
+    text = f"Review this plan of a software project.\n\n<plan>\n{plan}\n</plan>\n\n{ANSWER}"
+    return Sampling([SamplingMessage("user", TextContent(text))], MAX_TOKENS, system_prompt=system, temperature=0.0)
+
+
+def _read(role: str, result: CreateMessageResult) -> tuple[Reviewer, list[Finding]]:
+    """A model's answer, which may be what was asked for, wrapped in prose, or something else."""
+    blocks = result.content if isinstance(result.content, list) else [result.content]
+    text = "".join(block.text for block in blocks if isinstance(block, TextContent)).strip()
+    try:
+        answer = decode(text[text.find("{") : text.rfind("}") + 1], type=_Answer)
+    except (DecodeError, RecursionError):
+        answer = _Answer(verdict="revise" if "revise" in text.lower() else "approve")
+        return Reviewer(role, "model", answer.verdict or "approve", result.model, comment=text[:MAX_COMMENT]), []
+    return Reviewer(role, "model", answer.verdict or _verdict(answer.findings), result.model), answer.findings
+
+
+def _verdict(findings: list[Finding]) -> Verdict:
+    return "revise" if any(each.severity == "high" for each in findings) else "approve"
+
+
+def _merged(reviewers: list[Reviewer], found: list[Finding]) -> Review:
+    """Equal findings become one, with the gravest severity; what more reviewers say, and what is graver, comes first."""
+    together: dict[str, Finding] = {}
+    for each in found:
+        key = " ".join(each.finding.casefold().split()).rstrip(".")
+        same = together.get(key)
+        if same is None:
+            together[key] = each
+        else:
+            severity = SEVERITIES[min(SEVERITIES.index(same.severity), SEVERITIES.index(each.severity))]
+            by = same.by + [role for role in each.by if role not in same.by]
+            together[key] = Finding(severity, same.finding, same.suggestion, by)
+    findings = sorted(together.values(), key=lambda each: (SEVERITIES.index(each.severity), -len(each.by)))
+    revising = sum(each.verdict == "revise" for each in reviewers)
+    verdict: Verdict = "revise" if revising * 2 >= len(reviewers) or _verdict(findings) == "revise" else "approve"
+    agreeing = revising if verdict == "revise" else len(reviewers) - revising
+    return Review(verdict, round(agreeing / len(reviewers), 2), reviewers, findings)
+
+
+# The rules
+
+
+def _tasks(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tasks of whatever was given as a plan."""
+    found: list[dict[str, Any]] = []
+    for phase in _dicts(plan.get("phases")):
+        found += _dicts(phase.get("tasks"))
+    return found
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [cast("dict[str, Any]", each) for each in _list(value) if isinstance(each, dict)]
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _speaks_of(plan: dict[str, Any], *words: str) -> bool:
+    text = encode(plan).decode().casefold()
+    return any(word in text for word in words)
+
+
+def _days(task: dict[str, Any]) -> float:
+    days = task.get("days", 0)
+    return days if isinstance(days, (int, float)) else 0
+
+
+def _architect(plan: dict[str, Any]) -> list[Finding]:
+    tasks = _tasks(plan)
+    known = {str(task.get("id")) for task in tasks}
+    found: list[Finding] = []
+    if not tasks:
+        found.append(Finding("high", "The plan has no tasks", "Make one with generate_plan, and review that"))
+    for task in tasks:
+        missing = [each for each in map(str, _list(task.get("dependsOn"))) if each not in known]
+        if missing:
+            text = f"Task {task.get('id')} waits for {missing[0]}, which is not in the plan"
+            found.append(Finding("high", text, "Add the task, or take the dependency out"))
+    if tasks and not _speaks_of(plan, "data storage", "database", "migration"):
+        found.append(Finding("low", "The plan does not say where data is kept", "Say so, even if it is nowhere"))
+    return found
+
+
+def _security(plan: dict[str, Any]) -> list[Finding]:
+    found: list[Finding] = []
+    if not _speaks_of(plan, "security"):
+        found.append(Finding("high", "Nobody looks at security", "Plan a review of security before the launch"))
+    if _speaks_of(plan, "billing", "tenan", "user", "account") and not _speaks_of(plan, "authentication", "sign in"):
+        found.append(Finding("high", "There are users, but no task for their identity", "Plan authentication first"))
+    if not _speaks_of(plan, "back up", "backup", "restore"):
+        found.append(Finding("medium", "Nothing is said of backups", "Plan a backup, and one trial of its restoring"))
+    return found
+
+
+def _delivery(plan: dict[str, Any]) -> list[Finding]:
+    found: list[Finding] = []
+    duration = plan.get("durationDays")
+    if isinstance(duration, (int, float)) and duration > LONG_DAYS:
+        text = f"It takes {duration:g} working days before anybody uses it"
+        found.append(Finding("medium", text, "Release the smallest useful part first"))
+    for task in _tasks(plan):
+        if _days(task) > WIDE_TASK_DAYS:
+            text = f"Task {task.get('id')} takes {_days(task):g} days, too long to notice a delay"
+            found.append(Finding("medium", text, "Split it into tasks of a few days"))
+    if not _speaks_of(plan, "launch", "release", "deploy"):
+        found.append(Finding("high", "The plan ends before the launch", "Plan the release, and the days after it"))
+    return found
+
+
+RULES = {"architect": _architect, "security": _security, "delivery": _delivery}

@@ -1,0 +1,151 @@
+"""A planning server: it analyses requirements, plans, sets projects up, and has plans reviewed by the client's models.
+
+    concertino serve examples/orchestre/server.py:backend
+
+Everything works without a network. analysis.py and planning.py are rules, and explain themselves; where the client offers sampling,
+its model adds a second opinion to an analysis, and several of them review a plan.
+"""
+
+import os
+from typing import Annotated, Any
+
+from analysis import Analysis, analyze
+from msgspec import Meta
+from msgspec.json import encode, format
+from msgspec.structs import replace
+from planning import Plan, plan
+from projects import Project, create
+from review import Review, ask_models, offers_sampling, review
+
+from concertino import (
+    Context,
+    Contexts,
+    PromptMessage,
+    RateLimit,
+    Redact,
+    Sampling,
+    SamplingMessage,
+    Server,
+    TextContent,
+    ToolError,
+    run,
+    user,
+)
+
+VERSION = "3.0.0"
+# Lengths are counted in code points.
+Requirements = Annotated[str, Meta(min_length=10, max_length=5000, description="Project requirements to analyze")]
+# Shown, but judged by the tool, which has a code for it.
+ProjectName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 100, "pattern": "^[a-z0-9-]+$"})]
+
+server = Server(
+    "orchestre",
+    version=VERSION,
+    instructions="Analyze requirements first, then plan, then have the plan reviewed; initialize_project makes the files.",
+    argument_errors="protocol",
+)
+
+
+@server.tool(envelope=True, destructive=False)
+def initialize_project(projectName: ProjectName, template: str, projectPath: str) -> Project:  # noqa: N803
+    """Initialize a new project with a template
+
+    Args:
+        projectName: the name of the project and of its folder.
+        template: makerkit-nextjs or cloudflare-hono.
+        projectPath: the folder in which the project's own folder is made.
+    """
+    return create(projectName, template, projectPath)
+
+
+@server.tool(read_only=True)
+async def analyze_project(
+    requirements: Requirements, context: Context, constraints: list[str] | None = None
+) -> Analysis:
+    """Analyze project requirements using AI
+
+    Rules find the components, and say why; if the client offers a model, it adds a second opinion.
+
+    Args:
+        constraints: what must be kept to, a sentence each.
+    """
+    if not requirements.strip():
+        raise ToolError(
+            "MISSING_REQUIREMENTS",
+            "Requirements are required",
+            suggestion="Provide project requirements as a string",
+        )
+    await context.progress(1, 2, "Starting analysis...")
+    analysis = analyze(requirements, constraints)
+    if offers_sampling(context):
+        analysis = replace(analysis, second_opinion=await second_opinion(analysis, requirements, context))
+    await context.progress(2, 2, "Analysis complete")
+    return analysis
+
+
+async def second_opinion(analysis: Analysis, requirements: str, context: Context) -> str | None:
+    """What the client's model says that the rules have missed; None if it does not answer."""
+    text = (
+        f"Requirements of a software project:\n\n<requirements>\n{requirements}\n</requirements>\n\nRules have found:\n\n"
+        f"{encode(analysis).decode()}\n\nIn at most five sentences: what do they miss, and what would you weigh otherwise?"
+    )
+    question = Sampling([SamplingMessage("user", TextContent(text))], 500, temperature=0.0)
+    answer = (await ask_models(context, {"analysis": question}))["analysis"]
+    return answer.content.text if not isinstance(answer, str) and isinstance(answer.content, TextContent) else None
+
+
+@server.tool(read_only=True)
+async def generate_plan(analysis: Analysis, requirements: Requirements) -> Plan:
+    """Make a plan: phases with tasks, their dependencies and durations.
+
+    Args:
+        analysis: what analyze_project gave; what it leaves out is read from the requirements.
+        requirements: the same as were analyzed.
+    """
+    return plan(analysis, requirements)
+
+
+@server.tool(read_only=True, open_world=True)
+async def multi_llm_review(plan: dict[str, Any], context: Context) -> Review:
+    """Have a plan reviewed by an architect, a security engineer and a delivery lead, and merge what they say.
+
+    Each is a model of the client's if it offers sampling, and a set of rules otherwise.
+
+    Args:
+        plan: what generate_plan gave.
+    """
+    return await review(plan, context)
+
+
+Contexts().add_tools(server)  # set_context and get_context
+
+
+@server.prompt(title="Orchestrate a project")
+def orchestrate(requirements: Requirements) -> list[PromptMessage]:
+    """Take a project from its requirements to a reviewed plan and a first set of files.
+
+    Args:
+        requirements: what is to be built, in a few sentences.
+    """
+    analysis = analyze(requirements)
+    shown = format(encode({"analysis": analysis, "plan": plan(analysis, requirements)}), indent=2).decode()
+    return [
+        user(
+            f"I want to build this:\n\n{requirements}\n\nTake me from here to a plan that stands:\n\n"
+            "1. Call `analyze_project` with the requirements, and ask me about what is missing or unclear.\n"
+            "2. Call `generate_plan` with the analysis and the requirements, and show me phases and durations.\n"
+            "3. Call `multi_llm_review` with the plan, and change the plan where the reviewers are right.\n"
+            "4. Keep what we decide with `set_context`.\n"
+            "5. When I agree, call `initialize_project` with a template that fits."
+        ),
+        user(f"What the rules say already, to start from:\n\n```json\n{shown}\n```"),
+    ]
+
+
+# Ten calls of each tool in a minute; no secret leaves.
+backend = Redact(RateLimit(server))
+
+if os.environ.get("ORCHESTRE_DEBUG", "").lower() in ("1", "true"):
+    os.environ.setdefault("CONCERTINO_TRACE", "1")
+if __name__ == "__main__":
+    run(backend)
