@@ -105,7 +105,7 @@ def test_a_path_may_hold_a_colon(tmp_path: Path) -> None:
 
 def test_a_class_is_not_a_server(tmp_path: Path) -> None:
     path = written(tmp_path, "class Mine(Server): ...")
-    with pytest.raises(TargetError, match="got the class Mine; name an object"):
+    with pytest.raises(TargetError, match="got the class Mine; give an object"):
         find(f"{path}:Mine")
 
 
@@ -147,11 +147,11 @@ def test_a_file_named_as_a_module_that_is_loaded_does_not_take_its_place(tmp_pat
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("word", "expected file.py, file.py:attribute or package.module:attribute"),
+        ("word", "expected file.py, file.py:attribute, package.module:attribute or a folder"),
         ("", "expected file.py"),
         ("no_such.py", "no_such.py: no such file"),
         ("no_such.py:x", "no_such.py: no such file"),
-        (".", "expected file.py"),
+        (".", "expected resources/ or prompts/ in it"),
         (":x", "expected file.py"),
         (".m:x", "expected file.py"),
         ("..:x", "expected file.py"),
@@ -230,6 +230,18 @@ def served(target: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
     )
+
+
+def test_a_start_that_fails_late_counts_although_nobody_speaks(tmp_path: Path) -> None:
+    # Its input has ended long before: a failure that is not waited for would look like a good end.
+    source = (
+        "import asyncio\nfrom collections.abc import AsyncIterator\nserver = Server('a')\n@server.lifespan\n"
+        "async def database() -> AsyncIterator[None]:\n"
+        "    for _ in range(100): await asyncio.sleep(0)\n    raise OSError('no such database')\n    yield\n"
+    )
+    run = served(written(tmp_path, source))
+    assert run.returncode == 1
+    assert "Failed to start server: OSError: no such database" in run.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 import concertino
-from concertino.cli.call import _arguments, _Usage
+from concertino.cli.call import _arguments, _tool, _Usage
+from concertino.protocol.types import Tool, ToolAnnotations
 
 ROOT = Path(__file__).parents[2]
 TOUR = [sys.executable, str(ROOT / "examples" / "tour.py")]
@@ -35,6 +37,8 @@ for line in sys.stdin:
         sys.stderr.write("my last words\\n"); sys.exit(7)
     elif method == "tools/call" and params["name"] == "garbled":
         answer(message, {"content": "no list"})
+    elif method == "tools/call" and params["name"] == "say":
+        answer(message, {"content": [{"type": "text", "text": params["arguments"]["text"]}]})
     elif method == "tools/call":
         token = params["_meta"]["progressToken"]
         print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress",
@@ -171,6 +175,9 @@ def test_on_a_terminal_texts_are_made_visible_and_a_bar_is_drawn(server: list[st
         (["call", "x", "nonsense"], 2, "expected KEY=TEXT"),
         (["call", "x", "--env", "NAME"], 2, "expected NAME=VALUE"),
         (["call", "x", "--timeout-s", "-1"], 2, "expected a positive number of seconds"),
+        (["call", "x", "--timeout-s", "long"], 2, "expected a positive number of seconds, got long"),
+        (["call", "x", os.fsdecode(b"a=\xff")], 2, "expected UTF-8"),
+        (["read", os.fsdecode(b"x:\xff")], 2, "expected UTF-8"),
         (["call"], 2, "NAME"),
     ],
 )
@@ -191,6 +198,46 @@ def test_a_server_that_cannot_be_started_is_named() -> None:
         3,
         b"concertino tools: unix:/no/such/socket: No such file or directory\n",
     )
+
+
+def test_an_address_that_is_none_and_a_stdin_that_is_closed_are_said(server: list[str]) -> None:
+    done = run("tools", server=["tcp:127.0.0.1"])
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"concertino tools: expected unix:PATH or tcp:HOST:PORT")
+    command = shlex.join([sys.executable, "-m", "concertino", "call", "x", "-", "--", *server])
+    done = subprocess.run(["sh", "-c", f"{command} <&-"], env=ENVIRONMENT, capture_output=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (2, b"concertino call: -: stdin is closed\n")
+
+
+def test_arguments_that_are_longer_than_a_message_are_refused(server: list[str], tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("a" * 11_000_000)
+    done = run("call", "x", f"text=@{tmp_path}/long", server=server)
+    assert done.returncode == 2
+    assert b"a message may have 10485760" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_an_answer_that_cannot_be_written_down_is_said() -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "concertino", "tools", "--", *TOUR]
+        done = subprocess.run(command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (1, b"concertino tools: No space left on device\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_json_stays_json_whatever_a_server_says_and_whatever_stdout_takes(
+    encoding: str, server: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", encoding)
+    said = '\x1b \x7f \x9b \x85 \u202e \u2603 \xe9 \U0001f600 \U000e0001 \\ "'
+    shown = run("call", "--json", "say", f"text={said}", server=server)
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout.decode(encoding)) == {"content": [{"type": "text", "text": said}]}
+    for hidden in "\x1b\x7f\x9b\x85\u202e\U000e0001":
+        assert hidden not in shown.stdout.decode(encoding)
+    shown = run("call", "say", f"text={said}", server=server)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout == f"{said}\n".encode(encoding, "backslashreplace")
 
 
 def test_a_feature_that_is_not_offered_is_said() -> None:
@@ -222,3 +269,15 @@ def test_ctrl_c_ends_it_and_the_server(server: list[str], tmp_path: Path) -> Non
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert b"Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("title", "annotated", "shown"),
+    [("A", "B", ["t", "  A"]), (None, "B", ["t", "  B"]), (None, None, ["t"])],
+)
+def test_a_tool_is_shown_by_its_title_that_of_its_annotations_or_its_name(
+    title: str | None, annotated: str | None, shown: list[str]
+) -> None:
+    """TO-19. The name is what one calls, and stands there always."""
+    tool = Tool("t", {"type": "object"}, title=title, annotations=ToolAnnotations(title=annotated))
+    assert _tool(tool) == shown

@@ -9,15 +9,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import Any, NoReturn, cast
 
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.json import decode, encode, format
 
 from concertino.client.client import Client, Timeouts
-from concertino.client.targets import ServerParameters, Target
+from concertino.client.targets import ServerParameters, Target, place_of
+from concertino.client.waiting import Progress
 from concertino.errors import (
     ConcertinoError,
     Disconnected,
@@ -43,7 +46,7 @@ from concertino.protocol.types import (
     Tool,
 )
 
-__all__ = ["EXITS", "add_commands", "run"]
+__all__ = ["DESCRIPTION", "EXITS", "define", "run"]
 
 FAILED, USAGE, UNREACHABLE, LATE, GARBLED = 1, 2, 3, 4, 5
 EXITS: tuple[tuple[type[ConcertinoError], int], ...] = (
@@ -62,47 +65,52 @@ class _Usage(Exception):
     """What was typed makes no sense."""
 
 
-def add_commands(commands: Any, texts: Mapping[str, str], formatter: type[argparse.HelpFormatter]) -> None:
-    """Add the parsers of these commands. What follows `--` does not reach them. texts: what each does."""
-    for name, text in texts.items():
-        usage = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}.get(name, "")
-        each = commands.add_parser(
-            name,
-            help=text,
-            formatter_class=formatter,
-            usage=f"concertino {name} [OPTIONS]{usage} -- COMMAND... | unix:PATH | tcp:HOST:PORT",
-            description=text[0].upper() + text[1:] + ". The server is started for this, and ended afterwards.",
-            epilog="Exit codes: 0 done, 1 the server refused or the tool failed, 2 usage, 3 the server could not be "
-            "reached or ended, 4 no answer in time, 5 the server does not keep to the protocol.",
-        )
-        if name in ("call", "prompt"):
-            each.add_argument("name", metavar="NAME", help=f"of the {'tool' if name == 'call' else 'prompt'}")
-            each.add_argument(
-                "arguments",
-                nargs="*",
-                metavar="ARGUMENT",
-                help="KEY=TEXT, KEY:=JSON, KEY=@FILE, KEY:=@FILE; @FILE or - (stdin): all of them, as one JSON object",
-            )
-        elif name == "read":
-            each.add_argument("name", metavar="URI", help="of the resource")
-        each.add_argument("--json", action="store_true", help="the result as JSON, in one line")
-        each.add_argument("--era", choices=("auto", "modern", "legacy"), default="auto", help="how to open the server")
-        each.add_argument("--timeout-s", type=_seconds, default=60.0, metavar="S", help="longest wait for an answer")
-        each.add_argument("--connect-timeout-s", type=_seconds, default=60.0, metavar="S", help="... for the first")
+DESCRIPTION = "Use a server. It is started for this, and ended afterwards."
+
+
+def define(each: argparse.ArgumentParser) -> None:
+    """What can be said of one of these commands. What follows `--` does not reach it."""
+    name = each.prog.rpartition(" ")[2]
+    usage = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}.get(name, "")
+    each.usage = f"concertino {name} [OPTIONS]{usage} -- COMMAND... | unix:PATH | tcp:HOST:PORT"
+    each.epilog = (
+        "Exit codes: 0 done, 1 the server refused or the tool failed, 2 usage, 3 the server could not be "
+        "reached or ended, 4 no answer in time, 5 the server does not keep to the protocol."
+    )
+    if name in ("call", "prompt"):
+        each.add_argument("name", metavar="NAME", help=f"of the {'tool' if name == 'call' else 'prompt'}")
         each.add_argument(
-            "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the server; repeatable"
+            "arguments",
+            nargs="*",
+            metavar="ARGUMENT",
+            help="KEY=TEXT, KEY:=JSON, KEY=@FILE, KEY:=@FILE; @FILE or - (stdin): all of them, as one JSON object",
         )
-        each.add_argument("--cwd", metavar="DIR", help="where the server is started")
-        each.add_argument("--stderr", action="store_true", help="show what the server writes to stderr")
-        each.add_argument("--trace", action="store_true", help="show every message on stderr")
+    elif name == "read":
+        each.add_argument("name", metavar="URI", help="of the resource")
+    each.add_argument("--json", action="store_true", help="the result as JSON, in one line")
+    each.add_argument("--era", choices=("auto", "modern", "legacy"), default="auto", help="how to open the server")
+    each.add_argument("--timeout-s", type=_seconds, default=60.0, metavar="S", help="longest wait for an answer")
+    each.add_argument("--connect-timeout-s", type=_seconds, default=60.0, metavar="S", help="... for the first")
+    each.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the server; repeatable"
+    )
+    each.add_argument("--cwd", metavar="DIR", help="where the server is started")
+    each.add_argument("--stderr", action="store_true", help="show what the server writes to stderr")
+    each.add_argument("--trace", action="store_true", help="show every message on stderr")
 
 
 def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     """Do one of the commands, and end the process with one of the codes above, or 130 after Ctrl-C."""
+    out = cast("TextIOWrapper | None", sys.stdout)  # None if it is closed
+    if out is not None:
+        out.reconfigure(errors="backslashreplace")  # it may take less than UTF-8
     try:
         target = _target(given, server)
         arguments = _arguments(getattr(given, "arguments", []))
-        sys.exit(asyncio.run(_done(given, target, arguments)))
+        code = asyncio.run(_done(given, target, arguments))
+        if out is not None:
+            out.flush()
+        sys.exit(code)
     except _Usage as why:
         _say(f"concertino {given.command}: {why}")
         sys.exit(USAGE)
@@ -114,6 +122,10 @@ def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     except ConcertinoError as error:
         _say(f"concertino {given.command}: {_shown(str(error))}")
         sys.exit(next((code for kind, code in EXITS if isinstance(error, kind)), FAILED))
+    except OSError as why:  # no room for the answer
+        _say(f"concertino {given.command}: {why.strerror or why}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
 
 
 async def _done(given: argparse.Namespace, target: Target, arguments: dict[str, Any]) -> int:
@@ -121,28 +133,25 @@ async def _done(given: argparse.Namespace, target: Target, arguments: dict[str, 
     client = Client(
         target,
         era=given.era,
-        timeouts=Timeouts(connect_s=given.connect_timeout_s, request_s=given.timeout_s),
+        timeouts=Timeouts(
+            connect_s=given.connect_timeout_s, request_s=given.timeout_s, total_s=max(600.0, given.timeout_s)
+        ),
         stderr=(lambda line: _say(escaped(line))) if given.stderr else None,
         trace=(lambda way, text: _say(f"{way} {escaped(text)}")) if given.trace else None,
     )
     async with client:
         if given.command == "call":
-            raw = await client.request(
-                "tools/call",
-                {"name": given.name, "arguments": arguments},
-                into=Raw,
-                progress=bar.show,
-            )
+            raw = await _asked(client, "tools/call", {"name": given.name, "arguments": arguments}, bar.show)
             bar.clear()
             result = _read(raw, CallToolResult)
             _print_json(raw) if given.json else _print_result(result)
             return FAILED if result.is_error else 0
         if given.command == "prompt":
-            raw = await client.request("prompts/get", {"name": given.name, "arguments": _texts(arguments)}, into=Raw)
+            raw = await _asked(client, "prompts/get", {"name": given.name, "arguments": _texts(arguments)})
             prompt = _read(raw, GetPromptResult)
             _print_json(raw) if given.json else _print_prompt(prompt)
         elif given.command == "read":
-            raw = await client.request("resources/read", {"uri": given.name}, into=Raw)
+            raw = await _asked(client, "resources/read", {"uri": given.name})
             read = _read(raw, ReadResourceResult)
             if given.json:
                 _print_json(raw)
@@ -151,6 +160,15 @@ async def _done(given: argparse.Namespace, target: Target, arguments: dict[str, 
         else:
             await _list(client, given.command, given.json)
     return 0
+
+
+async def _asked(client: Client, method: str, params: dict[str, Any], progress: Progress | None = None) -> Raw:
+    try:
+        return await client.request(method, params, into=Raw, progress=progress)
+    except UnicodeEncodeError:
+        raise _Usage("expected UTF-8, and what was typed is none") from None
+    except ValueError as why:  # longer than a message may be
+        raise _Usage(str(why)) from None
 
 
 async def _list(client: Client, what: str, as_json: bool) -> None:
@@ -189,6 +207,10 @@ def _target(given: argparse.Namespace, server: Sequence[str]) -> Target:
     if len(server) == 1 and server[0].startswith(("unix:", "tcp:")):
         if env or given.cwd:
             raise _Usage("--env and --cwd are for servers that are started")
+        try:
+            place_of(server[0])
+        except ValueError as why:
+            raise _Usage(str(why)) from None
         return server[0]
     return ServerParameters(server[0], server[1:], env=env, cwd=given.cwd)
 
@@ -198,8 +220,7 @@ def _arguments(words: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for word in words:
         if word == "-" or word.startswith("@"):
-            text = sys.stdin.read() if word == "-" else _file(word[1:])
-            whole = _json(text, word)
+            whole = _json(_stdin() if word == "-" else _file(word[1:]), word)
             if not isinstance(whole, dict):
                 raise _Usage(f"{word}: expected a JSON object")
             found |= whole
@@ -213,6 +234,12 @@ def _arguments(words: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def _stdin() -> bytes:
+    if cast("object", sys.stdin) is None:
+        raise _Usage("-: stdin is closed")
+    return sys.stdin.buffer.read()
+
+
 def _file(name: str) -> str:
     try:
         with open(name, encoding="utf-8") as file:
@@ -221,10 +248,10 @@ def _file(name: str) -> str:
         raise _Usage(f"@{name}: {getattr(why, 'strerror', None) or why}") from None
 
 
-def _json(text: str, word: str) -> Any:
+def _json(text: str | bytes, word: str) -> Any:
     try:
         return decode(text)
-    except (DecodeError, RecursionError) as why:
+    except (DecodeError, UnicodeError, RecursionError) as why:
         raise _Usage(f"{word[:100]}: {why}") from None
 
 
@@ -234,7 +261,10 @@ def _texts(arguments: dict[str, Any]) -> dict[str, str]:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
     return seconds
@@ -264,7 +294,19 @@ def _print_text(text: str) -> None:
 
 
 def _print_json(raw: Raw) -> None:
-    print(escaped(format(bytes(raw), indent=-1).decode()))  # noqa: T201
+    """In one line. What commands a terminal, or cannot be written, stands within strings, where JSON has escapes of its own."""
+    unicode = getattr(sys.stdout, "encoding", "").lower() in ("utf-8", "utf8")
+    print(  # noqa: T201
+        "".join(
+            each
+            if each.isprintable() and (unicode or each.isascii())
+            else _UNIT.sub(r"\\u\g<0>", each.encode("utf-16-be").hex())
+            for each in format(bytes(raw), indent=-1).decode()
+        )
+    )
+
+
+_UNIT = re.compile("....")
 
 
 def _print_result(result: CallToolResult) -> None:

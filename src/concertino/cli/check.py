@@ -12,19 +12,45 @@ from typing import NoReturn
 from concertino.check.case import Case, Finding
 from concertino.check.child import kill_all
 from concertino.check.report import Terminal, document, listing, summary
-from concertino.check.run import Result, failed, look, run, selected
+from concertino.check.run import Result, failed, look, selected
+from concertino.check.run import run as run_cases
 from concertino.check.subject import Settings, Subject
 from concertino.check.table import CASES
 
-__all__ = ["check"]
+__all__ = ["DESCRIPTION", "define", "run"]
 
 FAILED = 1
 USAGE = 2
 SIGNALLED = 128
 
 
-def check(given: argparse.Namespace, command: Sequence[str]) -> NoReturn:
+DESCRIPTION = "Start an MCP server again and again, do to it what goes wrong in practice, and say what came of it."
+
+
+def define(check: argparse.ArgumentParser) -> None:
+    """What can be said of a check."""
+    check.usage = "concertino check [OPTIONS] -- COMMAND [ARGUMENT...]"
+    check.add_argument("--list", action="store_true", help="show the cases, and start nothing")
+    check.add_argument(
+        "--only", action="append", default=[], metavar="PATTERN", help="a section, or (part of) a name; may be repeated"
+    )
+    check.add_argument("--json", action="store_true", help="one JSON document instead of lines")
+    check.add_argument("--strict", action="store_true", help="exit with 1 for what differs from our policies, too")
+    check.add_argument(
+        "--era", choices=("legacy", "modern"), help="how cases speak; else initialize where there is one"
+    )
+    check.add_argument("--jobs", type=int, default=1, metavar="N", help="cases at a time")
+    check.add_argument("--timeout-s", type=float, default=10.0, metavar="S", help="longest wait for an answer")
+    check.add_argument("--start-timeout-s", type=float, default=60.0, metavar="S", help="... for the first one")
+    check.add_argument(
+        "--message-limit-bytes", type=int, default=10 * 2**20, metavar="N", help="what the server's messages may have"
+    )
+    check.add_argument("server", nargs="*", metavar="COMMAND", help="how the server is started")
+
+
+def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     """Run the cases that were asked for. Ends the process: 0 nothing wrong, 1 something is, 2 usage, 128 + n on a signal."""
+    command = [*given.server, *server]
     cases = selected(CASES, given.only)
     if not cases:
         _usage(f"no case is named like {' or '.join(given.only)}; --list shows all")
@@ -71,7 +97,7 @@ def _checked(command: Sequence[str], settings: Settings, cases: Sequence[Case], 
     try:
         subject = look(command, settings)
         say(terminal.opening(subject))
-        results = run(subject, cases, told, given.jobs)
+        results = run_cases(subject, cases, told, given.jobs)
     except OSError as why:
         print(f"concertino check: {command[0]}: {why.strerror or why}", file=sys.stderr)  # noqa: T201
         return USAGE

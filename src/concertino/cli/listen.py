@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from concertino import logs
+from concertino.cli.folders import Folders
+from concertino.cli.guards import Guard
 from concertino.cli.serve import FAILED, USAGE, found_or_leave
 from concertino.driver.process import leave
 from concertino.driver.service import bound_stderr, run_service
@@ -18,6 +20,7 @@ __all__ = ["serve_at"]
 
 def serve_at(
     targets: Sequence[str],
+    folders: Folders,
     *,
     unix: Sequence[str],
     tcp: Sequence[str],
@@ -26,10 +29,12 @@ def serve_at(
     log_format: str | None,
     trace: bool | None,
     traceback: bool,
+    guard: Guard | None = None,
 ) -> NoReturn:
     """Serve what the targets name at these sockets, and at those that systemd gave. Ends the process.
 
     2 when there is no such server or an address may not be listened at, 1 when it cannot be, or importing or starting failed.
+    guard: is put around what is served.
     """
     writer = bound_stderr()
     logs.configure(format=log_format, component="concertino", writer=writer)
@@ -49,9 +54,9 @@ def serve_at(
     except (ValueError, OSError) as why:
         log.error("%s", why.strerror if isinstance(why, OSError) else why)
         leave(FAILED if isinstance(why, OSError) else USAGE, writer)
-    found = found_or_leave(targets, writer, traceback=traceback)
+    found = found_or_leave(targets, folders, writer, traceback=traceback)
     run_service(
-        found.backend,
+        guard(found.backend) if guard else found.backend,
         listeners,
         writer=writer,
         max_connections=max_connections,

@@ -1,4 +1,4 @@
-"""Targets of the command line: `file.py`, `file.py:attribute`, `package.module:attribute`, and names for several of them."""
+"""Targets of the command line: `file.py`, `file.py:attribute`, `package.module:attribute`, a folder, a hub, several of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from types import ModuleType
 
 from msgspec import Struct
 
-from concertino.backend import Backend
+from concertino.backend import Backend, no_backend
+from concertino.cli.folders import Folders, library
 from concertino.driver import entry
 from concertino.driver.entry import LoopFactory, Marked
 from concertino.errors import RegistrationError, TargetError
@@ -21,6 +22,8 @@ from concertino.server.server import Server
 
 __all__ = ["Found", "find", "find_all", "place_of"]
 
+NO_FOLDERS = Folders()
+PLUGINS = (".yaml", ".yml")
 NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
@@ -32,23 +35,30 @@ class Found(Struct, frozen=True):
     loop_factory: LoopFactory | None = None
 
 
-def find_all(targets: Sequence[str]) -> Found:
+def find_all(targets: Sequence[str], folders: Folders = NO_FOLDERS) -> Found:
     """What one target names; or several targets, or one with a name, composed under their names.
 
-    `NAME=TARGET`; without a name it is the file's or the module's. What a file's own run() gave counts for a single target.
+    `NAME=TARGET`; without a name it is the file's, the module's or the folder's. What a file's own run() gave counts for a single
+    target. folders: for the one folder among the targets; for a library of its own, called `library`, if there is none. The URIs
+    of several folders differ by their schemes, which are their names.
     Raises TargetError, and whatever importing raises, with a note that names the target.
     """
     named = [_named(target) for target in targets]
-    if len(named) == 1 and not named[0][0]:
-        return find(targets[0])
+    libraries = [target for _, target in named if os.path.isdir(target)]
+    if len(libraries) > 1 and (folders or folders.scheme):
+        raise TargetError(f"--resources, --prompts and --scheme are for one folder, got {', '.join(libraries)}")
+    if not named:
+        return Found(library(None, folders))
+    if len(named) == 1 and not named[0][0] and (libraries or not folders):
+        return find(targets[0], folders)
     from concertino.composition import compose
 
-    parts: dict[str, Backend] = {}
+    parts: dict[str, Backend] = {} if libraries or not folders else {"library": library(None, folders)}
     for name, target in named:
         name = name or _own_name(target)
         if name in parts:
             raise TargetError(f"{target}: there are two with the name {name!r}; give one another: NAME={target}")
-        parts[name] = find(target).backend
+        parts[name] = find(target, Folders(scheme=name) if len(libraries) > 1 else folders).backend
     try:
         return Found(compose(**parts))
     except RegistrationError as why:
@@ -57,27 +67,35 @@ def find_all(targets: Sequence[str]) -> Found:
 
 def _named(target: str) -> tuple[str, str]:
     """The name that a target is given, if any, and the rest."""
-    found = None if os.path.isfile(target) else NAMED.fullmatch(target)
+    found = None if os.path.exists(target) else NAMED.fullmatch(target)
     return ("", target) if found is None else (found[1], found[2])
 
 
 def _own_name(target: str) -> str:
+    if os.path.isdir(target):
+        return os.path.basename(os.path.abspath(target))
+    if target.endswith(PLUGINS):
+        return os.path.splitext(os.path.basename(target))[0]
     place = target if target.endswith(".py") else target.rpartition(":")[0]
     return os.path.basename(place).removesuffix(".py").rpartition(".")[2]
 
 
-def find(target: str) -> Found:
-    """The server that a target names: `file.py`, `file.py:attribute` or `package.module:attribute`.
+def find(target: str, folders: Folders = NO_FOLDERS) -> Found:
+    """The server that a target names: `file.py`, `file.py:attribute`, `package.module:attribute`, a folder, a plugins file.
 
     A file without an attribute must hold one server, or mark one by calling its run(). Raises TargetError, and whatever
     importing it raises.
     """
+    if os.path.isdir(target):
+        return Found(library(target, folders))
+    if target.endswith(PLUGINS):
+        return Found(_hub(target))
     place, attribute = target, ""
     if ":" in target and not (target.endswith(".py") and os.path.isfile(target)):
         place, _, attribute = target.rpartition(":")
     is_file = place.endswith(".py")
     if not is_file and (not attribute or not place or place.startswith(".")):
-        raise TargetError(f"{target}: expected file.py, file.py:attribute or package.module:attribute")
+        raise TargetError(f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder")
     marked: list[Marked] = []
     entry.marked = marked
     try:
@@ -91,6 +109,17 @@ def find(target: str) -> Found:
     return Found(backend)
 
 
+def _hub(path: str) -> Backend:
+    """A hub of a plugins file. Raises TargetError, ImportError for a missing extra."""
+    from concertino.orchestra.plugins_file import BadPluginsFile, read_plugins
+    from concertino.orchestra.serving import Serving
+
+    try:
+        return Serving(read_plugins(path))
+    except BadPluginsFile as why:
+        raise TargetError(str(why)) from None
+
+
 def _attribute(module: ModuleType, place: str, attribute: str) -> Backend:
     found: object = module
     for name in attribute.split("."):
@@ -98,18 +127,16 @@ def _attribute(module: ModuleType, place: str, attribute: str) -> Backend:
             found = getattr(found, name)
         except AttributeError:
             raise TargetError(f"{place}:{attribute}: {place} has no attribute {attribute!r}") from None
-    if isinstance(found, type):
-        raise TargetError(
-            f"{place}:{attribute}: expected a Server or another Backend, got the class {found.__name__}; name an object"
-        )
-    if not all(callable(getattr(found, method, None)) for method in ("start", "offer", "handle", "watch", "close")):
-        raise TargetError(f"{place}:{attribute}: expected a Server or another Backend, got {type(found).__name__}")
+    if (got := no_backend(found)) is not None:
+        raise TargetError(f"{place}:{attribute}: expected a Server or another Backend, got {got}")
     return found  # pyright: ignore[reportReturnType]  # checked, as far as a Protocol can be
 
 
 def _only(module: ModuleType, place: str, marked: list[Marked]) -> Backend:
-    """The one server of a file: what its run() marked, or the only Server there is."""
-    held = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Server)}
+    """The one server of a file: what its run() marked, or the only Server or Library there is."""
+    library = sys.modules.get("concertino.library.library")  # loaded by the file, if it has one
+    kinds: tuple[type[Backend], ...] = (Server,) if library is None else (Server, library.Library)
+    held = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, kinds)}
     candidates: list[Backend] = list({id(each.backend): each.backend for each in marked}.values()) or [
         value for _, value in held.values()
     ]

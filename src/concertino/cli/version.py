@@ -10,7 +10,14 @@ from concertino.protocol.revisions import REVISIONS
 
 __all__ = ["version"]
 
-EXTRAS = {"validate": "jsonschema_rs"}  # extra -> a module that it brings
+EXTRAS = {  # extra -> a module that it brings
+    "validate": "jsonschema_rs",
+    "library": "tantivy",
+    "watch": "watchfiles",
+    "tokens": "bpe_openai",
+    "otel": "opentelemetry",
+    "orchestra": "aioquic",
+}
 
 
 def version() -> str:
