@@ -37,6 +37,25 @@ TOOLS = [
     "test_trigger_prompt_change",
     "json_schema_2020_12_tool",
 ]
+# Those that ask the client; ours have a test below.
+ASKING = [
+    "test_sampling",
+    "test_elicitation",
+    "test_elicitation_sep1034_defaults",
+    "test_elicitation_sep1330_enums",
+    "test_choices",
+    "test_missing_capability",
+    "test_streaming_elicitation",
+    "test_input_required_result_elicitation",
+    "test_input_required_result_sampling",
+    "test_input_required_result_list_roots",
+    "test_input_required_result_request_state",
+    "test_input_required_result_multiple_inputs",
+    "test_input_required_result_multi_round",
+    "test_input_required_result_tampered_state",
+    "test_input_required_result_capabilities",
+]
+ASKING_PROMPT = "test_input_required_result_prompt"
 RESOURCES = ["test://static-text", "test://static-binary", "test://watched-resource"]
 PROMPTS = [
     "test_simple_prompt",
@@ -139,7 +158,7 @@ every_revision = pytest.mark.parametrize("revision", wire.REVISIONS)
 @every_revision
 def test_the_suite_s_tools_are_there(revision: str) -> None:
     tools = answer(revision, "tools/list")["result"]["tools"]
-    assert [tool["name"] for tool in tools] == TOOLS
+    assert [tool["name"] for tool in tools] == TOOLS + ASKING
     assert all(tool["description"] for tool in tools)
 
 
@@ -262,7 +281,7 @@ def test_what_a_template_expands_to_is_read(revision: str) -> None:
 @every_revision
 def test_the_suite_s_prompts_are_there_with_their_arguments(revision: str) -> None:
     listed = answer(revision, "prompts/list")["result"]["prompts"]
-    assert [each["name"] for each in listed] == PROMPTS
+    assert [each["name"] for each in listed] == [*PROMPTS, ASKING_PROMPT]
     assert all(each["description"] for each in listed)
     named = {each["name"]: [(one["name"], one["required"]) for one in each.get("arguments", [])] for each in listed}
     assert named["test_prompt_with_arguments"] == [("arg1", True), ("arg2", True)]
@@ -355,8 +374,8 @@ def test_params_that_do_not_fit_are_invalid(revision: str) -> None:
 @pytest.mark.parametrize(
     ("trigger", "method", "names", "more"),
     [
-        ("test_trigger_tool_change", "tools", TOOLS, "test_added_tool"),
-        ("test_trigger_prompt_change", "prompts", PROMPTS, "test_added_prompt"),
+        ("test_trigger_tool_change", "tools", TOOLS + ASKING, "test_added_tool"),
+        ("test_trigger_prompt_change", "prompts", [*PROMPTS, ASKING_PROMPT], "test_added_prompt"),
     ],
 )
 @pytest.mark.parametrize("revision", wire.LEGACY)

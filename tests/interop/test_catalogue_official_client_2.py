@@ -53,7 +53,7 @@ def test_it_lists_resources_and_templates(mode: str) -> None:
         assert capabilities.completions is not None
         assert capabilities.prompts is not None
         assert capabilities.resources is not None
-        assert capabilities.resources.subscribe is (True if mode == "legacy" else None)
+        assert capabilities.resources.subscribe is True
         listed = await client.list_resources()
         resources = {each.uri: each for each in listed.resources}
         assert list(resources) == ["notes://source", "notes://logo", "notes://index"]

@@ -58,13 +58,12 @@ def seen(request: pytest.FixtureRequest) -> Seen:
 def test_it_is_told_what_there_is(seen: Seen) -> None:
     assert ('"method":"initialize"' in seen.log) is not seen.modern
     assert (f'"io.modelcontextprotocol/protocolVersion":"{MODERN}"' in seen.log) is seen.modern
-    # Subscriptions, by which 2026-07-28 tells of changes, are not offered yet.
-    changes = {} if seen.modern else {"listChanged": True}
+    changes = {"listChanged": True}
     assert seen["capabilities"] == {
         "logging": {},
         "completions": {},
         "prompts": changes,
-        "resources": changes if seen.modern else {"subscribe": True, **changes},
+        "resources": {"subscribe": True, **changes},
         "tools": changes,
     }
 
@@ -176,15 +175,16 @@ def test_it_completes_arguments_and_variables(seen: Seen) -> None:
     assert {name: each["total"] for name, each in found.items()} == {name: len(expected[name]) for name in expected}
 
 
-def test_it_hears_of_updates_and_changed_lists_before_2026_07_28_alone(seen: Seen) -> None:
+def test_it_hears_of_updates_and_changed_lists(seen: Seen) -> None:
     sent = re.findall(r'"method":"(notifications/(?:resources|prompts|tools)/\w+)"', seen.log)
     assert seen.text("afresh") == "None."
     assert [each["uri"] for each in seen["resourcesAfterPin"]["resources"]] == [*OFFERED, "notes://pinned/ideas"]
     assert seen.text("last") == "Eggs, flour, plums."
     if seen.modern:
-        assert (seen["heard"], sent) == ([], [])
+        assert seen["heard"] == [{"method": "notifications/resources/list_changed"}]  # which it listens for
+        assert sent == ["notifications/resources/list_changed"]
         assert seen["subscribed"]["code"] == "METHOD_NOT_SUPPORTED_BY_PROTOCOL_VERSION"  # it did not even ask
-        assert seen["listened"]["code"] == -32601  # as is declared: see the first test
+        assert seen["listened"]["result"]["honoredFilter"] == {"resourcesListChanged": True}
         return
     assert (seen["subscribed"], seen["unsubscribed"]) == ({}, {})
     assert seen["heard"] == [
@@ -202,7 +202,8 @@ def test_it_keeps_what_it_read_for_as_long_as_2026_07_28_says(seen: Seen) -> Non
         )
     if seen.modern:
         assert seen.text("held") == "A cake without an oven."  # the note was written anew meanwhile
-        assert [each["uri"] for each in seen["resourcesHeld"]["resources"]] == OFFERED
+        # ... and the list, for which it listens, not longer than it is true.
+        assert [each["uri"] for each in seen["resourcesHeld"]["resources"]] == [*OFFERED, "notes://pinned/ideas"]
 
 
 def test_nothing_came_that_it_could_not_place(seen: Seen) -> None:

@@ -7,6 +7,8 @@ environments of their own below .tools.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import venv
@@ -17,7 +19,8 @@ import node
 import pytest
 
 from concertino.client.client import Client, Timeouts
-from concertino.errors import RpcError, TimedOut
+from concertino.client.supervision import Restart
+from concertino.errors import Incompatible, RpcError, TimedOut, ToolError
 from concertino.protocol.types import TextContent
 from concertino.transports.process import _living
 
@@ -41,10 +44,12 @@ def python_with(name: str, requirement: str) -> Path:
 def command_of(which: str) -> list[Any]:
     if which == "mcp 2":
         return [sys.executable, SERVERS / "mcp_2.py"]
+    if which == "mcp 2 changing":
+        return [sys.executable, SERVERS / "mcp_2_changing.py"]
     if which == "mcp 1":
         return [python_with("mcp1", "mcp>=1.20,<2"), SERVERS / "mcp_1.py"]
     if which == "fastmcp":
-        return [python_with("fastmcp", "fastmcp>=3"), SERVERS / "fastmcp_3.py"]
+        return [python_with("fastmcp", "fastmcp>=4"), SERVERS / "fastmcp_3.py"]
     modules = node.packages() / "node_modules"
     if which == "everything":
         return [node.node(), modules / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js", "stdio"]
@@ -78,13 +83,13 @@ def run(which: str, era: Any, converse: Any, **settings: Any) -> None:
         ("mcp 2", "legacy", "2025-11-25"),
         ("mcp 1", "auto", "2025-11-25"),
         ("mcp 1", "legacy", "2025-11-25"),
-        ("fastmcp", "auto", None),
+        ("fastmcp", "auto", "2026-07-28"),
         ("fastmcp", "legacy", "2025-11-25"),
     ],
 )
-def test_python_servers_of_others(which: str, era: str, spoken: str | None) -> None:
+def test_python_servers_of_others(which: str, era: str, spoken: str) -> None:
     async def converse(client: Client) -> None:
-        assert spoken is None or client.protocol_version == spoken
+        assert client.protocol_version == spoken
         assert {tool.name for tool in await client.list_tools()} == {"add", "greet", "slow", "sleep", "fail"}
         assert await client.call_tool("add", {"a": 1, "b": 2}, into=int) == 3
         failed = await client.call_tool("fail")
@@ -109,7 +114,8 @@ def test_python_servers_of_others(which: str, era: str, spoken: str | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("which", "era"), [("mcp 2", "auto"), ("mcp 2", "legacy"), ("mcp 1", "auto"), ("fastmcp", "legacy")]
+    ("which", "era"),
+    [("mcp 2", "auto"), ("mcp 2", "legacy"), ("mcp 1", "auto"), ("fastmcp", "legacy")],
 )
 def test_they_ask_and_are_answered(which: str, era: str) -> None:
     """In rounds of input since 2026-07-28, by a request before."""
@@ -118,6 +124,60 @@ def test_they_ask_and_are_answered(which: str, era: str) -> None:
         assert await client.call_tool("greet", into=str) == "accept Ada"
 
     run(which, era, converse)
+
+
+def test_what_fastmcp_4_cannot_ask_in_2026_is_told_as_the_failure_of_its_tool() -> None:
+    """Its `Context.elicit` makes requests only, which that revision has not; it may learn to."""
+
+    async def converse(client: Client) -> None:
+        with pytest.raises(ToolError, match="unavailable on 2026-07-28"):
+            await client.call_tool("greet", into=str)
+
+    run("fastmcp", "auto", converse)
+
+
+def test_subscriptions_of_the_official_server() -> None:
+    """SU-2 to SU-10 with `mcp` 2.x: acknowledged, told apart, ended by either side, and open again after a restart."""
+    updated: list[str] = []
+    changed: list[str] = []
+
+    async def converse(client: Client) -> None:
+        assert client.protocol_version == "2026-07-28"
+
+        async def until(told: list[str], wanted: list[str]) -> None:
+            while len(told) < len(wanted):  # run() is the bound: its streams are not in step with its answers
+                await asyncio.sleep(0.01)
+            await client.ping()
+            assert told == wanted
+
+        async def touch(uris: list[str], wanted: list[str]) -> None:
+            updated.clear()
+            for uri in uris:
+                await client.call_tool("touch", {"uri": uri})
+            await until(updated, wanted)
+
+        await asyncio.gather(*(client.subscribe(f"note://{name}") for name in "abc"))
+        await touch(["note://a", "note://other", "note://c"], ["note://a", "note://c"])
+        await client.unsubscribe("note://a")
+        await touch(["note://a", "note://b"], ["note://b"])
+        await client.call_tool("grow")
+        await until(changed, ["tools"])
+        assert await client.call_tool("hang_up", into=str) == "3"  # b, c, and the lists
+        await client.ping()
+        await touch(["note://b"], [])
+        await client.subscribe("note://b")
+        await touch(["note://b", "note://c"], ["note://b"])
+        assert client.pid is not None
+        first = client.pid
+        updated.clear()
+        os.kill(first, signal.SIGKILL)
+        await until(updated, ["note://b", "note://c"])  # all that was asked for, and not the one that was given up
+        assert client.pid != first
+        await touch(["note://b", "note://a"], ["note://b"])
+        assert set(changed) == {"tools", "prompts", "resources"}
+
+    settings: dict[str, Any] = {"updated": updated.append, "changed": changed.append}
+    run("mcp 2 changing", "auto", converse, restart=Restart(first_s=0.1), **settings)
 
 
 @pytest.mark.parametrize(("era", "spoken"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
@@ -132,6 +192,15 @@ def test_a_typescript_server_of_version_2(era: str, spoken: str) -> None:
         assert caught.value.code == -32602
 
     run("typescript", era, converse)
+
+
+@pytest.mark.parametrize("which", ["mcp 1", "everything"])
+def test_a_server_with_a_handshake_is_no_modern_one(which: str) -> None:
+    async def converse(client: Client) -> None:
+        raise AssertionError("it was opened")
+
+    with pytest.raises(Incompatible, match=r"the server does not speak 2026-07-28: .*\(-32\d+\)$"):
+        run(which, "modern", converse)
 
 
 def test_server_everything_has_some_of_everything(tmp_path: Path) -> None:

@@ -60,8 +60,7 @@ def test_it_connects_in_the_era_that_it_chose(seen: Seen) -> None:
     assert seen["instructions"] == "Small tools that show what a server can do."
     assert (f'"io.modelcontextprotocol/protocolVersion":"{MODERN}"' in seen.log) is seen.modern
     assert ('"method":"initialize"' in seen.log) is not seen.modern
-    # Subscriptions, by which 2026-07-28 tells of changes, are not offered yet.
-    assert seen["capabilities"] == {"logging": {}, "tools": {} if seen.modern else {"listChanged": True}}
+    assert seen["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
 
 
 def test_it_lists_the_tools(seen: Seen) -> None:

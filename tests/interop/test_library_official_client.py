@@ -1,0 +1,135 @@
+"""The official Python client, `mcp` 2.x, is served a folder of Markdown over stdio, in both eras, and told of an edit.
+
+It validates every result against its own models of the revision, and raises for what does not fit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+
+import concertino
+
+SOURCE = str(Path(concertino.__file__).parents[1])
+CORPUS = Path(os.environ.get("CONCERTINO_CORPUS") or Path(__file__).parents[3] / "shared" / "corpus")
+ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
+mode = pytest.mark.parametrize("mode", ERAS)
+corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")
+
+Talk = Callable[[Client], Awaitable[Any]]
+
+
+def talk(mode: str, folder: Path, what: Talk, **settings: Any) -> None:
+    async def run() -> None:
+        with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryFile("w+") as errlog:
+            parameters = StdioServerParameters(
+                command=sys.executable,
+                args=["-m", "concertino", "serve", str(folder)],
+                env={"PYTHONPATH": SOURCE, "XDG_CACHE_HOME": cache},
+            )
+            async with Client(stdio_client(parameters, errlog=errlog), mode=mode, **settings) as client:
+                assert client.protocol_version == ERAS[mode]
+                await asyncio.wait_for(what(client), 60)
+
+    asyncio.run(run())
+
+
+def text_of(result: types.ReadResourceResult) -> str:
+    [contents] = result.contents
+    assert isinstance(contents, types.TextResourceContents)
+    return contents.text
+
+
+@corpus
+@mode
+def test_the_corpus_is_listed_read_matched_and_completed(mode: str) -> None:
+    files = {path.relative_to(CORPUS / "resources").as_posix(): path for path in (CORPUS / "resources").rglob("*.md")}
+
+    async def what(client: Client) -> None:
+        listed = (await client.list_resources()).resources
+        assert len(listed) == len(files)
+        for each in listed:
+            path = each.uri.removeprefix("orchestr8://") + ".md"
+            assert each.mime_type == "text/markdown"
+            assert text_of(await client.read_resource(each.uri)) == files[path].read_text()
+        templates = (await client.list_resource_templates()).resource_templates
+        assert "orchestr8://{category}/match" in {each.uri_template.partition("{?")[0] for each in templates}
+        found = await client.read_resource("orchestr8://match?query=react+hooks&categories=agent,skill&mode=minimal")
+        shown = [each["uri"] for each in json.loads(text_of(found))["fragments"]]
+        assert shown
+        assert set(shown) <= {each.uri for each in listed}
+        registry = json.loads(text_of(await client.read_resource("orchestr8://registry")))
+        assert registry["documents"] == len(files)
+        prompts = {each.name: each for each in (await client.list_prompts()).prompts}
+        assert len(prompts) == len(list((CORPUS / "prompts").glob("*.md")))
+        got = await client.get_prompt("fix-bug", {"task": "a {{task}} that hangs"})
+        content = got.messages[0].content
+        assert isinstance(content, types.TextContent)
+        assert content.text.startswith("# Fix Bug: a {{task}} that hangs\n")
+        completed = await client.complete(
+            types.ResourceTemplateReference(uri="orchestr8://{category}"), {"name": "category", "value": "ag"}
+        )
+        assert completed.completion.values == ["agents"]
+
+    talk(mode, CORPUS, what)
+
+
+@mode
+def test_what_cannot_be_read_is_an_error_that_says_so(mode: str, tmp_path: Path) -> None:
+    (tmp_path / "resources" / "agents").mkdir(parents=True)
+    (tmp_path / "resources" / "agents" / "one.md").write_text("# One\n")
+    (tmp_path / "secret.md").write_text("secret")
+    (tmp_path / "resources" / "agents" / "link.md").symlink_to(tmp_path / "secret.md")
+
+    async def what(client: Client) -> None:
+        for path in ("nope", "agents/link", "agents/%2e%2e/%2e%2e/secret", "/etc/passwd"):
+            uri = f"orchestr8://{path}"
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource(uri)
+            assert refused.value.code == (-32002 if mode == "legacy" else -32602)
+            assert refused.value.message == f"Resource not found: {uri}"
+
+    talk(mode, tmp_path, what)
+
+
+def test_an_edit_is_told_and_seen(tmp_path: Path) -> None:
+    (tmp_path / "resources" / "agents").mkdir(parents=True)
+    file = tmp_path / "resources" / "agents" / "one.md"
+    file.write_text("# One\n")
+
+    async def what(client: Client) -> None:
+        assert text_of(await client.read_resource("orchestr8://agents/one")) == "# One\n"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its age: 2026-07-28 has another way
+            await client.subscribe_resource("orchestr8://agents/one")
+        async with asyncio.timeout(30):
+            number = 0
+            while not told.is_set():  # until the system has begun to listen, an edit is seen with the next look
+                number += 1
+                file.write_text(f"# Number {number}\n")
+                try:
+                    await asyncio.wait_for(told.wait(), 1)
+                except TimeoutError:
+                    pass
+            while text_of(await client.read_resource("orchestr8://agents/one")) != f"# Number {number}\n":
+                await asyncio.sleep(0.01)
+
+    told = asyncio.Event()
+
+    async def heard(message: Any) -> None:
+        if isinstance(message, types.ResourceUpdatedNotification):
+            assert str(message.params.uri) == "orchestr8://agents/one"
+            told.set()
+
+    talk("legacy", tmp_path, what, message_handler=heard)
