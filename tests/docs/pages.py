@@ -138,7 +138,8 @@ def run_shell(page: Path, folder: Path) -> str:
     programs = folder / ".programs"
     programs.mkdir()
     for name, words in (("python", ""), ("concertino", " -m concertino")):
-        (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable}{words} "$@"\n')
+        kept = f"PYTHONPATH={environment()['PYTHONPATH']}"  # what clients start does not inherit it
+        (programs / name).write_text(f'#!/bin/sh\n{kept} exec {sys.executable}{words} "$@"\n')
         (programs / name).chmod(0o755)
     commands = "".join(blocks(page.read_text(), "sh"))
     assert commands

@@ -81,6 +81,8 @@ def test_the_demo_runs_to_its_end_without_colours_in_a_pipe() -> None:
     done = subprocess.run([sys.executable, "scripts/demo.py"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "The server has ended with exit code 0." in done.stdout
+    assert re.search(r"\d+ of 700 tokens up to here", done.stdout)  # the library's
+    assert "The hub has ended with exit code 0, and its plugins with it." in done.stdout
     assert "\x1b" not in done.stdout
     for seen in ("initialize", "server/discover", "tools/list", "notifications/progress", "notifications/cancelled"):
         assert f'"method": "{seen}"' in done.stdout
@@ -154,10 +156,12 @@ def test_every_block_of_python_is_a_file_that_a_test_uses() -> None:
 
 
 def test_every_block_says_what_it_is() -> None:
-    """python is pasted, sh is run, json is parsed, text is neither."""
+    """python is pasted, sh is run, json and yaml are read, text is neither."""
     for page in PAGES:
         fences = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)
-        assert not [fence for fence in fences[::2] if fence not in ("python", "sh", "json", "ini", "text")], page.name
+        assert not [fence for fence in fences[::2] if fence not in ("python", "sh", "json", "yaml", "ini", "text")], (
+            page.name
+        )
         assert set(fences[1::2]) <= {""}, page.name
 
 

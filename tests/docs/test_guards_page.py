@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ PAGE = DOCS / "how-to" / "guards.md"
     "command", [["limited.py"], [*SERVE, "limited.py"], [*SERVE, "limited.py:guarded"]], ids=["run", "serve", "named"]
 )
 def test_the_fourth_call_within_a_minute_is_refused_and_each_is_logged(command: list[str], tmp_path: Path) -> None:
-    assert paste(PAGE, tmp_path) == ["limited.py"]
+    assert paste(PAGE, tmp_path) == ["shop.py", "limited.py"]
     call = ("tools/call", {"name": "price", "arguments": {"item": "apple"}})
     requests: list[tuple[str, dict[str, Any]]] = [call, call, ("tools/list", {}), call, call]
     results, _, log = asked([sys.executable, *command], requests, tmp_path)
@@ -96,3 +97,34 @@ def test_a_guard_changes_refuses_and_forwards_the_calls_of_one_part(tmp_path: Pa
     assert [each["content"][0]["text"] for each in (first, second, plain)] == ["b", "a", "a"]
     assert refused["message"] == "there is no c"
     assert [each["name"] for each in tools["tools"]] == ["swapped_a", "swapped_b", "plain_a", "plain_b"]
+
+
+def test_the_shop_is_guarded_as_the_page_says(tmp_path: Path) -> None:
+    paste(PAGE, tmp_path)
+
+    def call(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+        return "tools/call", {"name": name, "arguments": arguments}
+
+    prices = [call("price", item=item) for item in ("apples", "plums", "pears", "pears")]
+    requests = [
+        *prices,
+        call("order", item="apples"),
+        call("catalogue"),
+        call("opening_hours"),
+        call("drop_everything"),
+    ]
+    results, _, _ = asked([sys.executable, "shop.py"], [*requests, ("tools/list", {})], tmp_path)
+    apples, plums, pears, refused, order, catalogue, hours, dropped, tools = results
+    assert [apples["structuredContent"], pears["structuredContent"]] == [{"result": 1.5}, {"result": 2.0}]
+
+    def body(result: dict[str, Any]) -> dict[str, Any]:
+        assert result["isError"] is True
+        return json.loads(result["content"][0]["text"])
+
+    assert body(plums)["items"] == ["apples", "pears"]
+    assert body(refused)["code"] == "RATE_LIMIT_EXCEEDED"
+    assert body(order)["code"] == "TIMED_OUT"
+    assert [block["type"] for block in catalogue["content"]] == ["text", "resource_link"]
+    assert json.loads(hours["content"][0]["text"])["metadata"]["version"] == "1.2.0"
+    assert dropped["message"] == "Unknown tool: drop_everything"
+    assert [tool["name"] for tool in tools["tools"]] == ["price", "order", "catalogue", "opening_hours"]

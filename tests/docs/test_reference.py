@@ -25,7 +25,10 @@ PAGES = (
     "limits",
     "connections",
     "backends",
+    "guards",
     "client",
+    "plugin",
+    "library",
 )  # of Python; the others have tests of their own
 RECEIVER = {name for name in vars(transports.Receiver) if not name.startswith("_")}  # of a Caller: not for its users
 
@@ -79,6 +82,8 @@ def missing(name: str, of: object) -> list[str]:
                 wanted += [] if of is concertino.Around else parameters(getattr(of, member))
     if of is concertino.Around:
         body += SECTIONS["Backend"]
+    if of is concertino.ContextAround:
+        body += SECTIONS["Context"]
     return [each for each in wanted if not described(each, body)]
 
 
