@@ -11,7 +11,7 @@ import pytest
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
-from concertino import Caller, ConcertinoError, Host, RegistrationError, RpcError, Server, compose, connect, pair
+from concertino import Caller, ConcertinoError, Host, RegistrationError, RpcError, Server, compose, connect, pair, run
 from concertino.backend import Backend, Call, Context, Offer, Outlet
 from concertino.protocol import types
 from concertino.protocol.types import Implementation
@@ -408,6 +408,103 @@ async def test_a_resource_that_moves_to_another_part_is_found_there() -> None:
         one._answers = {**one._answers, "resources/read": RpcError(-32602, "Resource not found", {"uri": "a:1"})}
         one.outlet.changed("resources")
         assert (await caller.request("resources/read", {"uri": "a:1"}))["contents"][0]["text"] == "of ('a:{x}',)"
+
+
+@on_a_loop
+async def test_a_resource_that_a_second_part_adds_is_the_first_ones_and_listed_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one, two = Server("one"), Server("two")
+    one.add_resource("a:1", text="of one")
+    two.add_resource("b:1", text="of two")
+    composed = compose(one=one, two=two)
+    async with client_of(composed) as caller:
+
+        async def listed() -> list[tuple[str, str]]:
+            return [(each["uri"], each["name"]) for each in (await caller.request("resources/list"))["resources"]]
+
+        async def text(uri: str) -> str:
+            return (await caller.request("resources/read", {"uri": uri}))["contents"][0]["text"]
+
+        two.add_resource("a:1", text="of two, too", name="second")
+        one.add_resource("c:1", text="new")
+        assert await listed() == [("a:1", "a:1"), ("c:1", "c:1"), ("b:1", "b:1")]
+        assert "both one and two have the resource a:1: it is read from one" in caplog.text
+        assert await text("a:1") == "of one"
+        one.remove_resource("a:1")
+        assert await text("a:1") == "of two, too"
+        assert await listed() == [("c:1", "c:1"), ("b:1", "b:1"), ("a:1", "second")]
+        await composed.watch(frozenset({"a:1", "b:1", "c:1"}))
+        assert (one.watched, two.watched) == ({"c:1"}, {"a:1", "b:1"})
+
+
+@on_a_loop
+async def test_a_part_whose_list_fails_after_a_change_is_asked_again() -> None:
+    one, other = resources("a:1"), resources("b:1")
+    async with client_of(compose(one=one, other=other)) as caller:
+        whole = one._answers
+        one._answers = {**whole, "resources/list": RpcError(-32603, "busy")}
+        one.outlet.changed("resources")
+        with pytest.raises(RpcError, match="busy"):
+            await caller.request("resources/list")
+        one._answers = {**whole, "resources/list": types.ListResourcesResult([types.Resource("b:1", "mine")])}
+        listed = await caller.request("resources/list")
+        assert [each["name"] for each in listed["resources"]] == ["mine"]
+
+
+@on_a_loop
+async def test_a_list_without_an_end_is_an_error_at_the_start() -> None:
+    endless = types.ListResourcesResult([types.Resource("a:1", "1")], "again")
+    async with Host(compose(one=resources(), other=resources(**{"resources/list": endless}))) as host:
+        await asyncio.wait([host.started])
+        assert str(host.started.exception()) == "other: resources/list gives the cursor 'again' a second time"
+
+
+@on_a_loop
+async def test_errors_speak_of_the_names_that_callers_know() -> None:
+    part = calculator()
+    part.add_prompt(lambda: "hello", name="hi")
+    part.add_resource("x:{y}", lambda y: y)
+    part.complete("x:{y}", "y")(lambda value: [])
+    async with client_of(compose(math=part)) as caller:
+        for method, params, message in (
+            ("tools/call", {"name": "math_nope"}, "Unknown tool: math_nope"),
+            ("prompts/get", {"name": "math_nope"}, "Unknown prompt: math_nope"),
+            (
+                "completion/complete",
+                {"ref": {"type": "ref/prompt", "name": "math_nope"}, "argument": {"name": "a", "value": ""}},
+                "Unknown prompt: math_nope",
+            ),
+        ):
+            with pytest.raises(RpcError) as caught:
+                await caller.request(method, params)
+            assert (caught.value.code, caught.value.message) == (-32602, message)
+            assert "'math_nope'" in str(caught.value.data)
+        bad = (await caller.request("tools/call", {"name": "math_add", "arguments": {}}))["content"][0]["text"]
+        assert "Missing required field: a" in bad
+        assert "add" not in bad  # it is math_add here
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (lambda: compose(a=None), "compose: a: expected a Server or another Backend, got NoneType"),  # type: ignore[arg-type]
+        (
+            lambda: compose(a=Server),
+            "compose: a: expected a Server or another Backend, got the class Server; give an object",
+        ),  # type: ignore[arg-type]
+        (lambda: compose(5, a=Server("s")), "compose: expected a name or an Implementation, got int"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_backend_is_refused(made: Callable[[], object], text: str) -> None:
+    with pytest.raises(RegistrationError) as refused:
+        made()
+    assert str(refused.value) == text
+
+
+def test_run_refuses_what_is_no_backend() -> None:
+    with pytest.raises(TypeError, match="run: expected a Server or another Backend, got int"):
+        run(5)  # type: ignore[arg-type]
 
 
 class Failing(Part):

@@ -8,7 +8,7 @@ from concertino import errors
 JSON_RPC = {-32700, -32600, -32601, -32602, -32603}
 MCP = {"MISSING_CAPABILITY": -32021, "UNSUPPORTED_VERSION": -32022}
 # The specification before 2026-07-28, server/resources: of a resource that is not there.
-BEFORE = {"RESOURCE_NOT_FOUND": -32002}
+BEFORE = {"RESOURCE_NOT_FOUND": -32002, "URL_ELICITATION_REQUIRED": -32042}  # 2025-11-25
 
 
 def test_every_code_of_ours_is_json_rpc_s_or_mcp_s_or_outside_the_reserved_range() -> None:

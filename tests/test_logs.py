@@ -32,6 +32,8 @@ from concertino.logs import (
 )
 from concertino.logs import diverted as diverted_module
 from concertino.logs import writer as writer_module
+from concertino.logs.correlation import Told, current
+from concertino.logs.formats import FORMATS, entry_of, message_line
 
 CANARY = "sk-canary-7f3a91"
 LINE = b"x" * 99 + b"\n"
@@ -789,3 +791,15 @@ def test_importing_loads_nothing_heavy() -> None:
 
 def test_held_is_limited_to_what_a_pipe_holds() -> None:
     assert writer_module.HELD_LIMIT == 65536
+
+
+def test_a_secret_that_a_client_gave_as_its_request_id_is_in_no_json_line() -> None:
+    redact.refresh({"CANARY_TOKEN": CANARY})
+    token = current.set(Told(CANARY))
+    try:
+        record = logging.LogRecord("concertino", logging.INFO, "", 0, "done", None, None)
+        lines = [FORMATS["json"](entry_of(record, "c", redact.redactor())), message_line("json", "", "<-", "{}")]
+    finally:
+        current.reset(token)
+        redact.refresh()
+    assert [msgspec.json.decode(line)["request"] for line in lines] == [redact.REDACTED] * 2

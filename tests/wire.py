@@ -111,6 +111,7 @@ class Conversation:
         self.modern = False  # a message of the modern revision was seen, be it malformed
         self.idless = False  # one was served: from now on an unknown id is left out
         self.answers: list[Any] = []
+        self.questions: set[object] = set()  # ids of the server's own requests
 
     def sent(self, line: bytes) -> None:
         """A line from the client; anything at all."""
@@ -199,10 +200,24 @@ class Conversation:
             raise Violation(f"a reserved error code: {value!r}")
         self.answers.append(value)
 
+    def _request(self, value: dict[str, Any]) -> None:
+        """A question to the client: before 2026-07-28 only (FR-13), after the handshake, and with an id of its own (JR-4)."""
+        if self.negotiated is None:
+            raise Violation(f"a request from a server: {value!r}")
+        definition = _methods(self.negotiated, "Request").get(value["method"])
+        if definition is None or value["method"] == "ping":  # a server of ours needs none
+            raise Violation(f"{value['method']} is nothing that is asked in {self.negotiated}")
+        check(value, self.negotiated, definition)
+        check(value, self.negotiated, "ServerRequest")
+        if _key(value["id"]) in self.questions:
+            raise Violation(f"an id used twice: {value!r}")
+        self.questions.add(_key(value["id"]))
+
     def _notification(self, value: dict[str, Any]) -> None:
         method = value["method"]
         if "id" in value:
-            raise Violation(f"a request from a server: {value!r}")
+            self._request(value)
+            return
         token = value.get("params", {}).get("progressToken")
         if method == "notifications/progress" and _key(token) not in self.tokens:
             raise Violation(f"nobody has this progress token: {value!r}")

@@ -21,10 +21,21 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from concertino.backend import Around, Backend, Call, ClientFacts, Context, Offer, Outlet
+    from concertino.backend import (
+        Around,
+        Backend,
+        Call,
+        ClientFacts,
+        Context,
+        ContextAround,
+        InputRequired,
+        Offer,
+        Outlet,
+    )
     from concertino.client.client import Client, Timeouts
     from concertino.client.conversation import LogMessage
     from concertino.client.outcome import Failure, Success, attempt
+    from concertino.client.supervision import Restart
     from concertino.client.sync import SyncClient
     from concertino.client.targets import ServerParameters
     from concertino.composition import Composed, compose
@@ -33,24 +44,38 @@ if TYPE_CHECKING:
     from concertino.driver.entry import run
     from concertino.driver.host import Host, serve
     from concertino.errors import (
+        BadAnswer,
         ConcertinoError,
         Disconnected,
         Incompatible,
+        MissingCapability,
         NotOffered,
         ProtocolError,
         RegistrationError,
         ResourceNotFound,
         RpcError,
         SpawnError,
+        Suspended,
         TargetError,
         TimedOut,
         ToolError,
     )
+    from concertino.guards.guarded import Guarded
+    from concertino.guards.metrics import Metrics
+    from concertino.guards.rates import Rate
+    from concertino.guards.single import InFlightLimit, Only, RateLimit, Redact, SizeLimit, TimeLimit
+    from concertino.guards.telemetry import Telemetry
+    from concertino.library.library import Library
+    from concertino.orchestra.plugin import Plugin
+    from concertino.protocol.forms import choices
     from concertino.protocol.limits import Limits
     from concertino.protocol.questions import (
+        Accepted,
         CreateMessageResult,
+        Declined,
         Elicitation,
         ElicitResult,
+        ListRoots,
         Root,
         Sampling,
         SamplingMessage,
@@ -72,6 +97,8 @@ if TYPE_CHECKING:
         TextContent,
     )
     from concertino.server.content import assistant, audio, blob, image, user
+    from concertino.server.contexts import Contexts
+    from concertino.server.operations import Operations
     from concertino.server.server import Server
     from concertino.transports.listeners import listen_tcp, listen_unix
     from concertino.transports.memory import pair
@@ -80,7 +107,18 @@ if TYPE_CHECKING:
 
 _HOME = {
     "concertino.server.server": ("Server",),
-    "concertino.backend": ("Context", "Backend", "Around", "Call", "ClientFacts", "Offer", "Outlet"),
+    "concertino.backend": (
+        "Context",
+        "Backend",
+        "Around",
+        "ContextAround",
+        "Call",
+        "ClientFacts",
+        "InputRequired",
+        "Offer",
+        "Outlet",
+    ),
+    "concertino.library.library": ("Library",),
     "concertino.composition": ("Composed", "compose"),
     "concertino.errors": (
         "ToolError",
@@ -88,6 +126,9 @@ _HOME = {
         "ConcertinoError",
         "RegistrationError",
         "RpcError",
+        "MissingCapability",
+        "BadAnswer",
+        "Suspended",
         "Disconnected",
         "TargetError",
         "SpawnError",
@@ -97,12 +138,17 @@ _HOME = {
         "Incompatible",
     ),
     "concertino.client.client": ("Client", "Timeouts"),
+    "concertino.client.supervision": ("Restart",),
     "concertino.client.sync": ("SyncClient",),
     "concertino.client.targets": ("ServerParameters",),
     "concertino.client.conversation": ("LogMessage",),
     "concertino.client.outcome": ("attempt", "Success", "Failure"),
     "concertino.transports.process": ("Ladder",),
+    "concertino.protocol.forms": ("choices",),
     "concertino.protocol.questions": (
+        "Accepted",
+        "Declined",
+        "ListRoots",
         "Elicitation",
         "ElicitResult",
         "Sampling",
@@ -110,6 +156,8 @@ _HOME = {
         "CreateMessageResult",
         "Root",
     ),
+    "concertino.server.operations": ("Operations",),
+    "concertino.server.contexts": ("Contexts",),
     "concertino.server.content": ("image", "audio", "blob", "user", "assistant"),
     "concertino.protocol.types": (
         "TextContent",
@@ -127,6 +175,18 @@ _HOME = {
         "Icon",
         "Implementation",
     ),
+    "concertino.guards.guarded": ("Guarded",),
+    "concertino.guards.metrics": ("Metrics",),
+    "concertino.guards.rates": ("Rate",),
+    "concertino.guards.single": (
+        "InFlightLimit",
+        "Only",
+        "RateLimit",
+        "Redact",
+        "SizeLimit",
+        "TimeLimit",
+    ),
+    "concertino.guards.telemetry": ("Telemetry",),
     "concertino.driver.entry": ("run",),
     "concertino.driver.host": ("Host", "serve"),
     "concertino.driver.caller": ("Caller", "connect"),
@@ -135,12 +195,18 @@ _HOME = {
     "concertino.transports.sockets": ("connect_unix", "connect_tcp"),
     "concertino.transports.memory": ("pair",),
     "concertino.protocol.limits": ("Limits",),
+    "concertino.orchestra.plugin": ("Plugin",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [  # noqa: RUF022  # in reading order
     "Server",
     "Context",
+    "Accepted",
+    "Declined",
+    "choices",
+    "Operations",
+    "Contexts",
     "ToolError",
     "ResourceNotFound",
     "image",
@@ -167,6 +233,7 @@ __all__ = [  # noqa: RUF022  # in reading order
     "ServerParameters",
     "Ladder",
     "Timeouts",
+    "Restart",
     "attempt",
     "Success",
     "Failure",
@@ -177,14 +244,28 @@ __all__ = [  # noqa: RUF022  # in reading order
     "SamplingMessage",
     "CreateMessageResult",
     "Root",
+    "ListRoots",
     "Backend",
     "Around",
+    "ContextAround",
     "Call",
     "ClientFacts",
     "Offer",
+    "InputRequired",
     "Outlet",
+    "Library",
     "compose",
     "Composed",
+    "Guarded",
+    "Rate",
+    "RateLimit",
+    "InFlightLimit",
+    "TimeLimit",
+    "SizeLimit",
+    "Only",
+    "Redact",
+    "Metrics",
+    "Telemetry",
     "run",
     "Host",
     "serve",
@@ -197,9 +278,13 @@ __all__ = [  # noqa: RUF022  # in reading order
     "connect_tcp",
     "pair",
     "Limits",
+    "Plugin",
     "ConcertinoError",
     "RegistrationError",
     "RpcError",
+    "MissingCapability",
+    "BadAnswer",
+    "Suspended",
     "Disconnected",
     "TargetError",
     "SpawnError",

@@ -6,16 +6,38 @@ an era: it gets canonical 2026-07-28 calls and gives canonical results, and the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from msgspec import Raw, Struct
 
-from concertino.protocol.call import Call, ClientFacts, Offer
-from concertino.protocol.types import Level
+from concertino.protocol.call import Call, ClientFacts, InputRequired, Offer
+from concertino.protocol.types import CallToolResult, Level
 
-__all__ = ["Around", "Backend", "Call", "ClientFacts", "Context", "Offer", "Outlet"]
+if TYPE_CHECKING:
+    from concertino.protocol.questions import (
+        Accepted,
+        CreateMessageResult,
+        Declined,
+        Question,
+        Root,
+        SamplingMessage,
+    )
 
+__all__ = [
+    "Around",
+    "Backend",
+    "Call",
+    "ClientFacts",
+    "Context",
+    "ContextAround",
+    "InputRequired",
+    "Offer",
+    "Outlet",
+    "no_backend",
+]
+
+T = TypeVar("T")
 Changed = Literal["tools", "prompts", "resources", "offer"]
 
 
@@ -60,6 +82,94 @@ class Context(Protocol):
         """Send the caller a log message, if it wants that level. data: any JSON value."""
         ...
 
+    @overload
+    def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None
+    ) -> Coroutine[Any, Any, CallToolResult]: ...
+    @overload
+    def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: type[T]
+    ) -> Coroutine[Any, Any, T]: ...
+    def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None) -> Any:
+        """Call another tool of the same server, in process: as a client would, with its validation and every guard.
+
+        Returns its result; with `into`, a type, its structured content as that type (or its text, read as JSON, where there is
+        none), and a tool that failed raises ToolError with its text. The tool has this call's client, trace context and
+        cancellation; what it tells of its progress goes nowhere, for it counts something else. At most 16 calls inside each other.
+        Raises RpcError for an unknown tool. In a `def` handler: `context.wait(context.call_tool(...))`.
+        """
+        ...
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Raw]:
+        """Ask the client, all at once, and return its answers undecoded. questions: by key; elicit() and the others are made of it.
+
+        A client of 2026-07-28 answers with a new call: this one ends here, by Suspended, and the handler runs again from its start,
+        where it gets the answers at once. So what it does before a question it does again; once() is for what must not be.
+        Only tools, prompts and resources may ask, and at most 16 times in a call. Raises MissingCapability, BadAnswer, RpcError
+        when the client answers with an error, TimedOut after ten minutes, ValueError for a key that another question has.
+        """
+        ...
+
+    @overload
+    async def elicit(self, message: str, form: type[T], *, key: str | None = None) -> Accepted[T] | Declined: ...
+    @overload
+    async def elicit(
+        self, message: str, form: Mapping[str, Any], *, key: str | None = None
+    ) -> Accepted[dict[str, Any]] | Declined: ...
+    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Accepted[Any] | Declined:
+        """Let a person fill in a form. form: a class whose fields are texts, numbers, bools and choices; or a JSON Schema of such.
+
+        Returns Accepted(content), or Declined(action) with `decline` or `cancel`. key: names the question, `q1` and so on by
+        default. Raises as ask(), and RegistrationError for a class that is no form.
+        """
+        ...
+
+    async def elicit_url(
+        self, message: str, url: str, *, key: str | None = None
+    ) -> Literal["accept", "decline", "cancel"]:
+        """Let a person open a page, for what a form must not ask. `accept` means that it was opened, not that anything was done.
+
+        url: https, without a secret in it. Raises as ask(), and ValueError for another URL.
+        """
+        ...
+
+    async def sample(
+        self,
+        messages: str | Sequence[SamplingMessage | str],
+        max_tokens: int,
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> CreateMessageResult:
+        """Let the client's model continue a conversation. options: the other fields of Sampling (system_prompt, tools, ...).
+
+        Raises as ask(), and ValueError for messages in which a use of a tool is not followed by its result.
+        """
+        ...
+
+    async def roots(self, *, key: str | None = None) -> list[Root]:
+        """Ask for the places that this server may work in. Raises as ask()."""
+        ...
+
+    @overload
+    async def once(self, key: str, make: Callable[[], Awaitable[T]], kind: type[T]) -> T: ...
+    @overload
+    async def once(self, key: str, make: Callable[[], object]) -> Any: ...
+    async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
+        """Do something once in a call, however often its handler runs because of questions; every time the value is the same.
+
+        make: gives a JSON value, or awaits one. It travels with the client, which can read it, not change it. kind: its class.
+        It holds from one question to the next, not after the last one: a call that is made anew is another call.
+        """
+        ...
+
+    def wait(self, awaitable: Awaitable[T]) -> T:
+        """In a `def` handler: wait in its thread for what an `async def` one awaits, as in `context.wait(context.elicit(...))`.
+
+        Raises CancelledError when the caller has given up, RuntimeError on the event loop.
+        """
+        ...
+
 
 class Backend(Protocol):
     """Answers calls. One backend serves any number of connections."""
@@ -75,8 +185,9 @@ class Backend(Protocol):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Answer one call with a result Struct of `protocol.types`, or the canonical result as Raw JSON.
 
+        Or with an InputRequired: the client is asked, and the call comes again with its `answers` and the `state`.
         Raises RpcError for an error answer; any other exception is logged and answered with -32603.
-        CancelledError means that the caller is gone.
+        CancelledError means that the caller is gone; Suspended, that it will come again. Both are to be let pass.
         """
         ...
 
@@ -90,6 +201,14 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Release what start() took; called once, after the last call."""
         ...
+
+
+def no_backend(value: object) -> str | None:
+    """What a value is instead of a Backend, as far as that can be seen; None if it is one."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}; give an object"
+    methods = ("start", "offer", "handle", "watch", "close")
+    return None if all(callable(getattr(value, each, None)) for each in methods) else type(value).__name__
 
 
 class Around:
@@ -112,3 +231,67 @@ class Around:
 
     async def close(self) -> None:
         await self.inner.close()
+
+
+class ContextAround:
+    """A Context around another that forwards everything. A guard overrides what it changes."""
+
+    def __init__(self, inner: Context) -> None:
+        self.inner = inner
+
+    @property
+    def client(self) -> ClientFacts:
+        return self.inner.client
+
+    @property
+    def cancelled(self) -> bool:
+        return self.inner.cancelled
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        return self.inner.meta
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+        return self.inner.progress(done, total, message)
+
+    def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
+        return self.inner.log(level, data, logger)
+
+    def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+    ) -> Coroutine[Any, Any, Any]:
+        return self.inner.call_tool(name, arguments, into=into)
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Raw]:
+        return await self.inner.ask(questions)
+
+    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Accepted[Any] | Declined:
+        return await self.inner.elicit(message, form, key=key)
+
+    async def elicit_url(
+        self, message: str, url: str, *, key: str | None = None
+    ) -> Literal["accept", "decline", "cancel"]:
+        return await self.inner.elicit_url(message, url, key=key)
+
+    async def sample(
+        self,
+        messages: str | Sequence[SamplingMessage | str],
+        max_tokens: int,
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> CreateMessageResult:
+        return await self.inner.sample(messages, max_tokens, key=key, **options)
+
+    async def roots(self, *, key: str | None = None) -> list[Root]:
+        return await self.inner.roots(key=key)
+
+    async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
+        inner: Any = self.inner  # of the overloads it is either
+        return await inner.once(key, make, kind)
+
+    def wait(self, awaitable: Awaitable[T]) -> T:
+        return self.inner.wait(awaitable)
+
+    def __getattr__(self, name: str) -> Any:  # what a driver's Context can do beyond the above
+        return getattr(self.inner, name)

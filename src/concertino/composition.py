@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Coroutine, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from operator import is_
-from typing import Any
+from typing import Any, cast
 
 from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode, encode
 from msgspec.structs import replace
 
-from concertino.backend import Backend, Call, Changed, ClientFacts, Context, Offer, Outlet
+from concertino.backend import Backend, Call, Changed, ClientFacts, Context, ContextAround, Offer, Outlet, no_backend
 from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -71,12 +72,16 @@ def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Co
     """One backend made of several; serve it as any other.
 
     info: what clients see as this server; the parts' names joined by `+` otherwise. parts: name to backend; the name and an
-    underscore are put before each tool and prompt. Raises RegistrationError for names that cannot be told apart; serving it fails
-    to start with the same when two parts list the same resource.
+    underscore are put before each tool and prompt. Raises RegistrationError for what is no backend, and for names that cannot be
+    told apart; serving it fails to start with the same when two parts list the same resource.
     """
     if not parts:
         raise RegistrationError("compose: expected at least one backend, as in compose(math=server)")
-    for name in parts:
+    if info is not None and not isinstance(info, (str, Implementation)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise RegistrationError(f"compose: expected a name or an Implementation, got {type(info).__name__}")
+    for name, part in parts.items():
+        if (got := no_backend(part)) is not None:
+            raise RegistrationError(f"compose: {name}: expected a Server or another Backend, got {got}")
         if NAME.fullmatch(name) is None:
             raise RegistrationError(f"compose: name: expected 1 to 64 of A-Z a-z 0-9 _ . - , got {name!r}")
         if clash := next((other for other in parts if name.startswith(f"{other}_")), None):
@@ -95,7 +100,8 @@ class Composed:
     def __init__(self, info: Implementation, parts: Mapping[str, Backend]) -> None:
         self.parts = dict(parts)
         self._info = info
-        self._owners: dict[str, str] = {}  # URI -> the part that lists it
+        self._owners: dict[str, str] = {}  # URI -> the first part that lists it
+        self._changed = False  # whether some part's resources are no longer what _owners was made of
         self._lists: dict[str, tuple[list[Struct], Struct]] = {}  # by method: what the parts gave, and it put together
 
     async def start(self, outlet: Outlet) -> None:
@@ -111,13 +117,33 @@ class Composed:
         for start, name in failed.items():
             error = _failure(start)
             raise ConcertinoError(f"{name}: {type(error).__name__}: {error}") from error
+        clashes = await self._find_owners()
+        for uri, (first, second) in clashes.items():
+            raise RegistrationError(f"compose: both {first} and {second} have the resource {uri}")
+
+    async def _find_owners(self) -> Mapping[str, tuple[str, str]]:
+        """Ask all parts for what they list. Returns what two of them do: URI to the part that counts, and the other."""
+        self._changed = False
         owners: dict[str, str] = {}
+        clashes: dict[str, tuple[str, str]] = {}
         for method in ("resources/list", "resources/templates/list"):
             for name, part in self._offering("resources"):
-                for uri in await _uris(part, LISTS[method]):
-                    if (other := owners.setdefault(uri, name)) != name:
-                        raise RegistrationError(f"compose: both {other} and {name} have the resource {uri}")
+                for uri in await _uris(name, part, LISTS[method]):
+                    if (first := owners.setdefault(uri, name)) != name:
+                        clashes[uri] = first, name
         self._owners = owners
+        return clashes
+
+    async def _owners_now(self) -> None:
+        """After a change. Two parts may list one resource by now: it is the first one's, and whoever operates this is told."""
+        while self._changed:
+            try:
+                clashes = await self._find_owners()
+            except BaseException:
+                self._changed = True
+                raise
+            for uri, (first, second) in clashes.items():
+                log.error("both %s and %s have the resource %s: it is read from %s", first, second, uri, first)
 
     def offer(self) -> Offer:
         """Everything that any part offers."""
@@ -163,6 +189,7 @@ class Composed:
 
     async def watch(self, uris: frozenset[str]) -> None:
         """Each part hears of those that are its own, and of those that nobody lists."""
+        await self._owners_now()
         for name, part in self._offering("resources"):
             await part.watch(frozenset(uri for uri in uris if self._owners.get(uri, name) == name))
 
@@ -176,7 +203,7 @@ class Composed:
     def forget(self, what: Changed) -> None:
         """A part has changed: who has which resource may no longer be true. From any thread."""
         if what in ("resources", "offer"):
-            self._owners = {}
+            self._changed = True
 
     # Lists
 
@@ -187,6 +214,8 @@ class Composed:
 
     async def _listed(self, asked: _List, call: Call, context: Context) -> Struct:
         """All parts' lists one after the other, up to the first that has a further page: there the cursor goes on."""
+        if asked.feature == "resources":
+            await self._owners_now()
         parts = list(self._offering(asked.feature))
         at, params = self._resumed(call.params, [name for name, _ in parts])
         pages: list[Any] = []
@@ -196,7 +225,7 @@ class Composed:
         for number, (name, part) in enumerate(parts[at:], at + 1):
             page = _page(await part.handle(Call(asked.method, params, call.meta), context), asked)
             pages.append(page)
-            items += (_named(item, name, asked) for item in getattr(page, asked.member))
+            items += self._own(getattr(page, asked.member), name, asked)
             params = {key: value for key, value in params.items() if key != "cursor"}
             if page.next_cursor is not None:
                 following = f"{name}:{page.next_cursor}"
@@ -212,6 +241,12 @@ class Composed:
         if "cursor" not in call.params:
             self._lists[asked.method] = pages, whole
         return whole
+
+    def _own(self, items: list[Any], name: str, asked: _List) -> list[Any]:  # Any: what _page's lists hold
+        """A part's items as the composition shows them: under its name, or those of its resources that no part before it has."""
+        if asked.feature != "resources":
+            return [replace(item, name=f"{name}_{item.name}") for item in items]
+        return [item for item in items if self._owners.get(_uri(item), name) == name]
 
     def _resumed(self, params: Mapping[str, Raw], names: list[str]) -> tuple[int, Mapping[str, Raw]]:
         """Which part a list goes on with, and what it is asked."""
@@ -236,7 +271,10 @@ class Composed:
         part, own = self._part_of(name)
         if part is None or not getattr(part.offer(), f"{kind}s"):
             raise _unknown(kind, "name", name)
-        return await part.handle(Call(call.method, {**call.params, "name": Raw(encode(own))}, call.meta), context)
+        within = _Within(context, name[: len(name) - len(own)])
+        params = {**call.params, "name": Raw(encode(own))}
+        with _speaking_of(kind, "name", name, own):
+            return await part.handle(Call(call.method, params, call.meta, call.answers, call.state), within)
 
     def _part_of(self, name: str) -> tuple[Backend | None, str]:
         """The part that a tool or prompt belongs to, and its name there. No part's name begins with another's and an underscore."""
@@ -249,7 +287,7 @@ class Composed:
 
     async def _by_uri(self, call: Call, context: Context, uri: str) -> Struct | Raw:
         """Of the part that lists it; else of the first that has it, for a template may stand for any URI."""
-        owner = self._owners.get(uri)
+        owner = None if self._changed else self._owners.get(uri)
         refusal = RpcError(INVALID_PARAMS, "Resource not found", {"uri": uri})
         for name, part in self._offering("resources"):
             if owner in (None, name):
@@ -269,12 +307,13 @@ class Composed:
             raise _invalid(str(why)) from None
         if not isinstance(ref, PromptReference):
             return await self._by_uri(call, context, ref.uri)
-        part, own = self._part_of(ref.name)
+        name = ref.name
+        part, own = self._part_of(name)
         if part is None or not part.offer().completions:
-            raise _unknown("prompt", "ref.name", ref.name)
-        return await part.handle(
-            Call(call.method, {**call.params, "ref": Raw(encode(replace(ref, name=own)))}, call.meta), context
-        )
+            raise _unknown("prompt", "ref.name", name)
+        ref = Raw(encode(replace(ref, name=own)))
+        with _speaking_of("prompt", "ref.name", name, own):
+            return await part.handle(Call(call.method, {**call.params, "ref": ref}, call.meta), context)
 
 
 def _failure(start: asyncio.Future[None]) -> BaseException | None:
@@ -296,8 +335,21 @@ class _Up:
         self._outlet.updated(uri)
 
 
+class _Within(ContextAround):
+    """The context of a call that is one part's: the tools that it calls are that part's too. prefix: of their names outside."""
+
+    def __init__(self, inner: Context, prefix: str) -> None:
+        super().__init__(inner)
+        self._prefix = prefix
+
+    def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+    ) -> Coroutine[Any, Any, Any]:
+        return self.inner.call_tool(self._prefix + name, arguments, into=into)
+
+
 class _Nobody:
-    """The Context of the lists that are made at the start."""
+    """The Context of the lists that are made at the start; lists may not ask."""
 
     client = ClientFacts("concertino", "", "", {})
     cancelled = False
@@ -309,21 +361,28 @@ class _Nobody:
     def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
         return asyncio.sleep(0)
 
+    async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None) -> Any:
+        raise RuntimeError("lists call no tools")
 
-async def _uris(part: Backend, asked: _List) -> list[str]:
-    """The URIs, or templates, that one part lists, on all of its pages."""
+
+async def _uris(name: str, part: Backend, asked: _List) -> list[str]:
+    """The URIs, or templates, that one part lists, on all of its pages. Raises ConcertinoError for a list without an end."""
     uris: list[str] = []
     params: dict[str, Raw] = {}
+    cursors: set[str] = set()
     while True:
-        page = _page(await part.handle(Call(asked.method, params), _Nobody()), asked)
-        uris += (each.uri if asked.member == "resources" else each.uri_template for each in getattr(page, asked.member))
+        page = _page(await part.handle(Call(asked.method, params), cast("Context", _Nobody())), asked)
+        uris += map(_uri, getattr(page, asked.member))
         if page.next_cursor is None:
             return uris
+        if page.next_cursor in cursors:
+            raise ConcertinoError(f"{name}: {asked.method} gives the cursor {page.next_cursor[:SHOWN]!r} a second time")
+        cursors.add(page.next_cursor)
         params = {"cursor": Raw(encode(page.next_cursor))}
 
 
-def _named(item: Any, name: str, asked: _List) -> Any:  # Any: what _page's lists hold
-    return item if asked.feature == "resources" else replace(item, name=f"{name}_{item.name}")
+def _uri(item: Any) -> str:  # Any: a Resource or a ResourceTemplate
+    return item.uri_template if hasattr(item, "uri_template") else item.uri
 
 
 def _page(result: Struct | Raw, asked: _List) -> Any:  # Any: one of four Structs without a common ancestor
@@ -338,6 +397,17 @@ def _hints(pages: list[Any], shared: bool) -> dict[str, Any]:
         "ttl_ms": UNSET if not pages or UNSET in ages else min(ages),
         "cache_scope": "public" if public else UNSET,
     }
+
+
+@contextmanager
+def _speaking_of(kind: str, member: str, name: str, own: str) -> Generator[None, None, None]:
+    """A part that does not have a tool or prompt says so of its own name for it; callers know it by another."""
+    try:
+        yield
+    except RpcError as error:
+        if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own}":
+            raise _unknown(kind, member, name) from None
+        raise
 
 
 def _unknown(kind: str, member: str, name: str) -> RpcError:

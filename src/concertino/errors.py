@@ -5,7 +5,9 @@
     ├── TargetError         a command-line target that holds no server
     ├── ToolError           raised by a tool: its text goes to the caller, as it is, as an `isError` result
     ├── RpcError            an error answer: raised by a backend to give one, by a caller when it got one
-    │   └── ResourceNotFound  raised by the function of a resource that has nothing under this URI
+    │   ├── ResourceNotFound  raised by the function of a resource that has nothing under this URI
+    │   ├── MissingCapability  the client cannot be asked this: it did not declare that it answers such questions
+    │   └── BadAnswer       the client's answer to a question does not fit the question
     ├── SpawnError          a program that cannot be started
     ├── NotOffered          a feature that the server has not declared
     ├── TimedOut            an answer did not come in time; a TimeoutError too
@@ -13,10 +15,16 @@
     │   └── Incompatible    there is no protocol revision that both sides speak
     └── Disconnected        the connection ended before the answer came
 
+    BaseException
+    └── Suspended           ends one round of a call whose question waits for its answer; let it pass
+
 Bytes from outside never raise any of these out of the protocol; they become events or answers.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = [
     "BUSY",
@@ -28,15 +36,19 @@ __all__ = [
     "PARSE_ERROR",
     "RESOURCE_NOT_FOUND",
     "UNSUPPORTED_VERSION",
+    "URL_ELICITATION_REQUIRED",
+    "BadAnswer",
     "ConcertinoError",
     "Disconnected",
     "Incompatible",
+    "MissingCapability",
     "NotOffered",
     "ProtocolError",
     "RegistrationError",
     "ResourceNotFound",
     "RpcError",
     "SpawnError",
+    "Suspended",
     "TargetError",
     "TimedOut",
     "ToolError",
@@ -53,6 +65,8 @@ MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 # Before 2026-07-28, server/resources "Error Handling"; since then it is INVALID_PARAMS. lowering.py translates.
 RESOURCE_NOT_FOUND = -32002
+# 2025-11-25 client/elicitation "URL Elicitation Required Error"; since 2026-07-28 it must not be sent. lowering.py sees to it.
+URL_ELICITATION_REQUIRED = -32042
 # Ours: outside -32768..-32000, as MCP 2026-07-28 asks of new codes. data holds the limit that was reached.
 BUSY = -31001
 
@@ -72,9 +86,35 @@ class TargetError(ConcertinoError):
 class ToolError(ConcertinoError):
     """Raise it in a tool to tell the caller what went wrong, in your words.
 
-    The text becomes the content of a result with `isError: true`, which the model sees. Any other exception becomes
-    such a result too, but as `TypeName: text`, shortened and redacted, with the traceback in the log.
+        raise ToolError("there is no shelf for 'apples'")
+        raise ToolError("TEMPLATE_NOT_FOUND", "Template not found", suggestion="Choose one of these", availableTemplates=["a", "b"])
+
+    The text becomes the content of a result with `isError: true`, which the model sees. With a code before it, or anything after
+    it, the content is a JSON object that programs can read as well: `error` (the text), `code`, `suggestion`, and the rest under
+    the names it was given; the code is then `TOOL_FAILED` unless given. Any other exception becomes such a result too, but as
+    `TypeName: text`, shortened and redacted, with the traceback in the log.
+    body: that object, None for a text alone. str() gives the text.
     """
+
+    def __init__(
+        self, code: object = "", message: object = None, /, *, suggestion: str | None = None, **extra: Any
+    ) -> None:
+        super().__init__(*((code,) if message is None else (code, message)))
+        self.message = str(code if message is None else message)
+        self.body: dict[str, Any] | None = None
+        if message is not None or suggestion is not None or extra:
+            said = {"error": self.message, "code": "TOOL_FAILED" if message is None else code}
+            if suggestion is not None:
+                said["suggestion"] = suggestion
+            self.body = {**said, **extra, **said}
+
+    @property
+    def code(self) -> str | None:
+        """Of its body; None for a text alone."""
+        return None if self.body is None else self.body["code"]
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class RpcError(ConcertinoError):
@@ -103,6 +143,35 @@ class ResourceNotFound(RpcError):
     def __init__(self, uri: str = "") -> None:
         super().__init__(INVALID_PARAMS, "Resource not found", {"uri": uri})
         self.uri = uri
+
+
+class MissingCapability(RpcError):
+    """The client did not declare that it answers such a question. required: what it would have to declare, as an object.
+
+    Catch it to do without the answer. Uncaught, the caller gets -32021 with `data.requiredCapabilities` (2026-07-28 basic/index
+    "Error codes"); before 2026-07-28 a tool's result says it, with `isError`.
+    """
+
+    def __init__(self, text: str, required: Mapping[str, object]) -> None:
+        super().__init__(MISSING_CAPABILITY, text, {"requiredCapabilities": required})
+        self.required = required
+
+
+class BadAnswer(RpcError):
+    """The client's answer to a question does not fit it. The text names the question, what was expected and what came.
+
+    Uncaught, the caller gets -32602; before 2026-07-28 a tool's result says it, with `isError`.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(INVALID_PARAMS, f"Invalid params: inputResponses: {text}")
+
+
+class Suspended(BaseException):
+    """A question was asked whose answer comes with a later request: this round of the call is over.
+
+    Raised by Context.ask and what is built on it. Like CancelledError it is to be let pass; `finally` blocks run on every round.
+    """
 
 
 class SpawnError(ConcertinoError):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -38,10 +39,11 @@ class Redactor:
     secrets: exact texts; overlapping ones are replaced as one. The empty text and parts of `[REDACTED]` are left out.
     """
 
-    __slots__ = ("_escapable", "_secrets")
+    __slots__ = ("_escapable", "_secrets", "_shortest")
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._secrets = tuple({secret for secret in secrets if secret not in REDACTED})
+        self._shortest = min(map(len, self._secrets), default=sys.maxsize)  # no form of a secret is shorter
         # Most secrets hold nothing that must be escaped: \\u0061 can hide them, \\n cannot. Measured in frame().
         self._escapable = any(character in _SHORT_ESCAPED for secret in self._secrets for character in secret)
 
@@ -59,7 +61,15 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a plain text (a log line, an error) without the secrets; the same object when it holds none."""
-        return self._without_secrets(text, escaped=False) if self._secrets and self._may_hold(text) else text
+        if len(text) < self._shortest or not self._may_hold(text):
+            return text
+        return self._without_secrets(text, escaped=False)
+
+    def string(self, text: str) -> str:
+        """As text(); and if it is the JSON of an object or array, without its fields too: the text twin of a structured result."""
+        if text[:1] not in _JSON_FIRST or not _may_have_fields(text.encode("utf-8", "replace")):
+            return self.text(text)
+        return self.text(self._without_secrets_in_strings(text, self._may_hold(text), fields=True))
 
     def frame(self, frame: bytes) -> bytes:
         """Return one JSON text without the secrets and fields; the same object when it holds none.
@@ -92,7 +102,7 @@ class Redactor:
 
     def _value(self, value: object) -> object:
         if isinstance(value, str):
-            return self.text(value)
+            return self.string(value)
         if isinstance(value, dict):
             return self._dict(cast(dict[object, object], value))
         if isinstance(value, (list, tuple)):
@@ -143,7 +153,7 @@ class Redactor:
 
     def _member(self, name: object, item: object) -> object:
         if isinstance(item, str):
-            return REDACTED if isinstance(name, str) and _is_field(name) else self.text(item)
+            return REDACTED if isinstance(name, str) and _is_field(name) else self.string(item)
         return self._value(item)
 
     def _without_secrets_in_strings(self, text: str, search: bool, fields: bool) -> str:
@@ -305,6 +315,7 @@ def _is_json(frame: bytes) -> bool:
 
 # One JSON string; group 2 matches when it is the key of another string. A cut-off string ends with the text.
 _JSON_STRING = r'(?s)"((?:[^"\\]++|\\.)*+)(?:("\s*+:\s*+(?="))|"|)'
+_JSON_FIRST = frozenset("{[ \t\r\n")  # of a text that may be JSON
 _JSON_START = r"(?:\s|\\[nrt])*+(?:[{\[]|\\u00[57][bB])"  # an object or array, in a string
 _HEX = "[0-9a-fA-F]"
 # JSON's, with a pair of surrogates as one, and those of repr(). What is no escape stands for the character after it.

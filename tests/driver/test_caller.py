@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from concertino import Disconnected, RpcError, connect, pair
+from concertino import Disconnected, ProtocolError, RpcError, connect, pair
 from concertino.transports.memory import Memory
 
 
@@ -223,7 +223,7 @@ async def test_notifications_are_told_and_a_teller_that_fails_harms_nothing() ->
 
 
 @on_a_loop
-async def test_a_malformed_error_object_is_an_error_too() -> None:
+async def test_a_malformed_error_object_is_told_from_an_error() -> None:
     ours, theirs = pair()
     other, caller = Other(theirs), connect(ours)
     for body in ("text", {"code": "x"}, 5, []):
@@ -231,5 +231,5 @@ async def test_a_malformed_error_object_is_an_error_too() -> None:
         asked = asyncio.create_task(caller.request("m"))
         await other.until(count + 1)
         other.send({"jsonrpc": "2.0", "id": other.came[-1]["id"], "error": body})
-        with pytest.raises(RpcError):
+        with pytest.raises(ProtocolError, match="expected an error object"):
             await asked

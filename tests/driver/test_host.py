@@ -319,6 +319,24 @@ async def test_a_start_that_fails_answers_the_calls_that_wait() -> None:
 
 
 @on_a_loop
+async def test_a_start_that_ends_in_a_cancel_answers_the_calls_that_wait_and_those_that_come() -> None:
+    gate = asyncio.Event()
+
+    class Cancelled(Backend):
+        async def start(self, outlet: Outlet) -> None:
+            await gate.wait()
+            raise asyncio.CancelledError
+
+    async with Host(Cancelled()) as host:
+        caller = await opened(host)
+        call = asyncio.create_task(caller.request("tools/call", CALL))
+        await caller.request("ping")
+        gate.set()
+        with pytest.raises(RpcError, match="failed to start"):
+            await call
+
+
+@on_a_loop
 async def test_leaving_the_host_during_a_slow_start_cancels_it() -> None:
     cancelled = []
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Literal
 
@@ -45,6 +46,65 @@ def shop() -> Server:
         return [f"{value}{others.get('size', '')}{number}" for number in range(250)]
 
     return server
+
+
+class Mixed(Enum):
+    LETTER = "A"
+    NUMBER = 2
+    TEXT = "3"
+    THREE = 3
+
+
+@version
+@on_a_loop
+async def test_whatever_completion_offers_the_prompt_takes(version: str) -> None:
+    server = Server("x")
+
+    @server.prompt
+    def pick(mixed: Mixed, either: Literal["on", 5, True, "true"] = "on") -> str:
+        return f"{mixed!r} {either!r}"
+
+    async with Served(server, version) as served:
+        offered = [(await completed(served, name, target="pick"))["values"] for name in ("mixed", "either")]
+        assert offered == [["A", "2", "3"], ["on", "5", "true"]]
+        for mixed, member in zip(offered[0], (Mixed.LETTER, Mixed.NUMBER, Mixed.TEXT), strict=True):
+            for either, value in zip(offered[1], ("on", 5, "true"), strict=True):
+                got = await served.ask("prompts/get", name="pick", arguments={"mixed": mixed, "either": either})
+                assert got["messages"][0]["content"]["text"] == f"{member!r} {value!r}"
+
+
+@version
+@on_a_loop
+async def test_values_that_are_made_as_they_are_asked_for_may_never_end(version: str) -> None:
+    server = Server("x")
+    loops: list[bool] = []
+
+    @server.prompt
+    def count(number: str, few: str) -> str:
+        return number
+
+    def numbers(value: str) -> Iterator[str]:
+        for number in itertools.count():
+            loops.append(asyncio._get_running_loop() is not None)
+            yield f"{value}{number}"
+
+    @server.complete("count", "number")
+    async def endless(value: str) -> Iterator[str]:
+        return numbers(value)
+
+    @server.complete("count", "few")
+    def three(value: str) -> Iterator[str]:
+        return itertools.islice(numbers(value), 3)
+
+    async with Served(server, version) as served:
+        got = await completed(served, "number", "n", target="count")
+        assert got == {"values": [f"n{number}" for number in range(100)], "hasMore": True}
+        assert await completed(served, "few", target="count") == {
+            "values": ["0", "1", "2"],
+            "total": 3,
+            "hasMore": False,
+        }
+    assert set(loops) == {False}  # what waits there holds up nobody else
 
 
 async def completed(served: Served, name: str, value: str = "", target: str = "order", **context: str) -> Any:

@@ -343,6 +343,54 @@ def test_a_lifespan_that_fails_is_why_the_server_does_not_start() -> None:
     asyncio.run(main())
 
 
+def test_a_lifespan_that_ends_before_the_server_is_why_calls_that_need_it_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server("s")
+
+    async def main() -> None:
+        lost = asyncio.Event()
+
+        async def watches_the_connection() -> None:
+            await lost.wait()
+            raise ConnectionError("the other end hung up")
+
+        @server.lifespan
+        async def connection() -> AsyncIterator[One]:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(watches_the_connection())
+                yield One()
+
+        @server.tool
+        async def needs(one: One) -> str:
+            return "there"
+
+        @server.tool
+        async def other() -> str:
+            return "still here"
+
+        async with Host(server) as host:
+            ours, theirs = pair()
+            host.attach(theirs)
+            caller = connect(ours)
+            client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+            await caller.request("initialize", client)
+            caller.notify("notifications/initialized")
+
+            async def said(name: str) -> str:
+                return (await caller.request("tools/call", {"name": name}))["content"][0]["text"]
+
+            assert await said("needs") == "there"
+            (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "concertino lifespan")
+            lost.set()
+            await asyncio.wait([task])
+            assert "there is no One any more: its lifespan function ended: ExceptionGroup" in await said("needs")
+            assert await said("other") == "still here"
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    assert any("ended before the server" in each.message for each in caplog.records)
+
+
 def test_a_lifespan_that_waits_for_what_was_cancelled_is_why_the_server_does_not_start() -> None:
     server = Server("x")
 

@@ -304,7 +304,7 @@ async def test_what_goes_wrong_is_an_internal_error() -> None:
             assert (error.code, error.message) == (-32603, message)
         wrong = await served.refused("prompts/get", name="wrong")
         assert wrong.code == -32603
-        assert "messages: content: expected content blocks, got int" in wrong.message
+        assert wrong.message.startswith("GetPromptResult: messages[0].content: expected one of TextContent, ")
 
 
 @on_a_loop

@@ -507,6 +507,8 @@ class Shelf:
         ("a:b", {"path": 5}, "path: expected str, bytes or os.PathLike object, not int"),
         ("a:b", {"text": "", "title": 5}, "title: expected str"),
         ("a:b", {"text": "", "annotations": Annotations(priority=float("nan"))}, "NaN"),
+        ("a:b", {"text": "", "annotations": Annotations(priority=7)}, "annotations.priority: expected 0 to 1, got 7"),
+        ("a:b", {"text": "", "size": -1}, "size: expected at least 0, got -1"),
         ("a:b", {"text": "", "ttl_s": -1}, "ttl_s: expected 0 to 31536000 seconds, got -1"),
         ("a:b", {"text": "", "cache_scope": "shared"}, "cache_scope"),
     ],

@@ -79,7 +79,7 @@ def modern_dialogue(process: Process) -> None:
     info = {"name": "probe", "version": "1.2.3"}
     found = process.ask(request(0, "server/discover", modern=True))["result"]
     assert found["supportedVersions"] == ["2026-07-28"]
-    assert found["capabilities"] == {"logging": {}, "tools": {}}
+    assert found["capabilities"] == {"logging": {}, "tools": {"listChanged": True}}
     assert found["resultType"] == "complete"
     assert found["_meta"]["io.modelcontextprotocol/serverInfo"] == info
     listed = process.ask(request("list", "tools/list", modern=True))["result"]

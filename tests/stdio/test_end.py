@@ -248,6 +248,7 @@ HANGS = {
 BOUND_S = 0.3 + 2 + 0.5  # the last for a busy machine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["end of input", "signal"])
 @pytest.mark.parametrize("what", HANGS)
 def test_a_backend_that_hangs_does_not_hold_the_exit(what: str, how: str, tmp_path: Path) -> None:
@@ -260,6 +261,7 @@ def test_a_backend_that_hangs_does_not_hold_the_exit(what: str, how: str, tmp_pa
         assert time.monotonic() - before < BOUND_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["end of input", "signal"])
 def test_a_handler_that_holds_the_loop_does_not_hold_the_exit(how: str) -> None:
     with Process(env=DRAIN) as process:

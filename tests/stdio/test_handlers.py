@@ -387,8 +387,23 @@ def test_cancels_that_arrive_with_their_calls_in_one_write_leave_no_answer_to_a_
 # Progress
 
 
-def test_20_000_progress_messages_all_come_before_the_result_and_none_after() -> None:
+ALL_OF_IT = {"CONCERTINO_PROGRESS_PER_S": "1000000"}  # nothing is merged because it is too much
+
+
+def test_of_20_000_progress_messages_a_hundred_a_second_come_and_the_last() -> None:
     with Process() as process:
+        process.initialize()
+        process.ask(call(1, "count", {"to": 20_000}, token="token"))
+        values = [params["progress"] for params in process.notifications("notifications/progress")]
+        assert values[:100] == list(range(1, 101))
+        assert values == sorted(set(values))
+        assert values[-1] == 20_000
+        assert len(values) < 10_000
+        assert process.messages[-1]["id"] == 1
+
+
+def test_20_000_progress_messages_all_come_before_the_result_and_none_after() -> None:
+    with Process(env=ALL_OF_IT) as process:
         process.initialize()
         process.ask(call(1, "count", {"to": 20_000}, token="token"))
         process.ask(request(2, "ping"))

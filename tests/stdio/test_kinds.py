@@ -413,7 +413,7 @@ def test_a_client_that_does_not_read_does_not_keep_the_server_alive() -> None:
 
 
 def test_progress_to_a_client_that_does_not_read_is_bounded_and_the_last_one_arrives() -> None:
-    with Process() as process:
+    with Process(env={"CONCERTINO_PROGRESS_PER_S": "1000000"}) as process:
         process.initialize()
         process.send(call(1, "count", {"to": 60_000}, token="t"))
         before = process.memory()
@@ -426,7 +426,7 @@ def test_progress_to_a_client_that_does_not_read_is_bounded_and_the_last_one_arr
 
 
 def test_progress_from_a_thread_to_a_client_that_does_not_read_is_bounded() -> None:
-    with Process() as process:
+    with Process(env={"CONCERTINO_PROGRESS_PER_S": "1000000"}) as process:
         process.initialize()
         process.send(call(1, "count_in_thread", {"to": 60_000}, token="t"))
         before = process.memory()

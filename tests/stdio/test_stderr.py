@@ -381,7 +381,11 @@ def test_a_message_cannot_command_the_terminal_that_shows_a_trace(form: str) -> 
         assert process.finish() == 0
         shown = process.stderr.decode()
         assert not set("\r\x1b\x07\x9b\u202e\u2028") & set(shown)
-        assert "[MCP] <- garbage\\r[MCP] -> {}\\x1b]0;title\\x07\\x9b31m\\u202e\\u2028\n" in shown
+        garbage = "<- garbage\\r[MCP] -> {}\\x1b]0;title\\x07\\x9b31m\\u202e\\u2028"
+        if form == "line":
+            assert f"[MCP] {garbage}\n" in shown
+        else:
+            assert garbage in [json.loads(line)["text"] for line in shown.splitlines()]
 
 
 @pytest.mark.parametrize("way", ["script", "serve"])

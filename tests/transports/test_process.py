@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from concertino.errors import SpawnError
+from concertino.transports import process
 from concertino.transports.process import Child, Ladder, _living, spawn
 
 QUICK = Ladder(stdin_closed_s=0.3, terminated_s=0.3, killed_s=10)
@@ -277,6 +278,15 @@ async def test_what_cannot_be_started_says_why_and_leaves_nothing_open(
         spawn(command(tmp_path))
 
 
+@pytest.mark.parametrize("settings", [{"env": {"PORT": 8080}}, {"cwd": 5}, {"env": {"A=B": "x"}}])
+@on_a_loop
+async def test_settings_that_cannot_be_passed_on_leave_nothing_open(settings: Any) -> None:
+    descriptors = os.listdir("/proc/self/fd")
+    with pytest.raises(SpawnError, match="cat: "):
+        spawn(["cat"], **settings)
+    assert os.listdir("/proc/self/fd") == descriptors
+
+
 @on_a_loop
 async def test_a_working_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpawnError, match=r"the working directory .*nowhere is not a directory"):
@@ -322,6 +332,52 @@ async def test_without_a_descriptor_for_processes_a_thread_sees_the_end(monkeypa
         assert child.exit_status == 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [0, -signal.SIGKILL])
+@on_a_loop
+async def test_a_system_without_pidfd_waitid_and_proc_sees_the_end_of_the_whole_group(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As macOS: what stands in for them there is POSIX. Only the census of this test reads /proc."""
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.delattr(os, "waitid")
+    sleeper = f'{sys.executable} -c "import time; time.sleep(60)"'
+    last = f"exit {status}" if status >= 0 else "kill -9 $$"
+    child = spawn(["sh", "-c", f"{sleeper} & echo up; read line; {last}"], ladder=QUICK)
+    ear = Ear()
+    child.open(ear)
+    await ear.until(lambda: ear.lines)
+    assert len(_living(child.pid)) == 2
+    with monkeypatch.context() as without:
+        without.setattr(process, "PROCESSES", Path("/nonexistent"))
+        if status:
+            child.write(b"go", None)
+            child.flush()
+            await ear.until(lambda: child.exit_status is not None)
+        await child.close(0)
+    assert child.exit_status == status
+    assert _living(child.pid) == []
+
+
+@on_a_loop
+async def test_a_program_that_has_its_children_reaped_by_the_system_loses_the_status_and_nothing_else() -> None:
+    """SIGCHLD ignored: nobody can wait for the child any more."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        child = spawn([sys.executable, "-c", "import sys; sys.exit(3)"], ladder=QUICK)
+        ear = Ear()
+        child.open(ear)
+        await ear.until(lambda: ear.over)
+        await child.close(1)
+        assert child.exit_status == 0
+        stays = spawn(["sleep", "60"], ladder=QUICK)
+        await stays.close(0)
+        assert stays.exit_status == 0
+        assert _living(stays.pid) == []
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 @on_a_loop
 async def test_a_hundred_children_come_and_go() -> None:
     async def one() -> int | None:
@@ -335,3 +391,9 @@ async def test_a_hundred_children_come_and_go() -> None:
         return child.exit_status
 
     assert await asyncio.gather(*(one() for _ in range(100))) == [0] * 100
+
+
+@pytest.mark.parametrize("given", [-1.0, float("nan"), float("inf"), "2", True, None])
+def test_a_rung_without_a_time_is_refused_by_its_name(given: object) -> None:
+    with pytest.raises(ValueError, match=r"terminated_s: expected seconds, 0 or more, got "):
+        Ladder(terminated_s=given)  # type: ignore[arg-type]

@@ -53,8 +53,9 @@ class Caller:
     ) -> Any:
         """Send a request and return its result, decoded.
 
-        Raises RpcError for an error answer, TimeoutError after timeout_s seconds (and tells the server that the request is
-        cancelled, as it does when this task is), Disconnected when the connection ends first, ValueError when timeout_s is NaN.
+        Raises RpcError for an error answer, ProtocolError for a malformed one, TimeoutError after timeout_s seconds (and tells the
+        server that the request is cancelled, as it does when this task is), Disconnected when the connection ends first,
+        ValueError when timeout_s is NaN.
         """
         if timeout_s is not None and isnan(timeout_s):  # among asyncio's timers it would stop the others
             raise ValueError("timeout_s: expected seconds, got nan")

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from math import isfinite
 from operator import index
 from threading import Condition, Lock, get_ident
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.types import LEVELS, Level
+
+if TYPE_CHECKING:
+    from concertino.protocol.dialogue import Dialogue
+    from concertino.protocol.questions import (
+        Accepted,
+        CreateMessageResult,
+        Declined,
+        Question,
+        Root,
+        SamplingMessage,
+    )
 
 __all__ = ["CallContext"]
 
@@ -57,6 +68,11 @@ class CallContext(Struct, eq=False):
     posted: Any = None  # a _Posted, when a thread has had something to say
 
     @property
+    def request_id(self) -> int | str:
+        """The JSON-RPC id, for logs and traces."""
+        return self.incoming.id
+
+    @property
     def client(self) -> ClientFacts:
         return self.incoming.era.client
 
@@ -95,6 +111,67 @@ class CallContext(Struct, eq=False):
         encoded = Raw(encode(data))  # now: the author is here to be told, and may change it afterwards
         self._post().log(lambda: session.log(self.incoming, level, encoded, logger))
         return DONE
+
+    def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+    ) -> Coroutine[Any, Any, Any]:
+        return self.calling(self).call_tool(name, arguments, into=into)
+
+    def calling(self, context: Any) -> Any:  # a Context around this one -> the nested.Nested that makes its calls
+        from concertino.driver.nested import outermost
+
+        return outermost(self, context)
+
+    async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Raw]:
+        from concertino.driver.asking import ask
+
+        return await ask(self.link, self.incoming, questions)
+
+    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Accepted[Any] | Declined:
+        from concertino.driver.asking import elicit
+
+        return await elicit(self, message, form, self._key(key))
+
+    async def elicit_url(
+        self, message: str, url: str, *, key: str | None = None
+    ) -> Literal["accept", "decline", "cancel"]:
+        from concertino.driver.asking import elicit_url
+
+        return await elicit_url(self, message, url, self._key(key))
+
+    async def sample(
+        self,
+        messages: str | Sequence[SamplingMessage | str],
+        max_tokens: int,
+        *,
+        key: str | None = None,
+        **options: Any,
+    ) -> CreateMessageResult:
+        from concertino.driver.asking import sample
+
+        return await sample(self, messages, max_tokens, self._key(key), options)
+
+    async def roots(self, *, key: str | None = None) -> list[Root]:
+        from concertino.driver.asking import roots
+
+        return await roots(self, self._key(key))
+
+    async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
+        from concertino.driver.asking import once
+
+        return await once(self._dialogue(), key, make, kind)
+
+    def wait(self, awaitable: Awaitable[Any]) -> Any:
+        from concertino.driver.asking import wait
+
+        return wait(self.link, self._dialogue, self.incoming, awaitable)
+
+    def _dialogue(self) -> Dialogue:
+        with _making:
+            return self.link.session.dialogue(self.incoming)
+
+    def _key(self, key: str | None) -> str:
+        return self._dialogue().next_key() if key is None else key
 
     def _post(self) -> _Posted:
         if self.posted is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from concertino.backend import Backend
+from concertino.backend import Backend, no_backend
 from concertino.protocol.limits import Limits
 
 __all__ = ["LoopFactory", "Marked", "marked", "run"]
@@ -34,8 +34,11 @@ def run(backend: Backend, *, limits: Limits | None = None, loop_factory: LoopFac
 
     backend: a Server, a guard around one, what compose() gave. limits: see Limits; those set by CONCERTINO_... variables otherwise.
     loop_factory: e.g. uvloop.new_event_loop. To serve another connection, or several, use `serve` or `Host`. While
-    `concertino serve` imports a file, this only marks the backend, and what it was given, and returns.
+    `concertino serve` imports a file, this only marks the backend, and what it was given, and returns. Raises TypeError for what is
+    no backend.
     """
+    if (got := no_backend(backend)) is not None:
+        raise TypeError(f"run: expected a Server or another Backend, got {got}")
     if marked is not None:
         marked.append(Marked(backend, limits, loop_factory))
         return

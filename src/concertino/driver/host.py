@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct
 
 from concertino.backend import Backend
 from concertino.driver.context import DONE, CallContext
 from concertino.driver.tasks import starter, unlisted
-from concertino.errors import INTERNAL_ERROR, RpcError
+from concertino.errors import INTERNAL_ERROR, BadAnswer, MissingCapability, RpcError
+from concertino.protocol.call import Call, InputRequired
 from concertino.protocol.jsonrpc import Id
 from concertino.protocol.limits import Limits
+from concertino.protocol.lowering import Unfinished
 from concertino.protocol.peer import Incoming
 from concertino.protocol.session import Session
+from concertino.protocol.types import CallToolResult, TextContent
 from concertino.transports import Connection
+
+if TYPE_CHECKING:
+    from concertino.protocol.seal import Seal
 
 __all__ = ["Host", "Link", "serve"]
 
@@ -146,19 +152,18 @@ class Host:
             self._tell(link, started)
 
     def _tell(self, link: Link, started: asyncio.Task[None]) -> None:
-        if not started.cancelled():
-            link.ready(started.exception())
+        link.ready(asyncio.CancelledError() if started.cancelled() else started.exception())
 
 
 class Link:
     """One connection's Receiver, and the driver of its session. closed: done when everything is over."""
 
     def __init__(self, host: Host, connection: Connection) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = self.loop = asyncio.get_running_loop()
         self.thread = get_ident()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._connection = connection
-        self._backend = host.backend
+        self.backend = host.backend
         self._limits = host.limits
         self._spawn = starter(self._loop, self._ended)
         self._leaving: set[asyncio.Task[None]] = set()  # cancelled, and not done yet
@@ -171,8 +176,17 @@ class Link:
         self._room: asyncio.Future[None] | None = None
         self._complaining = False
         self._faulty = False
+        self._catching_up = False  # a call to _catch_up is scheduled
         self.session = Session(
-            host.backend.offer, self._send, self._start, host.limits, self._loop.time, host.watch_changed
+            host.backend.offer,
+            self._send,
+            self._start,
+            host.limits,
+            self._loop.time,
+            host.watch_changed,
+            seal=_seal,
+            principal=str(connection.facts.get("uid", "")).encode(),
+            later=self._later,
         )
         self.session.peer.ready = False  # until ready()
 
@@ -205,6 +219,7 @@ class Link:
 
     def ended(self) -> None:
         log.debug("end of input")
+        self.session.peer.input_ended()
         self.drain()
 
     def lost(self, why: Exception) -> None:
@@ -258,8 +273,24 @@ class Link:
         if (peer.suppressed or self.session.dropped) and not self._complaining:
             self._complaining = True
             self._loop.call_later(1.0, self._complain)
-        if self._draining and not peer.running and not peer.waiting:
+        if self._draining and not peer.waiting and len(peer.running) <= self.session.listening:
+            # Subscriptions hear of what the last calls change.
+            if self.session.listening and self._ending is None:
+                self._end_subscriptions()
+                self._connection.flush()
             self._end(self._end_at - self._loop.time())
+
+    def _later(self) -> None:
+        """Something was held back because too much was told: it leaves soon, if nothing newer takes its place."""
+        if not self._catching_up:
+            self._catching_up = True
+            self._loop.call_later(LATER_S, self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._catching_up = False
+        if self._ending is None:
+            self.session.peer.drained(self.session.peer.held)
+            self._settle()
 
     def _complain(self) -> None:
         peer = self.session.peer
@@ -267,7 +298,7 @@ class Link:
         if peer.suppressed:
             log.warning("%d malformed messages were not answered: too many at once", peer.suppressed)
         if self.session.dropped:
-            log.warning("%d log messages were not sent: the client does not read", self.session.dropped)
+            log.warning("%d log messages were not sent: too many, or the client does not read", self.session.dropped)
         peer.suppressed = self.session.dropped = 0
 
     def changed(self, what: str) -> None:
@@ -314,7 +345,7 @@ class Link:
 
     def _start(self, incoming: Incoming) -> None:
         try:
-            work = self._backend.handle(incoming.call, CallContext(self, incoming))
+            work = self.backend.handle(incoming.call, CallContext(self, incoming))
         except BaseException as error:  # of a `def handle`, before there is anything to await
             return self._ended(incoming, Raw(b"{}"), error)
         task = self._spawn(work, incoming)
@@ -329,14 +360,22 @@ class Link:
         # What sends nothing brings no turn: a cancelled call, and one of a batch before the last.
         if self._draining or incoming.batch is not None:
             self._settle_soon()
+        if incoming.dialogue is not None and incoming.dialogue.suspended and incoming.open:
+            # Whatever the handler made of being suspended: it has asked, and does not know the answer.
+            return self._asked(incoming, self.session.suspend, incoming)
         if error is None:
             try:
                 return self.session.respond(incoming, result)
+            except Unfinished:
+                assert isinstance(result, InputRequired)
+                return self._needs_input(incoming, result)
             except BaseException as unfit:  # MemoryError; an attribute that raises SystemExit
                 if not incoming.open:
                     return self._fault("an answer could not be written")
                 error = unfit
         if isinstance(error, RpcError):
+            if isinstance(error, (MissingCapability, BadAnswer)):
+                return self._unasked(incoming, error)
             return self._fail(incoming, error)
         if isinstance(error, asyncio.CancelledError):
             # If it is open still, the handler did this to itself.
@@ -347,11 +386,57 @@ class Link:
             log.error("%s failed", incoming.method, exc_info=error)
         return self._fail(incoming, RpcError(INTERNAL_ERROR, "Internal error"))
 
+    # Questions
+
+    def _asked(self, incoming: Incoming, answer: Callable[..., None], *arguments: object) -> None:
+        """The answer to a call is what it asks."""
+        if incoming.dialogue is not None:
+            incoming.dialogue.suspended = False  # whatever follows is no suspension
+        try:
+            return answer(*arguments)
+        except RpcError as error:
+            return self._ended(incoming, Raw(b"{}"), error)
+        except Exception as error:  # a backend's mistake, a key that is none
+            log.error("%s: the client could not be asked: %s", incoming.method, error)
+            return self._fail(incoming, RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked"))
+
+    def _needs_input(self, incoming: Incoming, wanted: InputRequired) -> None:
+        """A backend asks: in the answer, or, before 2026-07-28, at once; then it is called again."""
+        if incoming.era.lowering.revision.modern:
+            return self._asked(incoming, self.session.require, incoming, wanted)
+        task = self._spawn(self._again(incoming, wanted), incoming)
+        if task is not None:
+            if incoming.place is None:
+                self.session.peer.started(incoming)
+            incoming.stop = partial(self._cancel, task, incoming)
+        return None
+
+    async def _again(self, incoming: Incoming, wanted: InputRequired) -> Struct | Raw:
+        from concertino.driver.asking import put
+
+        dialogue = self.session.asked(incoming, wanted)
+        if wanted.questions:
+            await put(self, dialogue, wanted.questions)
+        else:
+            dialogue.count_round()
+        call: Call = incoming.call
+        incoming.call = Call(call.method, call.params, call.meta, dialogue.answers, wanted.state)
+        return await self.backend.handle(incoming.call, CallContext(self, incoming))
+
+    def _unasked(self, incoming: Incoming, error: RpcError) -> None:
+        """The client cannot be asked, or answered with what is no answer. Older callers of a tool are told in its result."""
+        if incoming.era.lowering.revision.modern or incoming.method != "tools/call":
+            return self._fail(incoming, error)
+        return self.session.respond(incoming, CallToolResult([TextContent(error.message)], is_error=True))
+
     def _cancel(self, task: asyncio.Task[None], incoming: Incoming, reason: str) -> None:
         log.debug("request %r was cancelled: %s", incoming.id, reason or "no reason given")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         task.cancel()
+        if incoming.dialogue is not None:
+            for each in list(incoming.dialogue.waits):
+                each.cancel()
 
     def _fail(self, incoming: Incoming, error: RpcError) -> None:
         code, message = error.code, error.message
@@ -380,7 +465,18 @@ class Link:
     def _begin_draining(self) -> None:
         self._draining = True
         self._end_at = self._loop.time() + self._limits.drain_s
-        self._drain_timer = self._loop.call_later(self._limits.drain_s, self._end, 0.0)
+        self._drain_timer = self._loop.call_later(self._limits.drain_s, self._cut_off)
+
+    def _cut_off(self) -> None:
+        """The drain time is over."""
+        self._end_subscriptions()
+        self._end(0.0)
+
+    def _end_subscriptions(self) -> None:
+        try:
+            self.session.end_subscriptions()
+        except Exception:
+            self._fault("the end of a subscription could not be told")
 
     def _end(self, within_s: float) -> None:
         if self._ending is None:
@@ -394,8 +490,8 @@ class Link:
         for incoming in left:
             if incoming.stop is not None:
                 incoming.stop("the connection is closing")
-        if left:
-            log.warning("%d calls were cut off", len(left))
+        if calls := sum(incoming.method != "subscriptions/listen" for incoming in left):
+            log.warning("%d calls were cut off", calls)
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=CLEANUP_S)
         try:
@@ -411,4 +507,19 @@ def _never(work: object, subject: object) -> None:
     raise RuntimeError("the connection is closed; this is a fault of concertino")
 
 
+def _seal() -> Seal:
+    """One for all hosts of this process; made, with what it needs, when a call first asks its client.
+
+    Raises RpcError, for that call alone, when there can be none.
+    """
+    from concertino.driver.asking import process_seal
+
+    try:
+        return process_seal()
+    except ValueError as why:
+        log.error("a client cannot be asked: %s", why)
+        raise RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked") from None
+
+
+LATER_S = 0.1  # for how long what was told too often is held back
 CLEANUP_S = 0.5  # for the `finally` blocks of handlers that were cut off

@@ -130,7 +130,11 @@ def run_behind(
         logs.configure(format=log_format, writer=entrance.writer)
         _complain(logging.getLogger("concertino"), why)
         leave(1, entrance.writer)
-    logs.configure(format=log_format, component=info.name, writer=entrance.writer)
+    format = logs.configure(format=log_format, component=info.name, writer=entrance.writer).format_name
+    if format == "json":
+        from concertino.driver.correlated import Correlated
+
+        backend = Correlated(backend)
     log = logging.getLogger(f"concertino.{info.name}")
     try:
         limits = limits or Limits.from_environment(os.environ)
@@ -150,7 +154,7 @@ def run_behind(
         loop.set_exception_handler(partial(_background, log))
         reading = entrance.prepare(limits, log)
         end = End(loop, reading, limits.drain_s, log, entrance)
-        wrap = _wrapping(log, entrance.writer, log_format, trace)
+        wrap = _wrapping(log, entrance.writer, format, trace)
         code = _completed(loop, _serve(backend, info.name, entrance, wrap, limits, log, end), end, log)
     except BaseException as why:  # SystemExit too: of start(), or of a task of the application
         _complain(log, why, serving=end is not None and end.serving)
@@ -187,6 +191,9 @@ async def _serve(
         _obey_signals(loop, entrance, end)  # before it is said that clients may come; obeyed after this step
         over = entrance.open(host, wrap, end)
         await asyncio.wait((host.started, over), return_when=asyncio.FIRST_COMPLETED)
+        if not end.wanted:
+            # The input may have ended before the start has: why it fails is worth the time that calls would have had.
+            await asyncio.wait((host.started,), timeout=limits.drain_s)
         if host.started.done():
             failure = asyncio.CancelledError() if host.started.cancelled() else host.started.exception()
             if failure is not None:
@@ -206,25 +213,28 @@ async def _serve(
     return 0
 
 
-def _wrapping(log: logging.Logger, writer: BoundedWriter, log_format: str | None, trace: bool | None) -> Wrap:
+def _wrapping(log: logging.Logger, writer: BoundedWriter, format: str, trace: bool | None) -> Wrap:
     """Messages are shown if that is wanted: at LOG_LEVEL=debug as log lines, cut; as a trace whole, past the log's rate limit."""
     traced = os.environ.get("CONCERTINO_TRACE", "") not in ("", "0") if trace is None else trace
     debug = log.isEnabledFor(logging.DEBUG)
     if not traced and not debug:
         return lambda connection, name: connection
+    from concertino.driver.correlated import told_of
+    from concertino.logs.correlation import current
     from concertino.transports.trace import Traced
-
-    tag = "[TRACE]" if (log_format or os.environ.get("CONCERTINO_LOG_FORMAT")) == "trace" else "[MCP]"
 
     def wrap(connection: Connection, name: str) -> Connection:
         who = f"{name} " if name else ""
 
         def show(direction: str, text: str) -> None:
+            token = current.set(told_of(text)) if format == "json" else None
             if traced:
-                writer.write(f"{tag} {who}{direction} {logs.escaped(text)}\n".encode())
+                writer.write(logs.message_line(format, who, direction, text).encode())
             if debug:
                 said = "Received request" if direction == "<-" else "Sending response"
                 log.debug("%s%s: %s", who, said, logs.escaped(text if len(text) <= SHOWN else text[:SHOWN] + "..."))
+            if token is not None:
+                current.reset(token)
 
         return Traced(connection, show)
 
@@ -235,7 +245,8 @@ class End:
     """Ends the process drain_s + LEAVE_S after it was called, or after its input ended while a handler held the loop.
 
     A thread, since the loop or any function may be held; told through a pipe, since a signal handler may interrupt
-    whoever holds a lock. code: the exit code then. serving: whether the backend has started.
+    whoever holds a lock. code: the exit code then. serving: whether the backend has started. wanted: whether a signal
+    asked for it.
     """
 
     def __init__(
@@ -243,6 +254,7 @@ class End:
     ) -> None:
         self.code = 0
         self.serving = False
+        self.wanted = False
         self._entrance = entrance
         self._loop = loop
         self._reading = reading
@@ -321,6 +333,7 @@ def _obey_signals(loop: asyncio.AbstractEventLoop, entrance: Entrance, end: End)
         if len(seen) > 1:
             entrance.release()
             os._exit(0)
+        end.wanted = True
         end()
         loop.call_soon_threadsafe(entrance.stop)
 

@@ -14,9 +14,10 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.json import encode
 
-from concertino.redact import Redactor
+from concertino.logs.correlation import Told, current
+from concertino.redact import Redactor, redactor
 
-__all__ = ["FORMATS", "Entry", "entry_of", "escaped"]
+__all__ = ["FORMATS", "Entry", "entry_of", "escaped", "message_line"]
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
@@ -27,29 +28,52 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     component: str
     text: str
     exception: str = ""  # traceback and stack, several lines
+    request: int | str | None = None  # the id of the call that it belongs to
+    trace: str = ""  # and the trace of that
 
 
-def entry_of(record: logging.LogRecord, component: str, redactor: Redactor) -> Entry:
+def entry_of(record: logging.LogRecord, component: str, known: Redactor) -> Entry:
     """Make an Entry of a record. Raises whatever formatting its arguments raises.
 
     The arguments are redacted as objects, before they become text: that finds a `password` in a dict.
     """
     text = str(record.msg)
     if record.args:
-        text %= redactor.value(record.args)
+        text %= known.value(record.args)
     exception = ""
     if record.exc_info and record.exc_info[0]:
         exception = logging.Formatter().formatException(record.exc_info)
     if record.stack_info:
         exception = f"{exception}\n{record.stack_info}".lstrip("\n")
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    told = current.get() or NOBODY
     return Entry(
-        time=f"{seconds}.{int(record.msecs):03d}Z",
+        time=_time(record.created, int(record.msecs)),
         level=_level(record.levelno),
         component=_encodable(component),
-        text=_encodable(redactor.text(text)),
-        exception=_encodable(redactor.text(exception)),
+        text=_encodable(known.text(text)),
+        exception=_encodable(known.text(exception)),
+        request=known.value(told.request),  # a client may choose any text
+        trace=told.trace,
     )
+
+
+NOBODY = Told()
+
+
+def _time(seconds: float, milliseconds: int) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{milliseconds:03d}Z"
+
+
+def message_line(format: str, who: str, direction: str, text: str) -> str:
+    """One message of the protocol as a line of the message trace. format: of the log; text: the message, without secrets.
+
+    who: the client's name and a space, or nothing. In the format `json` it is an object like every other line.
+    """
+    if format == "json":
+        now, told = time.time(), current.get() or NOBODY
+        shown, request = f"{who}{direction} {escaped(text)}", redactor().value(told.request)
+        return _json(Entry(_time(now, int(now % 1 * 1000)), "TRACE", "mcp", shown, request=request, trace=told.trace))
+    return f"{'[TRACE]' if format == 'trace' else '[MCP]'} {who}{direction} {escaped(text)}\n"
 
 
 def _encodable(text: str) -> str:

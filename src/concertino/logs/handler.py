@@ -119,6 +119,7 @@ class StderrHandler(logging.Handler):
     ) -> None:
         super().__init__()
         self.writer = writer
+        self.format_name = format
         self._format = FORMATS[format]
         self._component = component
         self._rate, self._burst, self._clock = rate, burst, clock

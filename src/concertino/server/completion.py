@@ -6,7 +6,8 @@ Spec: 2026-07-28 server/utilities/completion.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from typing import Any, Protocol, cast
 
 from msgspec import DecodeError, Struct
@@ -109,11 +110,18 @@ async def complete(
         begun = asked.argument.value.casefold()
         return CompleteResult(_completion([each for each in found.choices if each.casefold().startswith(begun)]))
     bound = found.bind(asked.argument.value, asked.context.arguments, context)
-    return CompleteResult(_completion(await called(found.function, bound, in_thread)))
+    value = await called(found.function, bound, in_thread)
+    if isinstance(value, Iterable) and not isinstance(
+        value, Collection
+    ):  # made as it is asked for: it may wait, or never end
+        lazy = iter(cast("Iterable[Any]", value))
+        value = await in_thread(lambda: list(islice(lazy, MAX_VALUES + 1)))
+        return CompleteResult(_completion(value, counted=len(value) <= MAX_VALUES))
+    return CompleteResult(_completion(value))
 
 
-def _completion(value: Any) -> Completion:
-    """What a function returned: texts, as many as it has, or a Completion."""
+def _completion(value: Any, counted: bool = True) -> Completion:
+    """What a function returned: texts, as many as it has, or a Completion. counted: whether these are all."""
     if isinstance(value, Completion):
         try:
             value = checked(value)
@@ -131,7 +139,7 @@ def _completion(value: Any) -> Completion:
         if not isinstance(each, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise BadResult(f"expected texts to choose from, got {type(each).__name__} among them")
     if total is None and more is None:
-        total, more = len(values), len(values) > MAX_VALUES
+        total, more = len(values) if counted else None, len(values) > MAX_VALUES
     elif len(values) > MAX_VALUES:
         more = True
     return Completion(values[:MAX_VALUES], total, more)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from concertino.errors import INVALID_PARAMS, RpcError
+from collections.abc import Mapping
+from typing import Any, cast
+
+from msgspec.json import encode
+
+from concertino.errors import INVALID_PARAMS, BadAnswer, MissingCapability, RpcError, Suspended, ToolError
 from concertino.protocol.arguments import Problem
 from concertino.protocol.types import CallToolResult, TextContent
 from concertino.redact import redactor
 
-__all__ = ["failed", "invalid", "said", "sentence", "shortened", "unknown"]
+__all__ = ["failed", "invalid", "passes", "said", "sentence", "shortened", "told", "unknown"]
 
 MAX_ERROR_CHARACTERS = 1000  # of an exception's text that the caller sees
 REDACTED_CHARACTERS = 65536  # of that text that are looked through for secrets
@@ -19,6 +24,33 @@ def failed(text: str) -> CallToolResult:
     return CallToolResult([TextContent(text)], is_error=True)
 
 
+def told(error: Exception) -> CallToolResult:
+    """What a tool raised to tell its caller: a text, or the JSON of a ToolError's body."""
+    body = error.body if isinstance(error, ToolError) else None
+    return failed(str(error) if body is None else _written(body))
+
+
+def _written(body: Mapping[str, Any]) -> str:
+    """As JSON, whatever its author put there: a failure that cannot be written would hide what failed."""
+    try:
+        return encode(body, enc_hook=str).decode()
+    except (
+        TypeError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ):  # keys of other types, half a surrogate pair, a cycle
+        return encode({name: _fit(value) for name, value in body.items()}).decode()
+
+
+def _fit(value: Any) -> Any:
+    try:
+        encode(value, enc_hook=str)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return str(value).encode("utf-8", "backslashreplace").decode()
+    return value
+
+
 def invalid(details: str) -> RpcError:
     """Params that do not fit. details: member, what was expected, what came."""
     return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
@@ -27,6 +59,19 @@ def invalid(details: str) -> RpcError:
 def unknown(message: str, details: str) -> RpcError:
     """A name that nobody here has. message: one sentence; details: the member, and what there is not."""
     return RpcError(INVALID_PARAMS, message, {"details": details})
+
+
+def passes(error: BaseException) -> BaseException | None:
+    """What is neither a handler's failure nor its result: that it waits for its client, or cannot ask it. Out of a group, too."""
+    if isinstance(error, ASKING):
+        return error
+    if not isinstance(error, BaseExceptionGroup):
+        return None
+    inside = cast("tuple[BaseException, ...]", error.exceptions)  # pyright: ignore[reportUnknownMemberType]
+    return next((found for each in inside if (found := passes(each)) is not None), None)
+
+
+ASKING = (Suspended, MissingCapability, BadAnswer)
 
 
 def said(error: BaseException) -> str:

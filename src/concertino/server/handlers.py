@@ -112,6 +112,7 @@ class Texts:
         self.schemas: dict[str, dict[str, Any]] = arguments.schema.get("properties", {})
         self.required = frozenset[str](arguments.schema.get("required", ()))
         self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}
+        self._others = {name: self._others_of(schema) for name, schema in self.schemas.items()}
 
     def bind(self, values: Mapping[str, Any], context: Context) -> Bound:
         """values: str, or lists and dicts of str. Raises BadArguments naming every one that does not fit."""
@@ -121,6 +122,8 @@ class Texts:
             # Forms of clients send what was not filled in.
             if value == "" and kind != "text" and name not in self.required:
                 continue
+            if isinstance(value, str):
+                value = self._others.get(name, {}).get(value, value)
             given[name] = _json(value) if kind == "json" and isinstance(value, str) else value
         return self._bind(encode(given), context)
 
@@ -130,17 +133,23 @@ class Texts:
 
     def choices(self, name: str) -> list[str]:
         """The texts that a parameter takes, if they can be told: of a Literal, an Enum, a bool."""
-        return list(dict.fromkeys(self._choices(self.schemas[name])))
+        members = self._members(self.schemas[name])
+        return list(dict.fromkeys(each if isinstance(each, str) else encode(each).decode() for each in members))
 
-    def _choices(self, schema: dict[str, Any]) -> list[str]:
+    def _members(self, schema: dict[str, Any]) -> list[Any]:
+        """The values that there are, if they can be told."""
         schema = self._followed(schema)
         if schema.get("type") == "boolean":
-            return ["true", "false"]
+            return [True, False]
         values = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
-        of_members = [each for member in schema.get("anyOf", ()) for each in self._choices(member)]
-        return [
-            each if isinstance(each, str) else encode(each).decode() for each in values if each is not None
-        ] + of_members
+        of_members = [each for member in schema.get("anyOf", ()) for each in self._members(member)]
+        return [each for each in values if each is not None] + of_members
+
+    def _others_of(self, schema: dict[str, Any]) -> dict[str, Raw]:
+        """Of members of an Enum or a Literal that are no texts, the text that stands for each, unless it is a member itself."""
+        members = self._members(schema)
+        written = {encode(each).decode(): Raw(encode(each)) for each in members if not isinstance(each, str)}
+        return {text: raw for text, raw in written.items() if text not in members}
 
     def _kind(self, schema: dict[str, Any]) -> str:
         if self._takes_text(schema):

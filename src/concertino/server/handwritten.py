@@ -1,17 +1,12 @@
-"""Tools whose schemas their author wrote by hand: arguments and results are checked against them by jsonschema_rs.
+"""Tools whose schemas their author wrote by hand: arguments and results are checked against them.
 
-Whether a value fits is asked first: that is linear in the value for each subschema, whatever the schema, with patterns matched by
-a linear engine. Saying why it does not fit is not: an error holds those of all alternatives. So problems are named one by one
-only where their number has a bound, and otherwise argument by argument.
-Spec: 2026-07-28 server/tools "Tool"; basic/index "JSON Schema Usage". What a schema may be: protocol/schema_checks.py.
+Spec: 2026-07-28 server/tools "Tool". What a schema may be: protocol/schema_checks.py; how it is enforced: schema_problems.py there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from msgspec import DecodeError, Raw
 from msgspec.json import decode
@@ -20,20 +15,13 @@ from concertino.backend import Context
 from concertino.errors import RegistrationError
 from concertino.protocol.arguments import BadArguments, Problem
 from concertino.protocol.results import BadResult
-from concertino.protocol.schema_checks import DIALECT, extent_of
+from concertino.protocol.schema_problems import problems_by
 from concertino.protocol.signature import read
 
 __all__ = ["arguments_by", "results_by"]
 
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
-Problems = Callable[[Any, int], list[Problem]]
-MAX_PROBLEMS = 20  # that are reported of one value
-MAX_PROBLEM_CHARACTERS = 300  # of each; they quote what came
-# Problems are looked for one by one up to this many values times subschemas, and bytes times subschemas. jsonschema_rs makes all
-# of them before it gives the first, at 10 to 40 us each, and each holds what came as text.
-MAX_VALUES = 50_000
-MAX_BYTES = 20_000_000
 
 
 def arguments_by(handler: Callable[..., Any], schema: dict[str, Any]) -> Callable[[Raw | bytes, object], Bound]:
@@ -43,7 +31,7 @@ def arguments_by(handler: Callable[..., Any], schema: dict[str, Any]) -> Callabl
     """
     if schema.get("type") != "object":
         raise RegistrationError(f"input_schema: expected type 'object' at its root, got {schema.get('type')!r}")
-    find = _problems_by(schema, "input_schema")
+    find = problems_by(schema, "input_schema")
     parameters = read(handler, (Context,)).parameters
     takes_context = any(parameter.injected for parameter in parameters)
     if len(parameters) != 1 + takes_context or parameters[0].injected:
@@ -63,7 +51,7 @@ def results_by(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
 
     Raises RegistrationError for a schema that cannot be enforced as it is.
     """
-    find = _problems_by(schema, "output_schema")
+    find = problems_by(schema, "output_schema")
 
     def conform(raw: Raw | bytes) -> None:
         if problems := find(decode(raw), len(bytes(raw))):
@@ -72,94 +60,8 @@ def results_by(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
     return conform
 
 
-def _problems_by(schema: dict[str, Any], what: str) -> Problems:
-    """What finds out how a value, of so many bytes as JSON, does not fit: nothing if it does."""
-    try:
-        extent = extent_of(schema)
-    except RegistrationError as why:
-        raise RegistrationError(f"{what}: {why}") from None
-    try:
-        from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError, validator_map_for
-    except ImportError:
-        raise RegistrationError(
-            f"a hand-written {what} is enforced by an extra: pip install 'concertino[validate]'"
-        ) from None
-    # RegexOptions chooses the engine without backtracking. extent_of has found no reference that would be retrieved.
-    options: dict[str, Any] = {"pattern_options": RegexOptions(), "retriever": _refuse}
-    try:
-        validator = Draft202012Validator(schema, **options)
-    except ValidationError as why:
-        place = "/".join(("#", *map(str, why.instance_path)))
-        linear = why.message.endswith('is not a "regex"')
-        hint = "; a pattern is matched in linear time, without look-around and back-references" if linear else ""
-        raise RegistrationError(f"{what}: {place}: {_cut(why.message)}{hint}") from None
-    except ValueError as why:
-        raise RegistrationError(f"{what}: {why}") from None
-
-    @cache
-    def of_properties() -> Any:  # compiled when it is needed, which is when a caller makes a mistake
-        return validator_map_for({**schema, "$schema": DIALECT}, **options)
-
-    def coarse(value: Any) -> list[Problem]:
-        """Problems by top-level member, each of which is asked for once."""
-        members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-        known: dict[str, Any] = schema.get("properties", {})
-        found = [Problem(name, "required, but missing") for name in schema.get("required", ()) if name not in members]
-        for name in [name for name in known if name in members]:
-            step = name.replace("~", "~0").replace("/", "~1")
-            if not of_properties()[f"#/properties/{step}"].is_valid(members[name]):
-                found.append(Problem(_cut(name), "does not fit its schema"))
-        if schema.get("additionalProperties") is False and "patternProperties" not in schema:
-            unknown = (name for name in members if name not in known)
-            found += [Problem(_cut(name), "unknown name") for name in islice(unknown, MAX_PROBLEMS)]
-        return found[:MAX_PROBLEMS] or [_WHOLE]
-
-    def find(value: Any, size: int) -> list[Problem]:
-        try:
-            if validator.is_valid(value):
-                return []
-            if (
-                extent.recursive
-                or size > MAX_BYTES // extent.expanded
-                or _has_more(value, MAX_VALUES // extent.expanded)
-            ):
-                return coarse(value)
-            return [
-                Problem(_cut(".".join(map(str, error.instance_path))), _cut(error.message))
-                for error in islice(validator.iter_errors(value), MAX_PROBLEMS)
-            ]
-        except (
-            ValueError
-        ):  # its limit of 255 levels, met where it takes a value over as a whole: to quote or to compare it
-            return [_WHOLE]
-
-    return find
-
-
-_WHOLE = Problem("", "does not fit the schema")
-
-
-def _has_more(value: Any, than: int) -> bool:
-    """Whether a JSON value is made of more values than that."""
-    waiting = [value]
-    for number, each in enumerate(waiting):  # which grows meanwhile
-        if number > than:
-            return True
-        if isinstance(each, (dict, list)):
-            waiting.extend(cast("dict[str, Any]", each).values() if isinstance(each, dict) else cast("list[Any]", each))
-    return False
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_PROBLEM_CHARACTERS else text[:MAX_PROBLEM_CHARACTERS] + "..."
-
-
 def _arguments(raw: Raw | bytes) -> dict[str, Any]:
     try:
         return decode(raw or b"{}", type=dict[str, Any])
     except DecodeError as why:
         raise BadArguments([Problem("", str(why).replace("`", "").replace("Expected", "expected"))]) from None
-
-
-def _refuse(uri: str) -> Any:
-    raise ValueError(f"{uri} is not in the schema, and never fetched")

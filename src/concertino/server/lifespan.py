@@ -34,6 +34,7 @@ class Lifespans:
         self.values: Mapping[type, Any] = {}
         self._functions: list[tuple[type | None, Function]] = []
         self._task: asyncio.Task[None] | None = None
+        self._gone: BaseException | None = None  # why they ended before the server did
         self._over: asyncio.Event
         self._opened: asyncio.Future[None]
 
@@ -87,6 +88,11 @@ class Lifespans:
         try:
             return self.values[kind]
         except KeyError:
+            if self._gone is not None:
+                why = f"{type(self._gone).__name__}: {self._gone}"
+                raise RuntimeError(
+                    f"there is no {kind.__name__} any more: its lifespan function ended: {why}"
+                ) from None
             raise RuntimeError(f"there is no {kind.__name__} yet: the server was not started, or has ended") from None
 
     async def open(self) -> None:
@@ -100,6 +106,7 @@ class Lifespans:
                 raise RuntimeError("the start that this one waited for was given up")
             opened.result()
             return
+        self._gone = None
         self._over = asyncio.Event()
         self._opened = opened = asyncio.get_running_loop().create_future()
         self._task = task = asyncio.create_task(self._live(opened), name="concertino lifespan")
@@ -141,17 +148,26 @@ class Lifespans:
             except BaseException as error:
                 failures.append(error)
         self.values = {}
-        for further in failures[1:]:
-            log.error("a lifespan function failed at its end", exc_info=further)
-        if failures and opened.done():
-            raise failures[0]
-        if failures:
-            self._task = None
-            why = failures[0]
-            if isinstance(why, asyncio.CancelledError):  # raised as it is it would say that whoever starts has given up
+        if not failures:
+            return
+        why = failures[0]
+        wanted = self._over.is_set() or opened.cancelled()  # by whoever ends, or has given up the start
+        if isinstance(why, asyncio.CancelledError) and not wanted:  # a task group, say, one of whose tasks failed
+            why = next((each for each in failures if not isinstance(each, asyncio.CancelledError)), None)
+            if why is None:  # raised as it is it would say that whoever starts has given up
                 why = RuntimeError("a lifespan function waited for something that was cancelled")
                 why.__cause__ = failures[0]
+        for further in failures:
+            if further is not why and not isinstance(further, asyncio.CancelledError):
+                log.error("a lifespan function failed at its end", exc_info=further)
+        if not opened.done():
+            self._task = None
             opened.set_exception(why)
+            return
+        if not wanted:
+            self._gone = why
+            log.error("a lifespan function ended before the server: calls that need what it gave fail", exc_info=why)
+        raise why
 
 
 def _filled(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:  # Any: whatever is callable

@@ -14,7 +14,7 @@ from msgspec.json import Decoder
 from concertino.backend import Call, Context
 from concertino.errors import RegistrationError
 from concertino.protocol.arguments import BadArguments
-from concertino.protocol.results import BadResult
+from concertino.protocol.results import BadResult, fitting
 from concertino.protocol.types import (
     AudioContent,
     EmbeddedResource,
@@ -128,9 +128,9 @@ class Prompts:
 
 def _result(value: Any, description: str | None) -> GetPromptResult:
     if isinstance(value, GetPromptResult):
-        return value
+        return fitting(value)
     items: list[Any] = list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value]
-    return GetPromptResult([_message(each) for each in items], description)
+    return fitting(GetPromptResult([_message(each) for each in items], description))
 
 
 def _message(value: Any) -> PromptMessage:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from concertino.backend import Call, Context
 from concertino.errors import INVALID_PARAMS, RegistrationError, ResourceNotFound, RpcError
 from concertino.protocol.arguments import BadArguments
-from concertino.protocol.results import BadResult, returns_of
+from concertino.protocol.results import BadResult, fitting, returns_of
 from concertino.protocol.types import (
     ListResourcesResult,
     ListResourceTemplatesResult,
@@ -315,7 +315,7 @@ _as_json = returns_of(_unpromised).shape
 
 def _result(value: Any, uri: str, mime_type: str | None, hints: Hints) -> ReadResourceResult:
     if isinstance(value, ReadResourceResult):
-        return value
+        return fitting(value)
     if value is None:
         raise _not_found(uri)
     pieces: list[Any] = [value]
@@ -330,7 +330,7 @@ _PIECES = (ResourceContents, bytes, bytearray, memoryview)
 
 def _piece(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
     if isinstance(value, ResourceContents):
-        return value
+        return fitting(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(cast("bytes", value))
         return ResourceContents(uri, blob=data, mime_type=mime_type or "application/octet-stream")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from concertino.backend import Call, Context, Offer
 from concertino.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, RegistrationError, RpcError, ToolError
 from concertino.protocol.results import BadResult
-from concertino.server.failures import said, shortened
+from concertino.server.failures import passes, said, shortened
 from concertino.server.handlers import Handler, InThread
 from concertino.server.settings import Hints
 
@@ -126,10 +126,12 @@ class Rooms:
         except RpcError:
             raise
         except (ToolError, BadResult) as error:
-            raise RpcError(INTERNAL_ERROR, str(error)) from None
+            raise RpcError(INTERNAL_ERROR, str(error), getattr(error, "body", None)) from None
         except BaseException as error:  # SystemExit, GeneratorExit and their like too: no handler ends the server
             if context.cancelled:
                 raise
+            if (passing := passes(error)) is not None:
+                raise passing from None
             self._log.exception("%s failed: %s", call.method, _target(call))
             raise RpcError(INTERNAL_ERROR, f"Internal error: {said(error)}") from None
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
@@ -21,14 +21,12 @@ from concertino.protocol.arguments import BadArguments
 from concertino.protocol.limits import Limits
 from concertino.protocol.results import BadResult
 from concertino.protocol.types import CacheScope, Icon, Implementation
-from concertino.server.failures import failed, said
+from concertino.server.failures import failed, passes, said, told
 from concertino.server.handlers import Handler, settled
 from concertino.server.lifespan import Lifespans
 from concertino.server.rooms import Rooms
 from concertino.server.settings import (
-    PromptOptions,
     PromptSettings,
-    ResourceOptions,
     ResourceSettings,
     ServerSettings,
     ToolSettings,
@@ -36,6 +34,9 @@ from concertino.server.settings import (
     hints,
 )
 from concertino.server.tools import Tools, no_tool, register
+
+if TYPE_CHECKING:
+    from concertino.server.options import PromptOptions, ResourceOptions, ToolGuards
 
 __all__ = ["Server"]
 
@@ -125,12 +126,15 @@ class Server:
         icons: list[Icon] | None = None,
         meta: dict[str, Any] | None = None,
         inline: bool = False,
+        envelope: bool = False,
+        **guards: Unpack[ToolGuards],
     ) -> Callable[[H], H]: ...
     def tool(self, handler: Handler | None = None, **settings: Any) -> Any:
         """Offer a function as a tool; as `@server.tool` or `@server.tool(title=...)`. Gives the function back.
 
         The name is the function's, the description its docstring's text, the input schema its parameters'; arguments are checked
         against it. An `async def` runs on the event loop, a `def` in a thread, or on the loop with inline=True if it is quick.
+        What a generator yields is told as progress, and the whole is the result (server/streaming.py).
         read_only, destructive, idempotent, open_world: hints for clients (2025-03-26 and later). meta: `_meta` of the tool.
         Raises RegistrationError for what cannot be offered. See add_tool.
         """
@@ -160,12 +164,16 @@ class Server:
         inline: bool = False,
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
+        envelope: bool = False,
+        **guards: Unpack[ToolGuards],
     ) -> None:
         """Offer a tool; also while the server runs, and from any thread: clients are told.
 
         input_schema: JSON Schema 2020-12 written by hand, with type object at its root; the handler then takes the arguments as one
         dict. output_schema: one for what it returns, of any type. Both are shown as they are and enforced, which needs the extra
-        `concertino[validate]`. The rest is as for tool().
+        `concertino[validate]`. envelope: what it returns is sent as `{"success": true, "data": ..., "metadata": {...}}`.
+        rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: a guard around this tool alone, as in Guarded.
+        The rest is as for tool().
         Raises RegistrationError naming the tool, what is wrong, and what to write.
         """
         settings = ToolSettings(
@@ -181,8 +189,19 @@ class Server:
             inline=inline,
             input_schema=input_schema,
             output_schema=output_schema,
+            envelope=envelope,
         )
-        registered = register(self._lifespans.fill(handler), settings, coerce=self._coerce)
+        registered = register(
+            self._lifespans.fill(handler),
+            settings,
+            coerce=self._coerce,
+            version=self._rooms.offer.info.version,
+            in_thread=self._in_thread,
+        )
+        if guards:
+            from concertino.server.guarding import guard
+
+            registered = guard(self, self._tools, registered, guards)
         self._tools.add(registered.tool.name, registered)
         self._tell("tools")
 
@@ -353,12 +372,16 @@ class Server:
             self._outlets = []
             threads, self._threads = self._threads, Threads(THREADS)
         threads.close()
+        for tool in list(self._tools.entries.values()):
+            if tool.guard is not None:
+                await tool.guard.close()
         await self._lifespans.close()
 
     async def watch(self, uris: frozenset[str]) -> None:
         self.watched = uris
 
-    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+    async def handle(self, call: Call, context: Context, *, unguarded: bool = False) -> Struct | Raw:
+        """unguarded: the guards of the tool have let the call through."""
         if call.method != "tools/call":
             return await self._rooms.answer(call, context)
         params = call.params
@@ -367,6 +390,8 @@ class Server:
             tool = self._tools.entries[name]
         except (KeyError, DecodeError):
             raise no_tool(params) from None
+        if tool.guard is not None and not unguarded:
+            return await tool.guard.handle(call, context)
         try:
             args, kwargs = tool.bind(params.get("arguments", NO_ARGUMENTS), context)
             if tool.waits:
@@ -377,12 +402,14 @@ class Server:
                 value = await settled(await self._threads.run(partial(tool.handler, *args, **kwargs)))
             return tool.shape(value)
         except BadArguments as bad:
-            return self._tools.bad_arguments(name, bad.problems, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip())
+            return self._tools.bad_arguments(bad.problems, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip())
         except (ToolError, BadResult) as error:
-            return failed(str(error))
+            return told(error)
         except BaseException as error:  # SystemExit, GeneratorExit and their like too: no tool ends the server
             if context.cancelled:
                 raise
+            if (passing := passes(error)) is not None:
+                raise passing from None
             self._log.exception("tool %s failed", name)
             return failed(said(error))
 

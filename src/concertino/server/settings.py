@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct, to_builtins
 from msgspec.json import Encoder, decode
@@ -16,9 +16,7 @@ from concertino.protocol.types import Annotations, CacheScope, Icon
 
 __all__ = [
     "Hints",
-    "PromptOptions",
     "PromptSettings",
-    "ResourceOptions",
     "ResourceSettings",
     "ServerSettings",
     "ToolSettings",
@@ -57,19 +55,8 @@ def hints(ttl_s: float, scope: CacheScope) -> Hints:
 MAX_TTL_S = 31_536_000  # a year, as HTTP caches have it (RFC 2616 14.21)
 
 
-class PromptOptions(TypedDict, total=False):
-    """The options of Server.prompt and add_prompt."""
-
-    name: str | None
-    title: str | None
-    description: str | None
-    icons: list[Icon] | None
-    meta: dict[str, Any] | None
-    inline: bool
-
-
 class PromptSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The same, checked."""
+    """PromptOptions, to be checked."""
 
     name: str | None = None
     title: str | None = None
@@ -79,24 +66,8 @@ class PromptSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     inline: bool = False
 
 
-class ResourceOptions(TypedDict, total=False):
-    """The options of Server.resource and add_resource."""
-
-    name: str | None
-    title: str | None
-    description: str | None
-    mime_type: str | None
-    size: int | None
-    annotations: Annotations | None
-    icons: list[Icon] | None
-    meta: dict[str, Any] | None
-    ttl_s: float | None
-    cache_scope: CacheScope | None
-    inline: bool
-
-
 class ResourceSettings(Struct, frozen=True, omit_defaults=True):
-    """The same, checked."""
+    """ResourceOptions, to be checked."""
 
     name: str | None = None
     title: str | None = None
@@ -134,13 +105,18 @@ class ToolSettings(Struct, frozen=True, omit_defaults=True):
     inline: bool
     input_schema: Mapping[str, Any] | None
     output_schema: Mapping[str, Any] | None = None
+    envelope: bool = False
 
 
 def checked_for(value: S, what: str) -> S:
-    """As checked(). what: it is about, e.g. `prompt 'greet'`. Raises RegistrationError."""
+    """As checked(), and within the bounds of the schema. what: it is about, e.g. `prompt 'greet'`. Raises RegistrationError."""
+    from concertino.protocol.result_checks import check  # a server with tools alone never needs it
+
     try:
-        return checked(value)
-    except ValueError as why:
+        value = checked(value)
+        check(value)
+        return value
+    except (ValueError, TypeError) as why:
         raise RegistrationError(f"{what}: {why}") from None
 
 

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.backend import Call, Context
+from concertino.backend import Backend, Call, Context
 from concertino.errors import RegistrationError, RpcError
 from concertino.protocol.arguments import Problem, arguments_of
-from concertino.protocol.results import Returns, returns_by, returns_of
+from concertino.protocol.results import Returns, chunks_of, returns_by, returns_of, streams
 from concertino.protocol.types import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 from concertino.server.catalogue import Catalogue
 from concertino.server.failures import failed, invalid, sentence, shortened, unknown
-from concertino.server.handlers import Bound, Handler, documented, is_async, lacks_self
+from concertino.server.handlers import Bound, Handler, InThread, documented, is_async, lacks_self
 from concertino.server.settings import Hints, ToolSettings, checked
+
+if TYPE_CHECKING:
+    from concertino.guards.sizes import Kept
 
 __all__ = ["RegisteredTool", "Tools", "no_tool", "register"]
 
@@ -31,7 +34,7 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # 2026-07-28 server/tools "Tool Nam
 class RegisteredTool(Struct, frozen=True):
     """What a server keeps of a tool. bind: a call's arguments for the handler; shape: what it returned, as a result.
 
-    waits: an `async def`. inline: a `def` that runs on the loop instead of a thread.
+    waits: an `async def`. inline: a `def` that runs on the loop instead of a thread. guard: what stands around it, if anything.
     """
 
     tool: Tool
@@ -40,6 +43,7 @@ class RegisteredTool(Struct, frozen=True):
     inline: bool
     bind: Callable[[Raw | bytes, object], Bound]
     shape: Callable[[Any], CallToolResult]
+    guard: Backend | None = None
 
 
 class Tools(Catalogue[RegisteredTool]):
@@ -51,6 +55,7 @@ class Tools(Catalogue[RegisteredTool]):
             page_size,
             lambda name: f"tool {name!r}: there is one with this name; remove_tool() it first, or give name=",
         )
+        self.kept: Kept | None = None  # results that were too large for a guard; made by guarding.py
         self._hints = hints
         self._argument_errors = argument_errors
 
@@ -62,7 +67,7 @@ class Tools(Catalogue[RegisteredTool]):
             page.result = ListToolsResult(tools, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
         return page.result
 
-    def bad_arguments(self, name: str, problems: Sequence[Problem], arguments: bytes) -> CallToolResult:
+    def bad_arguments(self, problems: Sequence[Problem], arguments: bytes) -> CallToolResult:
         """The answer to arguments that do not fit, or the RpcError -32602. arguments: as they came."""
         details = [sentence(problem) for problem in problems]
         if not arguments.startswith(
@@ -72,9 +77,9 @@ class Tools(Catalogue[RegisteredTool]):
         if self._argument_errors == "protocol":
             raise invalid("; ".join(details))
         body = {
-            "error": f"Invalid arguments for {name}: {'; '.join(details)}",
+            "error": f"Invalid arguments: {'; '.join(details)}",
             "code": "INVALID_ARGUMENTS",
-            "suggestion": f"Call {name} again with arguments that fit its input schema.",
+            "suggestion": "Call the tool again with arguments that fit its input schema.",
             "details": [{"path": problem.path, "message": problem.message} for problem in problems],
         }
         return failed(encode(body).decode())
@@ -95,8 +100,13 @@ def no_tool(params: Mapping[str, Raw]) -> RpcError:
 _name = Decoder(str).decode
 
 
-def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> RegisteredTool:
-    """Read a handler. Raises RegistrationError for whatever could not be offered as it is."""
+def register(
+    handler: Handler, settings: ToolSettings, *, coerce: bool, version: str, in_thread: InThread
+) -> RegisteredTool:
+    """Read a handler. version: the server's. in_thread: runs what may block.
+
+    Raises RegistrationError for whatever could not be offered as it is.
+    """
     if not callable(handler):
         hint = f"; write name={handler!r}" if isinstance(handler, str) else ""
         raise RegistrationError(f"tool: expected a function, got {handler!r}{hint}")
@@ -115,7 +125,7 @@ def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> Regis
         )
     doc = documented(handler)
     schema, bind = _arguments(handler, settings, name, doc.parameters, coerce)
-    returns = _returns(handler, settings, name)
+    returns = _returns(handler, settings, name, version)
     hints = ToolAnnotations(
         read_only_hint=settings.read_only,
         destructive_hint=settings.destructive,
@@ -132,8 +142,13 @@ def register(handler: Handler, settings: ToolSettings, *, coerce: bool) -> Regis
         icons=settings.icons,
         meta=settings.meta,
     )
-    # What was read from the handler too: a docstring or a default may hold a lone surrogate.
-    return RegisteredTool(_checked(tool, name), handler, is_async(handler), settings.inline, bind, returns.shape)
+    tool = _checked(tool, name)  # what was read from the handler too: a docstring may hold a lone surrogate
+    if streams(handler):
+        from concertino.server.streaming import streamed
+
+        run, bind = streamed(handler, bind, None if settings.inline else in_thread)
+        return RegisteredTool(tool, run, True, False, bind, returns.shape)
+    return RegisteredTool(tool, handler, is_async(handler), settings.inline, bind, returns.shape)
 
 
 def _arguments(
@@ -151,9 +166,17 @@ def _arguments(
         raise RegistrationError(f"{name}: {why}") from None
 
 
-def _returns(handler: Handler, settings: ToolSettings, name: str) -> Returns:
+def _returns(handler: Handler, settings: ToolSettings, name: str, version: str) -> Returns:
+    if settings.envelope:
+        from concertino.server.envelope import enveloped
+
+        if settings.output_schema is not None:
+            raise RegistrationError(
+                f"{name}: an output_schema promises structured content, and an envelope is text; give one"
+            )
+        return Returns(None, enveloped(returns_of(handler, inject=(Context,)).shape, version))
     if settings.output_schema is None:
-        return returns_of(handler, inject=(Context,))
+        return (chunks_of if streams(handler) else returns_of)(handler, inject=(Context,))
     from concertino.server.handwritten import results_by
 
     schema = dict(settings.output_schema)

@@ -47,6 +47,7 @@ class Pipe:
         self._high_water_bytes = limits.high_water_bytes
         self._low = min(limits.low_water_bytes, limits.high_water_bytes - 1)  # each can be set alone
         self._framer = Framer(limits.max_message_bytes)
+        self.overlong_head = b""  # the first bytes of the last line that passed the limit
         self._to: Receiver | None = None
         self._queue: list[bytes] = []
         self._held = 0
@@ -119,12 +120,15 @@ class Pipe:
             log.exception("no memory for what came; nothing more is read")
             self._stop_reading()
             return to.ended()
-        if Overlong not in map(type, frames):
+        if len(frames) == 1 and type(frames[0]) is bytes:
+            to.frames(frames)  # pyright: ignore[reportArgumentType]  # no Overlong is among them
+        elif Overlong not in map(type, frames):
             if frames:
                 to.frames(frames)  # pyright: ignore[reportArgumentType]  # no Overlong is among them
         else:
             for frame in frames:
                 if isinstance(frame, Overlong):
+                    self.overlong_head = frame.head
                     to.overlong(frame.size)
                 else:
                     to.frames((frame,))
@@ -160,9 +164,12 @@ class Pipe:
         queue = self._queue
         if not queue or self._rest or self._broken:
             return
-        queue.append(b"")  # for the last newline
-        frames = b"\n".join(queue)
-        queue.clear()
+        if len(queue) == 1:
+            frames = queue.pop() + b"\n"
+        else:
+            queue.append(b"")  # for the last newline
+            frames = b"\n".join(queue)
+            queue.clear()
         try:
             written = os.write(self._out, frames)
         except (BlockingIOError, InterruptedError):

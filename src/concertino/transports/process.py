@@ -3,6 +3,11 @@
 The child leads a process group of its own, so that everything it starts can be ended with it. It is not reaped before its group is
 empty: until then its process id, which is the group's too, cannot come to mean anybody else. The end is a ladder, each rung
 bounded: close stdin and wait, SIGTERM to the group and wait, SIGKILL to the group and wait.
+
+Linux tells the most: pidfd, waitid, /proc. Where those are missing (macOS) a thread waits for the child and reaps it, and the group
+is asked for by a signal 0; no system gives a group's number to a new process while it has members. On Windows a job object would
+take the place of the group: assigned before the first instruction (CREATE_SUSPENDED), JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE, and
+TerminateJobObject as the last rung. That is not built.
 Spec: 2026-07-28 basic/transports/stdio "Shutdown".
 """
 
@@ -19,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from concertino.errors import SpawnError
 from concertino.protocol.limits import Limits
@@ -38,14 +44,20 @@ READ_BYTES = 65536
 READS = 8  # of stderr in a row
 LAST_WORDS_S = 0.25  # after stdout has ended: for the exit status, and for what stderr still says
 LOOK_S = 0.01  # how often an emptying group is looked at: no event tells
+PROCESSES = Path("/proc")
 
 
 class Ladder(Struct, frozen=True):
-    """How long each rung of the end may take, in seconds."""
+    """How long each rung of the end may take, in seconds. Raises ValueError for what is no time."""
 
     stdin_closed_s: float = 2.0
     terminated_s: float = 2.0
     killed_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name, given in zip(self.__struct_fields__, astuple(self), strict=True):
+            if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < float("inf"):
+                raise ValueError(f"{name}: expected seconds, 0 or more, got {given!r}")
 
 
 def spawn(
@@ -82,7 +94,7 @@ def spawn(
             cwd=cwd,
             start_new_session=True,
         )
-    except (OSError, ValueError) as why:
+    except (OSError, ValueError, TypeError) as why:
         for descriptor in ours:
             os.close(descriptor)
         raise SpawnError(_why(argv[0], environment.get("PATH", ""), cwd, why)) from why
@@ -102,6 +114,8 @@ def _checked(command: Sequence[str]) -> list[str]:
 
 
 def _why(program: str, path: str, cwd: str | os.PathLike[str] | None, why: Exception) -> str:
+    if isinstance(why, TypeError):
+        return f"{program}: an environment variable or the working directory is none: {why}"
     if cwd is not None and not Path(cwd).is_dir():
         return f"{program}: the working directory {os.fspath(cwd)} is not a directory"
     if isinstance(why, FileNotFoundError):
@@ -149,6 +163,12 @@ class Child(Pipe):
         self._loop.add_reader(self._errors, self._said)
         self._watch()
 
+    async def wait(self) -> int:
+        """Wait until the child has ended, whatever it started and whoever holds its stdout. Returns exit_status."""
+        await self._exited.wait()
+        assert self.exit_status is not None
+        return self.exit_status
+
     async def close(self, within_s: float) -> None:
         """Down the ladder; within_s is for output that the child has not taken yet. It goes on when the caller is cancelled."""
         if self._closing is None:
@@ -157,7 +177,17 @@ class Child(Pipe):
             self._told = True
             self.pause(False)  # it may wait for its output to be read
             self._closing = self._loop.create_task(self._end(within_s))
+            self._closing.add_done_callback(self.abandon)
         await asyncio.shield(self._closing)
+
+    def abandon(self, _: object = None) -> None:
+        """Kill it, if that is all that is left to do: a loop that ends cancels even what has not begun. Blocks for a moment."""
+        if not self._released and (self._closing is None or self._closing.done()):
+            if self._to is None:
+                self.open(_Nobody())
+            self._told = True
+            self._kill()
+            self._release()
 
     def _readable(self) -> None:
         """A client mostly waits for one answer: to look for more after a read that was not full costs more than it gains."""
@@ -182,7 +212,10 @@ class Child(Pipe):
             threading.Thread(target=self._await_exit, name="concertino-child", daemon=True).start()
 
     def _await_exit(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        except (AttributeError, ChildProcessError):  # macOS has it since Python 3.13; or somebody else has reaped it
+            self._popen.wait()
         try:
             self._loop.call_soon_threadsafe(self._look)
         except RuntimeError:  # the loop is closed
@@ -190,10 +223,9 @@ class Child(Pipe):
 
     def _look(self) -> None:
         """The child has ended. It stays a zombie until its group is gone."""
-        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        if ended is None or self.exit_status is not None:
+        if self.exit_status is not None or (status := self._status()) is None:
             return
-        self.exit_status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        self.exit_status = status
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
         self._exited.set()
@@ -201,6 +233,16 @@ class Child(Pipe):
             self._tell()
         else:
             self._loop.call_later(LAST_WORDS_S, self._tell)  # what it started may hold stdout open
+
+    def _status(self) -> int | None:
+        """How the child ended; None while it runs. 0 if the program reaps all children (SIGCHLD ignored): Popen's convention."""
+        try:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except (AttributeError, ChildProcessError):
+            return self._popen.poll()
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def _output_ended(self) -> None:
         self._at_end = True
@@ -336,6 +378,9 @@ class Child(Pipe):
         self._broken = True
 
     def _release(self) -> None:
+        if self._released:
+            return
+        self._released = True
         self._said()
         self._stop_reading()
         self._loop.remove_reader(self._errors)
@@ -370,9 +415,15 @@ class _Nobody:
 
 
 def _living(group: int) -> list[int]:
-    """The processes of a group that have not ended; zombies have."""
+    """The processes of a group that have not ended; zombies have. Where /proc does not tell, the group's number stands for them."""
+    if not (PROCESSES / "self" / "stat").exists():
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):  # nobody; or, on macOS, zombies only
+            return []
+        return [group]
     members: list[int] = []
-    for place in Path("/proc").iterdir():
+    for place in PROCESSES.iterdir():
         if place.name.isdecimal():
             try:
                 state, _, its_group = (place / "stat").read_bytes().rpartition(b")")[2].split()[:3]

@@ -29,6 +29,10 @@ class Traced:
     def is_discarding(self) -> bool:
         return getattr(self._inner, "is_discarding", False)
 
+    @property
+    def overlong_head(self) -> bytes:
+        return getattr(self._inner, "overlong_head", b"")
+
     def _see(self, direction: str, frame: bytes) -> None:
         self._show(direction, redactor().frame(frame).decode("utf-8", "backslashreplace"))
 
