@@ -2,9 +2,10 @@
 
     python soak/client_cycles.py [--cycles 1000] [--at-once 4]
 
-Each cycle is one of: opened in each era, used, closed; the server killed during a call; the opening cancelled; a call cancelled; a
-server that ignores the end of its input; a wrapper (`sh -c`) around it; the client dropped by a loop that ends. Before and after, a
-census: processes that carry our mark in their environment, our own descriptors, threads and memory.
+Each cycle is one of: opened in each era, used, closed; the server killed during a call; the opening cancelled; a call cancelled;
+the server killed and started again; a server that ignores the end of its input; a wrapper (`sh -c`) around it; the client dropped
+by a loop that ends. Before and after, a census: processes that carry our mark in their environment, our own descriptors, threads
+and memory.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
-from concertino import Client, ConcertinoError, Disconnected, Ladder, ServerParameters, Timeouts
+from concertino import Client, ConcertinoError, Disconnected, Ladder, Restart, ServerParameters, Timeouts
 
 MARK = f"CONCERTINO_SOAK_CLIENT={os.getpid()}"
 TOOLBOX = [sys.executable, "-m", "concertino.check.toolbox"]
@@ -88,6 +89,20 @@ async def stubborn() -> str:
     return "a server that says nothing was opened"
 
 
+async def restarted() -> str:
+    rules = Restart(first_s=0.01, longest_s=0.05)
+    async with Client(parameters(TOOLBOX), restart=rules) as client:
+        assert client.pid is not None
+        first = client.pid
+        os.kill(first, signal.SIGKILL)
+        while client.restarts == 0:
+            await asyncio.sleep(0.01)
+        await client.ping()
+        if client.pid == first:
+            return "a server that was killed was not started again"
+    return "" if client.exit_status == 0 else f"after a restart: exit status {client.exit_status}"
+
+
 CYCLES: tuple[Callable[[], Coroutine[Any, Any, str]], ...] = (
     lambda: lived("auto", TOOLBOX),
     lambda: lived("legacy", TOOLBOX),
@@ -95,6 +110,7 @@ CYCLES: tuple[Callable[[], Coroutine[Any, Any, str]], ...] = (
     killed,
     opening_cancelled,
     call_cancelled,
+    restarted,
     stubborn,
 )
 

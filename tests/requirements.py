@@ -12,11 +12,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["LATER", "REQUIREMENTS", "Requirement"]
+__all__ = ["LATER", "REQUIREMENTS", "Requirement", "read"]
 
 LATER = {
-    "conversations": "questions to the client, and subscriptions/listen",
-    "client": "our own client: time-outs and pings towards the other side",
     "tasks": "calls that outlive their answer; nothing of it is declared",
     "http": "servers over HTTP",
 }
@@ -168,9 +166,10 @@ ME-4  A request need not say who its client is.
     protocol/test_session.py::test_client_info_may_be_absent
 ME-5  Only what this request declared is asked of its client.
     protocol/test_session.py::test_meta_is_looked_at_for_each_request
-    later: conversations
+    protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 ME-6  A call that needs what was not declared gets -32021 with what it needs.
-    later: conversations
+    protocol/test_dialogue.py::test_only_what_was_declared_is_asked
+    driver/test_asking.py::test_what_was_not_declared_is_an_error_that_says_what_is_missing
 ME-7  Every result says whose it is.
     protocol/test_lowering.py::test_a_modern_result_says_that_it_is_complete_and_whose_it_is
 ME-8  Nothing is decided by what a client calls itself.
@@ -184,7 +183,8 @@ ME-10  Requests of several conversations may be interleaved.
 ME-11  What belongs together need not come over one connection.
     driver/test_host.py::test_one_backend_serves_many_connections_apart
 ME-12  What a later request is to know, the client hands over with it.
-    later: conversations
+    protocol/test_session.py::test_a_backend_s_questions_are_the_answer_and_the_next_call_has_what_was_said
+    driver/test_asking.py::test_a_state_outlives_its_process_if_there_is_a_key_and_only_then
 ME-13  Every result has a `resultType`.
     protocol/test_lowering.py::test_a_modern_result_says_that_it_is_complete_and_whose_it_is
     protocol/test_lowering.py::test_a_result_that_comes_as_json_is_completed_for_the_modern
@@ -212,55 +212,65 @@ DI-3  `supportedVersions` names what may stand in a request.
 
 SU-1  A subscription hears only what it asked for.
     stdio/test_obligations.py::test_2026_07_28_is_told_of_nothing_unasked
-    later: conversations
+    protocol/test_listening.py::test_only_what_there_is_and_was_asked_for_is_honoured
+    protocol/test_listening.py::test_what_was_not_honoured_is_not_told
+    protocol/test_listening.py::test_beside_a_model
 SU-2  The first thing that a subscription hears is what of it is honoured.
-    later: conversations
+    protocol/test_listening.py::test_the_first_thing_is_the_acknowledgement_and_it_names_the_subscription_by_type_and_value
 SU-3  All that a subscription hears carries its id.
-    later: conversations
+    protocol/test_listening.py::test_several_at_once_each_hear_what_they_asked_for
 SU-8  A server that ends a subscription answers the request that opened it.
-    later: conversations
+    protocol/test_listening.py::test_the_end_is_the_result_and_then_the_notice
+    docs/test_conversation_pages.py::test_what_the_page_shows_goes_over_the_wire_and_the_end_comes_in_order
 SU-9  It also says that the request is cancelled.
-    later: conversations
+    protocol/test_listening.py::test_the_end_is_the_result_and_then_the_notice
 SU-11  No progress and no log message comes over a subscription.
-    later: conversations
+    protocol/test_listening.py::test_several_at_once_each_hear_what_they_asked_for
+    protocol/test_session.py::test_a_list_that_changes_is_told_to_those_who_listen
 SU-12  A subscription is no call that takes too long.
-    later: conversations
+    protocol/test_listening.py::test_an_open_one_takes_no_room_of_the_calls_and_its_id_is_in_use
+    protocol/test_session.py::test_subscriptions_are_counted_apart_and_ended_in_order
 SU-13  Before 2026-07-28: a change of a list is told unasked.
     protocol/test_session.py::test_a_change_is_told_to_clients_in_operation
     server/test_server.py::test_adding_and_removing_while_it_runs_is_announced_once_each
-    interop/test_catalogue_typescript.py::test_it_hears_of_updates_and_changed_lists_before_2026_07_28_alone
+    interop/test_catalogue_typescript.py::test_it_hears_of_updates_and_changed_lists
 SU-14  Before 2026-07-28: resources can be subscribed to, and only these are told of.
     stdio/test_obligations.py::test_who_subscribes_is_told_of_that_resource_and_of_no_other
-    interop/test_catalogue_typescript.py::test_it_hears_of_updates_and_changed_lists_before_2026_07_28_alone
+    interop/test_catalogue_typescript.py::test_it_hears_of_updates_and_changed_lists
 
 # Questions inside an answer (2026-07-28)
 
 MR-1  The client is asked by `input_required`, and in no other way.
-    later: conversations
+    protocol/test_session.py::test_a_backend_s_questions_are_the_answer_and_the_next_call_has_what_was_said
+    protocol/test_session.py::test_a_suspended_call_is_answered_with_what_it_asked
 MR-2  Only tools/call, prompts/get and resources/read answer so.
-    later: conversations
+    protocol/test_session.py::test_lists_and_completions_may_not_ask
 MR-3  Such an answer has questions, or a state, or both.
-    later: conversations
+    protocol/test_session.py::test_a_state_alone_is_an_answer_and_neither_is_none
 MR-4  Each question has a key of its own and is a request without an id.
-    later: conversations
+    protocol/test_session.py::test_a_backend_s_questions_are_the_answer_and_the_next_call_has_what_was_said
+    protocol/test_dialogue.py::test_two_questions_of_a_round_cannot_have_one_key
 MR-5  Nothing is asked that this request's client did not declare.
-    later: conversations
+    protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 MR-6  A state that comes back is trusted only if it is ours.
-    later: conversations
+    protocol/test_seal.py::test_one_changed_character_is_refused_wherever_it_is
+    protocol/test_dialogue.py::test_what_is_no_state_is_invalid
 MR-7  A state belongs to one method, its params, and a short time.
-    later: conversations
+    protocol/test_session.py::test_a_state_belongs_to_its_method_its_params_and_its_caller
+    protocol/test_seal.py::test_ten_minutes_are_the_limit
 MR-8  A state that may be used once is refused the second time.
-    later: conversations
+    protocol/test_dialogue.py::test_a_state_is_good_once_for_its_call_and_in_time
 MR-9  Nothing is held for an answer that may never come.
-    later: conversations
+    protocol/test_dialogue.py::test_a_question_is_put_and_answered_in_the_next_round
+    driver/test_asking.py::test_a_state_outlives_its_process_if_there_is_a_key_and_only_then
 MR-10  A question that was left out is asked again.
-    later: conversations
+    protocol/test_dialogue.py::test_several_at_once_and_those_that_were_left_out_are_asked_again
 MR-11  An answer that nobody asked for is ignored.
-    later: conversations
+    protocol/test_dialogue.py::test_answers_that_nobody_asked_for_are_ignored
 MR-12  An answer of the wrong shape is refused.
-    later: conversations
+    protocol/test_dialogue.py::test_an_answer_of_the_wrong_shape_is_refused_before_anything_runs
 MR-17  Answers are bare results.
-    later: conversations
+    protocol/test_dialogue.py::test_each_kind_of_question_has_its_own_answers
 MR-18  `input_required` carries no caching hints.
     protocol/test_lowering.py::test_caching_hints_stand_on_complete_results_only
 
@@ -268,7 +278,7 @@ MR-18  `input_required` carries no caching hints.
 
 CA-2  2026-07-28: a server cancels nothing but its own subscriptions.
     protocol/test_session.py::test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision
-    later: conversations
+    protocol/test_listening.py::test_the_end_is_the_result_and_then_the_notice
 CA-3  Before 2026-07-28: each side may cancel what it asked for.
     protocol/test_peer.py::test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray
 CA-4  Only a request that was sent and not yet answered is cancelled.
@@ -291,7 +301,7 @@ CA-12  A request of ours has a time-out, which cancels it.
     driver/test_caller.py::test_no_answer_in_time_is_a_timeout_and_the_server_is_told
     driver/test_caller.py::test_timeouts_of_different_length_each_come_in_their_time
 CA-13  Progress may extend a time-out, up to a bound.
-    later: client
+    client/test_failures.py::test_progress_gives_more_time_but_not_more_than_all
 
 # Progress
 
@@ -312,7 +322,7 @@ PR-6  Progress to who does not read fast enough is merged.
 PR-7  2026-07-28: progress comes from servers; from a client it is ignored.
     stdio/test_obligations.py::test_progress_told_by_a_client_is_ignored
 PR-8  Before 2026-07-28: a client may tell progress of a question.
-    later: conversations
+    protocol/test_session.py::test_progress_that_a_client_tells_of_a_question_disturbs_nothing
 
 # Errors
 
@@ -332,8 +342,8 @@ EC-6  Before 2026-07-28: a resource that is not there gets -32002 and its URI.
 EC-7  2026-07-28: a resource that is not there gets -32602 and its URI.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
     interop/test_catalogue_typescript.py::test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri
-EC-8  2025-11-25: a call that needs a visit to a URL may say so with -32042.
-    later: conversations
+EC-8  2025-11-25: a call that needs a visit to a URL may say so with -32042: a backend's error passes as it is.
+    protocol/test_lowering.py::test_a_code_of_one_era_is_an_internal_error_in_the_other
 
 # Tools
 
@@ -431,7 +441,7 @@ RE-8  Annotations, dates and sizes are shown to who knows them.
     protocol/test_lowering.py::test_the_date_of_annotations_is_known_since_2025_06_18
     stdio/test_obligations.py::test_what_a_resource_is_said_to_be_is_shown_to_who_knows_it
 RE-9  2026-07-28: reading may ask the client.
-    later: conversations
+    driver/test_asking.py::test_a_prompt_and_a_resource_ask_too_and_fail_likewise
 PM-1  Prompts are declared.
     conformance/test_everything.py::test_what_is_there_is_declared
 PM-2  prompts/list is answered, and is the same for every connection.
@@ -447,7 +457,7 @@ PM-5  Pictures and sound are base64 with their type; a resource has its URI.
     protocol/test_types.py::test_bytes_travel_as_base64
     server/test_content.py::test_a_picture_is_known_by_its_first_bytes
 PM-6  2026-07-28: a prompt may ask the client.
-    later: conversations
+    driver/test_asking.py::test_a_prompt_and_a_resource_ask_too_and_fail_likewise
 PM-7  What a prompt is given is checked before it is used.
     conformance/test_everything.py::test_params_that_do_not_fit_are_invalid
 CO-1  2024-11-05: content is text, a picture or a resource.
@@ -461,7 +471,7 @@ CO-4  A server whose results hold resources can offer resources.
     conformance/test_everything.py::test_resources_are_embedded
     conformance/test_everything.py::test_what_is_there_is_declared
 CO-5  2025-11-25 and later: sampling content may be several blocks, and speak of tools.
-    later: conversations
+    driver/test_asking.py::test_sampling_with_tools_goes_on_from_use_to_result
 CP-1  Completion is declared since 2025-03-26.
     conformance/test_everything.py::test_what_is_there_is_declared
 CP-2  At most 100 values are given.
@@ -487,7 +497,7 @@ LO-4  2026-07-28: one that does gets those of its level, before its answer.
 LO-5  A level that does not exist gets -32602.
     protocol/test_session.py::test_a_level_that_does_not_exist_is_refused
 LO-6  Log messages are limited, and nothing of ours is among them; what an author logs is the author's.
-    protocol/test_session.py::test_log_messages_beyond_the_high_water_mark_or_the_limit_are_dropped_and_counted
+    protocol/test_session.py::test_of_log_messages_beyond_the_high_water_mark_the_last_is_kept_and_the_others_are_counted
 LO-7  There are eight levels, those of RFC 5424.
     protocol/test_types.py::test_the_levels_are_those_of_rfc_5424_least_severe_first
 
@@ -509,31 +519,33 @@ CH-2  All pages of a list say the same.
 # Questions of each kind
 
 EL-3  Only a form of elicitation that was declared is asked for.
-    later: conversations
+    protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 EL-5  A form is flat and of simple types.
-    later: conversations
+    protocol/test_forms.py::test_every_kind_of_field
+    protocol/test_forms.py::test_what_a_form_cannot_ask_is_refused
 EL-6  What a form gives is checked.
-    later: conversations
+    protocol/test_forms.py::test_what_was_filled_in_is_an_object_of_the_class
+    driver/test_asking.py::test_what_does_not_fit_the_form_is_a_bad_answer
 EL-7  Accept, decline and cancel are told apart.
-    later: conversations
+    driver/test_asking.py::test_no_and_silence_are_told_apart
 EL-8  Secrets are not asked for in a form.
-    later: conversations
+    protocol/test_forms.py::test_secrets_are_not_asked_for_in_a_form
 EL-11  A URL to visit holds no secrets.
-    later: conversations
-EL-12  2025-11-25: the end of a visit may be told to who was asked.
-    later: conversations
+    driver/test_asking.py::test_a_visit_is_to_a_page_without_secrets
+EL-12  2025-11-25: a visit has an id, by which its end may be told; the library does not tell it.
+    protocol/test_dialogue.py::test_a_visit_has_an_id_in_2025_11_25_and_none_since
 EL-13  2026-07-28: visits have no id, and their end is not told.
-    later: conversations
+    protocol/test_dialogue.py::test_a_visit_has_an_id_in_2025_11_25_and_none_since
 SA-4  Tools are offered to a model only where that was declared.
-    later: conversations
+    protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 SA-5  Every use of a tool by a model is followed by its result.
-    later: conversations
+    driver/test_asking.py::test_sampling_with_tools_goes_on_from_use_to_result
 SA-6  Context of other servers is asked for only where that was declared.
-    later: conversations
+    protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 SA-7  Loops of tools and models are bounded.
-    later: conversations
+    driver/test_asking.py::test_a_call_asks_at_most_sixteen_times
 RO-4  Roots are asked for only where they were declared.
-    later: conversations
+    protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 DP-1  2026-07-28: what it gives up is used only for who asks for it.
     protocol/test_session.py::test_a_modern_request_hears_what_it_asked_for_and_nothing_else
 
@@ -600,10 +612,10 @@ SH-3  A server may close stdout and leave.
 """
 
 
-def _read() -> list[Requirement]:
-    """The table as entries, in its order."""
+def read(table: str) -> list[Requirement]:
+    """A table as entries, in its order."""
     found: list[Requirement] = []
-    for line in _TABLE.splitlines():
+    for line in table.splitlines():
         if not line or line.startswith("# "):
             continue
         below = line.strip()
@@ -617,5 +629,5 @@ def _read() -> list[Requirement]:
     return found
 
 
-REQUIREMENTS = _read()
+REQUIREMENTS = read(_TABLE)
 assert all(re.fullmatch(r"[A-Z][A-Z\d]-\d+", each.id) for each in REQUIREMENTS)

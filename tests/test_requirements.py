@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from requirements import LATER, REQUIREMENTS, Requirement
+from requirements_of_clients import LEFT_OUT
+from requirements_of_clients import REQUIREMENTS as OF_CLIENTS
 
 TESTS = Path(__file__).parent
 SPEC = Path(os.environ.get("CONCERTINO_SPEC", TESTS.parents[1] / "shared" / "spec")) / "REQUIREMENTS.md"
@@ -40,7 +42,7 @@ def problems_of(each: Requirement) -> list[str]:
 
 
 def test_each_requirement_names_a_test_that_exists_or_the_feature_that_brings_it() -> None:
-    assert {each.id: found for each in REQUIREMENTS if (found := problems_of(each))} == {}
+    assert {each.id: found for each in (*REQUIREMENTS, *OF_CLIENTS) if (found := problems_of(each))} == {}
 
 
 @pytest.mark.parametrize(
@@ -59,19 +61,32 @@ def test_an_entry_that_shows_nothing_is_found_out(broken: Requirement) -> None:
 
 
 def test_no_requirement_is_there_twice() -> None:
-    ids = [each.id for each in REQUIREMENTS]
-    assert sorted(set(ids)) == sorted(ids)
+    for table in (REQUIREMENTS, OF_CLIENTS):
+        ids = [each.id for each in table]
+        assert sorted(set(ids)) == sorted(ids)
 
 
 def test_no_feature_is_listed_that_nothing_waits_for() -> None:
     assert {each.later for each in REQUIREMENTS} - {""} == LATER.keys()
 
 
-def test_every_requirement_of_the_specification_that_binds_a_server_is_here() -> None:
+def binding(*roles: str) -> set[str]:
     if not SPEC.is_file():
         reason = f"the requirements are not at {SPEC}: set CONCERTINO_SPEC. THE TABLE IS NOT BEING COMPARED."
         print(reason, file=sys.stderr)
         pytest.skip(reason)
-    bound = {id for id, role in ROW.findall(SPEC.read_text()) if {"S", "B"} & set(role.strip().split("/"))}
+    return {id for id, role in ROW.findall(SPEC.read_text()) if set(roles) & set(role.strip().split("/"))}
+
+
+def test_every_requirement_of_the_specification_that_binds_a_server_is_here() -> None:
+    bound = binding("S", "B")
     assert len(bound) > 200  # the pattern still finds them
     assert {each.id for each in REQUIREMENTS} == bound
+
+
+def test_every_requirement_of_the_specification_that_binds_a_client_is_here() -> None:
+    bound = binding("C", "B")
+    assert len(bound) > 150
+    shown = {each.id for each in OF_CLIENTS}
+    assert shown & LEFT_OUT.keys() == set()
+    assert shown | LEFT_OUT.keys() == bound

@@ -127,6 +127,7 @@ def test_wrong_usage_is_exit_code_2_and_a_reason(arguments: list[str], said: str
     assert said in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "verdict", "said"),
     [

@@ -82,6 +82,7 @@ def found(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
     return {each.case.name: each.verdict for each in results if each.verdict not in ("ok", "skipped")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found_by_its_cases(fault: str) -> None:
     asked = tuple(FAULTS[fault]) or ("unknown-method", "eof-idle")
@@ -95,6 +96,7 @@ def test_a_fault_is_found_by_no_other_case(fault: str) -> None:
     assert found(fault, asked) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", AT_EVERY_END)
 def test_a_fault_at_the_end_is_found_by_whatever_is_tried(fault: str) -> None:
     assert found(fault, ("unknown-method",)) == {"unknown-method": AT_EVERY_END[fault]}

@@ -18,13 +18,16 @@ import pytest
 import wire
 from fuzz import arguments as arguments_target
 from fuzz import docstrings as docstrings_target
+from fuzz import frames as frames_target
 from fuzz import messages as messages_target
 from fuzz import results as results_target
 from fuzz import session as session_target
 from fuzz.mutation import mutations
 from fuzz.smaller import fault, smaller
-from msgspec import UNSET, structs
+from msgspec import UNSET
+from msgspec.structs import replace
 
+from concertino.orchestra import frames, structs
 from concertino.protocol import arguments, framing, jsonrpc, results
 from concertino.protocol.peer import Peer
 from concertino.protocol.session import Session
@@ -38,6 +41,7 @@ MUTATIONS = {
     "arguments": 20000,
     "results": 20000,
     "docstrings": 6000,
+    "frames": 8000,
 }
 
 
@@ -140,10 +144,10 @@ def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest
 @pytest.mark.parametrize(
     "change",
     [
-        lambda found: structs.replace(found, id=UNSET) if type(found) is jsonrpc.Message else found,
-        lambda found: structs.replace(found, id=str(found.id)) if type(found.id) is int else found,
-        lambda found: structs.replace(found, code=-32700) if type(found) is jsonrpc.Bad and found.code else found,
-        lambda found: structs.replace(found, code=-32600) if type(found) is jsonrpc.Bad and found.code == 0 else found,
+        lambda found: replace(found, id=UNSET) if type(found) is jsonrpc.Message else found,
+        lambda found: replace(found, id=str(found.id)) if type(found.id) is int else found,
+        lambda found: replace(found, code=-32700) if type(found) is jsonrpc.Bad and found.code else found,
+        lambda found: replace(found, code=-32600) if type(found) is jsonrpc.Bad and found.code == 0 else found,
     ],
     ids=["the id is lost", "a number becomes text", "all is a parse error", "silence is broken"],
 )
@@ -165,7 +169,7 @@ def test_a_decoder_that_takes_half_a_surrogate_pair_or_nan_is_found(monkeypatch:
 
 def test_a_second_decoder_that_disagrees_is_found(monkeypatch: pytest.MonkeyPatch):
     def other(found: Any) -> Any:
-        return structs.replace(found, method=found.method + "x")
+        return replace(found, method=found.method + "x")
 
     monkeypatch.setattr(messages_target, "decode_request", changed(jsonrpc.decode_request, other))
     assert found("messages")
@@ -216,7 +220,7 @@ def test_arguments_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatc
 
 def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPatch):
     def emptied(result: CallToolResult) -> CallToolResult:
-        return structs.replace(result, content=[])
+        return replace(result, content=[])
 
     wrong = [results.Returns(each.schema, changed(each.shape, emptied)) for each in results_target.READ]
     monkeypatch.setattr(results_target, "READ", wrong)
@@ -226,9 +230,34 @@ def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_docstring_whose_words_are_invented_is_found(monkeypatch: pytest.MonkeyPatch):
     parse = docstrings_target.parse
     monkeypatch.setattr(
-        docstrings_target, "parse", changed(parse, lambda doc: structs.replace(doc, description=f"{doc.description}!"))
+        docstrings_target, "parse", changed(parse, lambda doc: replace(doc, description=f"{doc.description}!"))
     )
     assert found("docstrings")
+
+
+def test_an_assembler_that_takes_too_long_a_frame_is_found(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(frames_target, "Assembler", lambda limit: frames.Assembler(limit + 1))
+    assert found("frames")
+
+
+def test_an_assembler_that_loses_a_byte_is_found(monkeypatch: pytest.MonkeyPatch):
+    feed = frames.Assembler.feed
+    monkeypatch.setattr(frames.Assembler, "feed", changed(feed, lambda payloads: [each[1:] for each in payloads]))
+    assert found("frames")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: {**value, str(len(value)): 1},
+        lambda value: {key: float("inf") for key in value},
+        lambda value: {1: 2},
+    ],
+    ids=["more", "infinity", "no text"],
+)
+def test_a_struct_that_is_misread_is_found(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]):
+    monkeypatch.setattr(frames_target, "decode_struct", changed(structs.decode_struct, change))
+    assert found("frames")
 
 
 # --- the tools around the targets ---

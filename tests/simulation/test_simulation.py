@@ -43,6 +43,7 @@ def test_a_seed_that_once_failed_does_not_fail_again(seed: int):
     assert run(seed) == []
 
 
+@pytest.mark.slow
 def test_a_thousand_seeds():
     simulate(0, 1000)
 

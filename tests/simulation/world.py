@@ -65,7 +65,7 @@ class Line:
         self.reads_above = 0  # reads since held output passed the high-water mark
         self.read_above_at = 0
         self.answers_above = 0  # of calls, since then
-        self.late = False  # progress was written above the mark: only its call's answer may follow
+        self.late: set[bytes] = set()  # what was told above the mark: only more of its call, and its answer, may follow
         if setting.kind == "socket":
             descriptors = [
                 kernel.descriptor(self.up, True, "socket", number, self.down),
@@ -123,18 +123,20 @@ class Line:
         before = held - len(self.model.sent[-1]) - 1
         if before < high:
             self.reads_above = self.answers_above = 0
-            self.late = False
+            self.late = set()
             return
         self.answers_above += self.model.wrote_answer
         if self.answers_above > self.world.setting.limits.max_in_flight:
             self.world.judged(f"{self.answers_above} calls were answered above the high-water mark")
         frame = self.model.sent[-1]
         if frame.startswith(b'{"jsonrpc":"2.0","method"'):
-            if self.late or b'"notifications/progress"' not in frame[:80]:
+            # Before an answer: the last progress and the last log message of its call, if they were held back.
+            what = frame[:60].split(b'"')[7]
+            if what in self.late or what not in (b"notifications/progress", b"notifications/message"):
                 self.world.judged(f"{frame[:80]!r} was written with {before} bytes held; the high-water mark is {high}")
-            self.late = True
+            self.late.add(what)
             return
-        self.late = False
+        self.late = set()
 
     def reading(self) -> None:
         """The server reads. Above the high-water mark that happens in one turn: when input was found beside what passed it."""
