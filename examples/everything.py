@@ -1,24 +1,34 @@
-"""Everything that the official conformance suite asks a server to offer, as far as it puts no question to the client.
+"""Everything that the official conformance suite asks a server to offer.
 
 `scripts/conformance` runs the suite against it. Names and texts are the suite's.
 """
 
 import asyncio
+import json
 import struct
 import zlib
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec.json import decode
 
 from concertino import (
     AudioContent,
     Context,
+    Elicitation,
+    ElicitResult,
     EmbeddedResource,
     ImageContent,
+    ListRoots,
     PromptMessage,
     ResourceContents,
+    Sampling,
+    SamplingMessage,
     Server,
     TextContent,
     ToolError,
     audio,
+    choices,
     image,
     user,
 )
@@ -181,6 +191,198 @@ server.add_tool(
 )
 
 
+# Tools that ask
+
+
+@dataclass
+class Name:
+    name: str
+
+
+@dataclass
+class Color:
+    color: str
+
+
+@dataclass
+class Topic:
+    context: str
+
+
+@dataclass
+class Confirmation:
+    ok: bool
+
+
+@dataclass
+class Account:
+    username: str
+    email: str
+
+
+@dataclass
+class Profile:
+    name: str = "John Doe"
+    age: int = 30
+    score: float = 95.5
+    status: Literal["active", "inactive", "pending"] = "active"
+    verified: bool = True
+
+
+Options = Literal["option1", "option2", "option3"]
+OPTIONS = ["option1", "option2", "option3"]
+TITLED = {"value1": "First Option", "value2": "Second Option", "value3": "Third Option"}
+TitledOptions = Annotated[Literal["value1", "value2", "value3"], choices(TITLED)]
+
+
+@dataclass
+class Choices:
+    untitledSingle: Options  # noqa: N815  # the suite's names
+    titledSingle: TitledOptions  # noqa: N815
+    untitledMulti: list[Options]  # noqa: N815
+    titledMulti: list[TitledOptions]  # noqa: N815
+
+
+@server.tool
+async def test_sampling(prompt: str, context: Context) -> str:
+    """Let the client's model say something."""
+    said = await context.sample(prompt, 100)
+    return f"LLM response: {said.text}"
+
+
+@server.tool
+async def test_elicitation(message: str, context: Context) -> str:
+    """Let a person fill in a form."""
+    said = await context.elicit(message, Account)
+    return f"User response: action={said.action}, content={said.content}"
+
+
+@server.tool
+async def test_elicitation_sep1034_defaults(context: Context) -> str:
+    """Let a person fill in a form that is filled in already."""
+    said = await context.elicit("Is this right?", Profile)
+    return f"Elicitation completed: action={said.action}, content={said.content}"
+
+
+@server.tool
+async def test_elicitation_sep1330_enums(context: Context) -> str:
+    """Let a person choose in all the ways that there are."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "untitledSingle": {"type": "string", "enum": OPTIONS},
+            "titledSingle": {"type": "string", "oneOf": [{"const": k, "title": v} for k, v in TITLED.items()]},
+            "legacyEnum": {
+                "type": "string",
+                "enum": ["opt1", "opt2", "opt3"],
+                "enumNames": ["Option One", "Option Two", "Option Three"],
+            },
+            "untitledMulti": {"type": "array", "items": {"type": "string", "enum": OPTIONS}},
+            "titledMulti": {
+                "type": "array",
+                "items": {"anyOf": [{"const": k, "title": v} for k, v in TITLED.items()]},
+            },
+        },
+    }
+    said = await context.elicit("Choose.", schema)
+    return f"Elicitation completed: action={said.action}, content={json.dumps(said.content)}"
+
+
+@server.tool
+async def test_choices(context: Context) -> str:
+    """Let a person choose, in a form made of a class."""
+    said = await context.elicit("Choose.", Choices)
+    return f"Elicitation completed: action={said.action}, content={said.content}"
+
+
+@server.tool
+async def test_missing_capability(context: Context) -> str:
+    """Need what a client may not have declared."""
+    await context.sample("Say anything.", 10)
+    return "The client can sample."
+
+
+@server.tool
+async def test_streaming_elicitation(context: Context) -> str:
+    """Ask in the middle of progress."""
+    await context.progress(1, 2)
+    said = await context.elicit("What is your name?", Name)
+    return f"The answer was: {said.action}."
+
+
+@server.tool
+async def test_input_required_result_elicitation(context: Context) -> str:
+    """Ask for a name, and greet."""
+    said = await context.elicit("What is your name?", Name, key="user_name")
+    return "Hello, nobody!" if said.content is None else f"Hello, {said.content.name}!"
+
+
+@server.tool
+async def test_input_required_result_sampling(context: Context) -> str:
+    """Ask the client's model."""
+    said = await context.sample("What is the capital of France?", 100, key="capital_question")
+    return said.text
+
+
+@server.tool
+async def test_input_required_result_list_roots(context: Context) -> str:
+    """Ask for the roots."""
+    return "Roots: " + ", ".join(root.uri for root in await context.roots(key="client_roots"))
+
+
+@server.tool
+async def test_input_required_result_request_state(context: Context) -> str:
+    """Keep something between two rounds."""
+    kept = await context.once("state", lambda: "state-ok")
+    said = await context.elicit("Go on?", Confirmation, key="confirm")
+    return f"{kept}: {said.action}"
+
+
+@server.tool
+async def test_input_required_result_multiple_inputs(context: Context) -> str:
+    """Ask three things at once."""
+    greeting = Sampling([SamplingMessage("user", TextContent("Generate a greeting"))], 50)
+    form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    answers = await context.ask(
+        {
+            "user_name": Elicitation("What is your name?", requested_schema=form),
+            "greeting": greeting,
+            "client_roots": ListRoots(),
+        }
+    )
+    return f"{decode(answers['user_name'], type=ElicitResult).action}, and {len(answers)} answers"
+
+
+@server.tool
+async def test_input_required_result_multi_round(context: Context) -> str:
+    """Ask twice, one after the other."""
+    first = await context.elicit("Step 1: What is your name?", Name, key="step1")
+    second = await context.elicit("Step 2: What is your favorite color?", Color, key="step2")
+    return f"{first.content} likes {second.content}"
+
+
+@server.tool
+async def test_input_required_result_tampered_state(context: Context) -> str:
+    """Ask with a state that must come back as it was."""
+    said = await context.elicit("Go on?", Confirmation, key="confirm")
+    return f"The state was as it should be: {said.action}"
+
+
+@server.tool
+async def test_input_required_result_capabilities(context: Context) -> str:
+    """Ask only what the client has declared."""
+    offered = context.client.capabilities
+    form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    questions: dict[str, Elicitation | Sampling | ListRoots] = {}
+    if "elicitation" in offered:
+        questions["user_name"] = Elicitation("What is your name?", requested_schema=form)
+    if "sampling" in offered:
+        questions["greeting"] = Sampling([SamplingMessage("user", TextContent("Generate a greeting"))], 50)
+    if "roots" in offered:
+        questions["client_roots"] = ListRoots()
+    return f"{len(await context.ask(questions))} answers"
+
+
 # Resources
 
 
@@ -251,6 +453,13 @@ def test_prompt_with_embedded_resource(resourceUri: str) -> list[PromptMessage]:
 def test_prompt_with_image() -> list[PromptMessage]:
     """A picture, and what to do with it."""
     return [user(image(RED_PIXEL)), user("Please analyze the image above.")]
+
+
+@server.prompt
+async def test_input_required_result_prompt(context: Context) -> str:
+    """A text, made of what a person says."""
+    said = await context.elicit("What context should the prompt use?", Topic, key="user_context")
+    return f"Use this context: {said.content.context if said.content is not None else 'none'}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Start examples/tour.py as a client would, speak to it in two revisions of MCP, and show every message. See scripts/demo."""
+"""Start examples as a client would, speak to them, and show what passes. See scripts/demo."""
 
 import asyncio
 import json
@@ -11,12 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from demo_orchestra import orchestra
+
 from concertino import Caller, Client, Disconnected, Limits, RpcError, attempt, connect
 from concertino.transports.pipe import Pipe
 from concertino.transports.trace import Traced
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "examples" / "tour.py"
+LIBRARY = ROOT / "examples" / "library"
 WIDTH = min(shutil.get_terminal_size().columns, 110)
 COLOURS = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 sys.stdout.reconfigure(errors="replace")  # a terminal without arrows shows question marks
@@ -35,12 +38,15 @@ async def main() -> int:
     say(f"\n$ python {SERVER.relative_to(ROOT)}")
     server = Child([sys.executable, str(SERVER)])
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await with_handshake(server.client, server)
             await without_handshake(server.client)
             await the_end(server.client, server)
             await from_python()
-    except (Disconnected, TimeoutError) as why:
+            await a_library()
+            chapter("Plugins in processes of their own: a hub, and a bridge to it")
+            await orchestra(say, step)
+    except (Disconnected, RuntimeError, TimeoutError) as why:
         say(paint(f"\nThe demo has failed: {why or 'the server does not answer'}", RED))
         await server.show_log()
         server.process.kill()
@@ -132,6 +138,24 @@ async def from_python() -> None:
         outcome = await attempt(client.call_tool("bake_bread"))
         say(f"  A failure as a value: {paint(str(outcome), RED)}")
     say(f"  The server has ended with exit code {client.exit_status}.")
+
+
+async def a_library() -> None:
+    chapter("A folder of Markdown as a server: concertino serve examples/library")
+    step("What it has", "Documents and prompts are read beside the opening; lists and searches wait for that.")
+    async with Client([sys.executable, "-m", "concertino", "serve", str(LIBRARY)]) as client:
+        documents, prompts = await client.list_resources(), await client.list_prompts()
+        say(f"  {len(documents)} resources, {len(prompts)} prompts; for instance {paint(documents[0].uri, BLUE)}")
+        step(
+            "A search that fits",
+            "What answers the question, in full, and never more than the tokens that were asked for.",
+        )
+        uri = "orchestr8://match?query=my+server+prints+to+stdout&maxTokens=700"
+        say(f"  {paint('──▶', BLUE)} {uri}")
+        (found,) = (await client.read_resource(uri)).contents
+        lines = str(found.text).splitlines()
+        for line in [*lines[:12], "...", *lines[-3:]]:
+            say(f"      {line[: WIDTH - 6]}")
 
 
 def print_configuration() -> None:
