@@ -15,10 +15,11 @@ Names are loaded when they are first used, so that importing this package costs 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from concertino.loading import load
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # what type checkers take for True; the module typing is loaded with the others
 
 if TYPE_CHECKING:
     from concertino.backend import (
@@ -299,7 +300,7 @@ def __getattr__(name: str) -> object:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'concertino' has no attribute {name!r}")
-    value = getattr(import_module(module), name)
+    value = getattr(load(module), name)
     globals()[name] = value
     return value
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import NoReturn
+
+from concertino.loading import load
 
 __all__ = ["main"]
 
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("--version", action="store_true", help="show versions of package, Python, protocol and extras")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     wanted = words[0] if words and words[0] in COMMANDS else None
-    module = import_module(f"concertino.cli.{COMMANDS[wanted][0]}") if wanted else None
+    module = load(f"concertino.cli.{COMMANDS[wanted][0]}") if wanted else None
     for name, (_, text) in COMMANDS.items():
         each = commands.add_parser(name, help=text, formatter_class=_Formatter)
         if module is not None and name == wanted:

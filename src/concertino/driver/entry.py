@@ -11,6 +11,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from concertino.backend import Backend, no_backend
+from concertino.loading import load
 from concertino.protocol.limits import Limits
 
 __all__ = ["LoopFactory", "Marked", "marked", "run"]
@@ -42,6 +43,4 @@ def run(backend: Backend, *, limits: Limits | None = None, loop_factory: LoopFac
     if marked is not None:
         marked.append(Marked(backend, limits, loop_factory))
         return
-    from concertino.driver.process import run as run_process
-
-    run_process(backend, limits=limits, loop_factory=loop_factory)
+    load("concertino.driver.process").run(backend, limits=limits, loop_factory=loop_factory)
