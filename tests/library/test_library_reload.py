@@ -133,6 +133,12 @@ def library(tmp_path: Path) -> Library:
     return Library(tmp_path / "resources", tmp_path / "prompts")
 
 
+def put(folder: Path, name: str, text: str) -> None:
+    """At once, as editors do it: what watches sees no file that is half written."""
+    (folder / "whole").write_text(text)
+    (folder / "whole").replace(folder / name)
+
+
 def in_order(notes: list[tuple[str, Any]]) -> list[str]:
     return [method.removeprefix("notifications/") for method, _ in notes]
 
@@ -237,17 +243,19 @@ async def test_subscribers_are_told_of_what_they_watch(tmp_path: Path) -> None:
         await listening(backend)
 
         async def told() -> bool:
-            return len(served.heard) >= 4
+            """What is said last."""
+            return len([params for _, params in served.heard if "uri" in params]) >= 4
 
-        (tmp_path / "resources" / "agents" / "one.md").write_text("# One\n\nsame\n\nomega\n")
+        put(tmp_path, "resources/agents/one.md", "# One\n\nsame\n\nomega\n")
         await until(told)
         assert sorted(params["uri"] for _, params in served.heard) == sorted(watched[:4])
         assert {*in_order(served.heard)} == {"resources/updated"}  # what a list says is what it was
         served.heard.clear()
-        (tmp_path / "resources" / "agents" / "one.md").write_text("# Uno\n")
-        await until(lambda: has_method(served, "resources/list_changed"))
+        put(tmp_path, "resources/agents/one.md", "# Uno\n")
+        await until(told)
+        assert in_order(served.heard) == ["resources/list_changed", *["resources/updated"] * 4]
         served.heard.clear()
-        (tmp_path / "prompts" / "q.md").write_text("# Q")
+        put(tmp_path, "prompts/q.md", "# Q")
         await until(lambda: has_method(served, "prompts/list_changed"))
         assert in_order(served.heard) == ["prompts/list_changed"]
         assert [each["name"] for each in (await served.ask("prompts/list"))["prompts"]] == ["p", "q"]
