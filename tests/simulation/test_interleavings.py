@@ -113,10 +113,18 @@ class Server:
         return world.run()
 
 
-def served(calls: int, full: bool, in_flight: int = 2, batched: bool = False) -> int:
+FIRST = ("answer 1", "cancel 1", "answer 2", "cancel 2", "end", "time")  # each a test, so that none takes minutes
+
+
+def orders(calls: int, first: str) -> list[tuple[str, ...]]:
+    """Of all events, those that begin with this one."""
     names = [f"{what} {n}" for n in range(1, calls + 1) for what in ("answer", "cancel")]
+    return [order for order in permutations([*names, "end", "time"]) if order[0].startswith(first)]
+
+
+def served(calls: int, full: bool, in_flight: int = 2, batched: bool = False, first: str = "") -> int:
     runs = 0
-    for order in permutations([*names, "end", "time"]):
+    for order in orders(calls, first):
         for gaps in gaps_of(len(order), full):
             runs += 1
             assert Server(calls, order, in_flight, batched).run(order, gaps) == [], (order, gaps)
@@ -129,8 +137,9 @@ def test_one_call_in_every_order():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("in_flight", "batched"), [(2, False), (1, False), (2, True), (1, True)])
-def test_two_calls_in_every_order(in_flight: int, batched: bool):
-    assert served(2, False, in_flight, batched) == 720 * 14
+@pytest.mark.parametrize("first", FIRST)
+def test_two_calls_in_every_order(first: str, in_flight: int, batched: bool):
+    assert served(2, False, in_flight, batched, first) == 120 * 14
 
 
 class Client:
@@ -183,10 +192,9 @@ class Client:
 OUTCOME = {"answer": dict, "cancel": asyncio.CancelledError, "end": Disconnected, "time": TimeoutError}
 
 
-def called(count: int, full: bool) -> int:
-    names = [f"{what} {n}" for n in range(1, count + 1) for what in ("answer", "cancel")]
+def called(count: int, full: bool, first: str = "") -> int:
     runs = 0
-    for order in permutations([*names, "end", "time"]):
+    for order in orders(count, first):
         for gaps in gaps_of(len(order), full):
             runs += 1
             client = Client()
@@ -218,8 +226,9 @@ def test_one_request_of_ours_in_every_order():
 
 
 @pytest.mark.slow
-def test_two_requests_of_ours_in_every_order():
-    assert called(2, full=False) == 720 * 14
+@pytest.mark.parametrize("first", FIRST)
+def test_two_requests_of_ours_in_every_order(first: str):
+    assert called(2, False, first) == 120 * 14
 
 
 def test_the_gaps_are_all_there():
