@@ -96,10 +96,11 @@ async def _until(hub: Any, text: str, say: Say) -> None:
 
 def _plugin(hub: int, program: str) -> int:
     """The process of a plugin, among the hub's children."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    for line in listed.splitlines():
-        pid, parent, words = line.split(None, 2)
-        if int(parent) == hub and program in words:
+    # -ww: whole lines, however narrow the terminal is that COLUMNS speaks of.
+    command = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
+    for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+        pid, parent, *words = line.split()
+        if int(parent) == hub and any(word.endswith(program) for word in words):
             return int(pid)
     raise RuntimeError(f"the hub has no plugin {program}")
 
