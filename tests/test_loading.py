@@ -1,0 +1,50 @@
+"""loading.py: what importing concertino does to the garbage collector of the program that imports it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def said(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_modules_are_loaded_without_a_collection():
+    """asyncio among them: sixty thousand objects, of which the collector looks at each some ten times otherwise."""
+    program = (
+        "import gc\nseen = []\ngc.callbacks.append(lambda phase, info: seen.append(info))\n"
+        "from concertino import Server\nprint(len(seen))"
+    )
+    assert said(program) == "0\n"
+
+
+@pytest.mark.parametrize("before", ["enable", "disable"])
+def test_the_collector_is_afterwards_as_it_was(before: str):
+    program = f"import gc\ngc.{before}()\nfrom concertino import Server\nprint(gc.isenabled(), gc.get_freeze_count())"
+    assert said(program) == f"{before == 'enable'} 0\n"
+
+
+def test_also_when_an_import_fails():
+    program = (
+        "import gc\nfrom concertino.loading import load\ntry: load('concertino.nothing')\n"
+        "except ImportError: print(gc.isenabled())"
+    )
+    assert said(program) == "True\n"
+
+
+def test_what_an_application_froze_stays_frozen():
+    program = "import gc\ngc.freeze()\nfrom concertino import Server\nprint(gc.get_freeze_count() > 0)"
+    assert said(program) == "True\n"
+
+
+def test_garbage_of_before_is_still_found():
+    program = (
+        "import gc, weakref\nclass Node: pass\nnode = Node()\nnode.itself = node\nleft = weakref.ref(node)\ndel node\n"
+        "from concertino import Server\nprint(left() is None)\ngc.collect()\nprint(left() is None)"
+    )
+    assert said(program) == "False\nTrue\n"
