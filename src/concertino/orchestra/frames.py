@@ -52,6 +52,8 @@ class Assembler:
         Raises FrameTooLarge for a length above the limit; the frames before it are lost, and nothing may be fed afterwards.
         """
         held = self._held
+        if not held and len(chunk) == HEADER_BYTES + int.from_bytes(chunk[:HEADER_BYTES], "big") <= self._limit:
+            return [bytes(chunk[HEADER_BYTES:])]  # the usual case of a short frame
         held += chunk
         if len(chunk) < self._missing:  # the usual case of a long frame; the length before it is known to be allowed
             self._missing -= len(chunk)

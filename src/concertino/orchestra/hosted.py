@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import uniform
 from typing import Literal
@@ -24,7 +25,7 @@ from msgspec import Struct
 
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import TIMEOUT_S, Link, Refused, connect
+from concertino.orchestra.links import TIMEOUT_S, DirectLink, Link, Refused, connect
 from concertino.orchestra.plugin_output import Output
 from concertino.orchestra.plugin_pb2 import (
     BootRequest,
@@ -41,6 +42,7 @@ from concertino.orchestra.plugin_pb2 import (
 )
 from concertino.orchestra.plugins_file import PluginEntry
 from concertino.orchestra.running import HUB_PID
+from concertino.orchestra.waiting import Waiting
 from concertino.redact import learn
 from concertino.transports.process import INHERITED, Child, Ladder, spawn
 
@@ -100,7 +102,7 @@ class Hosted:
         self._log = logging.getLogger(f"concertino.hub.{entry.id}")
         self._child: Child | None = None
         self._exited: asyncio.Task[int] | None = None
-        self._link: Link | None = None
+        self._link: DirectLink | None = None
         self._in_flight = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -129,6 +131,24 @@ class Hosted:
             return await link.request(request, timeout_s)
         finally:
             self._in_flight -= 1
+
+    def pass_on(self, body: bytes, timeout_s: float, over: Callable[[Waiting], object]) -> Waiting | None:
+        """As Link.pass_on, and over() is called in the end. None also for what request() raises an error for."""
+        link = self._link
+        if link is None or self.state != "running":
+            return None
+        try:
+            waiting = link.pass_on(body, timeout_s)
+        except ConcertinoError:
+            return None
+        if waiting is not None:
+            self._in_flight += 1
+            waiting.add_done_callback(partial(self._over, over))
+        return waiting
+
+    def _over(self, over: Callable[[Waiting], object], waiting: Waiting) -> None:
+        self._in_flight -= 1
+        over(waiting)
 
     async def stop(self, until: float, dependents: Sequence[asyncio.Task[None]] = ()) -> None:
         """End the plugin: ask it, let its calls finish, then down the ladder of transports.process.

@@ -21,12 +21,16 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
+
+from google.protobuf.message import DecodeError
 
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
+from concertino.orchestra.envelope import called, is_of_a_tool, opened
 from concertino.orchestra.hosted import Ground, Hosted
 from concertino.orchestra.links import Listening, Peer, listen, refusal
 from concertino.orchestra.plugin_pb2 import (
@@ -39,6 +43,7 @@ from concertino.orchestra.plugin_pb2 import (
 from concertino.orchestra.plugins_file import LISTEN, PluginsFile
 from concertino.orchestra.routes import Routes, routes_of
 from concertino.orchestra.stores import DEFAULT
+from concertino.orchestra.waiting import Waiting
 from concertino.transports.process import Ladder
 
 __all__ = ["Hub"]
@@ -198,17 +203,19 @@ class Hub:
             return refusal(id, f"{what}_not_found", f"no plugin has the {what} {name!r}")
         try:
             response = await plugin.request(request, CALL_S)
-        except Disconnected as why:
-            return refusal(id, "plugin_unavailable", f"{plugin.id}: {why}")
-        except TimedOut as why:
-            return refusal(id, "timeout", f"{plugin.id}: {why}")
         except ConcertinoError as why:
-            return refusal(id, "routing_error", f"{plugin.id}: {why}")
-        answered = response.WhichOneof("response")
-        if answered not in (kind, "tool_call"):  # the latter says what went wrong, whatever was asked
-            log.warning("%s answered %s with %s", plugin.id, kind, answered or "nothing")
-            return refusal(id, "invalid_response", f"{plugin.id} answered {kind} with {answered or 'nothing'}")
-        return response
+            return _unanswered(id, plugin, why)
+        return _checked(id, plugin, response, kind)
+
+    def pass_on(self, body: bytes, peer: Peer, respond: Callable[[bytes | None], None]) -> Waiting | None:
+        """A links.Relay: calls of tools go to their plugins, and come back, as bytes, without a task.
+
+        Who called is in the request, and is overwritten where a certificate says so; that, and what cannot be passed on, is for
+        answer().
+        """
+        name = called(body) if peer.name is None else None
+        plugin = None if name is None else self.routes.tools.get(name)
+        return None if plugin is None else plugin.pass_on(body, CALL_S, partial(_pass_back, plugin, respond))
 
     def _register(self, manifest: PluginManifest, peer: Peer) -> PluginResponse:
         plugin = self.plugins.get(manifest.id)
@@ -241,7 +248,7 @@ class Hub:
     async def _listen(self) -> Ground:
         _sweep()
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        inside = await listen(f"unix:{self._folder / INSIDE}", self.answer)
+        inside = await listen(f"unix:{self._folder / INSIDE}", self.answer, relay=self.pass_on)
         self._listenings.append(inside)
         network = ""
         address = self._listen_addr
@@ -259,7 +266,7 @@ class Hub:
 
     async def _listen_at(self, address: str) -> str:
         if address.startswith("unix:"):
-            listening = await listen(address, self.answer)
+            listening = await listen(address, self.answer, relay=self.pass_on)
         else:
             ensure(self._certificates, NAME)
             listening = await listen(address, self.answer, certificates=self._certificates, name=NAME)
@@ -285,6 +292,41 @@ class Hub:
             routes.tool_list.list_tools.SerializeToString(),
             routes.prompt_list.list_prompts.SerializeToString(),
         )
+
+
+def _pass_back(plugin: Hosted, respond: Callable[[bytes | None], None], waiting: Waiting) -> None:
+    try:
+        payload = waiting.result()
+        message = opened(payload)
+        if message is not None and is_of_a_tool(message[1]):
+            return respond(message[1])
+        response = _checked("", plugin, PluginResponse.FromString(payload), "tool_call")
+        response.request_id = ""
+    except asyncio.CancelledError:
+        return respond(None)
+    except ConcertinoError as why:
+        response = _unanswered("", plugin, why)
+    except DecodeError as why:
+        response = refusal("", "routing_error", f"{plugin.id}: the response cannot be decoded: {why}")
+    return respond(response.SerializeToString())
+
+
+def _unanswered(id: str, plugin: Hosted, why: ConcertinoError) -> PluginResponse:
+    code = "routing_error"
+    if isinstance(why, Disconnected):
+        code = "plugin_unavailable"
+    elif isinstance(why, TimedOut):
+        code = "timeout"
+    return refusal(id, code, f"{plugin.id}: {why}")
+
+
+def _checked(id: str, plugin: Hosted, response: PluginResponse, kind: str) -> PluginResponse:
+    """The response, or a refusal instead of one that is of another kind than the request."""
+    answered = response.WhichOneof("response")
+    if answered in (kind, "tool_call"):  # the latter says what went wrong, whatever was asked
+        return response
+    log.warning("%s answered %s with %s", plugin.id, kind, answered or "nothing")
+    return refusal(id, "invalid_response", f"{plugin.id} answered {kind} with {answered or 'nothing'}")
 
 
 def _sweep() -> None:

@@ -20,13 +20,16 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from concertino.driver.tasks import starter
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
+from concertino.orchestra.envelope import opened, sealed
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
+from concertino.orchestra.waiting import Waiting
 
 try:
     from google.protobuf.message import DecodeError, EncodeError
@@ -43,10 +46,12 @@ __all__ = [
     "Answer",
     "Answering",
     "Calling",
+    "DirectLink",
     "Link",
     "Listening",
     "Peer",
     "Refused",
+    "Relay",
     "connect",
     "listen",
     "refusal",
@@ -87,6 +92,11 @@ Answer = Callable[[PluginRequest, Peer], Awaitable[PluginResponse]]
 `internal_error`."""
 
 
+Relay = Callable[[bytes, Peer, Callable[[bytes | None], None]], Waiting | None]
+"""Passes one request on that it need not decode: its fields but for the id, and what is told those of the response, or None if it
+was cancelled. None: the request is for Answer."""
+
+
 class Link(Protocol):
     """The asking end of a connection."""
 
@@ -113,6 +123,17 @@ class Link(Protocol):
         ...
 
 
+class DirectLink(Link, Protocol):
+    """A Link that is one connection, and can pass on what it does not read."""
+
+    def pass_on(self, body: bytes, timeout_s: float) -> Waiting | None:
+        """Ask with a tool call that was serialized by somebody else, without its id; what is awaited is the response as it came.
+
+        None: there is no room at the moment; request() would wait. Raises Disconnected, FrameTooLarge.
+        """
+        ...
+
+
 class Listening(Protocol):
     """The answering end. address: as connect() takes it, with the port that it has."""
 
@@ -131,23 +152,24 @@ async def listen(
     certificates: Certificates | None = None,
     name: str = "",
     admits: Callable[[str], bool] | None = None,
+    relay: Relay | None = None,
 ) -> Listening:
     """Answer whoever connects at an address, on the running loop.
 
     address: `unix:PATH`, in a folder of mode 0700; or `HOST:PORT` for QUIC, port 0 for a free one. For QUIC, certificates and
     name are needed: where certificates are, and of which name this side's is. admits: which names of verified client
-    certificates may come in; every one if it is not given.
+    certificates may come in; every one if it is not given. relay: is offered each request first.
     Raises OSError when nothing can listen there, ValueError for an address that is none, CertificateError.
     """
     if address.startswith("unix:"):
         from concertino.orchestra.local import listen_local
 
-        return listen_local(address.removeprefix("unix:"), answer)
+        return listen_local(address.removeprefix("unix:"), answer, relay)
     if certificates is None or not name:
         raise ValueError(f"{address}: QUIC needs certificates and the name of one")
     from concertino.orchestra.quic import listen_quic
 
-    return await listen_quic(address, answer, certificates, name, admits)
+    return await listen_quic(address, answer, relay, certificates, name, admits)
 
 
 async def connect(
@@ -157,7 +179,7 @@ async def connect(
     name: str = "",
     expects: str | None = None,
     timeout_s: float = CONNECT_S,
-) -> Link:
+) -> DirectLink:
     """Connect to who listens at an address, on the running loop.
 
     address, certificates, name: as for listen(); name is this side's certificate. expects: the name that the other side's
@@ -179,18 +201,21 @@ async def connect(
 # Ids and errors
 
 
-_counter = int.from_bytes(os.urandom(9), "big")
+_place = os.urandom(4)  # of this process among those that count in the same millisecond
+_counter = int.from_bytes(os.urandom(5), "big")
+_millisecond = 0
+_head = ""
 
 
 def request_id() -> str:
     """A new id for a request: a UUID of version 7 (RFC 9562), as the protocol wants; growing within this process."""
-    global _counter
-    _counter = (_counter + 1) & 0x3FFFFFFFFFFFFFFFFFF  # 74 bits
-    number = (
-        time.time_ns() // 1_000_000 << 80 | 0x7 << 76 | _counter >> 62 << 64 | 0b10 << 62 | _counter & (1 << 62) - 1
-    )
-    text = f"{number:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    global _counter, _millisecond, _head
+    _counter += 1
+    if (now := time.time_ns() // 1_000_000) > _millisecond:
+        _millisecond = now
+        place = int.from_bytes(_place, "big")
+        _head = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7{place & 0xFFF:03x}-{0x8000 | place >> 12 & 0x3FFF:04x}-"
+    return f"{_head}{_counter:012x}"
 
 
 def refusal(id: str, code: str, message: str) -> PluginResponse:
@@ -209,13 +234,17 @@ def _id_of(payload: bytes) -> str:
 
 
 class Calling:
-    """The requests of a link that wait for their responses. Transports derive from it and carry the payloads."""
+    """The requests of a link that wait for their responses. Transports derive from it and carry the payloads.
+
+    One timer serves the time limits of all.
+    """
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self._loop = asyncio.get_running_loop()
-        self.lost: asyncio.Future[str] = self._loop.create_future()
-        self._waiting: dict[Hashable, asyncio.Future[PluginResponse]] = {}
+        self.loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[str] = self.loop.create_future()
+        self._waiting: dict[Hashable, Waiting] = {}
+        self._alarm: asyncio.TimerHandle | None = None  # not later than the first deadline
 
     def _ask(self, payload: bytes, id: str) -> Hashable:
         """Send a payload. Returns the key under which its response will be delivered."""
@@ -229,9 +258,6 @@ class Calling:
         """Wait until there is room to send."""
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        if self.lost.done():
-            raise Disconnected(f"{self.peer.address}: {self.lost.result()}")
-        loop = self._loop
         given, id = request.request_id, request_id()
         request.request_id = id
         try:
@@ -240,74 +266,95 @@ class Calling:
             raise ProtocolError(f"the request cannot be encoded: {why}") from None
         finally:
             request.request_id = given
-        if len(payload) > MAX_FRAME_BYTES:
-            raise FrameTooLarge(len(payload))
-        waiter: asyncio.Future[PluginResponse] = loop.create_future()
-        timer = loop.call_later(timeout_s, _expire, waiter, request, timeout_s, self.peer.address)
-        key: Hashable = None
+        what = request.WhichOneof("request") or "request"
+        if self._is_held():
+            timeout_s = await self._await_room(what, timeout_s)
+        payload = await self._asked(payload, id, what, timeout_s)
         try:
-            await self._until_ready(waiter)
-            key = self._ask(payload, id)
-            self._waiting[key] = waiter
-            response = await waiter
-        except (asyncio.CancelledError, TimedOut):
-            if self._waiting.pop(key, None) is not None and not self.lost.done():
-                self._abandon(key)
-            raise
-        finally:
-            timer.cancel()
+            response = PluginResponse.FromString(payload)
+        except DecodeError as why:
+            raise ProtocolError(f"{self.peer.address}: the response cannot be decoded: {why}") from None
         response.request_id = given
         return response
 
-    async def _until_ready(self, waiter: asyncio.Future[PluginResponse]) -> None:
-        """Wait for room, for as long as the request has time."""
-        room = self._loop.create_task(self._ready()) if self._is_held() else None
-        if room is None:
-            return
-        try:
-            await asyncio.wait((room, waiter), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            room.cancel()
-        if waiter.done():
-            waiter.result()  # TimedOut
+    def pass_on(self, body: bytes, timeout_s: float) -> Waiting | None:
+        if self._is_held():
+            return None
+        id = request_id()
+        return self._asked(sealed(id.encode(), body), id, "tool_call", timeout_s)
+
+    def _asked(self, payload: bytes, id: str, what: str, timeout_s: float) -> Waiting:
+        """Send a request now. Raises Disconnected, FrameTooLarge."""
         if self.lost.done():
             raise Disconnected(f"{self.peer.address}: {self.lost.result()}")
+        if len(payload) > MAX_FRAME_BYTES:
+            raise FrameTooLarge(len(payload))
+        deadline = self.loop.time() + timeout_s
+        waiting = Waiting(self, what, timeout_s, deadline)
+        waiting.key = key = self._ask(payload, id)
+        self._waiting[key] = waiting
+        if self._alarm is None or self._alarm.when() > deadline:
+            self._set_alarm(deadline)
+        return waiting
+
+    def _set_alarm(self, when: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self.loop.call_at(when, self._expire)
+
+    def _expire(self) -> None:
+        self._alarm = None
+        now = self.loop.time()
+        for waiting in [each for each in self._waiting.values() if each.deadline <= now]:
+            waiting.failed(self._late(waiting.what, waiting.timeout_s))
+            self.forget(waiting.key)
+        if self._waiting:
+            self._set_alarm(min(each.deadline for each in self._waiting.values()))
+
+    def _late(self, what: str, timeout_s: float) -> TimedOut:
+        return TimedOut(f"{self.peer.address}: no response to {what} within {timeout_s:g} s")
+
+    async def _await_room(self, what: str, timeout_s: float) -> float:
+        """Wait for room, for as long as the request has time. Returns what is left of it."""
+        deadline = self.loop.time() + timeout_s
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._ready()
+        except TimeoutError:
+            raise self._late(what, timeout_s) from None
+        return deadline - self.loop.time()
 
     def _is_held(self) -> bool:
         """Whether there is no room to send."""
         return False
 
+    def forget(self, key: Hashable) -> None:
+        """See waiting.Asker."""
+        if self._waiting.pop(key, None) is not None and not self.lost.done():
+            self._abandon(key)
+
     def _delivered(self, key: Hashable, payload: bytes) -> None:
         """A response has come. One that nobody waits for, since it is late or was given already, is dropped."""
-        waiter = self._waiting.pop(key, None)
-        if waiter is None or waiter.done():
-            return
-        try:
-            waiter.set_result(PluginResponse.FromString(payload))
-        except DecodeError as why:
-            waiter.set_exception(ProtocolError(f"{self.peer.address}: the response cannot be decoded: {why}"))
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            waiting.arrived(payload)
 
     def _failed(self, key: Hashable, why: Exception) -> None:
         """There will be no response to this one."""
-        waiter = self._waiting.pop(key, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(why)
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            waiting.failed(why)
 
     def _lose(self, why: str) -> None:
         """The link is over."""
         if self.lost.done():
             return
         self.lost.set_result(why)
-        waiting, self._waiting = self._waiting, {}
-        for waiter in waiting.values():
-            if not waiter.done():
-                waiter.set_exception(Disconnected(f"{self.peer.address}: {why}"))
-
-
-def _expire(waiter: asyncio.Future[PluginResponse], request: PluginRequest, timeout_s: float, address: str) -> None:
-    if not waiter.done():
-        what = request.WhichOneof("request") or "request"
-        waiter.set_exception(TimedOut(f"{address}: no response to {what} within {timeout_s:g} s"))
+        if self._alarm is not None:
+            self._alarm.cancel()
+        left, self._waiting = self._waiting, {}
+        for waiting in left.values():
+            waiting.failed(Disconnected(f"{self.peer.address}: {why}"))
 
 
 # The answering end
@@ -330,19 +377,23 @@ class Answering:
         peer: Peer,
         respond: Callable[[Hashable, bytes | None], None],
         hold: Callable[[bool], None],
+        relay: Relay | None = None,
     ) -> None:
         self.peer = peer
         self._answer = answer
+        self._relay = relay
         self._respond = respond
         self._hold = hold
         self._loop = asyncio.get_running_loop()
         self._start = starter(self._loop, _ended)
-        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
+        self._tasks: dict[Hashable, asyncio.Task[None] | Waiting] = {}
         self._bytes = 0
         self._idle: asyncio.Future[None] | None = None  # of drained()
 
     def receive(self, payload: bytes, key: Hashable = None) -> None:
         """Take one request. key: None if it is the id of the request."""
+        if self._relay is not None and self._passes_on(self._relay, payload, key):
+            return
         try:
             request = PluginRequest.FromString(payload)
         except DecodeError as why:
@@ -376,6 +427,37 @@ class Answering:
                 lambda _: self._over(key, size)
             )  # not in the task: it may be cancelled before it begins
 
+    def _passes_on(self, relay: Relay, payload: bytes, key: Hashable) -> bool:
+        """Whether a request is on its way to another link; if it is not, receive() does with it what is to be done."""
+        message = opened(payload)
+        if message is None:
+            return False
+        id, body = message
+        if key is None:
+            key = id.decode("utf-8", "replace")  # what is none is refused at the other end, under another key
+        size = len(payload)
+        if key in self._tasks or len(self._tasks) >= MAX_IN_FLIGHT or self._bytes + size > MAX_BYTES_IN_FLIGHT:
+            return False
+        waiting = relay(body, self.peer, partial(self._passed_back, key, id, size))
+        if waiting is None:
+            return False
+        self._bytes += size
+        self._tasks[key] = waiting
+        return True
+
+    def _passed_back(self, key: Hashable, id: bytes, size: int, body: bytes | None) -> None:
+        """The response to what was passed on. None: it was cancelled."""
+        if body is not None:
+            self._give(key, id.decode("utf-8", "replace"), sealed(id, body))
+        self._over(key, size)
+
+    def _give(self, key: Hashable, id: str, payload: bytes) -> None:
+        if len(payload) > MAX_FRAME_BYTES:
+            text = f"the response has {len(payload)} bytes, and a frame at most {MAX_FRAME_BYTES}"
+            self._refuse(key, id, "response_too_large", text)
+        else:
+            self._respond(key, payload)
+
     def cancel(self, key: Hashable) -> None:
         """The response to this one is not wanted any more; what is unknown is overlooked."""
         task = self._tasks.get(key)
@@ -398,12 +480,7 @@ class Answering:
         try:
             response = await self._answer(request, self.peer)
             response.request_id = id
-            payload = response.SerializeToString()
-            if len(payload) > MAX_FRAME_BYTES:
-                text = f"the response has {len(payload)} bytes, and a frame at most {MAX_FRAME_BYTES}"
-                self._refuse(key, id, "response_too_large", text)
-            else:
-                self._respond(key, payload)
+            self._give(key, id, response.SerializeToString())
         except asyncio.CancelledError:
             pass
         except Exception:

@@ -15,10 +15,11 @@ import stat
 from collections.abc import Hashable
 from pathlib import Path
 from typing import cast
+from weakref import WeakKeyDictionary
 
 from concertino.errors import Disconnected
 from concertino.orchestra.frames import HEADER_BYTES, Assembler, FrameTooLarge
-from concertino.orchestra.links import Answer, Answering, Calling, Listening, Peer, Refused
+from concertino.orchestra.links import Answer, Answering, Calling, Listening, Peer, Refused, Relay
 from concertino.orchestra.plugin_pb2 import PluginRequest, StreamCancel
 from concertino.transports.listeners import Listener, listen_unix
 from concertino.transports.sockets import credentials, is_trusted, unix_name
@@ -34,18 +35,42 @@ MAX_CONNECTIONS = 512
 AGAIN_S = 0.01
 
 
-class _Framed(asyncio.BufferedProtocol):
-    """Frames over a stream. Derived classes take what comes, and know what to do when output is held or the stream ends."""
+class _Reading:
+    """Whether what was read is being dealt with on this loop now; then whatever is sent, by any connection, leaves at its end.
+
+    So a message that a hub passes on leaves without another turn of the loop, and what came together goes on together.
+    """
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._buffer = memoryview(bytearray(READ_BYTES))
+        self.on = False
+        self.senders: list[_Framed] = []
+
+
+_readings: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reading] = WeakKeyDictionary()
+
+
+class _Framed:
+    """Frames over a socket. Derived classes take what comes, and know what to do when output is held or the stream ends.
+
+    The socket is read and written here and not by a transport of asyncio, as in transports/pipe.py.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._watcher = asyncio.get_running_loop()
+        self._reading = _readings.setdefault(self._watcher, _Reading())
         self._assembler = Assembler()
-        self._outgoing: list[bytes] = []
+        self._outgoing: list[bytes] = []  # for the end of this turn or reading
+        self._rest = bytearray()  # what the other side has not taken
         self._turning = False  # something was sent in this loop turn
-        self._transport: asyncio.Transport | None = None
+        self._is_full = False
+        self._is_paused = False
+        self._is_leaving = False  # nothing is read any more, and what is held still sent
+        self._is_over = False
         self._patience: asyncio.TimerHandle | None = None
         self._why = "the connection ended"
+        sock.setblocking(False)
+        self._watcher.add_reader(sock, self._readable)
 
     def _taken(self, payload: bytes) -> None:
         raise NotImplementedError
@@ -53,25 +78,40 @@ class _Framed(asyncio.BufferedProtocol):
     def _ended(self, why: str) -> None:
         raise NotImplementedError
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=HELD_BYTES)
+    def _held(self, full: bool) -> None:
+        """More output is held than should be; or not any more."""
+        raise NotImplementedError
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def _readable(self) -> None:
         try:
-            payloads = self._assembler.feed(self._buffer[:nbytes])
+            chunk = self._socket.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as why:
+            self._abort(str(why))
+            return
+        if not chunk:
+            self._leave()
+            return
+        try:
+            payloads = self._assembler.feed(chunk)
         except FrameTooLarge as why:
             self._abort(str(why))
             return
-        for payload in payloads:
-            self._taken(payload)
+        reading = self._reading
+        reading.on = True
+        try:
+            for payload in payloads:
+                self._taken(payload)
+        finally:
+            reading.on = False
+            senders, reading.senders = reading.senders, []
+            for sender in senders:
+                sender._flush()
         if self._assembler.held:
-            if self._patience is None or payloads:
+            if (self._patience is None or payloads) and not self._is_over:
                 self._stop_waiting()
-                self._patience = self._loop.call_later(FRAME_S, self._abort, f"a frame took more than {FRAME_S:g} s")
+                self._patience = self._watcher.call_later(FRAME_S, self._abort, f"a frame took more than {FRAME_S:g} s")
         elif self._patience is not None:
             self._stop_waiting()
 
@@ -80,38 +120,103 @@ class _Framed(asyncio.BufferedProtocol):
             self._patience.cancel()
             self._patience = None
 
-    def _abort(self, why: str) -> None:
-        """End the connection because of the other side; what is still to be sent is not."""
-        self._why = why
-        if self._transport is not None:
-            self._transport.abort()
+    def _pause(self, paused: bool) -> None:
+        """Reading."""
+        if paused is self._is_paused or self._is_leaving or self._is_over:
+            return
+        self._is_paused = paused
+        if paused:
+            self._watcher.remove_reader(self._socket)
+        else:
+            self._watcher.add_reader(self._socket, self._readable)
 
     def _send(self, payload: bytes) -> None:
         """The first of a loop turn leaves at once; what follows in the same turn goes together, at its end."""
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
-        if self._turning:
+        if self._reading.on:
+            if not self._outgoing:
+                self._reading.senders.append(self)
             self._outgoing.append(frame)
-        elif self._transport is not None and not self._transport.is_closing():
+        elif self._turning:
+            self._outgoing.append(frame)
+        else:
             self._turning = True
-            self._loop.call_soon(self._turned)
-            self._transport.write(frame)
+            self._watcher.call_soon(self._turned)
+            self._write(frame)
 
     def _turned(self) -> None:
         self._turning = False
         self._flush()
 
     def _flush(self) -> None:
-        outgoing, self._outgoing = self._outgoing, []
-        if outgoing and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(
-                b"".join(outgoing)
-            )  # writelines() of CPython 3.12.0 to 3.12.4 never pauses the protocol
+        outgoing = self._outgoing
+        if outgoing:
+            self._outgoing = []
+            self._write(outgoing[0] if len(outgoing) == 1 else b"".join(outgoing))
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def _write(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        if not self._rest:
+            try:
+                sent = self._socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            except OSError as why:
+                self._abort(str(why))
+                return
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._watcher.add_writer(self._socket, self._writable)
+        self._rest += data
+        if not self._is_full and len(self._rest) > HELD_BYTES:
+            self._is_full = True
+            self._held(True)
+
+    def _writable(self) -> None:
+        try:
+            del self._rest[: self._socket.send(self._rest)]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as why:
+            self._abort(str(why))
+            return
+        if not self._rest:
+            self._watcher.remove_writer(self._socket)
+            if self._is_leaving:
+                self._end()
+        if self._is_full and len(self._rest) <= HELD_BYTES // 4:
+            self._is_full = False
+            self._held(False)
+
+    def _abort(self, why: str) -> None:
+        """End the connection because of the other side; what is still to be sent is not."""
+        if not self._is_over:
+            self._why = why
+            self._end()
+
+    def _leave(self) -> None:
+        """Read no more, send what is held, and end."""
+        if self._is_leaving or self._is_over:
+            return
+        self._flush()
+        self._pause(True)
+        self._is_leaving = True
+        if not self._rest:
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._watcher.remove_reader(self._socket)
+        self._watcher.remove_writer(self._socket)
         self._stop_waiting()
-        self._transport = None
         self._outgoing = []
-        self._ended(str(exc) if exc is not None else self._why)
+        self._rest = bytearray()
+        self._socket.close()
+        self._watcher.call_soon(self._ended, self._why)  # not inside of what a task does, or of a reading
 
 
 # The asking end
@@ -136,9 +241,7 @@ async def connect_local(path: str, timeout_s: float) -> LocalLink:
         pid, uid = credentials(sock)
         if not is_trusted(uid, os.geteuid()):
             raise Refused(f"unix:{name}: who listens there runs as uid {uid}, and this process as {os.geteuid()}")
-        link = LocalLink(Peer(f"unix:{name}", None, pid, uid))
-        await loop.create_connection(lambda: link, sock=sock)
-        return link
+        return LocalLink(sock, Peer(f"unix:{name}", None, pid, uid))
     except OSError as why:
         sock.close()
         raise Disconnected(f"unix:{name}: {why.strerror or why}") from None
@@ -150,13 +253,16 @@ async def connect_local(path: str, timeout_s: float) -> LocalLink:
 class LocalLink(_Framed, Calling):
     """A Link over a Unix socket."""
 
-    def __init__(self, peer: Peer) -> None:
-        _Framed.__init__(self)
+    def __init__(self, sock: socket.socket, peer: Peer) -> None:
+        _Framed.__init__(self, sock)
         Calling.__init__(self, peer)
         self._room: asyncio.Event | None = None  # while output is held
 
     def _ask(self, payload: bytes, id: str) -> Hashable:
-        self._send(payload)
+        if self._waiting or self._reading.on or self._turning:
+            self._send(payload)
+        else:  # nobody else asks: no turn of the loop is needed for those who might follow
+            self._write(len(payload).to_bytes(HEADER_BYTES, "big") + payload)
         return id
 
     def _abandon(self, key: Hashable) -> None:
@@ -170,11 +276,10 @@ class LocalLink(_Framed, Calling):
         while self._room is not None:
             await self._room.wait()
 
-    def pause_writing(self) -> None:
-        self._room = asyncio.Event()
-
-    def resume_writing(self) -> None:
-        if self._room is not None:
+    def _held(self, full: bool) -> None:
+        if full:
+            self._room = asyncio.Event()
+        elif self._room is not None:
             self._room.set()
             self._room = None
 
@@ -184,21 +289,19 @@ class LocalLink(_Framed, Calling):
         self._delivered(payload[2 : 2 + size].decode("utf-8", "replace"), payload)
 
     def _ended(self, why: str) -> None:
-        self.resume_writing()
+        self._held(False)
         self._lose(why)
 
     async def close(self) -> None:
         self._why = "the link was closed"
-        if self._transport is not None:
-            self._flush()
-            self._transport.close()
+        self._leave()
         await asyncio.wait((self.lost,))
 
 
 # The answering end
 
 
-def listen_local(path: str, answer: Answer) -> Listening:
+def listen_local(path: str, answer: Answer, relay: Relay | None = None) -> Listening:
     """See links.listen."""
     folder = Path(unix_name(path)).absolute().parent
     try:
@@ -209,16 +312,17 @@ def listen_local(path: str, answer: Answer) -> Listening:
         raise PermissionError(f"unix:{path}: {folder} is everybody's: mkdir -m 700 {folder}/NAME, and put it there")
     if mode & 0o077:
         raise PermissionError(f"unix:{path}: others may enter its folder; chmod 700 {folder}")
-    return _Local(listen_unix(path), answer)
+    return _Local(listen_unix(path), answer, relay)
 
 
 class _Local:
     """A Unix socket that is listened at."""
 
-    def __init__(self, listener: Listener, answer: Answer) -> None:
+    def __init__(self, listener: Listener, answer: Answer, relay: Relay | None) -> None:
         self.address = listener.address
         self._listener = listener
         self._answer = answer
+        self._relay = relay
         self._loop = asyncio.get_running_loop()
         self._connections: set[_Answered] = set()
         self._accepting = self._loop.create_task(self._accept())
@@ -236,9 +340,7 @@ class _Local:
                     raise PermissionError(None, f"{MAX_CONNECTIONS} are connected, as many as may be")
                 facts = self._listener.examine(sock)
                 peer = Peer(self.address, None, cast(int | None, facts.get("pid")), cast(int, facts["uid"]))
-                sock.setblocking(False)
-                connection = _Answered(self._answer, peer, self._connections)
-                await self._loop.create_connection(lambda connection=connection: connection, sock=sock)
+                _Answered(sock, self._answer, self._relay, peer, self._connections)
             except OSError as why:
                 sock.close()
                 log.warning("%s: somebody was sent away: %s", self.address, why.strerror or why)
@@ -264,21 +366,18 @@ class _Local:
 class _Answered(_Framed):
     """One connection whose requests are answered."""
 
-    def __init__(self, answer: Answer, peer: Peer, among: set[_Answered]) -> None:
-        super().__init__()
-        self.answering = Answering(answer, peer, self._respond, self._hold)
-        self.over: asyncio.Future[None] = self._loop.create_future()
+    def __init__(
+        self, sock: socket.socket, answer: Answer, relay: Relay | None, peer: Peer, among: set[_Answered]
+    ) -> None:
+        super().__init__(sock)
+        self.answering = Answering(answer, peer, self._respond, self._hold, relay)
+        self.over: asyncio.Future[None] = self._watcher.create_future()
         self._among = among
         self._holds = 0  # reasons not to read: output that is not taken, requests that are not answered
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._among.add(self)
+        among.add(self)
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._flush()
-            self._transport.close()
+        self._leave()
 
     def abort(self) -> None:
         self._abort("it did not take what it was sent")
@@ -290,20 +389,12 @@ class _Answered(_Framed):
         if payload is not None:
             self._send(payload)
 
+    def _held(self, full: bool) -> None:
+        self._hold(full)
+
     def _hold(self, held: bool) -> None:
         self._holds += 1 if held else -1
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self._holds == 1 and held:
-            self._transport.pause_reading()
-        elif self._holds == 0:
-            self._transport.resume_reading()
-
-    def pause_writing(self) -> None:
-        self._hold(True)
-
-    def resume_writing(self) -> None:
-        self._hold(False)
+        self._pause(self._holds > 0)
 
     def _ended(self, why: str) -> None:
         if why != "the connection ended":

@@ -31,7 +31,7 @@ from concertino.orchestra.handshake import (
     peer_name,
     secure,
 )
-from concertino.orchestra.links import Answer, Answering, Calling, Listening, Peer, Refused, refusal
+from concertino.orchestra.links import Answer, Answering, Calling, Listening, Peer, Refused, Relay, refusal
 from concertino.orchestra.network import Across, network, run_there
 from concertino.transports.listeners import split_address
 from concertino.transports.sockets import shown
@@ -302,7 +302,6 @@ class QuicLink(Calling):
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer)
-        self.loop = self._loop
         self._there = Across(network())
         self._count = 0
         self._sizes: dict[Hashable, int] = {}
@@ -462,13 +461,18 @@ class _NetAsking(_NetConnection):
 
 
 async def listen_quic(
-    address: str, answer: Answer, certificates: Certificates, name: str, admits: Callable[[str], bool] | None
+    address: str,
+    answer: Answer,
+    relay: Relay | None,
+    certificates: Certificates,
+    name: str,
+    admits: Callable[[str], bool] | None,
 ) -> Listening:
     """See links.listen."""
     ensure_strict()
     host, port = _split(address)
     current = _Current(certificates, name)
-    listening = _Listening(answer)
+    listening = _Listening(answer, relay)
     try:
         await run_there(listening.open(host, port, current, admits))
     except OSError as why:
@@ -479,7 +483,8 @@ async def listen_quic(
 class _Listening:
     """A UDP socket that QUIC is answered at."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, relay: Relay | None) -> None:
+        self._relay = relay
         self.address = ""
         self.loop = asyncio.get_running_loop()
         self.here = Across(self.loop)
@@ -508,7 +513,7 @@ class _Listening:
         def hold(held: bool) -> None:
             self._there(net.hold, held)
 
-        self._answering[net] = Answering(self._answer, peer, respond, hold)
+        self._answering[net] = Answering(self._answer, peer, respond, hold, self._relay)
 
     def asked(self, net: _NetAnswering, stream: int, payload: bytes) -> None:
         """A request has come."""

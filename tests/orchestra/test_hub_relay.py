@@ -1,0 +1,99 @@
+"""Calls that a hub passes on as bytes, from a link to a plugin and back, with processes at the other ends."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from hubs import entry, running, written
+from linked import on_a_loop
+
+from concertino.orchestra.links import connect
+from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest
+from concertino.orchestra.structs import pack
+
+ODD = """
+import asyncio, sys
+flags = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
+from concertino.orchestra.plugin_pb2 import *
+from concertino.orchestra.links import refusal
+async def serve(reader, writer):
+    while size := await reader.read(4):
+        request = PluginRequest.FromString(await reader.readexactly(int.from_bytes(size, "big")))
+        kind, id = request.WhichOneof("request"), request.request_id
+        if kind == "register":
+            said = PluginResponse(register=RegistrationResult(accepted=True))
+        elif kind == "boot":
+            said = PluginResponse(boot=BootResult(ready=True))
+        elif kind == "list_tools":
+            names = "another", "garbage", "after"
+            said = PluginResponse(list_tools=ListToolsResponse(tools=[ToolDefinition(name=each) for each in names]))
+        elif kind == "tool_call" and request.tool_call.tool_name == "after":
+            said = PluginResponse(tool_call=ToolResponse(success=True))
+        elif kind == "tool_call":
+            said = PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))
+        else:
+            said = refusal("", "unknown_request", kind)
+        said.request_id = id
+        payload = said.SerializeToString()
+        if kind == "tool_call" and request.tool_call.tool_name == "garbage":
+            payload = PluginResponse(request_id=id).SerializeToString() + b"\\xa2\\x01\\x7f"
+        if kind == "tool_call" and request.tool_call.tool_name == "after":
+            payload += b"\\xc0\\x3e\\x01"  # field 1000, which is nobody's
+        writer.write(len(payload).to_bytes(4, "big") + payload)
+async def main():
+    path = flags["--listen-addr"].removeprefix("unix:")
+    async with await asyncio.start_unix_server(serve, path) as server:
+        print("READY unix:" + path, file=sys.stderr, flush=True)
+        await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+@on_a_loop
+async def test_what_a_plugin_says_to_a_call_that_was_passed_on_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    tmp_path.chmod(0o700)
+    address = f"unix:{tmp_path}/hub"
+    async with running(written(tmp_path, entry("tools.odd", "./odd.py")), is_private=False, listen_addr=address):
+        link = await connect(address)
+        another, garbage, after = [
+            (await link.request(PluginRequest(request_id="mine", tool_call=ToolRequest(tool_name=name))))
+            for name in ("another", "garbage", "after")
+        ]
+        await link.close()
+    assert another.tool_call.error_code == "invalid_response"
+    assert "answered tool_call with health" in another.tool_call.error_message
+    assert garbage.tool_call.error_code == "routing_error"
+    assert "cannot be decoded" in garbage.tool_call.error_message
+    assert after.tool_call.success
+    assert {each.request_id for each in (another, garbage, after)} == {"mine"}
+
+
+@on_a_loop
+async def test_a_call_that_is_passed_on_is_cancelled_at_the_plugin(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import asyncio, pathlib\nfrom concertino import Plugin\nplugin = Plugin('tools.slow')\n"
+        "@plugin.tool\nasync def sleep(path: str) -> str:\n"
+        "    pathlib.Path(path + '.began').touch()\n"
+        "    try:\n        await asyncio.Event().wait()\n"
+        "    finally:\n        pathlib.Path(path + '.over').touch()\n"
+        "plugin.run()\n"
+    )
+    tmp_path.chmod(0o700)
+    address = f"unix:{tmp_path}/hub"
+    async with running(written(tmp_path, entry("tools.slow", "./slow.py")), is_private=False, listen_addr=address):
+        link = await connect(address)
+        arguments = pack({"path": f"{tmp_path}/call"}).struct
+        request = PluginRequest(tool_call=ToolRequest(tool_name="sleep", arguments=arguments))
+        asking = asyncio.create_task(link.request(request))
+        await appeared(tmp_path / "call.began")
+        asking.cancel()
+        await appeared(tmp_path / "call.over")
+        await link.close()
+
+
+async def appeared(path: Path) -> None:
+    async with asyncio.timeout(10):
+        while not path.exists():  # another process makes it
+            await asyncio.sleep(0.01)
