@@ -17,7 +17,7 @@ from msgspec import Raw, Struct
 
 from concertino.backend import Backend
 from concertino.driver.context import DONE, CallContext
-from concertino.driver.tasks import starter, unlisted
+from concertino.driver.tasks import reading_on, starter, unlisted
 from concertino.errors import INTERNAL_ERROR, BadAnswer, MissingCapability, RpcError
 from concertino.protocol.call import Call, InputRequired
 from concertino.protocol.jsonrpc import Id
@@ -165,6 +165,7 @@ class Link:
         self._connection = connection
         self.backend = host.backend
         self._limits = host.limits
+        self._reading = reading_on(self._loop)
         self._spawn = starter(self._loop, self._ended)
         self._leaving: set[asyncio.Task[None]] = set()  # cancelled, and not done yet
         self._turning = False  # a call to _turn is scheduled
@@ -245,7 +246,10 @@ class Link:
     def _settle_soon(self) -> None:
         if not self._turning:
             self._turning = True
-            self._loop.call_soon(self._turn)
+            if self._reading.on:
+                self._reading.at_end(self._turn)
+            else:
+                self._loop.call_soon(self._turn)
             self.session.peer.send = self._connection.write
 
     def _turn(self) -> None:

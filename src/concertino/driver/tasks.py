@@ -24,9 +24,9 @@ from contextvars import Context, copy_context
 from gc import get_referents
 from sys import getrefcount
 from typing import Any, TypeVar
-from weakref import getweakrefcount
+from weakref import WeakKeyDictionary, getweakrefcount
 
-__all__ = ["starter", "unlisted"]
+__all__ = ["Reading", "reading_on", "starter", "unlisted"]
 
 Work = Coroutine[Any, Any, Any]
 Subject = TypeVar("Subject")
@@ -98,6 +98,43 @@ def unlisted(task: asyncio.Task[Result]) -> asyncio.Task[Result]:
     """Take a task of ours out of asyncio.all_tasks(): handlers that cancel all they find there do not mean it."""
     _unregister_task(task)
     return task
+
+
+class Reading:
+    """What came from somewhere is being dealt with on a loop: then whoever has something to send does so at the end of it.
+
+    So an answer that follows from what was read leaves without another turn of the loop (5 us), and what came together goes on
+    together. on: whether this is so now.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self._acts: list[Callable[[], object]] = []
+
+    def at_end(self, act: Callable[[], object]) -> None:
+        """Call it at the end, which there will be: for when it is on."""
+        self._acts.append(act)
+
+    def end(self) -> None:
+        """By whoever has set `on`."""
+        self.on = False
+        acts, self._acts = self._acts, []
+        for act in acts:
+            try:
+                act()
+            except Exception as why:
+                asyncio.get_running_loop().call_exception_handler({"message": f"{act} failed", "exception": why})
+
+
+_readings: WeakKeyDictionary[asyncio.AbstractEventLoop, Reading] = WeakKeyDictionary()
+
+
+def reading_on(loop: asyncio.AbstractEventLoop) -> Reading:
+    """The one Reading of a loop."""
+    found = _readings.get(loop)
+    if found is None:
+        found = _readings[loop] = Reading()
+    return found
 
 
 def _differ(context: Context, before: Context) -> bool:

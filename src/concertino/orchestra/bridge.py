@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from concertino.backend import Outlet
@@ -74,8 +74,8 @@ class Bridge(Front):
         await asyncio.wait((self._looking,))
         await self._hub.close()
 
-    async def _over_the_link(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
-        return await self._hub.request(request, timeout_s)
+    def _over_the_link(self, request: PluginRequest, timeout_s: float) -> Awaitable[PluginResponse]:
+        return self._hub.request(request, timeout_s)
 
     async def _attempt(self) -> Link:
         try:

@@ -74,7 +74,6 @@ class Front:
         }
         self._templates = ListResourceTemplatesResult(TEMPLATES)
         self._ways: dict[str, Callable[[Call], Awaitable[Struct]]] = {
-            "tools/call": self._call,
             "tools/list": lambda call: self._list(call, "tools"),
             "prompts/list": lambda call: self._list(call, "prompts"),
             "prompts/get": self._get_prompt,
@@ -90,6 +89,13 @@ class Front:
         return self._offer
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        if call.method == "tools/call":  # nearly always
+            request = call_request(call.params, call.meta, self._session)
+            try:
+                response = await self._request(request, CALL_S)
+            except ConcertinoError as why:
+                raise _unanswered(why) from None
+            return call_result(answered(response, "tool_call"))
         way = self._ways.get(call.method)
         if way is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
@@ -116,10 +122,6 @@ class Front:
             self._outlet.changed(what)
 
     # Ways
-
-    async def _call(self, call: Call) -> Struct:
-        request = call_request(call.params, call.meta, self._session)
-        return call_result(answered(await self._ask(request, CALL_S), "tool_call"))
 
     async def _list(self, call: Call, what: What) -> Struct:
         _no_page(call)
@@ -155,15 +157,11 @@ class Front:
 
     # Parts
 
-    async def _ask(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
+    async def _ask(self, request: PluginRequest) -> PluginResponse:
         try:
-            return await self._request(request, timeout_s)
-        except RpcError:
-            raise
-        except (
-            ConcertinoError
-        ) as why:  # unreachable, late, too large, or no response: the text says which, and of what size
-            raise RpcError(INTERNAL_ERROR, f"orchestrator: {why}") from None
+            return await self._request(request, TIMEOUT_S)
+        except ConcertinoError as why:
+            raise _unanswered(why) from None
 
     async def _asked_for(self, kept: _List) -> Struct:
         asked = answered(await self._ask(PluginRequest(**{kept.kind: _QUESTIONS[kept.kind]()})), kept.kind)
@@ -194,6 +192,11 @@ class _List:
                 self._result, self.seen = result, content
             self._bytes = arrived
         return self._result
+
+
+def _unanswered(why: ConcertinoError) -> RpcError:
+    """What the client is told: unreachable, late, too large, or no response: the text says which, and of what size."""
+    return why if isinstance(why, RpcError) else RpcError(INTERNAL_ERROR, f"orchestrator: {why}")
 
 
 def _no_page(call: Call) -> None:

@@ -15,8 +15,8 @@ import stat
 from collections.abc import Hashable
 from pathlib import Path
 from typing import cast
-from weakref import WeakKeyDictionary
 
+from concertino.driver.tasks import reading_on
 from concertino.errors import Disconnected
 from concertino.orchestra.frames import HEADER_BYTES, Assembler, FrameTooLarge
 from concertino.orchestra.links import Answer, Answering, Calling, Listening, Peer, Refused, Relay
@@ -35,20 +35,6 @@ MAX_CONNECTIONS = 512
 AGAIN_S = 0.01
 
 
-class _Reading:
-    """Whether what was read is being dealt with on this loop now; then whatever is sent, by any connection, leaves at its end.
-
-    So a message that a hub passes on leaves without another turn of the loop, and what came together goes on together.
-    """
-
-    def __init__(self) -> None:
-        self.on = False
-        self.senders: list[_Framed] = []
-
-
-_readings: WeakKeyDictionary[asyncio.AbstractEventLoop, _Reading] = WeakKeyDictionary()
-
-
 class _Framed:
     """Frames over a socket. Derived classes take what comes, and know what to do when output is held or the stream ends.
 
@@ -58,7 +44,7 @@ class _Framed:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._watcher = asyncio.get_running_loop()
-        self._reading = _readings.setdefault(self._watcher, _Reading())
+        self._reading = reading_on(self._watcher)
         self._assembler = Assembler()
         self._outgoing: list[bytes] = []  # for the end of this turn or reading
         self._rest = bytearray()  # what the other side has not taken
@@ -104,10 +90,7 @@ class _Framed:
             for payload in payloads:
                 self._taken(payload)
         finally:
-            reading.on = False
-            senders, reading.senders = reading.senders, []
-            for sender in senders:
-                sender._flush()
+            reading.end()
         if self._assembler.held:
             if (self._patience is None or payloads) and not self._is_over:
                 self._stop_waiting()
@@ -135,7 +118,7 @@ class _Framed:
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         if self._reading.on:
             if not self._outgoing:
-                self._reading.senders.append(self)
+                self._reading.at_end(self._flush)
             self._outgoing.append(frame)
         elif self._turning:
             self._outgoing.append(frame)
