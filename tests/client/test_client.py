@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -398,6 +399,22 @@ def test_a_client_belongs_to_one_loop() -> None:
         with pytest.raises(RuntimeError, match="belongs to the event loop"):
             second.run(client.call_tool("x"))
         first.run(client.aclose())
+
+
+@on_a_loop
+async def test_what_a_task_sets_after_a_call_stays_set() -> None:
+    """In a context that was empty before, as a program's first one mostly is; such a context counts as false."""
+    seen: ContextVar[str] = ContextVar("seen", default="nothing")
+
+    async with opened(gives()) as (client, _):
+
+        async def task() -> str:
+            await client.call_tool("x")
+            seen.set("something")
+            await asyncio.sleep(0)
+            return seen.get()
+
+        assert await asyncio.get_running_loop().create_task(task(), context=Context()) == "something"
 
 
 @BOTH

@@ -104,7 +104,7 @@ class Waiting:
     def add_done_callback(self, callback: Callable[[Waiting], object], *, context: Context | None = None) -> None:
         """By the task that awaits this; nobody else does."""
         self._callback = callback
-        self._context = context or copy_context()
+        self._context = copy_context() if context is None else context  # an empty one counts as false
 
     def cancel(self, msg: object = None) -> bool:
         """The task is cancelled."""
