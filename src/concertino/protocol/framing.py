@@ -45,7 +45,10 @@ class Framer:
     def feed(self, chunk: bytes) -> list[bytes | Overlong]:
         """Take the next bytes. Returns what they complete, in order. The newline is searched in the new chunk only."""
         if not self._held and not self._discarding and chunk.find(b"\n") == len(chunk) - 1:
-            return self._alone(chunk)
+            # One whole line: what the answer to a call mostly is. No list is made, taken apart and looked through.
+            line = chunk[:-1]
+            frame = line if RETURN not in chunk and len(chunk) <= self._limit else self._checked(line)
+            return [frame] if frame else []
         lines = chunk.split(b"\n")
         rest = lines.pop()
         unusual = RETURN in chunk or len(chunk) > self._limit
@@ -63,14 +66,6 @@ class Framer:
                 self._held = bytearray()
                 self._discarding = True
         return frames
-
-    def _alone(self, chunk: bytes) -> list[bytes | Overlong]:
-        """A chunk that is one whole line: what the answer to a call mostly is. No list is made, taken apart and looked through."""
-        line = chunk[:-1]
-        if RETURN in chunk or len(line) > self._limit:
-            frame = self._checked(line)
-            return [frame] if frame else []
-        return [line] if line else []
 
     def end(self) -> list[bytes | Overlong]:
         """No more bytes will come. Returns the last line if it had no newline."""

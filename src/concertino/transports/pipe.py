@@ -28,7 +28,7 @@ __all__ = ["Pipe"]
 log = logging.getLogger("concertino.pipe")
 
 READ_BYTES = 65536  # above 128 KiB CPython maps and unmaps the buffer at each read: 9.6 us instead of 0.55
-READS = 8  # in a row before other callbacks get their turn; 9.4 -> 7.2 us per call
+READS = range(8)  # in a row before other callbacks get their turn; 9.4 -> 7.2 us per call
 WRITES = 16
 
 
@@ -97,7 +97,7 @@ class Pipe:
             self._thread = _FileReader(self._in, self._loop, self._chunk)
 
     def _readable(self) -> None:
-        for _ in range(READS):
+        for _ in READS:
             try:
                 chunk = os.read(self._in, READ_BYTES)
             except (BlockingIOError, InterruptedError):

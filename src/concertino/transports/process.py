@@ -41,7 +41,7 @@ INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL
 PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 TAIL_BYTES = 8192  # of stderr, kept for error messages
 READ_BYTES = 65536
-READS = 8  # of stderr in a row
+READS = range(8)  # in a row
 LAST_WORDS_S = 0.25  # after stdout has ended: for the exit status, and for what stderr still says
 LOOK_S = 0.01  # how often an emptying group is looked at: no event tells
 PROCESSES = Path("/proc")
@@ -191,7 +191,7 @@ class Child(Pipe):
 
     def _readable(self) -> None:
         """A client mostly waits for one answer: to look for more after a read that was not full costs more than it gains."""
-        for _ in range(READS):
+        for _ in READS:
             try:
                 chunk = os.read(self._in, READ_BYTES)
             except (BlockingIOError, InterruptedError):
@@ -274,7 +274,7 @@ class Child(Pipe):
 
     def _said(self) -> None:
         """stderr."""
-        for _ in range(READS):
+        for _ in READS:
             try:
                 piece = os.read(self._errors, READ_BYTES)
             except (BlockingIOError, InterruptedError):
