@@ -12,25 +12,27 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from random import SystemRandom
-from typing import Literal, Protocol
+from time import monotonic
+from types import coroutine
+from typing import Any, Literal, Protocol
 
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.client.waiting import Progress, Waiting, shortened
+from concertino.client.waiting import Patience, Progress, Waiting, named, shortened
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.protocol.jsonrpc import NEWLINE, Id, Message, decode, one_line, request
 from concertino.protocol.limits import Limits
 from concertino.protocol.peer import Asked, Incoming, Outgoing, Peer
 from concertino.transports import Connection
 
-__all__ = ["Channel", "Owner"]
+__all__ = ["Answer", "Channel", "Owner", "answered", "request_template"]
 
 STRAYS_KEPT = 8  # lines, for errors and for whoever looks
 STRAYS_TOLD_AT = frozenset(10**power for power in range(1, 10))  # after the first few: every tenth power
-HEADS_KEPT = 64
+TEMPLATES_KEPT = 64
 LATE = 4096  # ids of requests that were given up, whose answer may still come
 ENDLESS_S = 10.0  # for a line that passed the limit to end; a server that goes on is ended
 HIGHEST_FIRST_ID = 2**30  # a start nobody guesses: a line that a tool prints must not pass for an answer
@@ -63,7 +65,7 @@ class _Progress(Struct, rename="camel"):
     message: str | None = None
 
 
-class _Answer(Struct, gc=False, forbid_unknown_fields=True):
+class Answer(Struct, gc=False, forbid_unknown_fields=True):
     """An answer with a result, and not a member more: what nearly every frame to a client is."""
 
     jsonrpc: Literal["2.0"]
@@ -74,7 +76,7 @@ class _Answer(Struct, gc=False, forbid_unknown_fields=True):
 # One member at the beginning of a message, with its value if that is short.
 _MEMBER = re.compile(rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)')
 _progress = Decoder(_Progress).decode
-_answer = Decoder(_Answer).decode
+answered = Decoder(Answer).decode
 
 
 class Channel:
@@ -95,11 +97,17 @@ class Channel:
         self._log = log
         self._limits = limits
         self._high_water_bytes = limits.high_water_bytes
+        self._max_message_bytes = limits.max_message_bytes
         self.loop = loop = asyncio.get_running_loop()
-        self._time = loop.time
+        self._time = (
+            monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
+        )  # the same, without a frame
         self.peer = Peer(self._send, limits, loop.time)
         self._next_id = SystemRandom().randrange(1, HIGHEST_FIRST_ID)  # ids are given here, not by the peer
-        self._heads: dict[str, bytes] = {}
+        self._templates: dict[str, bytes] = {}
+        self._read = answered
+        self._send_now: Callable[[bytes, Id | None], int] = getattr(connection, "send", None) or self._written
+        self._outside_tasks = getattr(connection, "outside_tasks", False)
         self.peer.silent = True
         self._outgoing = self.peer.outgoing
         self._scheduled = False  # a flush
@@ -114,55 +122,89 @@ class Channel:
 
     # Requests
 
-    async def request(
+    def request(
         self,
         method: str,
         params: bytes,
-        what: str,
+        subject: str,
         patience_s: float,
         total_s: float,
         progress: Progress | None = None,
         token: int = 0,
         cancels: bool = True,
-    ) -> Raw:
-        """Send a request and return its result, undecoded.
+    ) -> Awaitable[Raw]:
+        """Send a request; its result, undecoded. params: a JSON object. The rest, and what it raises: see ask()."""
+        template = self._templates.get(method) or self._template(method)
+        return self.ask(template, params, method, subject, patience_s, total_s, progress, token, cancels)
 
-        params: a JSON object. what: its name for errors. patience_s: how long a silence may be, progress ends one; total_s: how
-        long it may take in all; both may be infinite. token: from next_token(), if params ask for progress. cancels: whether the
-        server is told when the request is given up.
-        Raises RpcError, TimedOut, Disconnected, ProtocolError.
+    @coroutine
+    def ask(
+        self,
+        template: bytes,
+        params: bytes,
+        method: str,
+        subject: str,
+        patience_s: float,
+        total_s: float,
+        progress: Progress | None = None,
+        token: int = 0,
+        cancels: bool = True,
+        read: Callable[[bytes], Any] = answered,
+    ) -> Generator[Any, None, Any]:
+        """Send a request and return its result.
+
+        template: of request_template(), for its id and `params`. method, subject: its name for errors. patience_s: how long a
+        silence may be, progress ends one; total_s: how long it may take in all; both may be infinite. token: from next_token(), if
+        params ask for progress. cancels: whether the server is told when the request is given up. read: what takes a plain
+        answer apart; one that it cannot read comes as Raw nevertheless.
+        Raises RpcError, TimedOut, Disconnected, ProtocolError; ValueError for what cannot be sent.
+
+        A generator, as `types.coroutine` takes one: a request is one frame, not a coroutine, another for what it awaits, and an
+        iterator for that.
         """
+        if not patience_s > 0:  # not a number is neither
+            raise ValueError(f"timeout_s: expected a positive number of seconds, got {patience_s!r}")
         if self.over:
-            raise self.disconnected(what)
+            raise self.disconnected(named(method, subject))
         now = self._time()
-        if self.peer.held >= self._high_water_bytes:
-            await self._until_there_is_room(what, min(patience_s, total_s))
+        peer = self.peer
+        if peer.held >= self._high_water_bytes:
+            what = named(method, subject)
+            yield from self._until_there_is_room(what, min(patience_s, total_s)).__await__()
         id = self._next_id
         self._next_id = id + 1
-        waiting = Waiting(self, id, what, now, patience_s, now + total_s, progress)
-        if token:
-            self._tokens[token] = waiting
-        if waiting.deadline < self._wakes_at:
-            self._wake_at(waiting.deadline)
-        alone = not self._outgoing and not self._scheduled
-        self._outgoing[id] = waiting
-        head = self._heads.get(method) or self._head(method)
         if NEWLINE in params:
             params = one_line(params)
-        frame = b'{"jsonrpc":"2.0","id":%d%b%b}' % (id, head, params)
-        if alone:  # nobody else is under way: written at once, which saves a turn of the loop
-            self.peer.held = self.connection.write(frame, id)
-            self.connection.flush()
-        else:
-            self.peer.held = self._send(frame, id)
+        frame = template % (id, params)
+        if len(frame) > self._max_message_bytes:
+            limit = self._max_message_bytes
+            raise ValueError(f"{named(method, subject)}: {len(frame)} bytes; a message may have {limit}")
+        deadline = now + (patience_s if patience_s < total_s else total_s)
+        waiting = Waiting(self, self.loop, id, method, subject, now, deadline, read)
+        if token and progress is not None:
+            waiting.patience = Patience(progress, patience_s, now + total_s)
+            self._tokens[token] = waiting
+        if deadline < self._wakes_at:
+            self._wake_at(deadline)
+        self._read = read
+        outgoing = self._outgoing
+        # Where nobody else is under way it is written at once, which saves a turn of the loop.
+        send = self._send if outgoing or self._scheduled else self._send_now
+        outgoing[id] = waiting
+        peer.held = send(frame, id)
         try:
-            return await waiting
+            if waiting.outcome is None:
+                yield waiting
+            outcome: Any = waiting.outcome
+            if waiting.failed:
+                raise outcome
+            return outcome
         except asyncio.CancelledError:
             if not self.over:
                 self._give_up(waiting, "the caller gave up", cancels)
             raise
         except Disconnected:
-            raise self.disconnected(what, self._time() - now) from None
+            raise self.disconnected(named(method, subject), self._time() - now) from None
         except TimedOut:
             self._give_up(waiting, "timed out", cancels)
             raise
@@ -188,12 +230,12 @@ class Channel:
         self.peer.held = self._send(request(id, method, params), id)
         return outgoing
 
-    def _head(self, method: str) -> bytes:
-        """What stands between the id and the params; kept, for there are few methods."""
-        head = b',"method":%b,"params":' % encode(method)
-        if len(self._heads) < HEADS_KEPT:
-            self._heads[method] = head
-        return head
+    def _template(self, method: str) -> bytes:
+        """Kept, for there are few methods."""
+        template = request_template(method)
+        if len(self._templates) < TEMPLATES_KEPT:
+            self._templates[method] = template
+        return template
 
     def drop(self, id: Id, reason: str, tell: bool) -> None:
         """Give up a request of begin(). tell: the server, too."""
@@ -242,15 +284,15 @@ class Channel:
                 continue
             if waiting.deadline > now:
                 nearest = min(nearest, waiting.deadline)
-            elif not waiting.is_done:
+            elif waiting.outcome is None:
                 waiting.done(self._owner.explained(TimedOut(self._why_late(waiting, now))))
         self._timer = None
         self._wake_at(nearest)
 
     def _why_late(self, waiting: Waiting, now: float) -> str:
         text = f"{waiting.what}: no answer within {now - waiting.since:.3g} s"
-        if waiting.progress is not None and waiting.done_so_far > float("-inf"):
-            text += f" (its last progress was {waiting.done_so_far:g})"
+        if waiting.patience is not None and waiting.patience.told > float("-inf"):
+            text += f" (its last progress was {waiting.patience.told:g})"
         if self.overlong_bytes:
             text += (
                 f"; a message of {self.overlong_bytes} bytes or more came and was discarded, which may have been the "
@@ -262,19 +304,25 @@ class Channel:
 
     def frames(self, batch: Sequence[bytes]) -> None:
         self.heard = True
-        self.reading = asyncio.current_task(self.loop) is None  # inside of a task no other can be stepped
+        self.reading = self._outside_tasks or asyncio.current_task(self.loop) is None
         outgoing = self._outgoing
         try:
             for frame in batch:
-                if outgoing:
-                    try:
-                        answer = _answer(frame)
-                        if answer.id in outgoing and (frame.isascii() or str(frame, "utf-8")):
-                            outgoing.pop(answer.id).done(answer.result)
-                            continue
-                    except (DecodeError, UnicodeDecodeError, RecursionError):
-                        pass  # the peer says what it is
-                self._receive(frame)
+                if not outgoing:
+                    self._receive(frame)
+                    continue
+                read = self._read  # what was asked last is what mostly comes
+                try:
+                    answer = read(frame)
+                    if not frame.isascii():
+                        str(frame, "utf-8")
+                    waiting = outgoing.pop(answer.id)
+                except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+                    self._receive(frame)  # which says what it is
+                    continue
+                if read is not answered and (type(waiting) is not Waiting or waiting.read is not read):
+                    answer = answered(frame)
+                waiting.done(answer.result)
         finally:
             self.reading = False
 
@@ -377,15 +425,15 @@ class Channel:
         except DecodeError:
             return
         waiting = self._tokens.get(told.progress_token)
-        if waiting is None or not told.progress > waiting.done_so_far:
+        patience = None if waiting is None else waiting.patience
+        if waiting is None or patience is None or not told.progress > patience.told:
             return
-        waiting.done_so_far = told.progress
-        waiting.deadline = min(self._time() + waiting.patience_s, waiting.until)
-        if waiting.progress is not None:
-            try:
-                waiting.progress(told.progress, told.total, told.message)
-            except Exception:
-                self._log.exception("the function that is told of progress failed")
+        patience.told = told.progress
+        waiting.deadline = min(self._time() + patience.silence_s, patience.until)
+        try:
+            patience.progress(told.progress, told.total, told.message)
+        except Exception:
+            self._log.exception("the function that is told of progress failed")
 
     def _strayed(self, frame: bytes) -> None:
         """Either an answer that comes late, or what has no place in this conversation: shown, and otherwise without effect."""
@@ -424,9 +472,21 @@ class Channel:
             self.loop.call_soon(self._flush)
         return self.connection.write(frame, about)
 
+    def _written(self, frame: bytes, about: Id | None) -> int:
+        """For a Connection that cannot do both in one step."""
+        held = self.connection.write(frame, about)
+        self.connection.flush()
+        return held
+
     def _flush(self) -> None:
         self._scheduled = False
         self.connection.flush()
+
+
+def request_template(method: str, before: bytes = b"", behind: bytes = b"") -> bytes:
+    """A request, for its id and its params, or for what stands in those between `before` and `behind`."""
+    fixed = (each.replace(b"%", b"%%") for each in (encode(method), before, behind))
+    return b'{"jsonrpc":"2.0","id":%%d,"method":%b,"params":%b%%b%b}' % tuple(fixed)
 
 
 def _answer_to(head: bytes) -> tuple[bool, int | None]:

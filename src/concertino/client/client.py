@@ -15,6 +15,7 @@ import os
 import sys
 from asyncio import get_running_loop
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from types import TracebackType
 from typing import Any, TypeVar, get_args, overload
 
@@ -28,7 +29,7 @@ from concertino.client.results import Promises, decoded, structured, unexpected
 from concertino.client.stderr import Sink, StderrLines
 from concertino.client.supervision import Restart, State, Supervisor
 from concertino.client.targets import Opened, Target, place_of
-from concertino.client.waiting import Progress, shortened
+from concertino.client.waiting import Progress, named, shortened
 from concertino.errors import INVALID_PARAMS, ConcertinoError, Disconnected, NotOffered, ProtocolError, RpcError
 from concertino.protocol.jsonrpc import Id
 from concertino.protocol.limits import Limits
@@ -178,6 +179,7 @@ class Client:
         self._failure: ConcertinoError | None = None
         self._log_level: Level | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # in which that runs
         self._closing: asyncio.Task[None] | None = None
         self._subscribed: dict[str, Id] = {}
 
@@ -192,6 +194,7 @@ class Client:
         if self._loop is not None:
             raise RuntimeError("a Client is opened once; make another")
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         try:
             await self._bring_up()
             if self._restart is not None:
@@ -425,27 +428,29 @@ class Client:
         on; each call gives the server another timeout_s. meta: members for `_meta`.
         Raises RpcError (the server refused), TimedOut, Disconnected, ProtocolError. When the task is cancelled, so is the call.
         """
-        body = encode({"name": name, "arguments": arguments or {}})
         times = self.timeouts
         patience_s, total_s = times.request_s, times.total_s
         if timeout_s is not None:
             patience_s, total_s = timeout_s, max(total_s, timeout_s)
         here = self._conversation
-        if here is None or get_running_loop() is not self._loop:
+        if here is None or get_ident() != self._thread or not self._loop.is_running():  # pyright: ignore[reportOptionalMemberAccess]
             here, patience_s = await self._usable(f"tools/call {name}", patience_s)
         breach = self._promises.breach(name) if self._promises.known else None
-        raw = await here.call(  # as _call() does; one coroutine less on the way of nearly all calls
-            "tools/call", body, f"tools/call {name}", patience_s, total_s, progress, meta
-        )
+        if progress is None and not meta and breach is None:
+            raw = await here.call_tool(name, encode(arguments) if arguments else b"{}", patience_s, total_s)
+            if type(raw) is CallToolResult:
+                return raw if into is None else structured(name, raw, into)
+            assert type(raw) is Raw
+        else:
+            body = encode({"name": name, "arguments": arguments or {}})
+            raw = await here.call("tools/call", body, name, patience_s, total_s, progress, meta)
         try:
             result = _call_tool_result(raw)
         except (DecodeError, RecursionError) as why:
             raise unexpected(f"tools/call {name}", raw, why) from None
         if breach is not None and breach(result, len(bytes(raw))):
             await self._broken(name, result, raw)
-        if into is None:
-            return result
-        return structured(name, result, into)
+        return result if into is None else structured(name, result, into)
 
     async def _broken(self, name: str, result: CallToolResult, raw: Raw) -> None:
         """A result does not keep what its tool promised. The promise may be an old one: it is asked for again, once."""
@@ -616,7 +621,7 @@ class Client:
         self,
         method: str,
         body: bytes,
-        what: str,
+        subject: str,
         timeout_s: float | None,
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -625,9 +630,8 @@ class Client:
         patience_s, total_s = times.request_s, times.total_s
         if timeout_s is not None:
             patience_s, total_s = timeout_s, max(total_s, timeout_s)
-        what = f"{method} {what}" if what else method
-        here, patience_s = await self._usable(what, patience_s)
-        return await here.call(method, body, what, patience_s, total_s, progress, meta)
+        here, patience_s = await self._usable(named(method, subject), patience_s)
+        return await here.call(method, body, subject, patience_s, total_s, progress, meta)
 
     async def _usable(self, what: str, patience_s: float) -> tuple[Conversation, float]:
         """Where requests go, and what is left of the time for one: a server that is started again is waited for."""

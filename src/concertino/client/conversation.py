@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
 from concertino.client.answers import Answers
-from concertino.client.channel import Channel
+from concertino.client.channel import Answer, Channel, answered, request_template
 from concertino.client.subscriptions import Subscriptions
 from concertino.client.targets import Opened
-from concertino.client.waiting import Progress, shortened
+from concertino.client.waiting import Progress, named, shortened
 from concertino.errors import (
     INTERNAL_ERROR,
     UNSUPPORTED_VERSION,
@@ -38,12 +38,14 @@ from concertino.protocol.peer import Incoming
 from concertino.protocol.questions import InputRequired
 from concertino.protocol.revisions import MODERN, Revision
 from concertino.protocol.session import CAPABILITIES, CLIENT, LOG_LEVEL, VERSION
-from concertino.protocol.types import Implementation, Level
+from concertino.protocol.types import CallToolResult, Implementation, Level
 from concertino.redact import redactor
 
 __all__ = ["Conversation", "Ears", "LogMessage", "is_offered_again"]
 
-COMPLETE = b'{"resultType":"complete"'
+COMPLETE = b'"result":{"resultType":"complete"'
+HEAD_BYTES = 96  # of an answer: in which COMPLETE stands, if it is the server's habit
+TEMPLATES_KEPT = 1024
 ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))  # mrtr: nothing else may answer input_required
 LISTS = ("tools", "prompts", "resources")
 DRAIN_S = 1.0  # at the end, for what a server has not read yet
@@ -67,6 +69,14 @@ class Ears(Struct, frozen=True):
     logged: Callable[[LogMessage], object] | None = None
 
 
+class _Called(Struct, gc=False, forbid_unknown_fields=True):
+    """The answer to a call of a tool, and not a member more."""
+
+    jsonrpc: Literal["2.0"]
+    id: int
+    result: CallToolResult
+
+
 class _Kind(Struct, rename="camel"):
     result_type: str = "complete"
 
@@ -76,6 +86,7 @@ class _Cancelled(Struct, rename="camel"):
     reason: str = ""
 
 
+_called = Decoder(_Called).decode
 _kind = Decoder(_Kind).decode
 _input_required = Decoder(InputRequired).decode
 _cancelled = Decoder(_Cancelled).decode
@@ -109,6 +120,8 @@ class Conversation:
         self._modern = False
         self._meta: dict[str, Any] = {}
         self._meta_bytes = b""
+        self._templates: dict[str, bytes] = {}  # of plain calls, by the tool's name
+        self._read_called: Callable[[bytes], Any] = _called
         self._ears = ears
         self._rounds = rounds
         self._limits = limits
@@ -136,6 +149,8 @@ class Conversation:
         if revision.modern:
             self._meta = self.meta_of(revision)
             self._meta_bytes = encode(self._meta)
+            self._read_called = _read_modern
+        self._templates.clear()
 
     def meta_of(self, revision: Revision) -> dict[str, Any]:
         """What every request of a revision without a handshake carries; basic/index."""
@@ -147,12 +162,13 @@ class Conversation:
         if level is not None:
             self._meta[LOG_LEVEL] = level
         self._meta_bytes = encode(self._meta)
+        self._templates.clear()
 
     async def call(
         self,
         method: str,
         body: bytes,
-        what: str,
+        subject: str,
         patience_s: float,
         total_s: float,
         progress: Progress | None = None,
@@ -162,33 +178,78 @@ class Conversation:
 
         body: the params without `_meta`, a JSON object. Raises RpcError, TimedOut, Disconnected, ProtocolError.
         """
-        if not patience_s > 0:  # not a number is neither
-            raise ValueError(f"timeout_s: expected a positive number of seconds, got {patience_s!r}")
         channel = self.channel
-        token = 0
-        if progress is not None:
-            if not callable(progress):
-                raise TypeError(f"progress: expected a function of (done, total, message), got {progress!r}")
-            token = channel.next_token()
-        params = self._params(body, token, meta)
-        if len(params) > self._limits.max_message_bytes:
-            raise ValueError(f"{what}: {len(params)} bytes; a message may have {self._limits.max_message_bytes}")
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress: expected a function of (done, total, message), got {progress!r}")
+
+        def ask(body: bytes) -> Awaitable[Raw]:
+            token = channel.next_token() if progress is not None else 0
+            params = self._params(body, token, meta)
+            return channel.request(method, params, subject, patience_s, total_s, progress, token)
+
         try:
-            raw = await channel.request(method, params, what, patience_s, total_s, progress, token)
+            raw = await ask(body)
         except RpcError as refused:
             if not is_offered_again(refused):
                 raise
-            raw = await channel.request(method, params, what, patience_s, total_s, progress, token)
-        if not self._modern or bytes(memoryview(raw)[: len(COMPLETE)]) == COMPLETE:
-            return raw
+            raw = await ask(body)
+        return await self._completed(raw, method, subject, body, ask) if self._modern else raw
+
+    def call_tool(
+        self, name: str, arguments: bytes, patience_s: float, total_s: float
+    ) -> Awaitable[CallToolResult | Raw]:
+        """call() of a tool, for nearly all of them: with nothing but arguments, a JSON object.
+
+        It comes as Raw where it is no result of a tool. No params are put together here, and the answer is read in one pass.
+        """
+        template = self._templates.get(name) or self._template(name)
+        asked: Awaitable[CallToolResult | Raw] = self.channel.ask(
+            template, arguments, "tools/call", name, patience_s, total_s, read=self._read_called
+        )
+        return self._called(asked, name, arguments, patience_s, total_s) if self._modern else asked
+
+    async def _called(
+        self,
+        asked: Awaitable[CallToolResult | Raw],
+        name: str,
+        arguments: bytes,
+        patience_s: float,
+        total_s: float,
+    ) -> CallToolResult | Raw:
+        """Since 2026-07-28: answer what the server asks."""
+        result: CallToolResult | Raw | None = None
+        try:
+            result = await asked
+        except RpcError as refused:
+            if not is_offered_again(refused):
+                raise
+        if type(result) is CallToolResult:
+            return result
+        body = b'{"name":%b,"arguments":%b}' % (encode(name), arguments)
+
+        def ask(body: bytes) -> Awaitable[Raw]:
+            return self.channel.request("tools/call", self._params(body, 0, None), name, patience_s, total_s)
+
+        raw = result if type(result) is Raw else await ask(body)
+        return await self._completed(raw, "tools/call", name, body, ask)
+
+    def _template(self, name: str) -> bytes:
+        params = self._params(encode({"name": name, "arguments": None}), 0, None)
+        template = request_template("tools/call", params.removesuffix(b"null}"), b"}")
+        if len(self._templates) < TEMPLATES_KEPT:
+            self._templates[name] = template
+        return template
+
+    async def _completed(
+        self, raw: Raw, method: str, subject: str, body: bytes, ask: Callable[[bytes], Awaitable[Raw]]
+    ) -> Raw:
+        """Answer what the server asks before it completes a result."""
+        what = named(method, subject)
         for _ in range(self._rounds):
             asked = self._asked_for(raw, method, what)
             if asked is None:
                 return raw
-            again = await self._answered(body, asked)
-            token = channel.next_token() if progress is not None else 0
-            params = self._params(again, token, meta)
-            raw = await channel.request(method, params, what, patience_s, total_s, progress, token)
+            raw = await ask(await self._answered(body, asked))
         if self._asked_for(raw, method, what) is None:
             return raw
         raise ProtocolError(f"{what}: the server asked for input {self._rounds} times, and goes on")
@@ -342,7 +403,7 @@ class Conversation:
     async def ping(self, within_s: float) -> None:
         """Ask whether the server is there. Since 2026-07-28 by `server/discover`: there is no ping any more."""
         method = "server/discover" if self._modern else "ping"
-        await self.call(method, b"{}", method, within_s, within_s)
+        await self.call(method, b"{}", "", within_s, within_s)
 
     def watch(self, every_s: float, within_s: float) -> None:
         """Ask again and again. A server that says nothing at all meanwhile hangs, and is ended."""
@@ -433,6 +494,11 @@ _LOG_LEVELS = {
     "alert": logging.CRITICAL,
     "emergency": logging.CRITICAL,
 }
+
+
+def _read_modern(frame: bytes) -> _Called | Answer:
+    """The answer to a call of a tool, since 2026-07-28: its result is read only if it is complete."""
+    return _called(frame) if frame.find(COMPLETE, 0, HEAD_BYTES) >= 0 else answered(frame)
 
 
 def is_offered_again(refused: RpcError) -> bool:

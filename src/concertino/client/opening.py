@@ -106,7 +106,7 @@ async def _discover(conversation: Conversation, within_s: float, patient: bool, 
     what = "server/discover"
     params = encode({"_meta": conversation.meta_of(MODERN)})
     try:
-        raw = await conversation.channel.request(what, params, what, within_s, within_s, cancels=False)
+        raw = await conversation.channel.request(what, params, "", within_s, within_s, cancels=False)
     except RpcError as error:
         if again and is_offered_again(error):
             return await _discover(conversation, within_s, patient, again=False)
@@ -148,7 +148,7 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
         "capabilities": _legacy(conversation.answers.capabilities()),
         "clientInfo": implementation(conversation.info, LATEST_LEGACY),
     }
-    raw = await conversation.channel.request(what, encode(params), what, within_s, within_s, cancels=False)
+    raw = await conversation.channel.request(what, encode(params), "", within_s, within_s, cancels=False)
     try:
         answer = _initialized(raw)
     except (DecodeError, RecursionError) as why:

@@ -39,7 +39,11 @@ class Receiver(Protocol):
 
 
 class Connection(Protocol):
-    """One way to one other side."""
+    """One way to one other side.
+
+    It may have, to save time: send(frame, about), which is write() and flush() in one step; outside_tasks, True where frames are
+    delivered by the loop itself and never inside of a task.
+    """
 
     @property
     def facts(self) -> Mapping[str, object]:

@@ -35,6 +35,8 @@ WRITES = 16
 class Pipe:
     """Reads frames from one descriptor and writes them to another, or to the same; owned from now on and closed at the end."""
 
+    outside_tasks = True  # frames are delivered by the loop itself, never inside of a task
+
     def __init__(self, reading: int, writing: int, limits: Limits, facts: Mapping[str, object] | None = None) -> None:
         self.facts: Mapping[str, object] = facts or {}
         self._restore: list[int] = []  # descriptors whose O_NONBLOCK we set
@@ -157,6 +159,27 @@ class Pipe:
             return held
         self._high = True
         self.flush()
+        return self._held
+
+    def send(self, frame: bytes, about: Id | None) -> int:
+        """write() and flush() in one step. Returns the bytes held after that."""
+        if self._held or self._broken:
+            self.write(frame, about)
+            self.flush()
+            return self._held
+        line = frame + b"\n"
+        try:
+            written = os.write(self._out, line)
+        except (BlockingIOError, InterruptedError):
+            written = 0
+        except OSError as why:
+            self._break(why)
+            return 0
+        if written < len(line):
+            self._held = held = len(line) - written
+            self._high = held >= self._high_water_bytes
+            self._rest = memoryview(line)[written:]
+            self._push()
         return self._held
 
     def flush(self) -> None:
