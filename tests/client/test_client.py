@@ -401,6 +401,35 @@ def test_a_client_belongs_to_one_loop() -> None:
         first.run(client.aclose())
 
 
+@BOTH
+@on_a_loop
+async def test_answers_to_requests_of_different_kinds_may_come_in_any_order(like: str) -> None:
+    asked: list[tuple[Script, dict[str, Any]]] = []
+    tool = {"name": "x", "inputSchema": {"type": "object"}}
+    results: dict[str, Any] = {
+        "tools/call": {"content": [{"type": "text", "text": "\u00fc"}]},
+        "tools/list": {"tools": [tool], "ttlMs": 0, "cacheScope": "private"},
+    }
+
+    def later(script: Script, message: dict[str, Any]) -> Any:
+        asked.append((script, message))
+        return SILENCE
+
+    async with opened(dict.fromkeys(results, later), like) as (client, script):
+        for turned in (False, True):
+            asked.clear()
+            under_way = asyncio.gather(client.call_tool("x"), client.list_tools(), client.call_tool("100% x"))
+            await script.until(lambda: len(asked) == 3)
+            for to, message in reversed(asked) if turned else asked:
+                to.answer(message, {"resultType": "complete", **results[message["method"]]})
+            first, tools, second = await under_way
+            assert [tool.name for tool in tools] == ["x"]
+            assert first == second
+            assert first.content == [TextContent("\u00fc")]
+        assert [message["params"]["name"] for message in script.of("tools/call")] == ["x", "100% x"] * 2
+        assert client.stray == 0
+
+
 @on_a_loop
 async def test_what_a_task_sets_after_a_call_stays_set() -> None:
     """In a context that was empty before, as a program's first one mostly is; such a context counts as false."""

@@ -174,18 +174,30 @@ def test_what_was_queued_meanwhile_leaves_too_however_many_writes_the_rest_took(
     asyncio.run(main())
 
 
+def written(pipe: Pipe, frame: bytes) -> None:
+    pipe.write(frame, None)
+    pipe.flush()
+
+
+def sent(pipe: Pipe, frame: bytes) -> None:
+    pipe.send(frame, None)
+
+
+EITHER_WAY = pytest.mark.parametrize("put", [written, sent])
+
+
+@EITHER_WAY
 @pytest.mark.parametrize("refuses", [None, BlockingIOError, InterruptedError])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 100, 1007, 1008, 5000])
 def test_writes_that_fall_short_never_tear_or_repeat_a_frame(
-    size: int, refuses: type[OSError] | None, monkeypatch: pytest.MonkeyPatch
+    size: int, refuses: type[OSError] | None, put: Callable[[Pipe, bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         ends = Ends()
         writes = Writes(size, refuses)
         monkeypatch.setattr(pipe_module.os, "write", writes)
         for frame in FRAMES:
-            ends.pipe.write(frame, None)
-            ends.pipe.flush()
+            put(ends.pipe, frame)
         async with asyncio.timeout(20):
             while len(writes.out) < len(WIRE):
                 await asyncio.sleep(0)
@@ -197,11 +209,12 @@ def test_writes_that_fall_short_never_tear_or_repeat_a_frame(
     asyncio.run(main())
 
 
+@EITHER_WAY
 @pytest.mark.parametrize(
     "error", [BrokenPipeError, ConnectionResetError, OSError(errno.EIO, "x"), OSError(errno.ENOSPC, "x")]
 )
 def test_a_write_that_fails_at_any_byte_loses_the_connection_once(
-    error: type[OSError] | OSError, monkeypatch: pytest.MonkeyPatch
+    error: type[OSError] | OSError, put: Callable[[Pipe, bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main(at: int) -> None:
         ends = Ends()
@@ -217,10 +230,10 @@ def test_a_write_that_fails_at_any_byte_loses_the_connection_once(
 
         monkeypatch.setattr(pipe_module.os, "write", write)
         for frame in FRAMES:
-            ends.pipe.write(frame, None)
-        ends.pipe.flush()
+            put(ends.pipe, frame)
         await ends.receiver.until(lambda: bool(ends.told))
         assert ends.pipe.write(b"more", None) == 0
+        assert ends.pipe.send(b"more", None) == 0
         ends.pipe.flush()
         await ends.pipe.close(5)
         monkeypatch.undo()
@@ -274,6 +287,22 @@ async def test_output_beyond_the_high_water_mark_is_told_when_it_has_drained() -
     while out < 300_000:
         out += len(ends.read())
         await asyncio.sleep(0)
+    assert [told[0] for told in ends.told] == ["drained"]
+    await ends.close()
+
+
+@on_a_loop
+async def test_what_is_sent_at_once_and_not_taken_is_held_and_told_when_it_has_drained() -> None:
+    ends = Ends(Limits(high_water_bytes=200_000, low_water_bytes=50_000))
+    assert ends.pipe.send(b"small", None) == 0
+    assert ends.pipe.send(b"x" * 999_999, None) >= 200_000
+    assert ends.pipe.send(b"more", None) >= 200_000
+    out = b""
+    async with asyncio.timeout(10):
+        while len(out) < 1_000_011:
+            out += ends.read()
+            await asyncio.sleep(0)
+    assert out == b"small\n" + b"x" * 999_999 + b"\nmore\n"
     assert [told[0] for told in ends.told] == ["drained"]
     await ends.close()
 

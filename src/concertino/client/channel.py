@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.client.waiting import Patience, Progress, Waiting, named, shortened
+from concertino.client.waiting import Patience, Progress, Question, Waiting, shortened
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.protocol.jsonrpc import NEWLINE, Id, Message, decode, one_line, request
 from concertino.protocol.limits import Limits
@@ -135,28 +135,24 @@ class Channel:
     ) -> Awaitable[Raw]:
         """Send a request; its result, undecoded. params: a JSON object. The rest, and what it raises: see ask()."""
         template = self._templates.get(method) or self._template(method)
-        return self.ask(template, params, method, subject, patience_s, total_s, progress, token, cancels)
+        question = Question(template, method, subject, answered)
+        return self.ask(question, params, patience_s, total_s, progress, token, cancels)
 
     @coroutine
     def ask(
         self,
-        template: bytes,
+        question: Question,
         params: bytes,
-        method: str,
-        subject: str,
         patience_s: float,
         total_s: float,
         progress: Progress | None = None,
         token: int = 0,
         cancels: bool = True,
-        read: Callable[[bytes], Any] = answered,
     ) -> Generator[Any, None, Any]:
-        """Send a request and return its result.
+        """Send a request and return its result, as question.read gives it; as Raw, if that cannot read it.
 
-        template: of request_template(), for its id and `params`. method, subject: its name for errors. patience_s: how long a
-        silence may be, progress ends one; total_s: how long it may take in all; both may be infinite. token: from next_token(), if
-        params ask for progress. cancels: whether the server is told when the request is given up. read: what takes a plain
-        answer apart; one that it cannot read comes as Raw nevertheless.
+        patience_s: how long a silence may be, progress ends one; total_s: how long it may take in all; both may be infinite.
+        token: from next_token(), if params ask for progress. cancels: whether the server is told when the request is given up.
         Raises RpcError, TimedOut, Disconnected, ProtocolError; ValueError for what cannot be sent.
 
         A generator, as `types.coroutine` takes one: a request is one frame, not a coroutine, another for what it awaits, and an
@@ -165,28 +161,28 @@ class Channel:
         if not patience_s > 0:  # not a number is neither
             raise ValueError(f"timeout_s: expected a positive number of seconds, got {patience_s!r}")
         if self.over:
-            raise self.disconnected(named(method, subject))
+            raise self.disconnected(question.name)
         now = self._time()
         peer = self.peer
         if peer.held >= self._high_water_bytes:
-            what = named(method, subject)
+            what = question.name
             yield from self._until_there_is_room(what, min(patience_s, total_s)).__await__()
         id = self._next_id
         self._next_id = id + 1
         if NEWLINE in params:
             params = one_line(params)
-        frame = template % (id, params)
+        frame = question.template % (id, params)
         if len(frame) > self._max_message_bytes:
             limit = self._max_message_bytes
-            raise ValueError(f"{named(method, subject)}: {len(frame)} bytes; a message may have {limit}")
+            raise ValueError(f"{question.name}: {len(frame)} bytes; a message may have {limit}")
         deadline = now + (patience_s if patience_s < total_s else total_s)
-        waiting = Waiting(self, self.loop, id, method, subject, now, deadline, read)
+        waiting = Waiting(self, self.loop, id, question, now, deadline)
         if token and progress is not None:
             waiting.patience = Patience(progress, patience_s, now + total_s)
             self._tokens[token] = waiting
         if deadline < self._wakes_at:
             self._wake_at(deadline)
-        self._read = read
+        self._read = question.read
         outgoing = self._outgoing
         # Where nobody else is under way it is written at once, which saves a turn of the loop.
         send = self._send if outgoing or self._scheduled else self._send_now
@@ -204,7 +200,7 @@ class Channel:
                 self._give_up(waiting, "the caller gave up", cancels)
             raise
         except Disconnected:
-            raise self.disconnected(named(method, subject), self._time() - now) from None
+            raise self.disconnected(question.name, self._time() - now) from None
         except TimedOut:
             self._give_up(waiting, "timed out", cancels)
             raise
@@ -290,7 +286,7 @@ class Channel:
         self._wake_at(nearest)
 
     def _why_late(self, waiting: Waiting, now: float) -> str:
-        text = f"{waiting.what}: no answer within {now - waiting.since:.3g} s"
+        text = f"{waiting.question.name}: no answer within {now - waiting.since:.3g} s"
         if waiting.patience is not None and waiting.patience.told > float("-inf"):
             text += f" (its last progress was {waiting.patience.told:g})"
         if self.overlong_bytes:
@@ -304,7 +300,7 @@ class Channel:
 
     def frames(self, batch: Sequence[bytes]) -> None:
         self.heard = True
-        self.reading = self._outside_tasks or asyncio.current_task(self.loop) is None
+        self.reading = reading = self._outside_tasks or asyncio.current_task(self.loop) is None
         outgoing = self._outgoing
         try:
             for frame in batch:
@@ -320,9 +316,14 @@ class Channel:
                 except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
                     self._receive(frame)  # which says what it is
                     continue
-                if read is not answered and (type(waiting) is not Waiting or waiting.read is not read):
-                    answer = answered(frame)
-                waiting.done(answer.result)
+                if type(waiting) is Waiting and waiting.question.read is read:
+                    if waiting.callback is not None and waiting.outcome is None and reading:  # as done() does
+                        waiting.outcome = answer.result
+                        waiting.context.run(waiting.callback, waiting)
+                    else:
+                        waiting.done(answer.result)
+                else:
+                    waiting.done(answer.result if read is answered else answered(frame).result)
         finally:
             self.reading = False
 

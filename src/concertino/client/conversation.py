@@ -21,7 +21,7 @@ from concertino.client.answers import Answers
 from concertino.client.channel import Answer, Channel, answered, request_template
 from concertino.client.subscriptions import Subscriptions
 from concertino.client.targets import Opened
-from concertino.client.waiting import Progress, named, shortened
+from concertino.client.waiting import Progress, Question, named, shortened
 from concertino.errors import (
     INTERNAL_ERROR,
     UNSUPPORTED_VERSION,
@@ -45,7 +45,7 @@ __all__ = ["Conversation", "Ears", "LogMessage", "is_offered_again"]
 
 COMPLETE = b'"result":{"resultType":"complete"'
 HEAD_BYTES = 96  # of an answer: in which COMPLETE stands, if it is the server's habit
-TEMPLATES_KEPT = 1024
+QUESTIONS_KEPT = 1024
 ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))  # mrtr: nothing else may answer input_required
 LISTS = ("tools", "prompts", "resources")
 DRAIN_S = 1.0  # at the end, for what a server has not read yet
@@ -120,8 +120,7 @@ class Conversation:
         self._modern = False
         self._meta: dict[str, Any] = {}
         self._meta_bytes = b""
-        self._templates: dict[str, bytes] = {}  # of plain calls, by the tool's name
-        self._read_called: Callable[[bytes], Any] = _called
+        self._questions: dict[str, Question] = {}  # of plain calls, by the tool's name
         self._ears = ears
         self._rounds = rounds
         self._limits = limits
@@ -149,8 +148,7 @@ class Conversation:
         if revision.modern:
             self._meta = self.meta_of(revision)
             self._meta_bytes = encode(self._meta)
-            self._read_called = _read_modern
-        self._templates.clear()
+        self._questions.clear()
 
     def meta_of(self, revision: Revision) -> dict[str, Any]:
         """What every request of a revision without a handshake carries; basic/index."""
@@ -162,7 +160,7 @@ class Conversation:
         if level is not None:
             self._meta[LOG_LEVEL] = level
         self._meta_bytes = encode(self._meta)
-        self._templates.clear()
+        self._questions.clear()
 
     async def call(
         self,
@@ -202,10 +200,8 @@ class Conversation:
 
         It comes as Raw where it is no result of a tool. No params are put together here, and the answer is read in one pass.
         """
-        template = self._templates.get(name) or self._template(name)
-        asked: Awaitable[CallToolResult | Raw] = self.channel.ask(
-            template, arguments, "tools/call", name, patience_s, total_s, read=self._read_called
-        )
+        question = self._questions.get(name) or self._question(name)
+        asked: Awaitable[CallToolResult | Raw] = self.channel.ask(question, arguments, patience_s, total_s)
         return self._called(asked, name, arguments, patience_s, total_s) if self._modern else asked
 
     async def _called(
@@ -233,12 +229,13 @@ class Conversation:
         raw = result if type(result) is Raw else await ask(body)
         return await self._completed(raw, "tools/call", name, body, ask)
 
-    def _template(self, name: str) -> bytes:
+    def _question(self, name: str) -> Question:
         params = self._params(encode({"name": name, "arguments": None}), 0, None)
         template = request_template("tools/call", params.removesuffix(b"null}"), b"}")
-        if len(self._templates) < TEMPLATES_KEPT:
-            self._templates[name] = template
-        return template
+        question = Question(template, "tools/call", name, _read_modern if self._modern else _called)
+        if len(self._questions) < QUESTIONS_KEPT:
+            self._questions[name] = question
+        return question
 
     async def _completed(
         self, raw: Raw, method: str, subject: str, body: bytes, ask: Callable[[bytes], Awaitable[Raw]]

@@ -14,10 +14,26 @@ from concertino.errors import ProtocolError
 if TYPE_CHECKING:
     from concertino.client.channel import Channel
 
-__all__ = ["SHOWN", "Patience", "Progress", "Waiting", "named", "shortened"]
+__all__ = ["SHOWN", "Patience", "Progress", "Question", "Waiting", "named", "shortened"]
 
 SHOWN = 200  # characters of a line of the server's, in errors and logs
 Progress = Callable[[float, float | None, str | None], object]
+
+
+class Question(Struct, eq=False):
+    """What is asked, apart from its params; may be asked again.
+
+    template: of channel.request_template(). method, subject: its name, for errors. read: what takes a plain answer apart.
+    """
+
+    template: bytes
+    method: str
+    subject: str
+    read: Callable[[bytes], Any]
+
+    @property
+    def name(self) -> str:
+        return named(self.method, self.subject)
 
 
 class Waiting(Struct, eq=False):
@@ -27,18 +43,15 @@ class Waiting(Struct, eq=False):
     inside of the reading of its answer, not a turn of the loop later: the selector is asked once a call, not twice.
     A Struct, for it is made in C: 1,400 instructions less.
 
-    subject: what the request is about, for errors. deadline: of this silence. read: what takes its answer apart.
-    outcome: the result, or what went wrong if it failed; None while it waits.
+    deadline: of this silence. outcome: the result, or what went wrong if it failed; None while it waits.
     """
 
     channel: Channel
     _loop: asyncio.AbstractEventLoop  # read by the task, where there is no get_loop()
     id: int
-    method: str
-    subject: str
+    question: Question
     since: float
     deadline: float
-    read: Callable[[bytes], Any]
     patience: Patience | None = None
     outcome: Any = None
     failed: bool = False
@@ -55,17 +68,12 @@ class Waiting(Struct, eq=False):
             if isinstance(outcome, BaseException):
                 self.failed = True
                 if type(outcome) is ProtocolError:
-                    outcome = ProtocolError(f"{self.what}: {outcome}: {shortened(channel.frame)}")
+                    outcome = ProtocolError(f"{self.question.name}: {outcome}: {shortened(channel.frame)}")
             self.outcome = outcome
             if channel.reading and self.callback is not None:
                 self.context.run(self.callback, self)
             else:
                 self._wake()
-
-    @property
-    def what(self) -> str:
-        """Its name, for errors."""
-        return named(self.method, self.subject)
 
     def _wake(self) -> None:
         if self.callback is not None:
@@ -89,7 +97,7 @@ class Waiting(Struct, eq=False):
 
     def __repr__(self) -> str:
         """What asyncio shows of a task that waits."""
-        return f"<Waiting for the answer to {self.what}>"
+        return f"<Waiting for the answer to {self.question.name}>"
 
 
 class Patience(Struct, eq=False):
