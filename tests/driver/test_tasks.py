@@ -532,6 +532,24 @@ async def test_a_call_that_fails_inside_a_running_task_says_so_too() -> None:
     assert await bench.all(1) == [("x", "SystemExit(3)")]
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.filterwarnings("error")
+def test_a_call_that_is_cancelled_before_its_first_step_says_so_too(loop: str) -> None:
+    async def work() -> None:
+        raise AssertionError("it begins")
+
+    async def test() -> None:
+        bench = Bench(True)
+        task = bench._start(work(), "x")  # inside a running task, so it begins a turn later
+        assert task is not None
+        task.cancel()
+        assert await bench.all(1) == [("x", "CancelledError()")]
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(test())
+    gc.collect()  # where a coroutine that was never awaited would be complained about
+
+
 @on_a_loop
 async def test_a_task_is_done_after_its_end_was_told() -> None:
     bench = Bench(True)

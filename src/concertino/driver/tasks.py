@@ -47,14 +47,25 @@ def starter(loop: asyncio.AbstractEventLoop, ended: Ended[Subject]) -> Start[Sub
 
     async def plainly(work: Work, subject: Subject) -> None:
         try:
+            await _TURN
+        except GeneratorExit:  # the loop is gone
+            work.close()
+            raise
+        except BaseException as error:
+            work.close()
+            return ended(subject, None, error)
+        try:
             value = await work
         except BaseException as error:
             ended(subject, None, error)
         else:
             ended(subject, value, None)
+        return None
 
     def start_plainly(work: Work, subject: Subject) -> asyncio.Task[None]:
-        return loop.create_task(plainly(work, subject), context=pristine.copy())
+        course = plainly(work, subject)
+        course.send(None)  # to its first yield: a cancel must find it inside its `try`
+        return loop.create_task(course, context=pristine.copy())
 
     if not hasattr(loop, "__dict__"):
         return start_plainly
@@ -142,6 +153,14 @@ def _differ(context: Context, before: Context) -> bool:
     return len(context) != len(before) or any(
         before.get(variable, context) is not value for variable, value in context.items()
     )
+
+
+class _Turn:
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+_TURN = _Turn()
 
 
 class _Spare:
