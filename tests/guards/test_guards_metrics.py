@@ -212,7 +212,7 @@ def test_a_secret_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_that_a_guard_refused_are_bounded_and_without_secrets() -> None:
     class Refuses:
         async def handle(self, call: Any, context: Any) -> Any:
-            return refuse(call, "RATE_LIMIT_EXCEEDED", "Too many calls", "Wait")
+            return refuse(call.method, "RATE_LIMIT_EXCEEDED", "Too many calls", "Wait")
 
     canary = "sk-canary-7f3a91"
     reader = InMemoryMetricReader()

@@ -149,7 +149,7 @@ def test_work_that_goes_on_after_the_cancel_does_not_delay_the_answer() -> None:
         assert json.loads(refused.content[0].text)["code"] == "TOO_MANY_IN_FLIGHT"  # type: ignore[union-attr]  # it keeps its place
         release.set()
         await ended.wait()
-        while guard._left:
+        while guard._left.tasks:
             await asyncio.sleep(0)
         assert guard._slots is not None
         assert guard._slots.taken == 0
@@ -177,7 +177,7 @@ def test_what_is_left_is_bounded_and_ends_with_the_guard() -> None:
         assert all(is_timed_out(each) for each in results)
         refused = await guard.handle(CALL, Alone())  # type: ignore[arg-type]
         assert json.loads(refused.content[0].text)["code"] == "TOO_MANY_IN_FLIGHT"  # type: ignore[union-attr]
-        tasks = set(guard._left)
+        tasks = set(guard._left.tasks)
         assert len(tasks) == LEFT_OVER
         await guard.close()
         await asyncio.wait(tasks)

@@ -29,6 +29,7 @@ from concertino.protocol.types import CallToolResult, TextContent
 from concertino.transports import Connection
 
 if TYPE_CHECKING:
+    from concertino.driver.admission import Admit
     from concertino.protocol.seal import Seal
 
 __all__ = ["Host", "Link", "serve"]
@@ -55,6 +56,7 @@ class Host:
     def __init__(self, backend: Backend, limits: Limits | None = None) -> None:
         self.backend = backend
         self.limits = limits or Limits()
+        self.admit = _admission(backend)
         self.links: set[Link] = set()
         self.started: asyncio.Task[None]
         self._begun = False
@@ -166,7 +168,11 @@ class Link:
         self.backend = host.backend
         self._limits = host.limits
         self._reading = reading_on(self._loop)
-        self._spawn = starter(self._loop, self._ended)
+        start = self._start
+        ended: Any = self._ended  # with an Incoming, or what _over() takes
+        if (admit := host.admit) is not None:
+            start, ended = partial(self._start_admitted, admit), self._over
+        self._spawn = starter(self._loop, ended)
         self._leaving: set[asyncio.Task[None]] = set()  # cancelled, and not done yet
         self._turning = False  # a call to _turn is scheduled
         self._paused = False
@@ -181,7 +187,7 @@ class Link:
         self.session = Session(
             host.backend.offer,
             self._send,
-            self._start,
+            start,
             host.limits,
             self._loop.time,
             host.watch_changed,
@@ -358,6 +364,37 @@ class Link:
             incoming.stop = partial(self._cancel, task, incoming)
         return None
 
+    def _start_admitted(self, admit: Admit, incoming: Incoming) -> None:
+        """As _start(), of a backend that admits its calls itself: see admission.py."""
+        try:
+            work, terms = admit(incoming.call, CallContext(self, incoming))
+        except BaseException as error:  # a refusal, mostly
+            return self._ended(incoming, Raw(b"{}"), error)
+        admitted: Any = incoming if terms is None else [incoming, terms]
+        task = self._spawn(work, admitted)
+        if task is not None:
+            self.session.peer.started(incoming)
+            incoming.stop = partial(self._cancel, task, incoming)
+            if terms is not None and terms.timeout_s is not None:
+                from concertino.driver.admission import Deadline
+
+                admitted[1] = Deadline(incoming, terms, task, self._ended, incoming.stop)
+        return None
+
+    def _over(self, admitted: list[Any] | Incoming, result: Any, error: BaseException | None) -> None:
+        """The end of such a call. admitted: the call, and its terms if it has any; a list is made in a third of a Struct's time."""
+        if type(admitted) is not list:
+            return self._ended(admitted, result, error)  # pyright: ignore[reportArgumentType]
+        incoming, terms = admitted
+        if error is not None:
+            error = terms.failed(error)
+        else:
+            try:
+                result = terms.done(result)
+            except BaseException as unfit:
+                error = unfit
+        return self._ended(incoming, result, error)
+
     def _ended(self, incoming: Incoming, result: Struct | Raw, error: BaseException | None) -> None:
         """A call's handler returned or raised: answer, whatever it was."""
         incoming.stop = None  # it refers to the call: its message would stay until the next collection of garbage
@@ -505,6 +542,15 @@ class Link:
             self._spawn = _never
             if not self.closed.done():
                 self.closed.set_result(None)
+
+
+def _admission(backend: Backend) -> Admit | None:
+    """How its calls are begun, if it has another way than `handle`; see admission.py, which is loaded for those alone."""
+    if not hasattr(backend, "admit_call"):
+        return None
+    from concertino.driver.admission import admission
+
+    return admission(backend)
 
 
 def _never(work: object, subject: object) -> None:

@@ -1,8 +1,9 @@
-"""Calls with a time limit: answered in time whatever their handler does, and their work is cancelled.
+"""Calls with a time limit that something stands around: answered in time whatever their handler does, and their work is cancelled.
 
-A limit must cost nothing for the call that is done at once, which is nearly every call: so its first step is taken before there is
-any timer. When the time is over the task is cancelled, as its caller would do it. Work that does not end by that (it catches
-CancelledError, or takes its time to clean up) goes on in a task of its own, and the caller is answered.
+What a driver calls itself has driver/admission.py instead. A limit must cost nothing for the call that is done at once, which is
+nearly every call: so its first step is taken before there is any timer. When the time is over the task is cancelled, as its caller
+would do it. Work that does not end by that (it catches CancelledError, or takes its time to clean up) goes on in a task of its own,
+and the caller is answered.
 What holds the loop itself cannot be interrupted: a `def` handler, which runs in a thread, does not.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 
 from concertino.guards.seen import Seen
 
-__all__ = ["TimeIsOver", "Timed", "left_over"]
+__all__ = ["TimeIsOver", "Timed"]
 
 log = logging.getLogger("concertino.guards")
 
@@ -23,30 +24,30 @@ Work = Coroutine[Any, Any, Any]
 
 
 class TimeIsOver(Exception):
-    """left: the work and what it waits for now, if it goes on."""
+    """task: where the work goes on, if it does."""
 
-    def __init__(self, left: tuple[Work, object] | None) -> None:
+    def __init__(self, task: asyncio.Task[None] | None) -> None:
         super().__init__()
-        self.left = left
+        self.task = task
 
 
 class Timed:
-    """What is left of a call after its first step, as an awaitable. waiting: what that step yielded.
+    """A call's work, as an awaitable. Raises TimeIsOver after limit_s seconds; `seen` then says that the call was cancelled."""
 
-    Raises TimeIsOver after limit_s seconds; `seen` then says that the call was cancelled.
-    """
-
-    def __init__(self, work: Work, waiting: object, seen: Seen, limit_s: float) -> None:
+    def __init__(self, work: Work, seen: Seen, limit_s: float) -> None:
         self._work = work
-        self._waiting = waiting
         self._seen = seen
         self._limit_s = limit_s
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        work, waiting, seen = self._work, self._waiting, self._seen
+        work, seen = self._work, self._seen
+        try:
+            waiting = work.send(None)
+        except StopIteration as done:
+            return done.value
         task: Any = asyncio.current_task()
         timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire, task)
-        left: tuple[Work, object] | None = None
+        left: asyncio.Task[None] | None = None
         try:
             while left is None:
                 thrown: BaseException | None = None
@@ -57,7 +58,7 @@ class Timed:
                     thrown = error
                 waiting = work.send(value) if thrown is None else work.throw(thrown)
                 if seen.over:
-                    left = work, waiting
+                    left = asyncio.create_task(_left_over(work, waiting))
         except StopIteration as stop:
             if not seen.over:
                 return stop.value
@@ -75,7 +76,7 @@ class Timed:
         task.cancel()
 
 
-async def left_over(work: Work, waiting: object) -> None:
+async def _left_over(work: Work, waiting: object) -> None:
     """The rest of work that was cancelled and goes on. What becomes of it interests nobody any more."""
     try:
         await _Rest(work, waiting)

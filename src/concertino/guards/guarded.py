@@ -1,74 +1,42 @@
 """Guarded: a Backend whose calls are let through, counted, timed, cut and cleaned as it is told, in one step around another.
 
-    allowed?  ->  rate  ->  in flight  ->  time limit  ->  the backend  ->  secrets  ->  size
+    allowed?  ->  in flight  ->  rate  ->  time limit  ->  the backend  ->  secrets  ->  size
 
 One class instead of a chain of wrappers, since each further coroutine costs more than what is decided in it (bench/guards.py).
+For the same reason a driver takes a call from admit_call(), without any: driver/admission.py. handle() is for everybody else.
 What is decided once for an operation is kept as its Plan. guards/single.py has the parts by themselves.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil
-from types import CoroutineType
 from typing import Any
 
-from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode
 from msgspec.structs import replace
 
 from concertino.backend import Around, Backend, Call, Changed, Context, Offer, Outlet
 from concertino.errors import INVALID_PARAMS, RpcError
-from concertino.guards.deadline import Timed, TimeIsOver, Work, left_over
-from concertino.guards.operations import EVERYTHING, LISTS, NAMED, Patterns, operation
+from concertino.guards.deadline import Timed, TimeIsOver
+from concertino.guards.operations import EVERYTHING, LISTS, NAMED, Patterns
+from concertino.guards.plan import LEFT_OVER, LeftOver, Plan, Slots
 from concertino.guards.rates import Rate, Window
 from concertino.guards.refusals import refuse
 from concertino.guards.secrets import without_secrets_error
 from concertino.guards.seen import Hushed, Seen
-from concertino.guards.sizes import AROUND, ESCAPED, LIMITED, URI, Kept, cut, size_of
-from concertino.protocol.types import CallToolResult, CompleteParams, PromptReference, TextContent
+from concertino.guards.sizes import URI, Kept
+from concertino.protocol.types import CallToolResult, CompleteParams, PromptReference
 from concertino.redact import redactor
 
 __all__ = ["Guarded"]
 
 PLANS = 1024  # operations that have a plan, and windows, of their own; the rest share one window for each rate
 LONGEST_NAME = 1024  # characters of an operation that has a plan
-LEFT_OVER = 1024  # calls that go on after their time
 SHOWN = 128  # characters of a name that nobody has, given back
 _text = Decoder(str).decode
-
-
-class Plan:
-    """What is decided of an operation that may be called.
-
-    stays: there is something to do until its end, or at it. finishes: its result may have to be changed.
-    short: characters of a text that fits in any case.
-    """
-
-    __slots__ = ("finishes", "limit_s", "max_bytes", "name", "short", "slots", "stays", "window", "windows")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.windows: tuple[Window, ...] = ()
-        self.window: Window | None = None
-        self.slots: Slots | None = None
-        self.limit_s: float | None = None
-        self.max_bytes: int | None = None
-        self.short: float = float("inf")
-        self.finishes = False
-        self.stays = False
-
-
-class Slots:
-    """Calls in flight."""
-
-    __slots__ = ("most", "taken")
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.taken = 0
 
 
 class Guarded(Around):
@@ -113,14 +81,13 @@ class Guarded(Around):
         self._serves_kept = max_result_bytes is not None
         self._kept = kept or Kept()
         self._clock = clock if clock is time.monotonic else _never_back(clock)
-        self._seen: type[Seen] = Hushed if redact else Seen
         self._shared = {
             rate: Window(rate) for rate, _ in self._rates
         }  # of those that share, and of whoever is too many
         self._plans: Mapping[str, dict[str, Plan]] = {method: {} for method in NAMED}
         self._tools = self._plans["tools/call"]
         self._swept_at = self._clock()
-        self._left: set[asyncio.Task[None]] = set()
+        self._left = LeftOver()
         self._offered: tuple[Offer, Offer] | None = None  # what the backend offers, and what is offered of it
         self._lists: dict[str, tuple[Any, Any]] = {}  # by method: a list as it was, and as it is shown
 
@@ -143,11 +110,37 @@ class Guarded(Around):
         await self.inner.watch(uris)
 
     async def close(self) -> None:
-        for task in self._left:
+        for task in self._left.tasks:
             task.cancel()
         await self.inner.close()
 
-    def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
+    async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        seen: Any = context if self._limit_s is None else Seen(context)  # what stands around a Context only forwards
+        work, plan = self.admit_call(call, seen)
+        if plan is None:
+            return await work
+        try:
+            result: Any = await (work if plan.timeout_s is None else Timed(work, seen, plan.timeout_s))
+        except TimeIsOver as over:
+            if over.task is None:
+                plan.end()
+                return plan.too_late()
+            over.task.add_done_callback(plan.left)
+            return plan.timed_out(over.task)
+        except BaseException as error:
+            failure = plan.failed(error)
+            if failure is error:
+                raise
+            raise failure from None
+        return plan.done(result)
+
+    def admit_call(
+        self, call: Call, context: Context
+    ) -> tuple[Any, Plan | None]:  # Any: what the backend's handle() gives
+        """The work of a call, or of its refusal, and what is to be told of its end, if anything. See driver/admission.py.
+
+        Raises RpcError for an operation that may not be called.
+        """
         plan = None
         if call.method == "tools/call":
             try:
@@ -157,70 +150,32 @@ class Guarded(Around):
         elif call.method in NAMED:
             plan = self._find(call)
         if plan is None:
-            return self._unnamed(call, context)
+            return self._unnamed(call, context), None
+        if (slots := plan.slots) is not None and slots.taken >= slots.most:
+            return self._all_taken(call, slots), None
+        if (left := plan.left_over) is not None and left.are_many:
+            return self._too_much_left(call), None
         if plan.windows:
-            if (slots := plan.slots) is not None and slots.taken >= slots.most:
-                return self._all_taken(call, slots)
             now = self._clock()
             if (window := plan.window) is not None:  # the only one, as nearly always
                 times = window.times
                 if len(times) == window.calls and now - times[0] < window.within_s:
-                    return self._too_many(call, plan, now)
+                    return self._too_many(call, plan, now), None
                 times.append(now)
             else:
                 if any(window.wait_s(now) for window in plan.windows):
-                    return self._too_many(call, plan, now)
+                    return self._too_many(call, plan, now), None
                 for window in plan.windows:
                     window.times.append(now)
-        return self._let_through(plan, call, context) if plan.stays else self.inner.handle(call, context)
-
-    async def _let_through(self, plan: Plan, call: Call, context: Any) -> Struct | Raw:
-        """What is left for the time of the call, and after it. context: Any, since what stands around a Context only forwards."""
-        slots = plan.slots
-        if slots is not None:
-            if slots.taken >= slots.most:  # several began before the first step of this one
-                return await self._all_taken(call, slots)
-            slots.taken += 1
-        try:
-            if plan.limit_s is None:
-                context = Hushed(context) if self._redact else context
-                result: Any = await self.inner.handle(call, context)
-            else:
-                seen = self._seen(context)
-                context = seen
-                work: Any = self.inner.handle(call, context)
-                try:
-                    waiting = work.send(None)
-                except StopIteration as done:
-                    result = done.value
-                else:
-                    result = await self._timed(plan, call, plan.limit_s, work, waiting, seen)
-        except RpcError as error:
-            if not self._redact:
-                raise
-            raise self._hushed(error) from None
-        finally:
-            if slots is not None:
-                slots.taken -= 1
-        return self._finished(plan, call, result) if plan.finishes else result
-
-    def _finished(self, plan: Plan, call: Call, result: Any) -> Struct | Raw:
-        """A result, a Struct of whatever kind or Raw, without secrets and not too large."""
-        if type(result) is CallToolResult and len(result.content) == 1 and result.structured_content is UNSET:
-            block = result.content[0]
-            if type(block) is TextContent and block.meta is None and result.meta is None:
-                text = block.text
-                if len(text) <= plan.short and (not self._redact or redactor().string(text) is text):
-                    return result  # a short text, as nearly all are
+        if not plan.stays:
+            return self.inner.handle(call, context), None
         if self._redact:
-            result = redactor().value(result)
-        most = plan.max_bytes
-        if most is None or not isinstance(result, (Raw, *LIMITED)) or (size := size_of(result)) <= most:
-            return result
-        if call.method == "tools/call":
-            return cut(result, plan.name, size, most, self._kept)
-        said = f"The result of {_shown(call, plan.name)} has {size} bytes; {most} are allowed."
-        return refuse(call, "RESULT_TOO_LARGE", said, "Ask for less.", limitBytes=most, sizeBytes=size)
+            hushed: Any = Hushed(context)
+            context = hushed
+        work = self.inner.handle(call, context)
+        if slots is not None:
+            slots.taken += 1
+        return work, plan
 
     # What was decided once
 
@@ -239,21 +194,16 @@ class Guarded(Around):
             return None
         if not self.allows(kind, name):
             raise self._hushed(_unknown(call.method, name))
-        plan = Plan(name)
         own = len(name) <= LONGEST_NAME and (len(plans) < PLANS or self._swept(plans))
-        plan.windows = tuple(
+        windows = tuple(
             Window(rate) if own and not rate.shared else self._shared[rate]
             for rate, patterns in self._rates
             if patterns.match(kind, name)
         )
-        if len(plan.windows) == 1:
-            plan.window = plan.windows[0]
-        if self._matched.match(kind, name):
-            plan.slots, plan.limit_s, plan.max_bytes = self._slots, self._limit_s, self._max_bytes
-        if plan.max_bytes is not None:
-            plan.short = (plan.max_bytes - AROUND) // ESCAPED
-        plan.finishes = self._redact or plan.max_bytes is not None
-        plan.stays = bool(plan.slots or plan.limit_s or plan.finishes)
+        limits = (
+            (self._slots, self._limit_s, self._max_bytes) if self._matched.match(kind, name) else (None, None, None)
+        )
+        plan = Plan(call.method, name, windows, *limits, self._redact, self._kept, self._left)
         if own:
             plans[name] = plan
         return plan
@@ -276,57 +226,26 @@ class Guarded(Around):
     def _hushed(self, error: RpcError) -> RpcError:
         return without_secrets_error(error) if self._redact else error
 
-    # Refusals: awaited, since handle() itself is no coroutine
+    # Refusals: awaited as the work would be
 
     async def _too_many(self, call: Call, plan: Plan, now: float) -> CallToolResult:
         window = max(plan.windows, key=lambda each: each.wait_s(now))
         wait_s = ceil(window.wait_s(now) * 1000) / 1000
         return refuse(
-            call,
+            call.method,
             "RATE_LIMIT_EXCEEDED",
-            f"Too many calls of {_shown(call, plan.name)}: {window.calls} in {window.within_s:g} s are accepted.",
+            f"Too many calls of {plan.shown}: {window.calls} in {window.within_s:g} s are accepted.",
             f"Try again in {ceil(wait_s)} s.",
             retryAfterSeconds=wait_s,
         )
 
     async def _all_taken(self, call: Call, slots: Slots) -> CallToolResult:
         said = f"{slots.most} call{'s are' if slots.most > 1 else ' is'} allowed at once, and as many are under way."
-        return refuse(call, "TOO_MANY_IN_FLIGHT", said, "Try again when one of them is done.", limit=slots.most)
+        return refuse(call.method, "TOO_MANY_IN_FLIGHT", said, "Try again when one of them is done.", limit=slots.most)
 
-    # Time
-
-    async def _timed(
-        self, plan: Plan, call: Call, limit_s: float, work: Work, waiting: object, seen: Seen
-    ) -> Any:  # Any: what the backend gives
-        if len(self._left) >= LEFT_OVER:
-            work.close()
-            return refuse(
-                call,
-                "TOO_MANY_IN_FLIGHT",
-                f"{LEFT_OVER} calls go on although their time was over.",
-                "Try again later.",
-                limit=LEFT_OVER,
-            )
-        try:
-            return await Timed(work, waiting, seen, limit_s)
-        except TimeIsOver as over:
-            if over.left is not None:
-                self._leave(asyncio.create_task(left_over(*over.left)), plan.slots)
-            said = f"{_shown(call, plan.name)} took longer than {limit_s:g} s and was stopped."
-            return refuse(call, "TIMED_OUT", said, "Ask for less at once, or try again later.", limitSeconds=limit_s)
-
-    def _leave(self, task: asyncio.Task[None], slots: Slots | None) -> None:
-        """Work that goes on keeps its slot."""
-        self._left.add(task)
-        if slots is not None:
-            slots.taken += 1
-
-        def ended(task: asyncio.Task[None]) -> None:
-            self._left.discard(task)
-            if slots is not None:
-                slots.taken -= 1
-
-        task.add_done_callback(ended)
+    async def _too_much_left(self, call: Call) -> CallToolResult:
+        said = f"{LEFT_OVER} calls go on although their time was over."
+        return refuse(call.method, "TOO_MANY_IN_FLIGHT", said, "Try again later.", limit=LEFT_OVER)
 
     # Lists and completions
 
@@ -419,11 +338,6 @@ def _unknown(method: str, name: str) -> RpcError:
         return RpcError(INVALID_PARAMS, "Resource not found", {"uri": name})
     name = name if len(name) <= SHOWN else name[:SHOWN] + "..."
     return RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"details": f"{member}: there is no {kind} {name!r}"})
-
-
-def _shown(call: Call, name: str) -> str:
-    shown = redactor().text(operation(call, name))
-    return shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
 
 
 def _positive(what: str, value: Any, kind: type) -> Any:  # Any: whatever an author gave

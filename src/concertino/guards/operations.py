@@ -14,7 +14,6 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from concertino.backend import Call
 from concertino.protocol.types import (
     ListPromptsResult,
     ListResourcesResult,
@@ -82,7 +81,7 @@ class Patterns:
         return self.match(kind, name) and (kind != "resource" or "%" not in name or self.match(kind, unquote(name)))
 
 
-def operation(call: Call, name: str) -> str:
+def operation(method: str, name: str) -> str:
     """How it is called in patterns, and to people."""
-    kind = NAMED[call.method][0]
+    kind = NAMED[method][0]
     return name if kind == "tool" else f"{kind}:{name}"

@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec.json import encode
 
-from concertino.backend import Call
 from concertino.errors import BUSY, RpcError, ToolError
 from concertino.protocol.types import CallToolResult, TextContent
 
@@ -19,8 +18,8 @@ def as_result(code: str, message: str, suggestion: str, /, **extra: Any) -> Call
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)
 
 
-def refuse(call: Call, code: str, message: str, suggestion: str, /, **extra: Any) -> CallToolResult:
-    """The same for any call: raises RpcError -31001 with it as the data where there is no result that could be an error."""
-    if call.method == "tools/call":
+def refuse(method: str, code: str, message: str, suggestion: str, /, **extra: Any) -> CallToolResult:
+    """The same for any method: raises RpcError -31001 with it as the data where there is no result that could be an error."""
+    if method == "tools/call":
         return as_result(code, message, suggestion, **extra)
     raise RpcError(BUSY, message, ToolError(code, message, suggestion=suggestion, **extra).body)

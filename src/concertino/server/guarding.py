@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
@@ -46,8 +47,8 @@ class _Inside(Around):
 
     inner: Server
 
-    async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        return await self.inner.handle(call, context, unguarded=True)
+    def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
+        return self.inner.handle(call, context, unguarded=True)
 
     async def close(self) -> None:
         """The server closes its guards, not they the server."""

@@ -1,0 +1,171 @@
+"""What is decided of an operation that may be called, once; and what that means for each of its calls until they end.
+
+A Plan is the Terms of its calls (driver/admission.py): whoever carries a call out, a driver or Guarded itself, tells it the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct
+
+from concertino.errors import RpcError
+from concertino.guards.operations import operation
+from concertino.guards.rates import Window
+from concertino.guards.refusals import refuse
+from concertino.guards.secrets import without_secrets_error
+from concertino.guards.sizes import AROUND, ESCAPED, LIMITED, Kept, cut, size_of
+from concertino.protocol.types import CallToolResult, TextContent
+from concertino.redact import redactor
+
+__all__ = ["LEFT_OVER", "LeftOver", "Plan", "Slots"]
+
+LEFT_OVER = 1024  # calls that go on after their time
+SHOWN = 128  # characters of a name, given back
+
+
+class Slots:
+    """Calls in flight, of all operations that a guard is about."""
+
+    __slots__ = ("most", "taken")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+
+class LeftOver:
+    """Work that goes on although its call was answered, because its time was over. are_many: no more of it is begun."""
+
+    __slots__ = ("are_many", "tasks")
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.are_many = False
+
+    def add(self, task: asyncio.Task[None]) -> None:
+        self.tasks.add(task)
+        self.are_many = len(self.tasks) >= LEFT_OVER
+
+    def remove(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self.are_many = len(self.tasks) >= LEFT_OVER
+
+
+class Plan:
+    """method, name: of the operation. windows: its rates; window: the only one, as nearly always.
+
+    stays: there is something to do until the end of a call, or at it. finishes: its result may have to be changed.
+    """
+
+    __slots__ = (
+        "_kept",
+        "_max_bytes",
+        "_redact",
+        "_short",
+        "finishes",
+        "left_over",
+        "method",
+        "name",
+        "slots",
+        "stays",
+        "timeout_s",
+        "window",
+        "windows",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        name: str,
+        windows: tuple[Window, ...],
+        slots: Slots | None,
+        timeout_s: float | None,
+        max_bytes: int | None,
+        redact: bool,
+        kept: Kept,
+        left: LeftOver,
+    ) -> None:
+        self.method = method
+        self.name = name
+        self.windows = windows
+        self.window = windows[0] if len(windows) == 1 else None
+        self.slots = slots
+        self.timeout_s = timeout_s
+        self._max_bytes = max_bytes
+        self._short: float = (
+            float("inf") if max_bytes is None else (max_bytes - AROUND) // ESCAPED
+        )  # characters that fit
+        self._redact = redact
+        self._kept = kept
+        self.left_over = None if timeout_s is None else left
+        self.finishes = redact or max_bytes is not None
+        self.stays = bool(slots or timeout_s or self.finishes)
+
+    @property
+    def shown(self) -> str:
+        """The operation as people are told of it: without secrets, and not too long."""
+        text = redactor().text(operation(self.method, self.name))
+        return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+    # The end of a call
+
+    def done(self, result: Any) -> Struct | Raw:
+        """What is answered instead of what the backend gave, a Struct of whatever kind or Raw. Raises RpcError."""
+        slots = self.slots
+        if slots is not None:
+            slots.taken -= 1
+        if not self.finishes:
+            return result
+        if type(result) is CallToolResult and len(result.content) == 1 and result.structured_content is UNSET:
+            block = result.content[0]
+            if type(block) is TextContent and block.meta is None and result.meta is None:
+                text = block.text
+                if len(text) <= self._short and (not self._redact or redactor().string(text) is text):
+                    return result  # a short text, as nearly all are
+        return self._finished(result)
+
+    def failed(self, error: BaseException) -> BaseException:
+        """What is answered instead of what the backend raised."""
+        self.end()
+        return without_secrets_error(error) if self._redact and isinstance(error, RpcError) else error
+
+    def timed_out(self, task: asyncio.Task[None]) -> CallToolResult:
+        """What a call is answered whose time is over. Its work goes on in this task, and keeps its slot, until left()."""
+        if self.left_over is not None:
+            self.left_over.add(task)
+        return self.too_late()
+
+    def left(self, task: asyncio.Task[None]) -> None:
+        """The work of a call that had timed_out() is over as well."""
+        if self.left_over is not None:
+            self.left_over.remove(task)
+        self.end()
+
+    def end(self) -> None:
+        """The work of a call is over."""
+        if self.slots is not None:
+            self.slots.taken -= 1
+
+    def too_late(self) -> CallToolResult:
+        """The answer of a call whose time is over. Raises RpcError."""
+        return refuse(
+            self.method,
+            "TIMED_OUT",
+            f"{self.shown} took longer than {self.timeout_s:g} s and was stopped.",
+            "Ask for less at once, or try again later.",
+            limitSeconds=self.timeout_s,
+        )
+
+    def _finished(self, result: Any) -> Struct | Raw:
+        """A result without secrets and not too large."""
+        if self._redact:
+            result = redactor().value(result)
+        most = self._max_bytes
+        if most is None or not isinstance(result, (Raw, *LIMITED)) or (size := size_of(result)) <= most:
+            return result
+        if self.method == "tools/call":
+            return cut(result, self.name, size, most, self._kept)
+        said = f"The result of {self.shown} has {size} bytes; {most} are allowed."
+        return refuse(self.method, "RESULT_TOO_LARGE", said, "Ask for less.", limitBytes=most, sizeBytes=size)
