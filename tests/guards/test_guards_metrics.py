@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from concertino import Call, RpcError, Server, ToolError, redact
+from concertino import Call, CallToolResult, RpcError, Server, TextContent, ToolError, redact
 from concertino.errors import ConcertinoError
 from concertino.guards.metrics import Metrics
 from concertino.guards.observed import SERIES
@@ -209,31 +209,32 @@ def test_a_secret_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
     assert canary not in repr(points)
 
 
-def test_names_that_a_guard_refused_are_bounded_and_without_secrets() -> None:
+@pytest.mark.parametrize("code", ["RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"])
+def test_names_that_a_guard_refused_take_no_room_from_those_that_there_are(code: str, tmp_path: Path) -> None:
     class Refuses:
         async def handle(self, call: Any, context: Any) -> Any:
-            return refuse(call.method, "RATE_LIMIT_EXCEEDED", "Too many calls", "Wait")
+            if bytes(call.params["name"]).startswith(b'"real'):
+                return CallToolResult([TextContent("done")])
+            return refuse(call.method, code, "Too many calls", "Wait")
 
-    canary = "sk-canary-7f3a91"
+    canary = "real-sk-canary-7f3a91"
     reader = InMemoryMetricReader()
-    guard = Telemetry(Refuses(), meter_provider=MeterProvider([reader]))  # type: ignore[arg-type]
+    counted = Metrics(Refuses(), tmp_path / "m")  # type: ignore[arg-type]
+    guard = Telemetry(counted, meter_provider=MeterProvider([reader]))
     context = SimpleNamespace(client=SimpleNamespace(protocol_version="2025-11-25"), meta={}, request_id=canary)
     redact.refresh({"CANARY_TOKEN": canary})
     try:
-        for name in (canary, *(f"n{number}" for number in range(SERIES + 500))):
+        for name in (*(f"n{number}" for number in range(SERIES + 500)), canary, "real"):
             with pytest.raises(StopIteration):
                 guard.handle(Call("tools/call", {"name": Raw(json.dumps(name).encode())}), context).send(None)  # type: ignore[arg-type]
     finally:
         redact.refresh()
     data = reader.get_metrics_data()
     assert data is not None
-    counts = {
-        point.attributes["gen_ai.tool.name"]: point.count
-        for point in data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
-    }
-    assert len(counts) == SERIES + 1
-    assert counts["_OTHER"] == 501
-    assert counts["[REDACTED]"] == 1
+    points = data.resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
+    counts = {point.attributes["gen_ai.tool.name"]: point.count for point in points}
+    assert counts == {"_OTHER": SERIES + 500, "[REDACTED]": 1, "real": 1}
+    assert 'gen_ai_tool_name="real"' in counted.text()
 
 
 def test_without_the_extra_its_name_is_told() -> None:

@@ -21,7 +21,16 @@ from msgspec import Raw, Struct
 
 from concertino.backend import Around, Backend, Call, Context, Outlet
 from concertino.errors import ConcertinoError
-from concertino.guards.observed import BOUNDARIES_S, OTHER, SERIES, Failure, failure_of, failure_of_result, name_of
+from concertino.guards.observed import (
+    BOUNDARIES_S,
+    OTHER,
+    SERIES,
+    Failure,
+    Names,
+    failure_of,
+    failure_of_result,
+    name_of,
+)
 from concertino.redact import redactor
 
 __all__ = ["Metrics", "metered"]
@@ -55,6 +64,7 @@ class Metrics(Around):
         self._clock = clock
         self._counts: dict[Labels, list[int]] = {}  # how many of each bucket, each in one alone
         self._sums: dict[Labels, float] = {}
+        self._names = Names()
         self._active: dict[str, int] = {}
         self._over = threading.Event()
         self._writing: threading.Thread | None = None
@@ -96,8 +106,8 @@ class Metrics(Around):
 
     def _count(self, call: Call, failure: Failure | None, took_s: float) -> None:
         name = (name_of(call) if call.method != "resources/read" else None) or ""  # there is no end of URIs
-        if failure is not None and failure.is_unknown and name:
-            name = OTHER
+        if name:
+            name = self._names.counted(name, failure)
         labels = (call.method, name, failure.kind if failure else "")
         if labels not in self._counts and len(self._counts) >= SERIES:
             labels = (call.method, OTHER if name else "", labels[2])

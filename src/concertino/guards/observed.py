@@ -12,32 +12,54 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend import Call
-from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError
-from concertino.protocol.types import CallToolResult
+from concertino.errors import BUSY, INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError
+from concertino.protocol.types import CallToolResult, TextContent
 
-__all__ = ["BOUNDARIES_S", "OTHER", "SERIES", "Failure", "failure_of", "failure_of_result", "name_of"]
+__all__ = ["BOUNDARIES_S", "OTHER", "SERIES", "Failure", "Names", "failure_of", "failure_of_result", "name_of"]
 
 BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)  # of durations; the conventions' advice
 OTHER = "_OTHER"
 SERIES = 1000  # names, or combinations of labels, that are counted; a further one is _OTHER
 MEMBERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 NOBODY_HAS_IT = frozenset((INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND))
+REFUSED = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))  # by a guard, which may not know who has what
 LONGEST_NAME = 256  # characters that are reported
 _text = Decoder(str).decode
 
 
 class Failure(Struct, frozen=True):
-    """kind: `error.type`. code: of an error answer. is_unknown: perhaps nobody has what was named."""
+    """kind: `error.type`. code: of an error answer. is_unknown: perhaps nobody has what was named, for no backend has looked."""
 
     kind: str
     code: int | None = None
     is_unknown: bool = False
 
 
+class Names:
+    """The names that are counted by themselves, at most SERIES: a call of each came to a backend that has it. Others are OTHER.
+
+    So whoever makes names up fills nothing, whether a server does not know them or a guard before it refuses everybody.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def counted(self, name: str, failure: Failure | None) -> str:
+        """What a call of this name is counted as. failure: what came of it."""
+        if (failure is None or not failure.is_unknown) and len(self._known) < SERIES:
+            self._known.add(name)
+        return name if name in self._known else OTHER
+
+
 class _Result(Struct, frozen=True, rename="camel"):
     is_error: bool = False
 
 
+class _Refusal(Struct, frozen=True):
+    code: str = ""
+
+
+_refusal = Decoder(_Refusal).decode
 _result = Decoder(_Result).decode
 
 
@@ -53,7 +75,7 @@ def name_of(call: Call) -> str | None:
 def failure_of(error: BaseException) -> Failure:
     """Of a call that raised."""
     if isinstance(error, RpcError):
-        return Failure(str(error.code), error.code, error.code in NOBODY_HAS_IT)
+        return Failure(str(error.code), error.code, error.code in NOBODY_HAS_IT or error.code == BUSY)
     return Failure("cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__qualname__)
 
 
@@ -63,9 +85,18 @@ def failure_of_result(call: Call, result: Any) -> Failure | None:
         return None
     if isinstance(result, Raw):
         try:
-            is_error = _result(result).is_error
+            return Failure("tool_error") if _result(result).is_error else None
         except DecodeError:
-            is_error = False
-    else:
-        is_error = isinstance(result, CallToolResult) and bool(result.is_error)
-    return Failure("tool_error") if is_error else None
+            return None
+    if not isinstance(result, CallToolResult) or not result.is_error:
+        return None
+    said = result.content[0] if result.content else None
+    return Failure("tool_error", is_unknown=isinstance(said, TextContent) and _is_refused(said.text))
+
+
+def _is_refused(text: str) -> bool:
+    """Whether a guard says that it let nothing through."""
+    try:
+        return text.startswith("{") and _refusal(text).code in REFUSED
+    except (DecodeError, UnicodeError):
+        return False

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from concertino.backend import Around, Backend, Call, Context
 from concertino.errors import ConcertinoError, RpcError
-from concertino.guards.observed import BOUNDARIES_S, OTHER, SERIES, Failure, failure_of, failure_of_result, name_of
+from concertino.guards.observed import BOUNDARIES_S, Failure, Names, failure_of, failure_of_result, name_of
 from concertino.logs.correlation import current
 from concertino.redact import redactor
 
@@ -60,7 +60,7 @@ class Telemetry(Around):
             explicit_bucket_boundaries_advisory=list(BOUNDARIES_S),
         )
         self._transport = transport
-        self._names: set[str] = set()  # that are counted; a guard further in may have refused what nobody has
+        self._names = Names()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         redact = redactor().text
@@ -105,8 +105,7 @@ class Telemetry(Around):
             finally:
                 current.set(told)
                 if name is not None and call.method != "resources/read":
-                    is_unknown = failure is not None and failure.is_unknown
-                    shared[ATTRIBUTES[call.method]] = OTHER if is_unknown else self._counted(redact(name))
+                    shared[ATTRIBUTES[call.method]] = self._names.counted(redact(name), failure)
                 if failure is not None:
                     shared["error.type"] = failure.kind
                     span.set_attribute("error.type", failure.kind)
@@ -115,11 +114,6 @@ class Telemetry(Around):
                         span.set_attribute("rpc.response.status_code", str(failure.code))
                     span.set_status(trace.StatusCode.ERROR, redact(said) or None)
                 self._duration.record(time.perf_counter() - begun, shared)
-
-    def _counted(self, name: str) -> str:
-        if len(self._names) < SERIES:
-            self._names.add(name)
-        return name if name in self._names else OTHER
 
 
 def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
