@@ -185,3 +185,9 @@ def test_no_refusal_repeats_a_secret_that_was_named(settings: dict[str, Any], me
     said = [json.dumps(each.data) + str(each) if isinstance(each, RpcError) else json.dumps(each) for each in answers]
     assert [canary in each for each in said] == [False, False]
     assert all("[REDACTED]" in each for each in said)
+
+
+@pytest.mark.parametrize("redact", ["yes", 1, None])
+def test_whether_to_redact_is_said_by_a_bool(redact: Any) -> None:
+    with pytest.raises(ValueError, match=f"^redact: expected True or False, got {redact!r}$"):
+        Guarded(Server("s"), redact=redact)

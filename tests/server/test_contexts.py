@@ -307,3 +307,10 @@ def test_it_is_a_dict_of_dicts_with_a_time_limit_and_a_bound(steps: list[tuple[A
         await store.close()
 
     asyncio.run(run())
+
+
+def test_a_setting_of_the_wrong_type_is_named_with_what_was_expected() -> None:
+    with pytest.raises(ValueError, match=r"^contexts: max_keys: expected a positive whole number, got '7'$"):
+        Contexts(max_keys="7")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^contexts: path: expected a path, got 5$"):
+        Contexts(5)  # type: ignore[arg-type]

@@ -546,3 +546,18 @@ def test_the_function_is_given_back_as_it_was() -> None:
 
     assert Operations(Server("x")).tool(slow) is slow
     assert slow(1) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"at_most": "4"}, "operations: at_most: expected a positive whole number, got '4'"),
+        ({"kept": 1.5}, "operations: kept: expected a positive whole number, got 1.5"),
+        ({"limit_s": None}, "operations: limit_s: expected a positive number, got None"),
+        ({"kept_s": True}, "operations: kept_s: expected a positive number, got True"),
+        ({"max_kept_bytes": -1}, "operations: max_kept_bytes: expected a positive number, got -1"),
+    ],
+)
+def test_a_setting_that_is_no_number_is_named_with_what_was_expected(setting: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        Operations(Server("s"), **setting)

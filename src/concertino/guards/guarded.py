@@ -77,6 +77,8 @@ class Guarded(Around):
         self._allow = Patterns(allow)
         self._deny = Patterns(deny)
         self._chooses = bool(self._allow.kinds or self._deny.kinds)
+        if type(redact) is not bool:
+            raise ValueError(f"redact: expected True or False, got {redact!r}")
         self._redact = redact
         self._serves_kept = max_result_bytes is not None
         self._kept = kept or Kept()

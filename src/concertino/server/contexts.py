@@ -24,6 +24,7 @@ from msgspec.json import decode, encode
 from concertino.driver.threads import Threads
 from concertino.errors import ToolError
 from concertino.server.server import Server
+from concertino.server.settings import positive
 
 if TYPE_CHECKING:
     from sqlite3 import Connection, Cursor
@@ -76,9 +77,9 @@ class Contexts:
             "max_contexts": max_contexts,
             "max_bytes": max_bytes,
         }
-        for name, value in sizes.items():
-            if not 0 < value < float("inf"):
-                raise ValueError(f"contexts: {name}: expected a positive number, got {value!r}")
+        positive("contexts", sizes)
+        if path is not None and not isinstance(path, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"contexts: path: expected a path, got {path!r}")
         self._path = None if path is None else os.fspath(path)
         self._ttl_s = ttl_s
         self._max_value_bytes = max_value_bytes

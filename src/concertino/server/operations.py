@@ -37,6 +37,7 @@ from concertino.protocol.types import CallToolResult, TextContent
 from concertino.server.failures import failed, said, told
 from concertino.server.handlers import Function, Handler, called, is_async, lacks_self
 from concertino.server.server import Server
+from concertino.server.settings import positive
 from concertino.server.streaming import streamed
 
 __all__ = ["Operations"]
@@ -79,9 +80,7 @@ class Operations:
             "kept": kept,
             "max_kept_bytes": max_kept_bytes,
         }
-        for name, value in sizes.items():
-            if not 0 < value < float("inf"):
-                raise ValueError(f"operations: {name}: expected a positive number, got {value!r}")
+        positive("operations", sizes)
         self._server = server
         self._at_most = at_most
         self._limit_s = limit_s

@@ -23,6 +23,7 @@ __all__ = [
     "checked",
     "checked_for",
     "hints",
+    "positive",
 ]
 
 S = TypeVar("S", bound=Struct)
@@ -174,3 +175,13 @@ def _plain(value: Any) -> Any:
 
 
 _encode = Encoder(enc_hook=_plain).encode
+
+
+def positive(owner: str, sizes: Mapping[str, Any]) -> None:
+    """Raise ValueError for what is no positive number: of seconds if its name ends in `_s`, else a whole one."""
+    for name, value in sizes.items():
+        seconds = name.endswith("_s")
+        kinds = (int, float) if seconds else (int,)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
+            what = "positive number" if seconds or isinstance(value, int) else "positive whole number"
+            raise ValueError(f"{owner}: {name}: expected a {what}, got {value!r}")
