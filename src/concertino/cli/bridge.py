@@ -9,6 +9,7 @@ from typing import NoReturn
 from concertino import logs
 from concertino.cli.guards import add_options as add_guards
 from concertino.cli.guards import guard_of
+from concertino.cli.serving import add_log_format, add_trace, refuse_words
 from concertino.driver.process import leave
 from concertino.driver.process import run as run_process
 from concertino.errors import ConcertinoError
@@ -33,16 +34,15 @@ def define(bridge: ArgumentParser) -> None:
         help="the hub: HOST:PORT for QUIC, or unix:PATH (default localhost:50100)",
     )
     bridge.add_argument("--certs-dir", metavar="DIR", help="certificates, for QUIC (default ~/.orchestra/certs)")
-    bridge.add_argument("--log-format", choices=("line", "json", "trace"), help="how log lines look on stderr")
-    bridge.add_argument("--trace", action="store_true", default=None, help="show every message on stderr")
+    add_log_format(bridge)
+    add_trace(bridge)
     add_guards(bridge)
 
 
 def run(given: Namespace, server: Sequence[str]) -> NoReturn:
     """Be the bridge. Ends the process."""
     misused: Callable[[str], NoReturn] = given.parser.error
-    if server:
-        misused(f"expected no -- and words behind it, got {server[0]!r}")
+    refuse_words(given, server)
     try:
         guard = guard_of(given)
     except (ValueError, ConcertinoError) as why:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from concertino import logs
+from concertino.cli.serving import add_log_format, refuse_words
 from concertino.driver.process import leave
 from concertino.driver.service import bound_stderr
 from concertino.errors import ConcertinoError
@@ -41,13 +42,12 @@ def define(parser: argparse.ArgumentParser) -> None:
         help="where bridges and plugins connect, instead of what the file says: HOST:PORT for QUIC, or unix:PATH",
     )
     parser.add_argument("--certs-dir", metavar="DIR", help="certificates, instead of what the file says")
-    parser.add_argument("--log-format", choices=("line", "json", "trace"), help="how log lines look on stderr")
+    add_log_format(parser)
 
 
 def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     """Be a hub. Ends the process: 0 the end, 1 it cannot listen, 2 the file cannot be used."""
-    if server:
-        given.parser.error(f"expected no -- and words behind it, got {server[0]!r}")
+    refuse_words(given, server)
     writer = bound_stderr()
     refresh()
     logs.configure(format=given.log_format, component="hub", writer=writer)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from concertino import __version__
+from concertino.cli.serving import refuse_words
 from concertino.orchestra.flags import add_flags
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def define(plugin: ArgumentParser) -> None:
 
 def run(given: Namespace, server: Sequence[str]) -> NoReturn:
     """Be the plugin. Ends the process."""
-    misused: Callable[[str], NoReturn] = given.parser.error
-    if server:
-        misused(f"expected no -- and words behind it, got {server[0]!r}")
+    refuse_words(given, server)
     try:
         from concertino.errors import ConcertinoError
         from concertino.orchestra.plugin import Plugin

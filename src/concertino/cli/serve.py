@@ -12,6 +12,7 @@ from concertino import logs
 from concertino.cli.folders import Folders, add_options, folders_of
 from concertino.cli.guards import Guard, guard_of
 from concertino.cli.guards import add_options as add_guards
+from concertino.cli.serving import add_log_format, add_trace, refuse_words
 from concertino.cli.targets import Found, find_all, place_of
 from concertino.driver.process import leave
 from concertino.driver.process import run as run_process
@@ -41,8 +42,8 @@ def define(serve: ArgumentParser) -> None:
         help="file.py, file.py:attribute, package.module:attribute, or a folder of Markdown; several are served as one, the tools "
         "of each under its name",
     )
-    serve.add_argument("--log-format", choices=("line", "json", "trace"), help="how log lines look on stderr")
-    serve.add_argument("--trace", action="store_true", default=None, help="show every message on stderr")
+    add_log_format(serve)
+    add_trace(serve)
     serve.add_argument("--traceback", action="store_true", help="show where an import failed")
     folders = serve.add_argument_group("a folder of Markdown")
     add_options(folders)
@@ -74,8 +75,7 @@ def _positive(text: str) -> int:
 def run(given: Namespace, server: Sequence[str]) -> NoReturn:
     """Serve what was asked for. Ends the process."""
     misused: Callable[[str], NoReturn] = given.parser.error
-    if server:
-        misused(f"expected no -- and words behind it, got {server[0]!r}")
+    refuse_words(given, server)
     folders = Folders(given.resources, given.prompts, given.scheme)
     if not given.targets and not folders and not folders_of(os.environ):
         misused("expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH")

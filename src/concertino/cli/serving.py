@@ -1,0 +1,24 @@
+"""What the commands that serve have in common: options for the log, and nothing behind `--`."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+__all__ = ["add_log_format", "add_trace", "refuse_words"]
+
+
+def add_log_format(command: ArgumentParser) -> None:
+    """How log lines look."""
+    command.add_argument("--log-format", choices=("line", "json", "trace"), help="how log lines look on stderr")
+
+
+def add_trace(command: ArgumentParser) -> None:
+    """Whether messages are shown."""
+    command.add_argument("--trace", action="store_true", default=None, help="show every message on stderr")
+
+
+def refuse_words(given: Namespace, words: Sequence[str]) -> None:
+    """End with the usage if something is behind `--`, where other commands have a server."""
+    if words:
+        given.parser.error(f"expected no -- and words behind it, got {words[0]!r}")
