@@ -175,7 +175,14 @@ SPOILT: dict[str, tuple[Callable[[Certificates], object], str]] = {
     "certificate missing": (lambda own: own.crt("orchestrator").unlink(), r"is not there: concertino certs issue"),
     "authority missing": (lambda own: own.crt("ca").unlink(), r"ca.crt is not there: concertino certs init"),
     "key garbage": (lambda own: own.key("orchestrator").write_bytes(b"x"), r"no private key in PEM"),
-    "certificate garbage": (lambda own: own.crt("orchestrator").write_bytes(b"x"), r"no certificate in PEM"),
+    "certificate garbage": (
+        lambda own: own.crt("orchestrator").write_bytes(b"x"),
+        r"no certificate in PEM: concertino certs issue",
+    ),
+    "authority garbage": (
+        lambda own: own.crt("ca").write_bytes(b"x"),
+        r"ca.crt holds no certificate in PEM: concertino certs renew",
+    ),
     "key a folder": (spoil_link, r"orchestrator.key.* is no file"),
 }
 

@@ -123,11 +123,13 @@ class Certificates:
 
     def authority(self) -> x509.Certificate:
         """The authority's certificate. Raises CertificateError."""
-        return _certificate(self.crt("ca"), self._read("ca.crt", self.command("init")))
+        data = self._read("ca.crt", self.command("init"))
+        return _certificate(self.crt("ca"), data, self.command("renew", "ca"))
 
     def certificate(self, name: str) -> x509.Certificate:
         """A certificate as it is, its dates unchecked. Raises CertificateError."""
-        return _certificate(self.crt(name), self._read(f"{name}.crt", self.command("issue", name)))
+        mend = self.command("issue", name)
+        return _certificate(self.crt(name), self._read(f"{name}.crt", mend), mend)
 
     def private_key(self, name: str) -> PrivateKey:
         """A private key; "ca" for the authority's. Raises CertificateError."""
@@ -204,11 +206,11 @@ def _check_private(path: Path, status: os.stat_result, mode: int) -> None:
         raise CertificateError(f"{path} belongs to uid {status.st_uid}: chown {os.geteuid()} {quote(str(path))}")
 
 
-def _certificate(path: Path, data: bytes) -> x509.Certificate:
+def _certificate(path: Path, data: bytes, mend: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(data)
     except ValueError:
-        raise CertificateError(f"{path} holds no certificate in PEM") from None
+        raise CertificateError(f"{path} holds no certificate in PEM: {mend}") from None
 
 
 def check_dates(certificate: x509.Certificate, path: Path, mend: str, now: datetime) -> None:
