@@ -404,3 +404,12 @@ def test_days_that_are_none_are_refused_with_what_was_expected(days: str, capsys
     with pytest.raises(SystemExit):
         main(["certs", "init", f"--days={days}"])
     assert f"expected 1 to 3650 days, got {days!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["*", "*.example.com", "", "a b", "-a.example", "a..b", "http://a", "a:443", "x" * 64])
+def test_a_host_that_is_none_is_refused(tmp_path: Path, host: str) -> None:
+    own = Certificates(tmp_path / "certs")
+    create_authority(own)
+    with pytest.raises(CertificateError, match=r"expected a name such as hub\.example\.com, or an IP address"):
+        issue(own, "orchestrator", hosts=[host])
+    issue(own, "orchestrator", hosts=["hub.example.com", "10.0.0.1", "fe80::1", "under_score"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,7 @@ VALID = timedelta(days=365)
 BACKDATED = timedelta(minutes=1)  # clocks of two machines differ
 ORGANIZATION = "Orchestra"
 AUTHORITY = "Orchestra CA"
+LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 HOSTS = ("localhost", "127.0.0.1", "::1")
 RENEW_BEFORE = timedelta(days=30)
 
@@ -76,8 +78,21 @@ def issue(
     hosts: names and IP addresses by which others dial it, beside this machine's own. Raises CertificateError.
     """
     checked_name(name)
+    for host in hosts:
+        _check_host(host)
     with certificates.locked(fcntl.LOCK_EX):
         return _issue(certificates, name, hosts, valid)
+
+
+def _check_host(host: str) -> None:
+    """No wildcard: who holds such a certificate could be taken for any machine of a domain."""
+    try:
+        ip_address(host)
+    except ValueError:
+        if len(host) > 253 or not all(map(LABEL.fullmatch, host.split("."))):
+            raise CertificateError(
+                f"{host!r} is no host: expected a name such as hub.example.com, or an IP address"
+            ) from None
 
 
 def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) -> x509.Certificate:
