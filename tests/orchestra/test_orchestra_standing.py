@@ -211,3 +211,16 @@ async def test_whatever_an_attempt_raises_is_told_and_the_next_one_is_made(
     assert [str(failure) in record.getMessage() for record in caplog.records] == [True]
     await hub.close()
     await listening.close()
+
+
+@on_a_loop
+async def test_an_error_names_the_address_once(folder: Path) -> None:
+    address = f"unix:{folder}/nobody"
+    hub = Standing(address, partial(connect, address))
+    hub.start()
+    for _ in range(2):
+        with pytest.raises(Disconnected) as caught:
+            await hub.request(health())
+        await asyncio.sleep(0)
+    assert str(caught.value) == f"{address}: No such file or directory; it is tried again"
+    await hub.close()

@@ -96,6 +96,7 @@ class Standing:
             except Exception as why:  # whatever it is: a link that is tried no more, in silence, is the worst of all
                 is_known = isinstance(why, (ConcertinoError, OSError, ValueError))
                 self._why = str(why) if is_known else f"{type(why).__name__}: {why}"
+                self._why = self._why.removeprefix(f"{self.peer.address}: ")  # what a link says begins with it, too
                 if self._why != said:  # once, and not with every attempt
                     said = self._why
                     trace = None if is_known else why
