@@ -549,6 +549,8 @@ async def test_who_is_no_hub_may_not_call_a_plugin_over_quic(folder: Path, certi
     ("flags", "code", "said"),
     [
         (["--listen-addr", "nowhere"], 1, "expected HOST:PORT"),
+        (["--orchestrator-addr", "nowhere"], 1, "the orchestrator's address: expected HOST:PORT"),
+        (["--orchestrator-addr", "localhost:0"], 1, "the orchestrator's address: expected HOST:PORT"),
         (["--certs-dir", "/nonexistent"], 1, "concertino certs init"),
         (["--nonsense"], 2, "unrecognized arguments"),
     ],

@@ -19,10 +19,8 @@ from concertino.errors import RpcError
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.front import Front
-from concertino.orchestra.links import Link, PluginRequest, PluginResponse, connect
+from concertino.orchestra.links import Link, PluginRequest, PluginResponse, checked_orchestrator, connect
 from concertino.orchestra.standing import Standing
-from concertino.transports.listeners import split_address
-from concertino.transports.sockets import unix_name
 
 __all__ = ["NAME", "Bridge", "prepared"]
 
@@ -113,16 +111,8 @@ def prepared(address: str, folder: str | os.PathLike[str] | None = None) -> Cert
     The bridge's own is issued if there is none and the authority's key is there, and looked at. folder: upstream's unless given.
     Raises ValueError for an address that is none, CertificateError.
     """
-    try:
-        if address.startswith("unix:"):
-            unix_name(address.removeprefix("unix:"))
-            return None
-        if split_address(address)[1] == 0:
-            raise ValueError
-    except ValueError:
-        raise ValueError(
-            f"the orchestrator's address: expected HOST:PORT, as in localhost:50100, or unix:PATH, got {address!r}"
-        ) from None
+    if checked_orchestrator(address).startswith("unix:"):
+        return None
     certificates = Certificates(folder or default_folder())
     ensure(certificates, NAME)
     certificates.identity(NAME)

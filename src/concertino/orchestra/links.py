@@ -30,6 +30,8 @@ from concertino.errors import ConcertinoError, Disconnected, ProtocolError, Time
 from concertino.orchestra.envelope import opened, sealed
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
 from concertino.orchestra.waiting import Waiting
+from concertino.transports.listeners import split_address
+from concertino.transports.sockets import unix_name
 
 try:
     from google.protobuf.message import DecodeError, EncodeError
@@ -52,6 +54,7 @@ __all__ = [
     "Peer",
     "Refused",
     "Relay",
+    "checked_orchestrator",
     "connect",
     "listen",
     "refusal",
@@ -196,6 +199,20 @@ async def connect(
     from concertino.orchestra.quic import connect_quic
 
     return await connect_quic(address, certificates, name, expects, timeout_s)
+
+
+def checked_orchestrator(address: str) -> str:
+    """The address, if a hub could be reached there. Raises ValueError."""
+    try:
+        if address.startswith("unix:"):
+            unix_name(address.removeprefix("unix:"))
+        elif split_address(address)[1] == 0:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"the orchestrator's address: expected HOST:PORT, as in localhost:50100, or unix:PATH, got {address!r}"
+        ) from None
+    return address
 
 
 # Ids and errors

@@ -31,7 +31,7 @@ from concertino.errors import ConcertinoError
 from concertino.logs import BoundedWriter
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.flags import add_flags
-from concertino.orchestra.links import Link, connect, listen
+from concertino.orchestra.links import Link, checked_orchestrator, connect, listen
 from concertino.orchestra.plugin_pb2 import PluginRequest
 from concertino.orchestra.standing import Standing
 from concertino.redact import refresh
@@ -86,6 +86,8 @@ def manifest_line(plugin: Plugin) -> str:
 
 
 async def _serve(plugin: Plugin, given: argparse.Namespace, writer: BoundedWriter, log: logging.Logger) -> int:
+    if given.orchestrator_addr:
+        checked_orchestrator(given.orchestrator_addr)
     loop = asyncio.get_running_loop()
     over: asyncio.Future[int] = loop.create_future()
 
