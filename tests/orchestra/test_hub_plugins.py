@@ -60,6 +60,26 @@ def tools_of(hub: Hub) -> list[str]:
 
 
 @on_a_loop
+async def test_a_plugin_under_another_id_than_it_was_started_as_is_refused_when_it_registers(folder: Path) -> None:
+    impostor = """
+async def pretend():
+    link = await connect(hub)
+    answer = await link.request(PluginRequest(register=PluginManifest(id="another")))
+    with open(__file__ + ".said", "w") as file:
+        file.write(answer.register.reject_reason)
+    os.rename(__file__ + ".said", __file__ + ".told")
+easy = answer
+async def answer(request, peer):
+    if request.HasField("boot"):
+        await pretend()
+    return await easy(request, peer)
+"""
+    async with running(written(folder, raw(folder, "impostor", impostor))):
+        told = (folder / "impostor.py.told").read_text()
+    assert told == "the hub started this process as impostor, not as another"
+
+
+@on_a_loop
 async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_address(folder: Path) -> None:
     path = written(folder, sdk(folder, "tools.greeter", GREETER), sdk(folder, "storage.memory", STORE))
     async with running(path, is_private=False, listen_addr=f"unix:{folder}/hub") as hub:

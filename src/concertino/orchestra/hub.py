@@ -221,6 +221,9 @@ class Hub:
         plugin = self.plugins.get(manifest.id)
         if plugin is None:
             reason = "" if peer.speaks_for(manifest.id) else f"this peer may not call itself {manifest.id!r}"
+            for each in self.plugins.values():
+                if peer.pid is not None and _is_of(peer, each):
+                    reason = f"the hub started this process as {each.id}, not as {manifest.id}"
         elif peer.name is not None:
             reason = "" if peer.speaks_for(manifest.id) else f"the certificate is of {peer.name}, not of {manifest.id}"
         else:
@@ -351,8 +354,8 @@ def _ladder(within_s: float) -> Ladder:
 
 def _is_of(peer: Peer, plugin: Hosted) -> bool:
     """Whether a process that connected over a Unix socket belongs to the plugin: it is in its process group."""
-    if peer.pid is None or plugin.pid is None:
-        return peer.speaks_for(plugin.id) and peer.pid is None
+    if peer.pid is None:
+        return peer.speaks_for(plugin.id)
     try:
         return os.getpgid(peer.pid) == plugin.pid
     except ProcessLookupError:
