@@ -80,6 +80,24 @@ async def answer(request, peer):
 
 
 @on_a_loop
+async def test_lines_of_a_plugin_have_one_time_and_their_own_level(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    noisy = """
+say("[2026-11-22T05:55:30.262Z] [WARNING] [noisy] the disk is nearly full")
+say("[2026-11-22T05:55:30.262Z] [INFO] [noisy.disk] of its own name")
+say("[not a log line] as it is")
+"""
+    caplog.set_level(logging.INFO, "concertino.hub")
+    async with running(written(folder, raw(folder, "noisy", noisy))):
+        pass
+    said = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "concertino.hub.noisy"]
+    assert ("WARNING", "the disk is nearly full") in said
+    assert ("INFO", "[noisy.disk] of its own name") in said
+    assert ("INFO", "[not a log line] as it is") in said
+
+
+@on_a_loop
 async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_address(folder: Path) -> None:
     path = written(folder, sdk(folder, "tools.greeter", GREETER), sdk(folder, "storage.memory", STORE))
     async with running(path, is_private=False, listen_addr=f"unix:{folder}/hub") as hub:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ __all__ = ["Output"]
 RATE, BURST = 20.0, 200.0  # lines of one plugin: a second for ever, and at once
 READY = b"READY "
 LONGEST_ADDRESS = 512
+OURS = re.compile(r"\[\d{4}-\d\d-\d\dT[\d:.]+Z\] \[(?P<level>[A-Z]+)\] \[(?P<name>[^\]]*)\] (?P<text>.*)")
 
 
 class Output(StderrLines):
@@ -56,8 +58,16 @@ class Output(StderrLines):
         super()._give(line)
 
     def _relay(self, line: str) -> None:
-        if line:
-            self._log_to.info("%s", escaped(line))
+        if not line:
+            return
+        level = logging.INFO
+        found = OURS.fullmatch(line)
+        if found is not None:  # it has a time, a level and a name, which this line is going to have itself
+            level = logging.getLevelNamesMapping().get(found["level"], level)
+            name = f"[{found['name']}]"
+            own = name == f"[{self._log_to.name.removeprefix('concertino.hub.')}]"
+            line = found["text"] if own else f"{name} {found['text']}"
+        self._log_to.log(level, "%s", escaped(line))
 
     def _is_ready(self, address: str) -> None:
         if not self.ready.done():
