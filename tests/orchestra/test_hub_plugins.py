@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
-from hubs import GREETER, SOMEBODY, called, entry, is_gone, raw, read, running, sdk, stored, until, written
+from hubs import GREETER, SOMEBODY, SOURCES, called, entry, is_gone, raw, read, running, sdk, stored, until, written
 from linked import on_a_loop
 
 from concertino.orchestra import hosted
@@ -95,6 +98,23 @@ say("[not a log line] as it is")
     assert ("WARNING", "the disk is nearly full") in said
     assert ("INFO", "[noisy.disk] of its own name") in said
     assert ("INFO", "[not a log line] as it is") in said
+
+
+@on_a_loop
+async def test_a_program_that_knows_nothing_of_hubs_ends_with_a_hub_that_is_killed(folder: Path) -> None:
+    (folder / "foreign.sh").write_text('#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 600\n')
+    (folder / "foreign.sh").chmod(0o755)
+    path = written(folder, entry("foreign", "./foreign.sh"))
+    command = [sys.executable, "-m", "concertino", "orchestrate", path, "--listen-addr", f"unix:{folder}/hub"]
+    environment = {**os.environ, "PYTHONPATH": SOURCES}
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as hub:
+        told = folder / "foreign.sh.pid"
+        while not told.exists() or not told.read_text():
+            await asyncio.sleep(0.01)
+        hub.kill()
+    foreign = os.pidfd_open(int(told.read_text()))
+    assert select.select([foreign], [], [], 10)[0], "it lives on"
+    os.close(foreign)
 
 
 @on_a_loop

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -57,6 +58,20 @@ FIRST_S, LONGEST_S = 0.5, 60.0  # the pause before a start; doubled each time
 STEADY_S = 60.0  # who ran for so long begins anew with the pauses
 LAST_WORDS_S = 0.25  # for the exit status, once the link is lost
 SHUTDOWN_S = 2.0  # for the answer to a shutdown, and for calls under way after it
+
+
+# A program that does not look at HUB_PID would outlive a hub that is killed: the kernel ends it then (prctl(2), PR_SET_PDEATHSIG,
+# which execve keeps). Set by an interpreter that becomes the program, 15 ms: a preexec_fn would fork the hub's threads' locks.
+BOUND = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the hub is gone")
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as why:
+    sys.exit(f"{sys.argv[2]}: {why.strerror}")
+"""
 
 
 class Ground(Struct, frozen=True):
@@ -382,6 +397,8 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
         return [sys.executable, binary], (*INHERITED, "PYTHONPATH")
     if binary == "concertino":
         return [sys.executable, "-m", "concertino"], (*INHERITED, "PYTHONPATH")
+    if sys.platform == "linux" and shutil.which(binary) is not None:  # what cannot be started is told by who starts it
+        return [sys.executable, "-ISc", BOUND, str(os.getpid()), binary], INHERITED
     return [binary], INHERITED
 
 
