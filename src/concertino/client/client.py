@@ -150,6 +150,17 @@ class Client:
         ):
             if given is not None and type(given) is not kind:
                 raise TypeError(f"{what}: expected {kind.__name__}(...), got {given!r}")
+        for what, given in (
+            ("trace", trace),
+            ("elicit", elicit),
+            ("sample", sample),
+            ("changed", changed),
+            ("updated", updated),
+            ("logged", logged),
+            ("notified", notified),
+        ):
+            if given is not None and not callable(given):
+                raise TypeError(f"{what}: expected a function, got {given!r}")
         if not (stderr is None or callable(stderr) or isinstance(stderr, (str, os.PathLike))):  # pyright: ignore[reportUnnecessaryIsInstance]
             kind = type(stderr).__name__
             raise TypeError(f"stderr: expected a function that takes a line, or the path of a file, got {kind}")
