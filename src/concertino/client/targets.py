@@ -69,6 +69,9 @@ class ServerParameters(Struct, frozen=True):
 
 
 _WORD = (str, os.PathLike)
+LAUNCHERS = frozenset(
+    ("run", "tool", "exec", "dlx", "x", "uv", "uvx", "npx", "python", "python3", "node")
+)  # name no server
 Target = Sequence[str | os.PathLike[str]] | ServerParameters | str | Backend | Connection
 
 
@@ -136,9 +139,10 @@ class _Program(Place):
     def __init__(self, parameters: ServerParameters) -> None:
         self._parameters = parameters
         self._words = words = [os.fspath(word) for word in (parameters.command, *parameters.args)]
-        # The last word that is a name of something: python server.py -> server, npx -y @scope/thing -> thing.
-        named = [word for word in words if not word.startswith("-") and "=" not in word]
-        base = os.path.basename((named or words)[min(1, len(named or words) - 1)])  # noqa: PTH119
+        # The first word that is a name of something: python server.py -> server, npx -y @scope/thing -> thing, uv run x -> x.
+        named = [word for word in words if not word.startswith("-") and "=" not in word] or words
+        after = [word for word in named[1:] if os.path.basename(word) not in LAUNCHERS]  # noqa: PTH119
+        base = os.path.basename((after or named)[0])  # noqa: PTH119
         self.name = base.partition(".")[0] or base or "server"
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
