@@ -240,6 +240,31 @@ async def test_a_command_that_is_not_there_is_named_with_the_path_searched() -> 
 
 
 @on_a_loop
+async def test_a_command_that_is_not_there_is_named_with_what_was_searched_without_a_path() -> None:
+    """/bin:/usr/bin is what the os module documents as os.defpath."""
+    with pytest.raises(SpawnError, match="command not found in /bin:/usr/bin; the environment has no PATH"):
+        await Client(ServerParameters("no-such-program", inherit=())).open()
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "server.py"], "server"),
+        (["npx", "-y", "@scope/thing"], "thing"),
+        (["uv", "run", "server"], "server"),
+        (["uv", "run", "python", "my_server.py"], "my_server"),
+        (["uv", "tool", "run", "thing"], "thing"),
+        (["env", "X=1", "python3", "-m", "package"], "package"),
+        (["pnpm", "dlx", "thing"], "thing"),
+        (["/usr/bin/thing"], "thing"),
+        (["run"], "run"),
+    ],
+)
+def test_a_client_has_the_name_of_its_server(command: list[str], name: str) -> None:
+    assert Client(command).name == name
+
+
+@on_a_loop
 async def test_nobody_at_an_address_is_a_disconnection(tmp_path: Path) -> None:
     with pytest.raises(Disconnected, match=r"unix:.*nobody: No such file or directory"):
         await Client(f"unix:{tmp_path}/nobody").open()

@@ -397,3 +397,22 @@ async def test_a_hundred_children_come_and_go() -> None:
 def test_a_rung_without_a_time_is_refused_by_its_name(given: object) -> None:
     with pytest.raises(ValueError, match=r"terminated_s: expected seconds, 0 or more, got "):
         Ladder(terminated_s=given)  # type: ignore[arg-type]
+
+
+@on_a_loop
+async def test_somebody_who_writes_for_ever_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked at the end is whether somebody still holds stdout: no more than a pipe can hold is read for that."""
+    child = spawn(["cat"])
+    child.open(Ear())
+    reads = 0
+
+    def read(descriptor: int, size: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        assert reads < 100
+        return b"x" * size
+
+    monkeypatch.setattr(process.os, "read", read)
+    assert not child._silent()
+    monkeypatch.undo()
+    await child.close(1)

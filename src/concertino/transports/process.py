@@ -42,6 +42,7 @@ PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 TAIL_BYTES = 8192  # of stderr, kept for error messages
 READ_BYTES = 65536
 READS = range(8)  # in a row
+LAST_READS = range(32)  # of stdout: twice what a pipe holds at most (fs.pipe-max-size)
 LAST_WORDS_S = 0.25  # after stdout has ended: for the exit status, and for what stderr still says
 LOOK_S = 0.01  # how often an emptying group is looked at: no event tells
 PROCESSES = Path("/proc")
@@ -97,7 +98,7 @@ def spawn(
     except (OSError, ValueError, TypeError) as why:
         for descriptor in ours:
             os.close(descriptor)
-        raise SpawnError(_why(argv[0], environment.get("PATH", ""), cwd, why)) from why
+        raise SpawnError(_why(argv[0], environment, cwd, why)) from why
     finally:
         for descriptor in theirs:
             os.close(descriptor)
@@ -113,7 +114,7 @@ def _checked(command: Sequence[str]) -> list[str]:
     return argv
 
 
-def _why(program: str, path: str, cwd: str | os.PathLike[str] | None, why: Exception) -> str:
+def _why(program: str, environment: Mapping[str, str], cwd: str | os.PathLike[str] | None, why: Exception) -> str:
     if isinstance(why, TypeError):
         return f"{program}: an environment variable or the working directory is none: {why}"
     if cwd is not None and not Path(cwd).is_dir():
@@ -122,7 +123,10 @@ def _why(program: str, path: str, cwd: str | os.PathLike[str] | None, why: Excep
         if os.sep in program:
             found = "the interpreter named in its first line is missing" if Path(program).exists() else "no such file"
             return f"{program}: {found}"
-        return f"{program}: command not found in PATH={path}"
+        if "PATH" not in environment:
+            looked = os.pathsep.join(os.get_exec_path(environment))
+            return f"{program}: command not found in {looked}; the environment has no PATH"
+        return f"{program}: command not found in PATH={environment['PATH']}"
     if isinstance(why, PermissionError):
         return f"{program}: {'is a directory' if Path(program).is_dir() else 'not executable'}"
     return f"{program}: {why}"
@@ -352,7 +356,9 @@ class Child(Pipe):
 
     def _silent(self) -> bool:
         """Whether nobody holds the child's stdout any more. What is left in it is nobody's."""
-        while not self._at_end:
+        if self._at_end:
+            return True
+        for _ in LAST_READS:
             try:
                 if not os.read(self._in, READ_BYTES):
                     return True
@@ -360,7 +366,7 @@ class Child(Pipe):
                 return False
             except OSError:
                 return True
-        return True
+        return False  # more than a pipe holds: somebody still writes
 
     def _signal(self, number: int) -> None:
         try:
