@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,22 @@ from concertino.orchestra.markdown import MarkdownStorage
 from concertino.orchestra.sqlite import SqliteStorage
 from concertino.orchestra.storage import CREATE, MAX_CONTENT_BYTES, UPSERT, Storage, StorageError, matcher
 
-KINDS: dict[str, Callable[[Path], Storage]] = {
-    "markdown": MarkdownStorage,
-    "sqlite": lambda folder: SqliteStorage(folder / "kept.db"),
-}
+opened: list[SqliteStorage] = []  # closed after each test: Python 3.13 warns of what is left open, whenever it finds it
+
+
+def sqlite_in(folder: Path) -> SqliteStorage:
+    opened.append(SqliteStorage(folder / "kept.db"))
+    return opened[-1]
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while opened:
+        opened.pop().close()
+
+
+KINDS: dict[str, Callable[[Path], Storage]] = {"markdown": MarkdownStorage, "sqlite": sqlite_in}
 every_store = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -335,3 +348,19 @@ for _ in range(20):
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert (store.read("count.md").content, store.read("count.md").version) == (b"60", 61)
     store.close()
+
+
+def test_a_file_that_is_no_database_is_told_and_not_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kept.db").write_bytes(b"no database at all" * 100)
+    connections: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def connected(*given: Any, **named: Any) -> sqlite3.Connection:
+        connections.append(connect(*given, **named))
+        return connections[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    with pytest.raises(StorageError, match=r"kept\.db: file is not a database"):
+        SqliteStorage(tmp_path / "kept.db")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connections[0].execute("SELECT 1")

@@ -43,9 +43,13 @@ class SqliteStorage:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._database = sqlite3.connect(self._file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
-            self._database.execute(_TABLE)
+            try:
+                self._database.execute("PRAGMA journal_mode=WAL")
+                self._database.execute("PRAGMA synchronous=FULL")
+                self._database.execute(_TABLE)
+            except BaseException:
+                self._database.close()
+                raise
 
     def read(self, path: str) -> Stored:
         checked_path(path)
