@@ -47,6 +47,20 @@ ROWS: tuple[Row, ...] = (
         "concertino-def", "**concertino**, `def`", "concertino", script("concertino_server.py"), CALLS, tool="echo_def"
     ),
     Row(
+        "concertino-limits",
+        "**concertino**, three limits",
+        "concertino",
+        (*script("concertino_guarded.py"), "limits"),
+        CALLS,
+    ),
+    Row(
+        "concertino-guards",
+        "**concertino**, six guards",
+        "concertino",
+        (*script("concertino_guarded.py"), "all"),
+        CALLS,
+    ),
+    Row(
         "concertino-serve",
         "`concertino serve`",
         "concertino",

@@ -14,6 +14,7 @@ from measure import Figures
 
 __all__ = ["verdicts"]
 
+GUARDS_ALLOWED = 0.1  # of what a small echo costs without them
 START_FLOOR = "floor-start"
 START_ALLOWED_MS = {"concertino": ("`python server.py`", 12.0), "concertino-serve": ("`concertino serve`", 18.0)}
 
@@ -54,7 +55,24 @@ def verdicts(results: dict[str, dict[str, Figures]], is_311: bool) -> list[str]:
             then = f", then {target.floor_then:,g}" if target.floor_then is not None else ""
             beside = f"; asyncio floor here {floor:,.1f}{then}" if floor is not None else ""
             lines.append(f"{mark(reached)} {name}: {target.text}: {value:,.1f} (target {limit:,.6g}{beside})")
-    return lines + loss_verdicts(results)
+    return lines + guard_verdicts(results) + loss_verdicts(results)
+
+
+def guard_verdicts(results: dict[str, dict[str, Figures]]) -> list[str]:
+    """What guards add to a small echo: to its round trip, which users wait for, and to its CPU time where a call is cheapest."""
+    lines = []
+    for row, text in (("concertino-limits", "three limits"), ("concertino-guards", "six guards")):
+        for measure, name, what in (
+            ("sequential", "p50_us", "echo p50"),
+            ("pipelined", "cpu_us", "CPU per call, 64 in flight"),
+        ):
+            plain, guarded = (figure(results, each, measure, name) for each in ("concertino", row))
+            if plain is not None and guarded is not None:
+                more = guarded / plain - 1
+                lines.append(
+                    f"{mark(more <= GUARDS_ALLOWED)} {text}: {what} {more:+.1%} (allowed {GUARDS_ALLOWED:+.0%})"
+                )
+    return lines
 
 
 def start_verdicts(results: dict[str, dict[str, Figures]]) -> list[str]:

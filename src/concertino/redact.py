@@ -67,9 +67,13 @@ class Redactor:
 
     def string(self, text: str) -> str:
         """As text(); and if it is the JSON of an object or array, without its fields too: the text twin of a structured result."""
-        if text[:1] not in _JSON_FIRST or not _may_have_fields(text.encode("utf-8", "replace")):
-            return self.text(text)
-        return self.text(self._without_secrets_in_strings(text, self._may_hold(text), fields=True))
+        if text[:1] in _JSON_FIRST and _may_have_fields(text.encode("utf-8", "replace")):
+            text = self._without_secrets_in_strings(text, self._may_hold(text), fields=True)
+        if len(text) < self._shortest or not self._may_hold(
+            text
+        ):  # as text(), without a call more for nearly every text
+            return text
+        return self._without_secrets(text, escaped=False)
 
     def frame(self, frame: bytes) -> bytes:
         """Return one JSON text without the secrets and fields; the same object when it holds none.

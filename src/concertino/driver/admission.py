@@ -102,5 +102,7 @@ class Deadline:
             result = self._terms.timed_out(self._task)
         except Exception as refused:
             error = refused
+        incoming.terms = None  # they have said what is answered; and wait for the end of the work
         self._ended(incoming, result, error)
+        incoming.terms = self
         self._cancel(f"it took longer than {self.timeout_s:g} s")

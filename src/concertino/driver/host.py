@@ -168,11 +168,8 @@ class Link:
         self.backend = host.backend
         self._limits = host.limits
         self._reading = reading_on(self._loop)
-        start = self._start
-        ended: Any = self._ended  # with an Incoming, or what _over() takes
-        if (admit := host.admit) is not None:
-            start, ended = partial(self._start_admitted, admit), self._over
-        self._spawn = starter(self._loop, ended)
+        self._admit: Any = host.admit  # an Admit, where _start_admitted() is what starts calls
+        self._spawn = starter(self._loop, self._ended)
         self._leaving: set[asyncio.Task[None]] = set()  # cancelled, and not done yet
         self._turning = False  # a call to _turn is scheduled
         self._paused = False
@@ -187,7 +184,7 @@ class Link:
         self.session = Session(
             host.backend.offer,
             self._send,
-            start,
+            self._start if self._admit is None else self._start_admitted,
             host.limits,
             self._loop.time,
             host.watch_changed,
@@ -364,36 +361,21 @@ class Link:
             incoming.stop = partial(self._cancel, task, incoming)
         return None
 
-    def _start_admitted(self, admit: Admit, incoming: Incoming) -> None:
+    def _start_admitted(self, incoming: Incoming) -> None:
         """As _start(), of a backend that admits its calls itself: see admission.py."""
         try:
-            work, terms = admit(incoming.call, CallContext(self, incoming))
+            work, incoming.terms = self._admit(incoming.call, CallContext(self, incoming))
         except BaseException as error:  # a refusal, mostly
             return self._ended(incoming, Raw(b"{}"), error)
-        admitted: Any = incoming if terms is None else [incoming, terms]
-        task = self._spawn(work, admitted)
+        task = self._spawn(work, incoming)
         if task is not None:
             self.session.peer.started(incoming)
             incoming.stop = partial(self._cancel, task, incoming)
-            if terms is not None and terms.timeout_s is not None:
+            if incoming.terms is not None and incoming.terms.timeout_s is not None:
                 from concertino.driver.admission import Deadline
 
-                admitted[1] = Deadline(incoming, terms, task, self._ended, incoming.stop)
+                incoming.terms = Deadline(incoming, incoming.terms, task, self._ended, incoming.stop)
         return None
-
-    def _over(self, admitted: list[Any] | Incoming, result: Any, error: BaseException | None) -> None:
-        """The end of such a call. admitted: the call, and its terms if it has any; a list is made in a third of a Struct's time."""
-        if type(admitted) is not list:
-            return self._ended(admitted, result, error)  # pyright: ignore[reportArgumentType]
-        incoming, terms = admitted
-        if error is not None:
-            error = terms.failed(error)
-        else:
-            try:
-                result = terms.done(result)
-            except BaseException as unfit:
-                error = unfit
-        return self._ended(incoming, result, error)
 
     def _ended(self, incoming: Incoming, result: Struct | Raw, error: BaseException | None) -> None:
         """A call's handler returned or raised: answer, whatever it was."""
@@ -401,6 +383,15 @@ class Link:
         # What sends nothing brings no turn: a cancelled call, and one of a batch before the last.
         if self._draining or incoming.batch is not None:
             self._settle_soon()
+        if (terms := incoming.terms) is not None:
+            incoming.terms = None
+            if error is not None:
+                error = terms.failed(error)
+            else:
+                try:
+                    result = terms.done(result)
+                except BaseException as unfit:
+                    error = unfit
         if incoming.dialogue is not None and incoming.dialogue.suspended and incoming.open:
             # Whatever the handler made of being suspended: it has asked, and does not know the answer.
             return self._asked(incoming, self.session.suspend, incoming)

@@ -153,6 +153,8 @@ class Guarded(Around):
             plan = self._find(call)
         if plan is None:
             return self._unnamed(call, context), None
+        if plan.is_free:
+            return self.inner.handle(call, context), None
         if (slots := plan.slots) is not None and slots.taken >= slots.most:
             return self._all_taken(call, slots), None
         if (left := plan.left_over) is not None and left.are_many:

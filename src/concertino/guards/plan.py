@@ -56,7 +56,8 @@ class LeftOver:
 class Plan:
     """method, name: of the operation. windows: its rates; window: the only one, as nearly always.
 
-    stays: there is something to do until the end of a call, or at it. finishes: its result may have to be changed.
+    is_free: its calls are let through as they are. stays: there is something to do until the end of a call, or at it.
+    finishes: its result may have to be changed.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Plan:
         "_redact",
         "_short",
         "finishes",
+        "is_free",
         "left_over",
         "method",
         "name",
@@ -102,6 +104,7 @@ class Plan:
         self.left_over = None if timeout_s is None else left
         self.finishes = redact or max_bytes is not None
         self.stays = bool(slots or timeout_s or self.finishes)
+        self.is_free = not self.stays and not windows
 
     @property
     def shown(self) -> str:

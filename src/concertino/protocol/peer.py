@@ -71,7 +71,7 @@ class Incoming(Struct, eq=False):
     """A request from the other side, from its arrival to its answer.
 
     open: it may still be answered; False once it was, or was cancelled. stop: called with the reason when the other side cancels.
-    place: the table it is in, while it waits or runs. era, call, dialogue: what the session made of it.
+    place: the table it is in, while it waits or runs. era, call, dialogue, terms: what the session and the driver made of it.
     progressed: the last progress told. telling: once there was anything to tell.
     """
 
@@ -86,6 +86,7 @@ class Incoming(Struct, eq=False):
     era: Any = None  # a session.Era; the peer does not look at it
     call: Any = None  # a backend.Call; nor at this
     dialogue: Any = None  # a dialogue.Dialogue, once it asks its client something; nor at this
+    terms: Any = None  # what its backend admitted it under (driver/admission.py); nor at this
     progressed: float = float("-inf")
     telling: Telling | None = None
 
