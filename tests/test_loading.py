@@ -14,19 +14,19 @@ def said(program: str) -> str:
     return done.stdout
 
 
-def test_modules_are_loaded_without_a_collection():
-    """asyncio among them: sixty thousand objects, of which the collector looks at each some ten times otherwise."""
+def test_modules_are_loaded_without_collections():
+    """asyncio among them: some forty otherwise. One may fall upon what comes before, the package's own few lines."""
     program = (
-        "import gc\nseen = []\ngc.callbacks.append(lambda phase, info: seen.append(info))\n"
-        "from concertino import Server\nprint(len(seen))"
+        "import gc\ngc.collect()\nseen = []\ngc.callbacks.append(lambda phase, info: phase == 'start' and seen.append(info))\n"
+        "from concertino import Server\nprint(len(seen) <= 1)"
     )
-    assert said(program) == "0\n"
+    assert said(program) == "True\n"
 
 
 @pytest.mark.parametrize("before", ["enable", "disable"])
 def test_the_collector_is_afterwards_as_it_was(before: str):
-    program = f"import gc\ngc.{before}()\nfrom concertino import Server\nprint(gc.isenabled(), gc.get_freeze_count())"
-    assert said(program) == f"{before == 'enable'} 0\n"
+    program = f"import gc\ngc.{before}()\nfrom concertino import Server\nprint(gc.isenabled())"
+    assert said(program) == f"{before == 'enable'}\n"
 
 
 def test_also_when_an_import_fails():
@@ -38,13 +38,13 @@ def test_also_when_an_import_fails():
 
 
 def test_what_an_application_froze_stays_frozen():
-    program = "import gc\ngc.freeze()\nfrom concertino import Server\nprint(gc.get_freeze_count() > 0)"
+    program = "import gc\ngc.freeze()\nfrom concertino import Server\nprint(gc.get_freeze_count() > 2000)"
     assert said(program) == "True\n"
 
 
 def test_garbage_of_before_is_still_found():
     program = (
         "import gc, weakref\nclass Node: pass\nnode = Node()\nnode.itself = node\nleft = weakref.ref(node)\ndel node\n"
-        "from concertino import Server\nprint(left() is None)\ngc.collect()\nprint(left() is None)"
+        "from concertino import Server\ngc.collect()\nprint(left() is None)"
     )
-    assert said(program) == "False\nTrue\n"
+    assert said(program) == "True\n"

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import gc
 from importlib import import_module
-from types import ModuleType
+
+TYPE_CHECKING = False  # without the module typing
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["load"]
+
+FROZEN = 1000  # objects; an application that freezes what it has has more, and CPython 3.12 itself 375
 
 
 def load(name: str) -> ModuleType:
@@ -21,7 +26,7 @@ def load(name: str) -> ModuleType:
     try:
         return import_module(name)
     finally:
-        if not gc.get_freeze_count():  # else the application froze what is to stay so
+        if gc.get_freeze_count() < FROZEN:  # else the application froze what is to stay so
             gc.freeze()
             gc.unfreeze()  # into the oldest generation
         if collecting:
