@@ -35,6 +35,7 @@ def not_ok(cases: list[Case], era: str | None) -> list[tuple[str, str, tuple[str
     return [(each.case.name, each.verdict, each.came) for each in results if each.verdict != "ok"]
 
 
+@pytest.mark.slow
 def test_the_quick_cases_are_ok() -> None:
     cases = [case for case in CASES if case.name in QUICK]
     assert len(cases) == len(QUICK)

@@ -684,6 +684,7 @@ def test_a_second_signal_ends_at_once_even_while_a_handler_holds_the_loop_and_re
     assert not (folder / "s").exists()
 
 
+@pytest.mark.slow
 def test_a_handler_that_holds_the_loop_does_not_hold_the_end_nor_leave_the_file(folder: Path) -> None:
     with Service("--unix", f"{folder}/s", env={"CONCERTINO_DRAIN_S": "0.3"}) as service, service.client() as client:
         client.initialize().send(call(1, "hold_the_loop", {"seconds": 60}))

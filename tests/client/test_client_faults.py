@@ -66,6 +66,7 @@ async def test_an_answer_that_was_torn_by_a_time_out_is_late_and_harms_nobody() 
         assert client.stray == 0
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_flood_of_progress_is_taken_in_turns_and_the_answer_comes_through() -> None:
     """As fast as the pipe takes it: values rise, everything else goes on, and nothing is kept."""

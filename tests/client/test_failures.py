@@ -430,6 +430,7 @@ async def test_a_call_is_answered_although_notifications_flood_in() -> None:
         assert len(seen) == 20_000
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_server_that_does_not_read_is_no_reason_to_wait_for_ever() -> None:
     before = "sys.stdin = iter([sys.stdin.readline()]); "
@@ -514,6 +515,7 @@ async def test_an_error_answer_keeps_its_code_and_data() -> None:
 # stderr, and secrets
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_stderr_is_read_whatever_comes_and_its_end_is_kept() -> None:
     code = (

@@ -299,6 +299,7 @@ async def test_a_server_that_answers_pings_with_errors_or_only_talks_is_there() 
         assert client.failure is None
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_closing_ends_it_wherever_it_is_and_leaves_nothing(tmp_path: Path) -> None:
     descriptors = set(os.listdir("/proc/self/fd"))

@@ -85,6 +85,7 @@ def test_an_answer_that_comes_just_when_it_is_looked_for_is_not_a_time_out(monke
         monkeypatch.undo()
 
 
+@pytest.mark.slow
 def test_a_script_that_forgets_to_close_it_leaves_no_process() -> None:
     """Not even what does not end with its stdin."""
     server = ["sh", "-c", f"{sys.executable} {EXAMPLE}; sleep 60"]

@@ -27,6 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_its_commands_read_fill_and_find(folder: Path) -> None:
     said = run_shell(HOW_TO, folder)
     assert "Lower its time to live a day before." in said
@@ -36,6 +37,7 @@ def test_its_commands_read_fill_and_find(folder: Path) -> None:
     assert "take 0" not in said
 
 
+@pytest.mark.slow
 def test_its_server_is_the_folder_and_the_tools(folder: Path) -> None:
     run_shell(HOW_TO, folder)
     assert paste(HOW_TO, folder) == ["knowing.py"]
@@ -75,6 +77,7 @@ def test_every_option_and_every_rule_of_lint_is_named() -> None:
         assert option in COMMANDS.read_text().partition("## serve, a folder\n")[2], option
 
 
+@pytest.mark.slow
 def test_lint_says_what_its_json_is_said_to_hold(folder: Path) -> None:
     run_shell(HOW_TO, folder)
     command = [sys.executable, "-m", "concertino", "lint", "knowledge", "--json"]

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pages import DOCS, asked, paste, refused, run_tests
 
 PAGE = DOCS / "how-to" / "lifespan.md"
@@ -28,6 +29,7 @@ def test_what_is_put_is_there_in_the_next_life_and_clients_see_no_database(tmp_p
         assert kept.execute("SELECT item, amount FROM shelves").fetchall() == [("plum", 10)]
 
 
+@pytest.mark.slow
 def test_its_tests_pass(tmp_path: Path) -> None:
     paste(PAGE, tmp_path)
     assert "2 passed" in run_tests(tmp_path, "test_shelves.py")

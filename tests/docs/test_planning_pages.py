@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pages import DOCS, asked, blocks, environment, paste
 
 from concertino import Client, ServerParameters
@@ -38,6 +39,7 @@ def test_the_pieces_are_told_and_the_whole_is_the_result(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.slow
 def test_the_studio_answers_with_a_handle_and_is_asked_by_it(tmp_path: Path) -> None:
     page = HOW_TO / "long-operations.md"
     paste(page, tmp_path)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from pages import DOCS, paste, run_shell
 
 PAGE = DOCS / "how-to" / "plugin.md"
 
 
+@pytest.mark.slow
 def test_the_page_s_commands_do_what_it_says(tmp_path: Path) -> None:
     assert paste(PAGE, tmp_path) == ["greeter.py", "ask.py"]
     said = run_shell(PAGE, tmp_path).splitlines()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from pages import DOCS, asked, environment, paste, run_shell, run_tests, serve
 
 FIRST = DOCS / "tutorial" / "first-server.md"
@@ -55,6 +56,7 @@ def test_the_tests_in_memory_pass(tmp_path: Path) -> None:
     assert "5 passed" in run_tests(tmp_path, *names)
 
 
+@pytest.mark.slow
 def test_the_clients_and_the_shell_show_what_it_says(tmp_path: Path) -> None:
     assert paste(CLIENT, tmp_path) == ["kitchen.py", "guest.py", "careful.py"]
     told = run_shell(CLIENT, tmp_path)

@@ -94,6 +94,7 @@ TEXTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(TEXTS, st.lists(st.text(max_size=30), max_size=3))
 def test_any_text_has_an_analysis_that_adds_up_and_is_always_the_same(text: str, constraints: list[str]) -> None:

@@ -56,6 +56,7 @@ def test_nothing_is_wrong_with_any_kept_input(name: str):
         assert fault(one, path.read_bytes()) is None, f"again: python -m fuzz {name} {path.relative_to(ROOT)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_nothing_is_wrong_with_mutations_of_them(name: str):
     target = fuzz.target(name)

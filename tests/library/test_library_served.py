@@ -411,6 +411,7 @@ def printed_uris(text: str, mode: str) -> list[str]:
     return [line.split(" ")[0] for line in text.splitlines() if line.startswith("orchestr8://")]
 
 
+@pytest.mark.slow
 @corpus
 @on_a_loop
 async def test_pings_are_served_while_long_queries_are_answered() -> None:

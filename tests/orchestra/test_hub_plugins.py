@@ -164,6 +164,7 @@ async def test_structs_and_fields_that_the_hub_does_not_know_pass_as_they_are(fo
         assert (await hub.answer(request, SOMEBODY)).tool_call.result == b"\xff\x00 no Struct"
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_killed_plugin_fails_its_calls_at_once_is_reaped_and_comes_back(folder: Path) -> None:
     body = """
@@ -328,6 +329,7 @@ async def test_secrets_of_a_plugin_s_environment_and_control_characters_are_not_
     assert secret not in caplog.text
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_plugin_cannot_register_as_another(folder: Path) -> None:
     liar = """
@@ -369,6 +371,7 @@ async def test_a_certificate_binds_the_id_that_registers_and_the_caller_of_a_too
     assert call.tool_call.caller_plugin == "tools.other"
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_of_two_plugins_with_the_same_tool_the_first_in_the_file_has_it(
     folder: Path, caplog: pytest.LogCaptureFixture
@@ -429,6 +432,7 @@ async def answer(request, peer):
     ]
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_plugin_waits_for_one_that_fails_and_starts_when_that_runs(folder: Path) -> None:
     path = written(folder, entry("late", "./late.py"), raw(folder, "needs.late", "", depends_on=["late"]))
@@ -514,6 +518,7 @@ def _groups() -> set[int]:
     return groups
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_what_a_plugin_offers_after_a_restart_is_told(folder: Path) -> None:
     body = f"tools += ['echo'] + (['more'] if os.path.exists({str(folder / 'more')!r}) else [])"

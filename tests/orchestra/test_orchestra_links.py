@@ -70,6 +70,7 @@ async def test_any_size_comes_back_as_it_went(place: Place, size: int) -> None:
         assert (await link.request(call(arguments=data[:size]))).tool_call.result == data[:size]
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_the_longest_frame_passes_and_a_longer_one_is_refused_before_it_is_sent(place: Place) -> None:
     taken: list[int] = []

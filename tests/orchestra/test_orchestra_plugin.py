@@ -478,6 +478,7 @@ async def test_a_plugin_s_life_under_a_hub(transport: str, folder: Path, certifi
     await listening.close()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_signal_drains_and_ends_the_plugin(folder: Path) -> None:
     async with started(folder, "--listen-addr", f"unix:{folder}/p") as plugin:

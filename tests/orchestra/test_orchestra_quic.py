@@ -317,6 +317,7 @@ async def test_under_a_new_authority_old_certificates_end(own: Certificates) -> 
             await dialled(listening, old)
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_connection_ends_with_the_certificate_it_came_in_with(
     own: Certificates, monkeypatch: pytest.MonkeyPatch

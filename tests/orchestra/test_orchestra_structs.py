@@ -50,6 +50,7 @@ def same(one: Any, other: Any) -> bool:
     return json.dumps(plain(one), sort_keys=True) == json.dumps(plain(other), sort_keys=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(OBJECTS)
 def test_what_is_packed_is_unpacked_as_the_same_json(value: dict[str, Any]) -> None:
@@ -58,6 +59,7 @@ def test_what_is_packed_is_unpacked_as_the_same_json(value: dict[str, Any]) -> N
     assert same(unpack(*packed), value)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(OBJECTS)
 def test_the_official_library_reads_what_we_write(value: dict[str, Any]) -> None:
@@ -68,6 +70,7 @@ def test_the_official_library_reads_what_we_write(value: dict[str, Any]) -> None
     assert same(json_format.MessageToDict(official), value)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(OBJECTS)
 def test_we_read_what_the_official_library_writes(value: dict[str, Any]) -> None:
@@ -75,6 +78,7 @@ def test_we_read_what_the_official_library_writes(value: dict[str, Any]) -> None
     assert same(decode_struct(official.SerializeToString()), value)
 
 
+@pytest.mark.slow
 @given(OBJECTS, st.data())
 def test_of_changed_bytes_we_understand_what_the_official_library_does(
     value: dict[str, Any], data: st.DataObject

@@ -518,6 +518,7 @@ def frames(draw: st.DrawFn) -> bytes:
     return frame
 
 
+@pytest.mark.slow
 @settings(RULES, max_examples=700)
 @given(frames())
 @example(b'{"jsonrpc":"2.0","id":null,"error":{}}')

@@ -19,6 +19,7 @@ def test_without_a_fault_nothing_is_wrong(scenario: str):
     assert faults.quiet_world(scenario).run() == []
 
 
+@pytest.mark.slow
 @BY_SCENARIO
 def test_every_system_call_that_fails(scenario: str):
     world = faults.quiet_world(scenario)
@@ -40,6 +41,7 @@ def test_the_task_that_serves_is_cancelled_at_every_turn(scenario: str):
         assert faults.cancelled_at(scenario, turn) == [], turn
 
 
+@pytest.mark.slow
 @BY_SCENARIO
 def test_the_memory_runs_out_wherever_something_is_made(scenario: str):
     tried = 0

@@ -131,6 +131,7 @@ def served(calls: int, full: bool, in_flight: int = 2, batched: bool = False, fi
     return runs
 
 
+@pytest.mark.slow
 def test_one_call_in_every_order():
     assert served(1, full=True) == 24 * 4**3
 
@@ -221,6 +222,7 @@ def called(count: int, full: bool, first: str = "") -> int:
     return runs
 
 
+@pytest.mark.slow
 def test_one_request_of_ours_in_every_order():
     assert called(1, full=True) == 24 * 4**3
 

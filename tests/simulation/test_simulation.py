@@ -54,6 +54,7 @@ def test_nine_thousand_more(first: int):
     simulate(first, 3000)
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_run_every_time():
     def happened(seed: int) -> list[Any]:
         seen: list[Any] = []

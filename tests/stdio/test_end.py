@@ -112,6 +112,7 @@ def test_a_blocking_call_that_does_not_finish_does_not_hold_the_exit() -> None:
         assert process.answers(1) == []
 
 
+@pytest.mark.slow
 def test_the_default_drain_time_is_two_seconds() -> None:
     with Process() as process:
         process.initialize()
@@ -148,6 +149,7 @@ atexit.register(lambda: os.write(2, b"first goodbye\\n"))
         assert process.stderr.index(b"first goodbye") < process.stderr.index(b"\ngoodbye")
 
 
+@pytest.mark.slow
 def test_an_atexit_function_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     source = "import atexit\natexit.register(threading.Event().wait)\n"
     with Process([script(tmp_path, source + RUN)]) as process:
@@ -282,6 +284,7 @@ def test_a_failed_start_with_a_close_that_hangs_still_exits_with_1(tmp_path: Pat
         assert process.wait(5) == 1
 
 
+@pytest.mark.slow
 def test_a_signal_to_a_forked_child_ends_the_child_alone(tmp_path: Path) -> None:
     source = """
 import signal, time
@@ -496,6 +499,7 @@ def test_exit_is_quick_when_nothing_is_under_way() -> None:
         assert time.monotonic() - before < 0.5
 
 
+@pytest.mark.slow
 def test_an_idle_server_uses_no_processor() -> None:
     with Process() as process:
         process.initialize()

@@ -412,6 +412,7 @@ def test_a_client_that_does_not_read_does_not_keep_the_server_alive() -> None:
         assert process.popen.returncode == 0
 
 
+@pytest.mark.slow
 def test_progress_to_a_client_that_does_not_read_is_bounded_and_the_last_one_arrives() -> None:
     with Process(env={"CONCERTINO_PROGRESS_PER_S": "1000000"}) as process:
         process.initialize()
