@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from concertino.backend import Around, Backend, Call, Changed, Context, Offer, Outlet
 from concertino.errors import INVALID_PARAMS, RpcError
 from concertino.guards.deadline import Timed, TimeIsOver
-from concertino.guards.operations import EVERYTHING, LISTS, NAMED, Patterns
+from concertino.guards.operations import EVERYTHING, LISTS, NAMED, Patterns, named
 from concertino.guards.plan import LEFT_OVER, LeftOver, Plan, Slots
 from concertino.guards.rates import Rate, Window
 from concertino.guards.refusals import refuse
@@ -186,7 +186,7 @@ class Guarded(Around):
     def _find(self, call: Call) -> Plan | None:
         """What is decided of a call; None if it has no name that could be read. Raises RpcError if there is no such thing."""
         kind = NAMED[call.method][0]
-        name = _named(call)
+        name = named(call)
         if name is None:
             return None  # the backend has the better answer
         plans = self._plans[call.method]
@@ -266,7 +266,7 @@ class Guarded(Around):
     async def _listed(self, call: Call, context: Context) -> Struct | Raw:
         listed = LISTS.get(call.method)
         if listed is None:
-            if call.method == "resources/read" and (uri := _named(call)) is not None:
+            if call.method == "resources/read" and (uri := named(call)) is not None:
                 return self._kept.read(uri)
             if self._chooses and call.method == "completion/complete":
                 self._check_completion(call)
@@ -325,14 +325,6 @@ def _never_back(clock: Callable[[], float]) -> Callable[[], float]:
         return latest
 
     return now
-
-
-def _named(call: Call) -> str | None:
-    """What a call names, if it can be read."""
-    try:
-        return _text(call.params[NAMED[call.method][1]])
-    except (KeyError, DecodeError, UnicodeError):
-        return None
 
 
 def _unknown(method: str, name: str) -> RpcError:

@@ -13,6 +13,7 @@ from msgspec.json import Decoder
 
 from concertino.backend import Call
 from concertino.errors import BUSY, INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError
+from concertino.guards.operations import named
 from concertino.protocol.types import CallToolResult, TextContent
 
 __all__ = ["BOUNDARIES_S", "OTHER", "SERIES", "Failure", "Names", "failure_of", "failure_of_result", "name_of"]
@@ -20,11 +21,9 @@ __all__ = ["BOUNDARIES_S", "OTHER", "SERIES", "Failure", "Names", "failure_of", 
 BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)  # of durations; the conventions' advice
 OTHER = "_OTHER"
 SERIES = 1000  # names, or combinations of labels, that are counted; a further one is _OTHER
-MEMBERS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 NOBODY_HAS_IT = frozenset((INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND))
 REFUSED = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))  # by a guard, which may not know who has what
 LONGEST_NAME = 256  # characters that are reported
-_text = Decoder(str).decode
 
 
 class Failure(Struct, frozen=True):
@@ -64,12 +63,9 @@ _result = Decoder(_Result).decode
 
 
 def name_of(call: Call) -> str | None:
-    """What a call names: a tool, a prompt, a URI; None for lists, and for what cannot be read."""
-    member = MEMBERS.get(call.method)
-    try:
-        return None if member is None else _text(call.params[member])[:LONGEST_NAME]
-    except (KeyError, DecodeError, UnicodeError):
-        return None
+    """What a call names, as far as it is reported."""
+    name = named(call)
+    return None if name is None else name[:LONGEST_NAME]
 
 
 def failure_of(error: BaseException) -> Failure:

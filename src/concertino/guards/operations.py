@@ -12,8 +12,10 @@ from fnmatch import translate
 from typing import Any
 from urllib.parse import unquote
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
+from msgspec.json import Decoder
 
+from concertino.backend import Call
 from concertino.protocol.types import (
     ListPromptsResult,
     ListResourcesResult,
@@ -21,11 +23,12 @@ from concertino.protocol.types import (
     ListToolsResult,
 )
 
-__all__ = ["EVERYTHING", "LISTS", "NAMED", "Listed", "Patterns", "operation"]
+__all__ = ["EVERYTHING", "LISTS", "NAMED", "Listed", "Patterns", "named", "operation"]
 
 EVERYTHING = ("*", "prompt:*", "resource:*")
 # What is called by name: method -> what it is called here, and the member of params that names it.
 NAMED = {"tools/call": ("tool", "name"), "prompts/get": ("prompt", "name"), "resources/read": ("resource", "uri")}
+_text = Decoder(str).decode
 _PATTERN = re.compile(r"(?:(tool|prompt|resource):)?(.+)", re.DOTALL)
 
 
@@ -79,6 +82,14 @@ class Patterns:
     def match_all(self, kind: str, name: str) -> bool:
         """As match(), of a URI in both spellings."""
         return self.match(kind, name) and (kind != "resource" or "%" not in name or self.match(kind, unquote(name)))
+
+
+def named(call: Call) -> str | None:
+    """What a call names: a tool, a prompt, a URI; None for lists, and for what cannot be read."""
+    try:
+        return _text(call.params[NAMED[call.method][1]])
+    except (KeyError, DecodeError, UnicodeError):
+        return None
 
 
 def operation(method: str, name: str) -> str:
