@@ -81,7 +81,7 @@ class Waiting:
     def add_done_callback(self, callback: Callable[[Waiting], object], *, context: Context | None = None) -> None:
         """By whoever waits; nobody else does."""
         self._callback = callback
-        self._context = context or copy_context()
+        self._context = copy_context() if context is None else context  # an empty one counts as false
         if self._outcome is not None:
             self._asker.loop.call_soon(callback, self, context=self._context)
 

@@ -1,0 +1,38 @@
+"""orchestra/waiting.py: a task that waits for a response goes on as after any future of asyncio's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from contextvars import Context, ContextVar
+
+from concertino.orchestra.waiting import Waiting
+
+
+class Link:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+
+    def forget(self, key: Hashable) -> None:
+        raise AssertionError("nothing is given up here")
+
+
+def test_what_a_task_sets_after_a_request_stays_set() -> None:
+    """In a context that was empty before, as a program's first one mostly is; such a context counts as false."""
+    seen: ContextVar[str] = ContextVar("seen", default="nothing")
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        waiting = Waiting(Link(loop), "a request", 10.0, loop.time() + 10.0)
+
+        async def task() -> str:
+            loop.call_soon(waiting.arrived, b"response")
+            assert await waiting == b"response"
+            seen.set("something")
+            await asyncio.sleep(0)
+            return seen.get()
+
+        async with asyncio.timeout(10):
+            return await loop.create_task(task(), context=Context())
+
+    assert asyncio.run(main()) == "something"
