@@ -480,14 +480,15 @@ def test_without_descriptors_clients_wait_and_nothing_spins(folder: Path) -> Non
         clients = [stack.enter_context(service.client()) for _ in range(60)]
         service.until_stderr("nobody can be let in for a while: Too many open files")
         before = service.cpu_s()
-        assert text_of(first.ask(call(1, "sleep", {"seconds": 0.5}))) == "slept"
-        assert service.cpu_s() - before < 0.25
-        for client in clients[:40]:
+        assert text_of(first.ask(call(1, "sleep", {"seconds": 1}))) == "slept"
+        assert service.cpu_s() - before < 0.5
+        for client in clients:
+            client.send(request(1, "ping"))
+        for client in clients:  # each that goes makes room for one of those who wait
+            assert client.answer(1)["result"] == {}
             client.__exit__()
-        for client in clients[40:]:
-            assert client.ask(request(1, "ping"))["result"] == {}
         assert service.stop() == 0
-        assert service.stderr.count(b"nobody can be let in") <= 3  # a line for each time, not for each attempt
+        assert service.stderr.count(b"nobody can be let in") == 1  # a line for each time, not for each attempt
 
 
 # Who may connect

@@ -72,7 +72,7 @@ def test_progress_is_sent_as_a_plain_number(given: Any, sent: float) -> None:
     assert {type(value) for value in rig.told[0][:2]} == {type(sent)}
 
 
-@pytest.mark.parametrize("thread", [0, threading.get_ident()])
+@pytest.mark.parametrize("thread", [0, threading.get_ident()], ids=["elsewhere", "here"])
 @pytest.mark.parametrize(
     ("values", "error"),
     [

@@ -56,7 +56,7 @@ class Accepting:
         self._count = 0  # of all that were let in, for their names
         self._resuming: asyncio.TimerHandle | None = None  # accepting is paused
         self._closed = False
-        self._starved = False  # the system refused the last time
+        self._starved = False  # somebody waits whom the system refused
         forked = WeakMethod(self._forked)
         os.register_at_fork(after_in_child=lambda: (method := forked()) and method())
         self._listen()
@@ -108,6 +108,7 @@ class Accepting:
             try:
                 sock = listener.accept()
             except (BlockingIOError, InterruptedError):
+                self._starved = False  # nobody waits any more: being starved again is news
                 return
             except ConnectionAbortedError:  # gone before its turn
                 continue
@@ -118,7 +119,6 @@ class Accepting:
                 self._stop_listening()
                 self._resuming = self._loop.call_later(PAUSE_S, self._listen)
                 return
-            self._starved = False
             self._let_in(sock, listener)
 
     def _let_in(self, sock: socket.socket, listener: Listener) -> None:
