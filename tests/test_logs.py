@@ -433,7 +433,7 @@ def test_a_print_from_the_standard_library_names_who_called_it(stdout: DivertedT
 def test_a_print_that_nobody_here_wrote_has_an_unknown_place(
     stdout: DivertedText, reports: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diverted_module, "_PACKAGE", "/")
+    monkeypatch.setattr(diverted_module, "_PACKAGE", "")  # every frame is in it
     print("x", file=stdout)
     assert "a print at an unknown place went" in reports[0]
 

@@ -9,11 +9,11 @@ import json
 import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kept import python_with
 
 import concertino
 
@@ -27,13 +27,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def client_python() -> Path:
     """An interpreter that has the client."""
-    folder = ROOT / ".tools" / f"mcp1-venv-{sys.version_info.major}.{sys.version_info.minor}"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        venv.create(folder, clear=True, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "mcp>=1.20,<2"], check=True)
-        (folder / "complete").touch()
-    return python
+    return python_with("mcp1", "mcp>=1.20,<2")
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
-import venv
 from pathlib import Path
 from typing import Any
 
 import node
 import pytest
+from kept import python_with
 
 from concertino.client.client import Client, Timeouts
 from concertino.client.supervision import Restart
@@ -25,20 +24,8 @@ from concertino.protocol.types import TextContent
 from concertino.transports.process import _living
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 SERVERS = Path(__file__).parent / "servers"
 PATIENT = Timeouts(connect_s=60, probe_s=15)  # they take a second or two to start
-
-
-def python_with(name: str, requirement: str) -> Path:
-    """An interpreter that has a package, in an environment made once."""
-    folder = ROOT / ".tools" / f"{name}-venv-{sys.version_info.major}.{sys.version_info.minor}"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        venv.create(folder, clear=True, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", requirement], check=True)
-        (folder / "complete").touch()
-    return python
 
 
 def command_of(which: str) -> list[Any]:

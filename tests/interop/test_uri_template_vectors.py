@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept import alone_in
 
 from concertino.protocol.uri_template import UriTemplate
 
-FOLDER = Path(__file__).parents[2] / ".tools" / "uritemplate"
 PACKAGE = "uritemplate==4.2.0"
 # file -> how many cases it holds
 FILES = {"spec-examples": 64, "spec-examples-by-section": 117, "extended-tests": 42, "negative-tests": 29}
@@ -26,11 +26,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def archive() -> Path:
-    if not (found := sorted(FOLDER.glob("*.tar.gz"))):
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", PACKAGE]
-        subprocess.run([*command, "--dest", FOLDER], check=True)
-        found = sorted(FOLDER.glob("*.tar.gz"))
-    return found[0]
+    with alone_in("uritemplate") as folder:
+        if not (found := sorted(folder.glob("*.tar.gz"))):
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", PACKAGE]
+            subprocess.run([*command, "--dest", folder], check=True)
+            found = sorted(folder.glob("*.tar.gz"))
+        return found[0]
 
 
 def cases(archive: Path, name: str) -> list[tuple[str, dict[str, Any], Any]]:

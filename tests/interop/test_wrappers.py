@@ -16,7 +16,7 @@ from typing import Any
 
 import node
 import pytest
-from test_real_servers import python_with
+from kept import python_with
 
 from concertino.client.client import Client, Timeouts
 from concertino.client.targets import ServerParameters
