@@ -682,6 +682,31 @@ async def test_a_handler_sees_the_meta_that_is_not_the_protocols() -> None:
 
 
 @on_a_loop
+async def test_a_call_that_does_nothing_but_tell_lets_others_in_and_can_be_cancelled() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def handle(call: Call, context: Context) -> Any:
+        begun.set()
+        deadline = asyncio.get_running_loop().time() + 60
+        try:
+            number = 0
+            while asyncio.get_running_loop().time() < deadline:
+                await (context.log("info", number) if number % 2 else context.progress(number))
+                number += 1
+        finally:
+            ended.set()
+        return Raw(b'{"content":["it could not be cancelled"]}')
+
+    async with Host(Backend(handle)) as host:
+        caller = await opened(host)
+        asked = asyncio.ensure_future(caller.request("tools/call", {**CALL, "_meta": {"progressToken": 1}}))
+        await begun.wait()
+        assert await caller.request("ping") == {}
+        asked.cancel()
+        await ended.wait()
+
+
+@on_a_loop
 async def test_progress_refuses_what_is_no_number() -> None:
     raised: list[str] = []
 

@@ -48,8 +48,18 @@ class _Done:
 DONE = _Done()
 
 
+class _Turn:
+    """An awaitable for the loop's next turn."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+TURN = _Turn()
+
+
 class _Room:
-    """An awaitable for room on the connection; free until it is awaited."""
+    """An awaitable for room on the connection and for a turn of the others; free until it is awaited."""
 
     __slots__ = ("_link",)
 

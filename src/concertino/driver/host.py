@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw, Struct
 
 from concertino.backend import Backend
-from concertino.driver.context import DONE, CallContext
+from concertino.driver.context import DONE, TURN, CallContext
 from concertino.driver.tasks import reading_on, starter, unlisted
 from concertino.errors import INTERNAL_ERROR, BadAnswer, MissingCapability, RpcError
 from concertino.protocol.call import Call, InputRequired
@@ -178,6 +178,7 @@ class Link:
         self._end_at = 0.0
         self._drain_timer: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
+        self._turn_began: float | None = None  # when something was first told in this turn of the loop
         self._complaining = False
         self._faulty = False
         self._catching_up = False  # a call to _catch_up is scheduled
@@ -319,12 +320,22 @@ class Link:
             self.session.updated(uri)
 
     def room(self) -> Awaitable[None]:
-        """What a handler awaits after telling something: nothing, or that a slow reader catches up."""
+        """What a handler awaits after telling something: nothing, that a slow reader catches up, or that others had a turn.
+
+        A handler that does nothing but compute and tell would be neither heard nor cancelled.
+        """
         if self.session.peer.held < self._limits.high_water_bytes:
-            return DONE
+            now = self._loop.time()
+            if self._turn_began is None:
+                self._turn_began = now
+                self._loop.call_soon(self._turn_over)
+            return DONE if now - self._turn_began < TURN_S else TURN
         if self._room is None:
             self._room = self._loop.create_future()
         return asyncio.shield(self._room)
+
+    def _turn_over(self) -> None:
+        self._turn_began = None
 
     def post(self, act: Any) -> None:
         """Run act on the loop; from any thread."""
@@ -562,5 +573,6 @@ def _seal() -> Seal:
         raise RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked") from None
 
 
+TURN_S = 0.02  # for how long a handler that tells something may keep the loop
 LATER_S = 0.1  # for how long what was told too often is held back
 CLEANUP_S = 0.5  # for the `finally` blocks of handlers that were cut off
