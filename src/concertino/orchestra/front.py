@@ -211,7 +211,7 @@ async def _all(asked: Sequence[Awaitable[PluginResponse]]) -> list[PluginRespons
     try:
         async with asyncio.TaskGroup() as group:
             tasks.extend(group.create_task(_awaited(each)) for each in asked)
-    except* RpcError as failed:
+    except ExceptionGroup as failed:  # not `except*`: Python 3.11.2 puts what is raised there into a group again
         raise failed.exceptions[0] from None
     return [task.result() for task in tasks]
 
