@@ -59,7 +59,7 @@ def use(params: dict[str, Any], arguments: dict[str, Any]) -> str:
         case "echo":
             return str(arguments.get("text", "")).replace("\n", " ").replace("ü", "u").replace("\u2028", " ")[:60_000]
         case "sleep" | "block":
-            time.sleep(min(1.2, arguments["seconds"]))
+            time.sleep(min(2, arguments["seconds"]))
         case "say" | "fork":
             print("here I am")
         case "big":

@@ -171,6 +171,9 @@ async def test_what_is_edited_added_and_removed_is_seen(
             result = await served.ask("resources/read", uri=f"orchestr8://match?query={words}&mode=index")
             return result["contents"][0]["text"]
 
+        async def listed() -> list[str]:
+            return [each["uri"] for each in (await served.ask("resources/list"))["resources"]]
+
         assert await read("one") == "# One\n\nsame\n\nalpha\n"  # and is kept in memory
         if hears:
             await listening(backend)
@@ -186,8 +189,7 @@ async def test_what_is_edited_added_and_removed_is_seen(
         await until(lambda: is_so(read("two"), "-32002"))
         folder.rename(tmp_path / "resources" / "skills")
         await until(lambda: is_so(read("one"), "-32002"))
-        listed = [each["uri"] for each in (await served.ask("resources/list"))["resources"]]
-        assert listed == ["orchestr8://skills/one", "orchestr8://skills/three"]
+        await until(lambda: is_so(listed(), ["orchestr8://skills/one", "orchestr8://skills/three"]))
         assert "orchestr8://skills/three" in await found("gamma")
         shutil.rmtree(tmp_path / "resources")
         await until(lambda: is_so(count(served), 0))
