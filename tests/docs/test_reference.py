@@ -60,6 +60,13 @@ def described(name: str, body: str) -> bool:
     return any(re.search(rf"\b{name}\b", code) for code in re.findall(r"`([^`]+)`", body))
 
 
+def members(of: type) -> list[tuple[str, object]]:
+    """Those of a class; what it has from a class of ours that is not public itself is its own for whoever uses it."""
+    ours = [each for each in of.__mro__ if each.__module__.startswith("concertino.")]
+    homes = [each for each in ours if each is of or each.__name__ not in concertino.__all__]
+    return [member for home in homes for member in vars(home).items()]
+
+
 def missing(name: str, of: object) -> list[str]:
     """What the section of a public name does not say."""
     body = SECTIONS[name]
@@ -73,7 +80,7 @@ def missing(name: str, of: object) -> list[str]:
             wanted += [] if of is concertino.Caller else parameters(of)
         if of is concertino.RpcError:
             wanted += parameters(of)
-        for member, value in vars(of).items():
+        for member, value in members(of):
             if member.startswith("_") or (of is concertino.Caller and member in RECEIVER) or member in structs:
                 continue
             wanted.append(member)
