@@ -1,4 +1,4 @@
-"""quic.py and handshake.py: who is let in, and what is made of peers that misbehave. A stranger here is aioquic used by hand."""
+"""quic.py, streams.py, handshake.py: who is let in, what is made of peers that misbehave. A stranger is aioquic used by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from linked import Holding, call, echo, health, on_a_loop
 
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
-from concertino.orchestra import handshake, quic
+from concertino.orchestra import handshake, quic, streams
 from concertino.orchestra.authority import create_authority, issue, renew, throwaway
 from concertino.orchestra.certificates import Certificates, Identity
 from concertino.orchestra.links import Link, Listening, Peer, Refused, connect, listen
@@ -239,7 +239,7 @@ async def test_a_server_that_is_not_whom_we_dial_gets_no_request(
     certificates: Certificates, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, said = SERVERS[what]
-    monkeypatch.setattr(quic._Current, "identity", lambda self: make(certificates))
+    monkeypatch.setattr(handshake.CurrentIdentity, "identity", lambda self: make(certificates))
     async with hub(certificates) as listening:
         with pytest.raises(Refused, match=said):
             await client(listening, certificates, expects="orchestrator")
@@ -322,7 +322,7 @@ async def test_under_a_new_authority_old_certificates_end(own: Certificates) -> 
 async def test_a_connection_ends_with_the_certificate_it_came_in_with(
     own: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quic, "TICK_S", 0.05)
+    monkeypatch.setattr(streams, "TICK_S", 0.05)
     issue(own, "tools.greeter-client", valid=timedelta(seconds=2))
     async with hub(own) as listening:
         link = await client(listening, own)
@@ -428,8 +428,8 @@ async def test_what_is_no_request_is_answered_with_an_error_and_other_streams_go
 async def test_a_frame_that_is_never_finished_is_given_up(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quic, "TICK_S", 0.02)
-    monkeypatch.setattr(quic, "FRAME_S", 0.05)
+    monkeypatch.setattr(streams, "TICK_S", 0.02)
+    monkeypatch.setattr(streams, "FRAME_S", 0.05)
     async with hub(certificates) as listening, stranger(listening, certificates) as peer:
         slow = peer.say(b"\x00\x00\x00\x05a", end=False)
         other = peer.say(frame(health()))
@@ -441,15 +441,15 @@ async def test_a_frame_that_is_never_finished_is_given_up(
 async def test_unfinished_frames_take_no_more_memory_than_allowed(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quic, "MAX_ARRIVING_BYTES", 300_000)
+    monkeypatch.setattr(streams, "MAX_ARRIVING_BYTES", 300_000)
     async with hub(certificates) as listening, stranger(listening, certificates) as peer:
-        streams = [peer.say((200_000).to_bytes(4, "big") + bytes(150_000), end=False) for _ in range(3)]
+        unfinished = [peer.say((200_000).to_bytes(4, "big") + bytes(150_000), end=False) for _ in range(3)]
         done, _ = await asyncio.wait(
-            [asyncio.create_task(peer.response(stream)) for stream in streams], return_when=asyncio.FIRST_COMPLETED
+            [asyncio.create_task(peer.response(stream)) for stream in unfinished], return_when=asyncio.FIRST_COMPLETED
         )
         assert "unfinished frames" in done.pop().result().tool_call.error_message
         finished = 0
-        for stream in streams:
+        for stream in unfinished:
             if not peer.ended[stream].is_set():
                 peer.say(bytes(50_000), True, stream)
                 await peer.response(stream)
@@ -527,8 +527,8 @@ async def test_whatever_a_broken_hub_says_a_request_ends(
 async def test_many_who_knock_and_go_no_further_keep_nobody_out(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quic, "TICK_S", 0.02)
-    monkeypatch.setattr(quic, "HANDSHAKE_S", 1.5)
+    monkeypatch.setattr(streams, "TICK_S", 0.02)
+    monkeypatch.setattr(streams, "HANDSHAKE_S", 1.5)
     loop = asyncio.get_running_loop()
     async with hub(certificates) as listening:
         host, port = listening.address.split(":")
@@ -613,8 +613,8 @@ async def test_datagrams_are_no_larger_than_upstream_takes(
 
 @on_a_loop
 async def test_a_quiet_connection_is_kept_alive(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quic, "TICK_S", 0.02)
-    monkeypatch.setattr(quic, "PING_S", 0.05)
+    monkeypatch.setattr(streams, "TICK_S", 0.02)
+    monkeypatch.setattr(streams, "PING_S", 0.05)
     monkeypatch.setattr(handshake, "IDLE_S", 0.5)
     async with hub(certificates) as listening:
         link = await client(listening, certificates)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any, cast
 
-from concertino.orchestra.certificates import CertificateError, Identity, Side, verify
+from concertino.orchestra.certificates import CertificateError, Certificates, Identity, Side, verify
 
 try:
     from aioquic import tls
@@ -28,7 +28,19 @@ try:
 except ImportError:
     raise ImportError("QUIC is in an extra: pip install 'concertino[orchestra]'") from None
 
-__all__ = ["ALPN", "CRYPTO_ERROR", "STREAMS", "Admits", "configuration", "ensure_strict", "peer_name", "secure"]
+__all__ = [
+    "ALPN",
+    "CRYPTO_ERROR",
+    "STREAMS",
+    "Admits",
+    "CurrentIdentity",
+    "configuration",
+    "ensure_strict",
+    "peer_name",
+    "secure",
+]
+
+log = logging.getLogger("concertino.orchestra")
 
 ALPN = "orchestra-plugin"
 STREAMS = 100  # requests at once; upstream's default as well
@@ -111,6 +123,29 @@ class _Strict(tls.Context):
         cast(Any, super())._server_handle_certificate(input_buf)
         if cast(Any, self)._peer_certificate is None:  # the client sent an empty list, which TLS leaves to the server
             raise tls.AlertBadCertificate("a client certificate is required")
+
+
+class CurrentIdentity:
+    """The identity of now: loaded for each handshake, so that what was renewed counts; else the last good one, while it is."""
+
+    def __init__(self, certificates: Certificates, name: str) -> None:
+        self._certificates = certificates
+        self._name = name
+        self._last = certificates.identity(name)
+        self._complaint = ""
+
+    def identity(self) -> Identity:
+        """Raises CertificateError when there is none that is good."""
+        try:
+            self._last = self._certificates.identity(self._name)
+            self._complaint = ""
+        except CertificateError as why:
+            if datetime.now(UTC) > self._last.expires:
+                raise
+            if str(why) != self._complaint:
+                self._complaint = str(why)
+                log.error("%s; until that is mended, the certificate loaded before is used", why)
+        return self._last
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The thread that QUIC runs in, with an event loop of its own, beside that of the protocol; and the way between the two.
+"""The thread that QUIC runs in, with an event loop of its own, beside that of the protocol; the way between the two; its sockets.
 
 QUIC is Python here: a message of 10 MB takes a second of work. On the protocol's loop a ping would wait for it; beside another
 thread it waits only for the interpreter's switch interval, 5 ms.
@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
-__all__ = ["Across", "network", "run_there"]
+__all__ = ["Across", "enlarge", "network", "resolved", "run_there"]
 
 log = logging.getLogger("concertino.orchestra")
 
 T = TypeVar("T")
+SOCKET_BYTES = 4 * 2**20  # of a socket's buffers; the system may give less
 
 _lock = threading.Lock()
 _running: tuple[int, asyncio.AbstractEventLoop] | None = None  # of which process
@@ -75,3 +78,22 @@ class Across:
         if steps and not self._told:
             self._told = True
             self._loop.call_soon(self._run)
+
+
+async def resolved(host: str, port: int, flags: int = 0) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    """The UDP address that a name stands for: the first of IPv4, else the first. flags: of getaddrinfo. Raises OSError.
+
+    As Go chooses, who must be found, and find us, at `localhost`. Source: Go's net.ResolveUDPAddr.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)
+    family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, address
+
+
+def enlarge(transport: asyncio.DatagramTransport) -> None:
+    """Give a UDP socket room for what comes while Python is at work."""
+    sock = transport.get_extra_info("socket")
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)

@@ -3,6 +3,7 @@
 A request is one frame and the end of the stream, in one call: quic-go gives a stream's credit back only when it has read the end,
 and overlooks an end that comes in a later packet than the last byte, so that a connection would stall after 100 requests. A request
 is answered as soon as its frame is complete, since upstream's end may come later. A cancelled request is a reset of its stream.
+What the connections of both ends have in common is in streams.py.
 
 Two threads: classes whose names begin with _Net live in the network's, the others with whoever asks or answers. Neither calls the
 other but through `Across`. Frames pass from one to the other whole.
@@ -14,29 +15,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 from concertino.errors import Disconnected, ProtocolError
 from concertino.orchestra.certificates import CertificateError, Certificates, Identity
-from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, FrameTooLarge, framed
+from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, framed
 from concertino.orchestra.handshake import (
-    ALPN,
     CRYPTO_ERROR,
+    CurrentIdentity,
     QuicConnection,
     configuration,
     ensure_strict,
-    peer_name,
     secure,
 )
 from concertino.orchestra.links import Answer, Answering, Calling, Listening, Peer, Refused, Relay, refusal
-from concertino.orchestra.network import Across, network, run_there
+from concertino.orchestra.network import Across, enlarge, network, resolved, run_there
+from concertino.orchestra.streams import CANCELLED, NetConnection, reason
 from concertino.transports.listeners import split_address
 from concertino.transports.sockets import shown
 
-from aioquic.asyncio.protocol import QuicConnectionProtocol  # isort: skip  # handshake.py says what to install
 from aioquic.asyncio.server import QuicServer  # isort: skip
 from aioquic.quic import events  # isort: skip
 from aioquic.quic.retry import QuicRetryTokenHandler  # isort: skip
@@ -45,174 +43,9 @@ __all__ = ["connect_quic", "listen_quic"]
 
 log = logging.getLogger("concertino.orchestra")
 
-TICK_S = 5.0  # how often a connection looks at its clock
-PING_S = 15.0  # upstream's period for keeping alive
-GATHER_S = 0.0005  # for something to be sent along with an acknowledgement; saves a sixth of the CPU time of a call
-HANDSHAKE_S = 5.0
-FRAME_S = 30.0  # for a frame to be complete once it has begun
 MAX_CONNECTIONS = 256
 HALF_OPEN = 32  # connections without a handshake, before an address must prove itself
-MAX_ARRIVING_BYTES = 4 * MAX_FRAME_BYTES  # of frames that are not complete, of one connection
 MAX_LEAVING_BYTES = 4 * MAX_FRAME_BYTES  # of requests without a response, before further ones wait
-SOCKET_BYTES = 4 * 2**20  # of a socket's buffers; the system may give less
-CANCELLED = 1  # the code of our resets
-
-
-class _NetConnection(QuicConnectionProtocol):
-    """What both ends have in common: streams of frames, a clock, and a word when it is over."""
-
-    def __init__(self, quic: QuicConnection, across: Across) -> None:
-        super().__init__(quic)
-        self._across = across
-        self._arriving: dict[int, tuple[Assembler, float]] = {}  # stream -> its frame so far, and when it began
-        self._ready = False
-        self._ended = False
-        self._pinged = self._began = self._loop.time()
-        self._expires: datetime | None = None
-        self._clock = self._loop.call_later(TICK_S, self._tick)
-
-    # Derived classes say what these mean.
-
-    def _opened(self, name: str) -> None:
-        """The handshake is completed."""
-
-    def _taken(self, stream: int, payload: bytes) -> None:
-        """A frame is complete."""
-
-    def _broken(self, stream: int, why: str) -> None:
-        """There will be no frame on this stream."""
-
-    def _unwanted(self, stream: int) -> None:
-        """The other side does not want what is sent on this stream."""
-
-    def _over(self, code: int, why: str) -> None:
-        """The connection has ended."""
-
-    def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """As aioquic's, but what is due is sent a moment later: with the response, or for several datagrams at once.
-
-        Without that, an acknowledgement of its own is built between a request and its response, or none is found to be due.
-        """
-        self._quic.receive_datagram(cast(bytes, data), addr, now=self._loop.time())
-        self._process_events()
-        closing = cast(Any, self._quic)._close_event
-        if (
-            closing is not None
-        ):  # refused, by us as well: aioquic tells of it a second later, when nothing can come any more
-            self.transmit()
-            self._end(closing.error_code, closing.reason_phrase)
-        elif self._transmit_task is None:
-            self._transmit_task = self._loop.call_later(GATHER_S, self.transmit)
-
-    def _transmit_soon(self) -> None:
-        """Something new is to be sent: in this turn of the loop."""
-        if isinstance(self._transmit_task, asyncio.TimerHandle):
-            self._transmit_task.cancel()
-            self._transmit_task = None
-        super()._transmit_soon()
-
-    def transmit(self) -> None:
-        if self._transmit_task is not None:
-            self._transmit_task.cancel()  # when something else sends before
-        if self._transport is not None and not self._transport.is_closing():
-            super().transmit()
-
-    def quic_event_received(self, event: events.QuicEvent) -> None:
-        if isinstance(event, events.StreamDataReceived):
-            self._data(event.stream_id, event.data, event.end_stream)
-        elif isinstance(event, events.StreamReset):
-            self._drop(event.stream_id, "the other side gave it up")
-        elif isinstance(event, events.StopSendingReceived):
-            self._unwanted(event.stream_id)
-        elif isinstance(event, events.HandshakeCompleted):
-            if event.alpn_protocol != ALPN:
-                self._quic.close(error_code=0x178, reason_phrase=f"expected {ALPN}")  # no_application_protocol
-                return
-            name, self._expires = peer_name(self._quic)
-            self._ready = True
-            self._opened(name)
-        elif isinstance(event, events.ConnectionTerminated):
-            self._end(event.error_code, event.reason_phrase)
-
-    def _data(self, stream: int, data: bytes, end: bool) -> None:
-        entry = self._arriving.get(stream)
-        if entry is None:
-            return  # its frame is complete, or it was given up: whatever else comes is overlooked
-        try:
-            payloads = entry[0].feed(data) if data else []
-        except FrameTooLarge as why:
-            self._drop(stream, str(why))
-            return
-        if payloads:
-            del self._arriving[stream]
-            self._taken(stream, payloads[0])
-        elif end:
-            self._drop(stream, "it ended without a whole frame")
-        elif entry[0].held > 65536 and self._held() > MAX_ARRIVING_BYTES:
-            self._drop(stream, f"more than {MAX_ARRIVING_BYTES} bytes of unfinished frames")
-
-    def _held(self) -> int:
-        return sum(assembler.held for assembler, _ in self._arriving.values())
-
-    def _drop(self, stream: int, why: str) -> None:
-        if self._arriving.pop(stream, None) is not None:
-            self._broken(stream, why)
-
-    def _stop(self, stream: int) -> None:
-        """Ask the other side to send no more on a stream."""
-        with suppress(ValueError):  # it is gone already
-            self._quic.stop_stream(stream, CANCELLED)
-
-    def _tick(self) -> None:
-        self._clock = self._loop.call_later(TICK_S, self._tick)
-        now = self._loop.time()
-        if not self._ready and now - self._began > HANDSHAKE_S:
-            self.close(error_code=0, reason_phrase="the handshake took too long")
-        elif self._expires is not None and datetime.now(UTC) > self._expires:
-            self.close(error_code=0, reason_phrase="the certificate has expired")
-        else:
-            for stream, (_, began) in list(self._arriving.items()):
-                if began and now - began > FRAME_S:
-                    self._drop(stream, f"a frame took more than {FRAME_S:g} s")
-            if now - self._pinged >= PING_S:
-                self._pinged = now
-                self._quic.send_ping(0)
-            self.transmit()
-
-    def _end(self, code: int, why: str) -> None:
-        if not self._ended:
-            self._ended = True
-            self._clock.cancel()
-            self._over(code, why)
-
-
-def _reason(code: int, why: str) -> str:
-    """The end of a connection in words; they may be the other side's."""
-    said = why[:200].encode("unicode_escape").decode()
-    return said or (f"QUIC error {code:#x}" if code else "the other side closed the connection")
-
-
-class _Current:
-    """The identity of now: loaded for each handshake, so that what was renewed counts; else the last good one, while it is."""
-
-    def __init__(self, certificates: Certificates, name: str) -> None:
-        self._certificates = certificates
-        self._name = name
-        self._last = certificates.identity(name)
-        self._complaint = ""
-
-    def identity(self) -> Identity:
-        """Raises CertificateError when there is none that is good."""
-        try:
-            self._last = self._certificates.identity(self._name)
-            self._complaint = ""
-        except CertificateError as why:
-            if datetime.now(UTC) > self._last.expires:
-                raise
-            if str(why) != self._complaint:
-                self._complaint = str(why)
-                log.error("%s; until that is mended, the certificate loaded before is used", why)
-        return self._last
 
 
 # The asking end
@@ -230,11 +63,6 @@ async def connect_quic(
     return link
 
 
-Address = tuple[
-    socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
-]
-
-
 def _split(address: str) -> tuple[str, int]:
     """Raises ValueError."""
     try:
@@ -243,14 +71,6 @@ def _split(address: str) -> tuple[str, int]:
         raise ValueError(
             f"{address!r}: expected HOST:PORT, as in localhost:50100 or [::1]:50100, or unix:PATH"
         ) from None
-
-
-def _chosen(found: Sequence[Address]) -> Address:
-    """The first IPv4 address, else the first: as Go chooses, who must be found, and find us, at `localhost`.
-
-    Source: Go's net.ResolveUDPAddr.
-    """
-    return min(found, key=lambda each: each[0] != socket.AF_INET)
 
 
 async def _dial(
@@ -266,16 +86,14 @@ async def _dial(
     secure(quic, identity, admits)
     try:
         async with asyncio.timeout(timeout_s):
-            found = _chosen(await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM))
+            family, found = await resolved(host, port)
             # Connected, so that the system says when nobody listens there.
             transport, net = await loop.create_datagram_endpoint(
-                lambda: _NetAsking(quic, link, Across(link.loop)),
-                remote_addr=cast(tuple[str, int], found[4][:2]),
-                family=found[0],
+                lambda: _NetAsking(quic, link, Across(link.loop)), remote_addr=found[:2], family=family
             )
-            _enlarge(transport)
+            enlarge(transport)
             try:
-                net.connect(found[4])
+                net.connect(found)
                 await net.entered
             except BaseException:
                 net.close()
@@ -286,13 +104,6 @@ async def _dial(
         raise Disconnected(f"{address}: nobody answers within {timeout_s:g} s") from None
     except OSError as why:
         raise Disconnected(f"{address}: {why.strerror or why}") from None
-
-
-def _enlarge(transport: asyncio.DatagramTransport) -> None:
-    sock = transport.get_extra_info("socket")
-    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        with suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
 
 
 class QuicLink(Calling):
@@ -357,7 +168,7 @@ class QuicLink(Calling):
             await asyncio.wait((self.lost,))
 
 
-class _NetAsking(_NetConnection):
+class _NetAsking(NetConnection):
     """A connection on which we ask. entered: the other side has let us in; or the exception that says why not."""
 
     def __init__(self, quic: QuicConnection, link: QuicLink, across: Across) -> None:
@@ -372,9 +183,8 @@ class _NetAsking(_NetConnection):
 
     def _opened(self, name: str) -> None:
         self.name = name
-        self._quic.send_ping(
-            1
-        )  # in TLS 1.3 the client is done first; that the server took its certificate shows in this
+        # In TLS 1.3 the client is done first; that the server took its certificate shows in this.
+        self._quic.send_ping(1)
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
         super().quic_event_received(event)
@@ -382,7 +192,7 @@ class _NetAsking(_NetConnection):
             self.entered.set_result(None)
 
     def _over(self, code: int, why: str) -> None:
-        said = _reason(code, why)
+        said = reason(code, why)
         if not self.entered.done():
             kind = Refused if code in CRYPTO_ERROR else Disconnected
             self.entered.set_exception(kind(f"{self._link.peer.address}: {said}"))
@@ -471,7 +281,7 @@ async def listen_quic(
     """See links.listen."""
     ensure_strict()
     host, port = _split(address)
-    current = _Current(certificates, name)
+    current = CurrentIdentity(certificates, name)
     listening = _Listening(answer, relay)
     try:
         await run_there(listening.open(host, port, current, admits))
@@ -494,14 +304,14 @@ class _Listening:
         self._server: _NetServer
         self._transport: asyncio.DatagramTransport
 
-    async def open(self, host: str, port: int, current: _Current, admits: Callable[[str], bool] | None) -> None:
+    async def open(self, host: str, port: int, current: CurrentIdentity, admits: Callable[[str], bool] | None) -> None:
         """In the network's thread: take the port."""
         loop = asyncio.get_running_loop()
-        found = _chosen(await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE))
+        family, found = await resolved(host, port, socket.AI_PASSIVE)
         self._transport, self._server = await loop.create_datagram_endpoint(
-            lambda: _NetServer(self, current, admits), local_addr=cast(tuple[str, int], found[4][:2]), family=found[0]
+            lambda: _NetServer(self, current, admits), local_addr=found[:2], family=family
         )
-        _enlarge(self._transport)
+        enlarge(self._transport)
         self.address = shown((host, self._transport.get_extra_info("sockname")[1]))
 
     def entered(self, net: _NetAnswering, peer: Peer) -> None:
@@ -550,7 +360,7 @@ class _Listening:
 class _NetServer(QuicServer):
     """Lets clients in. aioquic's server, with an identity that may change, limits, and an end."""
 
-    def __init__(self, listening: _Listening, current: _Current, admits: Callable[[str], bool] | None) -> None:
+    def __init__(self, listening: _Listening, current: CurrentIdentity, admits: Callable[[str], bool] | None) -> None:
         first = configuration("server", current.identity())
         super().__init__(configuration=first, create_protocol=cast(Any, self._created))  # pyright: ignore[reportUnknownMemberType]
         self._listening = listening
@@ -601,7 +411,7 @@ class _Unwelcome(Exception):
     """A datagram that opens a connection which there will not be."""
 
 
-class _NetAnswering(_NetConnection):
+class _NetAnswering(NetConnection):
     """A connection on which we answer."""
 
     def __init__(self, quic: QuicConnection, server: _NetServer, listening: _Listening) -> None:
@@ -665,7 +475,7 @@ class _NetAnswering(_NetConnection):
         self._server.clients.discard(self)
         if not self._ready:
             self._server.half_open -= 1
-            log.warning("%s was refused: %s", self._name(), _reason(code, why))
+            log.warning("%s was refused: %s", self._name(), reason(code, why))
         self._across(self._listening.left, self)
 
     def _name(self) -> str:
