@@ -9,13 +9,13 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import on_a_loop
 from msgspec import Raw
 from msgspec.json import decode
 
@@ -52,18 +52,6 @@ from concertino.protocol.questions import CreateMessageResult, ToolResultContent
 ERAS = ("legacy", "modern")
 both = pytest.mark.parametrize("era", ERAS)
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
-
-
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run_it(*args: Any, **kwargs: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(20):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run_it
 
 
 @dataclass

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from loops import on_a_loop
 
 from concertino import Disconnected, ProtocolError, RpcError, connect, pair
 from concertino.transports.memory import Memory
@@ -47,18 +47,6 @@ class Other:
         while len(self.came) < count:
             self.arrived.clear()
             await self.arrived.wait()
-
-
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run_it(*args: Any, **kwargs: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(20):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run_it
 
 
 @on_a_loop

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from loops import on_a_loop
 from msgspec import Raw
 from msgspec.json import encode
 
@@ -50,20 +51,6 @@ async def opened(host: Host, notified: Any = None) -> Caller:
     await caller.request("initialize", INITIALIZE)
     caller.notify("notifications/initialized")
     return caller
-
-
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    import functools
-
-    @functools.wraps(test)
-    def run_it(*args: Any, **kwargs: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(20):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run_it
 
 
 CALL = {"name": "x", "arguments": {}}

@@ -9,7 +9,8 @@ from urllib.parse import quote, urlencode
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import Served, on_a_loop
+from loops import on_a_loop
+from served import Served
 from shelves import fill
 
 from concertino import Library, RpcError

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from served import Served, on_a_loop
+from loops import on_a_loop
+from served import Served
 from shelves import fill
 
 from concertino import Client, Library, RpcError

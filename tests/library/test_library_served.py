@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import wire
-from served import Served, on_a_loop
+from loops import on_a_loop
+from served import Served
 from shelves import CORPUS, corpus, fill
 
 from concertino import Library, RegistrationError

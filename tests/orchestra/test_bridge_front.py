@@ -13,7 +13,7 @@ import pytest
 from bridges import definition, failed, gave, tools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
-from linked import on_a_loop
+from loops import on_a_loop
 from msgspec import Raw
 
 from concertino.backend import Call

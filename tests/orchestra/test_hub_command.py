@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from hubs import GREETER, SOURCES, is_gone, raw, sdk, written
-from linked import on_a_loop
+from loops import on_a_loop
 
 from concertino.orchestra.links import connect
 from concertino.orchestra.plugin_pb2 import HealthRequest, PluginRequest

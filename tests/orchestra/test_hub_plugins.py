@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from hubs import GREETER, SOMEBODY, SOURCES, called, entry, is_gone, raw, read, running, sdk, stored, until, written
-from linked import on_a_loop
+from loops import on_a_loop
 
 from concertino.orchestra import hosted
 from concertino.orchestra.certificates import Certificates

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from hubs import entry, running, written
-from linked import on_a_loop
+from loops import on_a_loop
 
 from concertino.orchestra.links import connect
 from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest

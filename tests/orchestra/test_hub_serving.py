@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hubs import GREETER, SOURCES, entry, is_gone, raw, sdk, written
-from linked import on_a_loop
+from loops import on_a_loop
 
 from concertino import Client, ServerParameters
 from concertino.orchestra.certificates import Certificates

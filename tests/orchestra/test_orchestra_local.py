@@ -9,7 +9,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from linked import Holding, call, echo, health, on_a_loop
+from linked import Holding, call, echo, health
+from loops import on_a_loop
 
 from concertino.errors import Disconnected
 from concertino.orchestra import links, local

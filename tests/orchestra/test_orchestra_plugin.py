@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format, struct_pb2
-from linked import on_a_loop
+from loops import on_a_loop
 
 from concertino import Context, Plugin, RegistrationError, ToolError, image
 from concertino.orchestra.certificates import CertificateError, Certificates

@@ -20,7 +20,8 @@ from aioquic.quic.connection import QuicConnection
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from linked import Holding, call, echo, health, on_a_loop
+from linked import Holding, call, echo, health
+from loops import on_a_loop
 
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.orchestra import handshake, quic, streams

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from linked import TRANSPORTS, Holding, Place, call, echo, health, on_a_loop
+from linked import TRANSPORTS, Holding, Place, call, echo, health
+from loops import on_a_loop
 
 from concertino.errors import Disconnected, ProtocolError
 from concertino.orchestra import standing

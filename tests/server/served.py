@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -13,21 +10,9 @@ import wire
 from concertino import Host, RpcError, Server, connect, pair
 from concertino.transports.trace import Traced
 
-__all__ = ["META", "Served", "on_a_loop"]
+__all__ = ["META", "Served"]
 
 META = {"io.modelcontextprotocol/protocolVersion": wire.MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
-
-
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run_it(*args: Any, **kwargs: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(20):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run_it
 
 
 class Served:

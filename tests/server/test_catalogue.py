@@ -12,8 +12,9 @@ import pytest
 import wire
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import on_a_loop
 from msgspec import Raw
-from served import Served, on_a_loop
+from served import Served
 
 from concertino import RegistrationError, RpcError, Server
 from concertino.server.catalogue import Catalogue

@@ -16,7 +16,8 @@ import pytest
 import wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served import Served, on_a_loop
+from loops import on_a_loop
+from served import Served
 
 from concertino import Context, RegistrationError, Server, ToolError
 from concertino.server.contexts import Contexts

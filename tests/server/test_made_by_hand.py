@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from served import Served, on_a_loop
+from loops import on_a_loop
+from served import Served
 
 from concertino import Server
 from concertino.protocol.types import (

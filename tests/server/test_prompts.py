@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal
 import pytest
 import wire
 from annotated_types import Ge
-from served import Served, on_a_loop
+from loops import on_a_loop
+from served import Served
 
 from concertino import (
     Context,

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import pytest
 import wire
-from served import Served, on_a_loop
+from loops import on_a_loop
+from served import Served
 
 from concertino import (
     Annotations,

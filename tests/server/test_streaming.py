@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import wire
-from served import META, Served, on_a_loop
+from loops import on_a_loop
+from served import META, Served
 
 from concertino import Context, ImageContent, RegistrationError, Server, TextContent, ToolError, image
 from concertino.server import streaming

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from loops import on_a_loop
 
 from concertino import Host, Limits, Server, connect, pair
 from concertino import redact as redact_module
@@ -36,14 +36,6 @@ class Receiver:
     @property
     def came(self) -> list[bytes]:
         return [frame for batch in self.told if isinstance(batch, list) for frame in batch]
-
-
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run_it(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run_it
 
 
 async def turns(count: int = 5) -> None:

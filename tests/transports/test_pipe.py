@@ -9,13 +9,13 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable, Coroutine, Sequence
-from functools import wraps
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from loops import on_a_loop
 
 from concertino.protocol.limits import Limits
 from concertino.transports import pipe as pipe_module
@@ -88,18 +88,6 @@ class Ends:
                 os.close(descriptor)
             except OSError:
                 pass
-
-
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run_it(*args: Any, **kwargs: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(30):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run_it
 
 
 def open_descriptors() -> int:

@@ -16,12 +16,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import on_a_loop
 
 from concertino import connect_tcp, connect_unix, listen_tcp, listen_unix
 from concertino.protocol.limits import Limits
@@ -34,18 +34,6 @@ def folder() -> Iterator[Path]:
     """A folder with a short name: a socket's path has little room."""
     with tempfile.TemporaryDirectory(prefix="s") as name:
         yield Path(name)
-
-
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run_it(*args: Any, **kwargs: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(30):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run_it
 
 
 class Receiver:
