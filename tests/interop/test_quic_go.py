@@ -174,6 +174,13 @@ def test_a_client_without_a_good_certificate_is_refused_by_go_too(
     asyncio.run(main())
 
 
+def our_plugin(folder: Path, certificates: Certificates) -> tuple[object, ...]:
+    """The command of a plugin of ours, written to a folder."""
+    file = folder / "plugin.py"
+    file.write_text(PLUGIN)
+    return sys.executable, file, "--listen-addr", "127.0.0.1:0", "--certs-dir", certificates.folder
+
+
 CALLS = [("soon", 260, 100), ("late", 120, 100), ("soon", 3, 2_000_000), ("late", 2, 2_000_000)]
 
 
@@ -181,15 +188,7 @@ CALLS = [("soon", 260, 100), ("late", 120, 100), ("soon", 3, 2_000_000), ("late"
 def test_a_client_on_quic_go_calls_our_plugin(
     peer: Path, certificates: Certificates, tmp_path: Path, fin: str, count: int, size: int
 ) -> None:
-    (tmp_path / "plugin.py").write_text(PLUGIN)
-    plugin = (
-        sys.executable,
-        tmp_path / "plugin.py",
-        "--listen-addr",
-        "127.0.0.1:0",
-        "--certs-dir",
-        certificates.folder,
-    )
+    plugin = our_plugin(tmp_path, certificates)
 
     async def main() -> str:
         async with ready(*plugin) as (address, _):
@@ -202,15 +201,7 @@ def test_a_client_on_quic_go_calls_our_plugin(
 def test_our_plugin_refuses_a_client_on_quic_go_that_is_no_hub(
     peer: Path, certificates: Certificates, tmp_path: Path, name: str, said: str
 ) -> None:
-    (tmp_path / "plugin.py").write_text(PLUGIN)
-    plugin = (
-        sys.executable,
-        tmp_path / "plugin.py",
-        "--listen-addr",
-        "127.0.0.1:0",
-        "--certs-dir",
-        certificates.folder,
-    )
+    plugin = our_plugin(tmp_path, certificates)
 
     async def main() -> str:
         async with ready(*plugin) as (address, _):

@@ -1,4 +1,4 @@
-"""What tests of links need: a place to listen at, certificates, and logs that can be seen."""
+"""What tests of links need: a place to listen at, certificates, logs that can be seen; for tests of bridges, a hub."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bridges import Hub
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
@@ -34,3 +35,21 @@ def folder() -> Iterator[Path]:
     """A short path of mode 0700, as sockets need it."""
     with tempfile.TemporaryDirectory(prefix="o") as name:
         yield Path(name)
+
+
+@pytest.fixture(params=("unix", "quic"))
+def hub(request: pytest.FixtureRequest, folder: Path) -> Iterator[Hub]:
+    """A hub of whom every answer is scripted, over each transport."""
+    yield from _started(Hub(request.param, folder))
+
+
+@pytest.fixture
+def local(folder: Path) -> Iterator[Hub]:
+    """The same over a Unix socket alone."""
+    yield from _started(Hub("unix", folder))
+
+
+def _started(hub: Hub) -> Iterator[Hub]:
+    hub.start()
+    yield hub
+    hub.close()

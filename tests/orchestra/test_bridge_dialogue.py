@@ -6,8 +6,6 @@ Expected messages: the Orchestra plugin protocol, "transport.stdio"; versions ar
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,22 +32,6 @@ from concertino.orchestra.structs import unpack
 from concertino.orchestra.translation import read_request
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-
-
-@pytest.fixture(params=("unix", "quic"))
-def hub(request: pytest.FixtureRequest, folder: Path) -> Iterator[Hub]:
-    made = Hub(request.param, folder)
-    made.start()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def local(folder: Path) -> Iterator[Hub]:
-    made = Hub("unix", folder)
-    made.start()
-    yield made
-    made.close()
 
 
 def test_the_documents_dialogue(hub: Hub) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import socket
 import struct
@@ -10,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,23 +18,6 @@ from bridges import Hub, Process, bridge, call, certified, definition, failed, g
 from concertino.orchestra.authority import create_authority, issue, renew
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse
-
-
-@pytest.fixture(params=("unix", "quic"))
-def hub(request: pytest.FixtureRequest, folder: Path) -> Iterator[Hub]:
-    made = Hub(request.param, folder)
-    made.start()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def local(folder: Path) -> Iterator[Hub]:
-    made = Hub("unix", folder)
-    made.start()
-    yield made
-    made.close()
-
 
 # Not there
 
@@ -122,7 +105,9 @@ asyncio.run(main())
 """
 
 
-def test_a_hub_that_is_killed_is_noticed_at_once(folder: Path) -> None:
+@contextmanager
+def unanswered(folder: Path) -> Iterator[tuple[Process, subprocess.Popen[str]]]:
+    """A bridge, and the process of a hub, which has heard of call 1 and does not answer it."""
     address = f"unix:{folder}/hub"
     hub = Hub.__new__(Hub)
     hub.address, hub.certificates = address, Certificates(folder)
@@ -133,32 +118,28 @@ def test_a_hub_that_is_killed_is_noticed_at_once(folder: Path) -> None:
             process.initialize()
             process.send(call(1, "slow"))
             assert silent.stdout.readline() == "asked\n"
-            silent.kill()
-            error = process.answer(1, 10)["error"]
-            assert error["code"] == -32603
-            assert process.finish() == 0
+            try:
+                yield process, silent
+            finally:
+                silent.kill()
+
+
+def test_a_hub_that_is_killed_is_noticed_at_once(folder: Path) -> None:
+    with unanswered(folder) as (process, silent):
+        silent.kill()
+        error = process.answer(1, 10)["error"]
+        assert error["code"] == -32603
+        assert process.finish() == 0
 
 
 @pytest.mark.slow
 def test_a_hub_that_stands_still_is_noticed_by_health_pings(folder: Path) -> None:
     """SIGSTOP: the connection is there, and nobody behind it. Pings are 5 s apart and are waited for 5 s."""
-    address = f"unix:{folder}/hub"
-    hub = Hub.__new__(Hub)
-    hub.address, hub.certificates = address, Certificates(folder)
-    with subprocess.Popen([sys.executable, "-c", SILENT, address], stdout=subprocess.PIPE, text=True) as silent:
-        assert silent.stdout is not None
-        assert silent.stdout.readline() == "there\n"
-        with bridge(hub) as process:
-            process.initialize()
-            process.send(call(1, "slow"))
-            assert silent.stdout.readline() == "asked\n"
-            silent.send_signal(signal.SIGSTOP)
-            assert process.ask(request("ping", "ping"))["result"] == {}
-            try:
-                assert process.answer(1, 20)["error"]["code"] == -32603
-                process.until_stderr("health ping")
-            finally:
-                silent.kill()
+    with unanswered(folder) as (process, silent):
+        silent.send_signal(signal.SIGSTOP)
+        assert process.ask(request("ping", "ping"))["result"] == {}
+        assert process.answer(1, 20)["error"]["code"] == -32603
+        process.until_stderr("health ping")
 
 
 # Hangs
@@ -241,7 +222,7 @@ class Raw:
                 client, _ = self._listener.accept()
             except OSError:  # closed
                 return
-            with client, client.makefile("rb") as reading, contextlib.suppress(ConnectionError):
+            with client, client.makefile("rb") as reading, suppress(ConnectionError):
                 while header := reading.read(4):
                     request = PluginRequest.FromString(reading.read(struct.unpack(">I", header)[0]))
                     answer = self._answer(request)

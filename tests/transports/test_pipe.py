@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 from loops import on_a_loop
+from receiving import Receiver
 
 from concertino.protocol.limits import Limits
 from concertino.transports import pipe as pipe_module
@@ -23,38 +24,6 @@ from concertino.transports.pipe import Pipe
 
 FRAMES = [b'{"a":1}', "é😀".encode(), b"x" * 1000, b"", b"last"]
 WIRE = b"".join(frame + b"\n" for frame in FRAMES)
-
-
-class Receiver:
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.changed = asyncio.Event()
-
-    def _tell(self, what: Any) -> None:
-        self.told.append(what)
-        self.changed.set()
-
-    def frames(self, batch: Sequence[bytes]) -> None:
-        for frame in batch:
-            self._tell(bytes(frame))
-
-    def overlong(self, size: int) -> None:
-        self._tell(("overlong", size))
-
-    def drained(self, held: int) -> None:
-        self._tell(("drained", held))
-
-    def ended(self) -> None:
-        self._tell("ended")
-
-    def lost(self, why: Exception) -> None:
-        self._tell(("lost", type(why).__name__))
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
 
 
 class Ends:

@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from loops import on_a_loop
+from receiving import Receiver
 
 from concertino import connect_tcp, connect_unix, listen_tcp, listen_unix
 from concertino.protocol.limits import Limits
@@ -34,37 +35,6 @@ def folder() -> Iterator[Path]:
     """A folder with a short name: a socket's path has little room."""
     with tempfile.TemporaryDirectory(prefix="s") as name:
         yield Path(name)
-
-
-class Receiver:
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-        self.changed = asyncio.Event()
-
-    def _tell(self, what: Any) -> None:
-        self.told.append(what)
-        self.changed.set()
-
-    def frames(self, batch: Sequence[bytes]) -> None:
-        for frame in batch:
-            self._tell(bytes(frame))
-
-    def overlong(self, size: int) -> None:
-        self._tell(("overlong", size))
-
-    def drained(self, held: int) -> None:
-        self._tell(("drained", held))
-
-    def ended(self) -> None:
-        self._tell("ended")
-
-    def lost(self, why: Exception) -> None:
-        self._tell(("lost", type(why).__name__))
-
-    async def until(self, condition: Callable[[list[Any]], bool]) -> None:
-        while not condition(self.told):
-            self.changed.clear()
-            await self.changed.wait()
 
 
 def open_descriptors() -> int:
@@ -491,7 +461,7 @@ async def test_lines_arrive_however_they_are_cut(sent: bytes, frames: list[bytes
         ours.sendall(sent[start : start + split])
         await asyncio.sleep(0)
     ours.shutdown(socket.SHUT_WR)
-    await receiver.until(lambda told: "ended" in told)
+    await receiver.until(lambda: "ended" in receiver.told)
     assert receiver.told == [*frames, "ended"]
     await connection.close(1.0)
     ours.close()
@@ -525,7 +495,7 @@ def test_what_begins_as_another_protocol_is_not_looked_at(
         receiver = Receiver()
         connection.open(receiver)
         ours.sendall(sent)
-        await receiver.until(lambda told: bool(told))
+        await receiver.until(lambda: bool(receiver.told))
         for _ in range(3):
             await asyncio.sleep(0)  # more would come now
         await connection.close(1.0)
@@ -546,7 +516,7 @@ async def test_a_client_that_is_gone_is_told_from_one_that_sends_no_more() -> No
     connection.open(receiver)
     ours.sendall(b"{}\n")
     ours.shutdown(socket.SHUT_WR)
-    await receiver.until(lambda told: "ended" in told)
+    await receiver.until(lambda: "ended" in receiver.told)
     for _ in range(3):
         await asyncio.sleep(0)  # it would be told now
     assert receiver.told == [b"{}", "ended"]
@@ -561,7 +531,7 @@ async def test_a_client_that_is_gone_is_told_from_one_that_sends_no_more() -> No
     connection.open(receiver)
     ours.sendall(b"{}\n")
     ours.close()
-    await receiver.until(lambda told: len(told) == 3)
+    await receiver.until(lambda: len(receiver.told) == 3)
     assert receiver.told == [b"{}", "ended", ("lost", "BrokenPipeError")]
     await connection.close(1.0)
 
@@ -575,7 +545,7 @@ async def test_a_reset_connection_is_lost() -> None:
     connection.open(receiver)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()  # with a RST
-    await receiver.until(lambda told: len(told) == 2)
+    await receiver.until(lambda: len(receiver.told) == 2)
     assert receiver.told == ["ended", ("lost", "BrokenPipeError")]
     await connection.close(1.0)
     listener.close()
