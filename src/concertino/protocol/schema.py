@@ -2,8 +2,8 @@
 
 msgspec knows most types. Added here: constraints from annotated_types and pydantic.Field, unions that msgspec refuses
 (members are tried in order), enums of other values, paths, and pydantic types, which are left to pydantic wherever
-they appear. What msgspec cannot decode itself becomes a stand-in class with a `convert`, reached through decode_hook; so do
-patterns that Python's `re`, which msgspec uses, may take long to match (patterns.py, decision 0007).
+they appear. What msgspec cannot decode itself becomes a stand-in class with a `convert` of stand_ins.py, reached through
+decode_hook; so do patterns that Python's `re`, which msgspec uses, may take long to match (patterns.py, decision 0007).
 Neither pydantic nor anything else is imported here. How arguments and results use it: arguments.py, results.py.
 Spec: 2026-07-28 server/tools "Input Schema", "Output Schema"; basic/index "JSON Schema Usage".
 """
@@ -21,7 +21,6 @@ from collections import abc
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NewType, TypeVar, Union, cast, get_args, get_origin
 
-import msgspec
 from msgspec import Meta, Raw, Struct, json
 
 from concertino.errors import RegistrationError
@@ -134,7 +133,9 @@ class Forms:
             try:
                 json.Decoder(union)
             except TypeError:
-                union = _stand_in(_choice(others, self._strict))
+                from concertino.protocol.stand_ins import choice
+
+                union = _stand_in(choice(others, self._strict))
                 if len(others) < len(members):
                     union = union | None
         return Form(union, schema)
@@ -173,6 +174,8 @@ class Forms:
         return Form(t, schema)
 
     def _foreign(self, t: Any) -> Form:
+        from concertino.protocol.stand_ins import validation
+
         try:
             adapter = sys.modules["pydantic"].TypeAdapter(t)
 
@@ -181,7 +184,7 @@ class Forms:
                 schema = adapter.json_schema(mode=mode, ref_template=template)
                 return schema, schema.pop("$defs", {})
 
-            return Form(_stand_in(_validation(adapter)), self._adopt(components, "#/$defs/{model}"), adapter)
+            return Form(_stand_in(validation(adapter)), self._adopt(components, "#/$defs/{model}"), adapter)
         except Exception as error:  # pydantic raises its own classes and whatever the user's hooks raise
             raise RegistrationError(f"{_name(t)} is not supported by pydantic: {error}") from error
 
@@ -318,30 +321,13 @@ class _Limits:
             if why := why_not_linear(fitting["pattern"]):
                 if self._pydantic:
                     raise _Foreign
-                return Form(_stand_in(_matching(fitting.pop("pattern"), fitting, why)), schema)
+                from concertino.protocol.stand_ins import matching
+
+                return Form(_stand_in(matching(fitting.pop("pattern"), fitting, why)), schema)
         return Form(Annotated[t, Meta(**fitting)], schema)
 
     def unused(self) -> list[str]:
         return sorted(self._own - self._used)
-
-
-def _matching(pattern: str, others: dict[str, Any], why: str) -> Callable[[Any], Any]:
-    """Takes a str that a linear engine finds the pattern in. others: the limits that go with it."""
-    from concertino.protocol.patterns import linear
-
-    matches = linear(pattern, why)
-    kind = Annotated[str, Meta(**others)]
-
-    def convert(value: Any) -> Any:
-        try:
-            text = msgspec.convert(value, kind)
-        except msgspec.ValidationError as error:
-            raise Refused(problems_of(error, "")) from None
-        if not matches(text):
-            raise Refused([Problem("", f"expected str matching regex {pattern!r}")])
-        return text
-
-    return convert
 
 
 def _parts(item: Any) -> list[Any]:
@@ -392,45 +378,10 @@ def _listed(values: list[Any]) -> Schema:
 
 def _one_of(members: list[Any]) -> Form:
     """Enum members (and literals) of any JSON value, told apart by type and value: 1 is neither True nor 1.0."""
+    from concertino.protocol.stand_ins import member_of
+
     known = [(json_value(member), member) for member in members]
-
-    def convert(value: Any) -> Any:
-        for written, member in known:
-            if type(value) is type(written) and value == written:
-                return member
-        raise Refused([Problem("", f"expected one of {', '.join(json.encode(w).decode() for w, _ in known)}")])
-
-    return Form(_stand_in(convert), _listed([written for written, _ in known]))
-
-
-def _choice(members: list[Any], strict: bool) -> Callable[[Any], Any]:
-    """A union that msgspec refuses: the first member that takes the value has it."""
-
-    def convert(value: Any) -> Any:
-        messages: list[str] = []
-        for member in members:
-            try:
-                return msgspec.convert(value, member, strict=strict, dec_hook=decode_hook, str_keys=True)
-            except msgspec.ValidationError as error:
-                messages += [str(problem) for problem in problems_of(error, "")]
-        raise Refused([Problem("", "fits no member of the union: " + "; or ".join(dict.fromkeys(messages)))])
-
-    return convert
-
-
-def _validation(adapter: Any) -> Callable[[Any], Any]:
-    def convert(value: Any) -> Any:
-        try:
-            return adapter.validate_json(json.encode(value))
-        except sys.modules["pydantic"].ValidationError as error:
-            found: Any = error.errors(include_url=False, include_input=False)[:_MAX_PROBLEMS]
-            raise Refused([Problem(_path(item["loc"]), item["msg"]) for item in found]) from None
-
-    return convert
-
-
-def _path(steps: tuple[str | int, ...]) -> str:
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step[:_MAX_STEP]}" for step in steps)
+    return Form(_stand_in(member_of(known)), _listed([written for written, _ in known]))
 
 
 class _Open(type):
@@ -519,8 +470,6 @@ def problems_of(error: Exception, path: str) -> list[Problem]:
 
 
 _MAX_MESSAGE = 300  # characters; msgspec quotes a refused enum value whole
-_MAX_PROBLEMS = 20  # of one argument; pydantic finds all
-_MAX_STEP = 80  # characters of a caller's key in a path
 
 
 def _joined(path: str, place: str) -> str:
