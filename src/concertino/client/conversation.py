@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from inspect import isawaitable
 from typing import Any, Literal
 
@@ -304,7 +303,7 @@ class Conversation:
     def _begin(self, incoming: Incoming) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(incoming), name=f"answer {incoming.method}")
         self.channel.peer.started(incoming)
-        incoming.stop = partial(_stop, task)
+        incoming.stop = lambda reason: task.cancel()
         self._keep(task)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
@@ -445,29 +444,20 @@ class Conversation:
 
     def explained(self, error: ConcertinoError) -> ConcertinoError:
         """Add what is known about the process: how it ended, and the last it wrote to stderr."""
-        child = self.opened.child
-        if child is None or self._closed:
+        opened = self.opened
+        if opened.child is None or self._closed:
             return type(error)(f"{error}{' (this client was closed)' if self._closed else ''}")
-        status = child.exit_status
-        tail = self.tail()
+        tail = opened.tail()
         ended = isinstance(error, Disconnected)
-        text = f"{error}; {self.channel.fault or _how_it_is(child.pid, status, ended)}"
+        text = f"{error}; {self.channel.fault or opened.how_it_is(ended)}"
         if self.channel.stray:
             shown = f", the last: {self.channel.strays[-1]}" if self.channel.strays else ""
             text += f"; lines of its stdout that were skipped: {self.channel.stray}{shown}"
         text += self.afterwards if ended else ""
         text += f"; its stderr ends with:\n{tail[-QUOTED:]}" if tail else "; it wrote nothing to stderr"
         if ended:
-            return Disconnected(text, status, tail)
+            return Disconnected(text, opened.exit_status, tail)
         return type(error)(text)
-
-    def tail(self) -> str:
-        """The last 8 KiB of stderr, without secrets, and without what commands a terminal."""
-        child = self.opened.child
-        if child is None:
-            return ""
-        lines = redactor().text(bytes(child.tail).decode("utf-8", "backslashreplace")).strip("\n").split("\n")
-        return "\n".join(map(escaped, lines))
 
     async def close(self) -> None:
         """End everything. Whoever waits is told; questions being answered are cancelled. Bounded."""
@@ -508,23 +498,3 @@ def is_offered_again(refused: RpcError) -> bool:
         return refused.code == UNSUPPORTED_VERSION and MODERN.name in data["supported"]
     except (TypeError, KeyError):
         return False
-
-
-def _stop(task: asyncio.Task[None], reason: str) -> None:
-    task.cancel()
-
-
-def _how_it_is(pid: int, status: int | None, ended: bool) -> str:
-    if status is None and ended:
-        return f"the server (process {pid}) closed its output"
-    if status is None:
-        return f"the server (process {pid}) is running"
-    if status < 0:
-        import signal
-
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
-        return f"the server (process {pid}) was ended by {name}"
-    return f"the server (process {pid}) exited with code {status}"

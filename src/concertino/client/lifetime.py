@@ -292,13 +292,12 @@ class Lifetime:
     @property
     def exit_status(self) -> int | None:
         """The exit code of the server's process, or minus the signal that ended it; None while it runs, or if there is none."""
-        child = self._here.opened.child
-        return None if child is None else child.exit_status
+        return self._here.opened.exit_status
 
     @property
     def stderr_tail(self) -> str:
         """The last 8 KiB that the server wrote to stderr, without secrets."""
-        return self._here.tail()
+        return self._here.opened.tail()
 
     @property
     def stray(self) -> int:

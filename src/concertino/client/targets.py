@@ -18,8 +18,9 @@ from msgspec import Struct
 
 from concertino.backend import Backend
 from concertino.errors import Disconnected
+from concertino.logs.formats import escaped
 from concertino.protocol.limits import Limits
-from concertino.redact import learn
+from concertino.redact import learn, redactor
 from concertino.transports import Connection
 from concertino.transports.process import INHERITED, Child, Ladder, spawn
 
@@ -82,6 +83,34 @@ class Opened:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+
+    @property
+    def exit_status(self) -> int | None:
+        """The exit code of the process, or minus the signal that ended it; None while it runs, or if there is none."""
+        return None if self.child is None else self.child.exit_status
+
+    def tail(self) -> str:
+        """The last 8 KiB of stderr, without secrets, and without what commands a terminal."""
+        if self.child is None:
+            return ""
+        lines = redactor().text(bytes(self.child.tail).decode("utf-8", "backslashreplace")).strip("\n").split("\n")
+        return "\n".join(map(escaped, lines))
+
+    def how_it_is(self, ended: bool) -> str:
+        """Whether the process runs, or how it ended, in words. ended: whether the connection has."""
+        assert self.child is not None
+        who, status = f"the server (process {self.child.pid})", self.child.exit_status
+        if status is None:
+            return f"{who} closed its output" if ended else f"{who} is running"
+        if status >= 0:
+            return f"{who} exited with code {status}"
+        import signal
+
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return f"{who} was ended by {name}"
 
     async def close(self, within_s: float) -> None:
         """Release everything. Bounded."""
