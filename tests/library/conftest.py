@@ -1,6 +1,9 @@
 """A cache folder of its own for these tests, and the rooms of tests/server beside those of this folder."""
 
+import gc
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,3 +17,13 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     home = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     return home
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_held_on_to() -> Iterator[None]:
+    """A watch ends a moment after its library, and a cache's lock may be garbage by then: the next file may count descriptors."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "watch":
+            thread.join(10)
+    gc.collect()
