@@ -307,3 +307,32 @@ def test_what_does_not_fit_a_frame_together_names_both_sizes() -> None:
     assert pack({"text": text}).json is None
     with pytest.raises(PackedTooLarge, match=r"^83886\d\d bytes of Struct and 83886\d\d of the JSON"):
         pack({"text": text, "n": 2**60})
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 110, 117, 118, 119, 127, 128, 2_000_000])
+def test_short_texts_and_long_ones_are_written_and_read_as_protobuf_does(size: int) -> None:
+    for value in ({"text": "x" * size}, {"é" * (size // 2): "short", "n": "y" * size}, {"a": "", "": "b" * size}):
+        theirs = struct_pb2.Struct()
+        theirs.update(value)
+        ours = encode_struct(value)
+        assert struct_pb2.Struct.FromString(ours) == theirs
+        assert decode_struct(ours) == value
+        assert decode_struct(theirs.SerializeToString(deterministic=True)) == value
+        assert [*decode_struct(ours)] == [*value]
+
+
+@given(st.dictionaries(TEXTS, TEXTS, max_size=3), st.integers(0, 200), st.binary(max_size=2))
+def test_texts_that_were_tampered_with_mean_what_protobuf_says(value: dict[str, str], at: int, put: bytes) -> None:
+    """Or are refused: a Struct of texts has a way of its own, which must not take anything else for one."""
+    data = encode_struct(value)
+    changed = data[: at % (len(data) + 1)] + put + data[at % (len(data) + 1) + len(put) :]
+    try:
+        theirs = json_format.MessageToDict(struct_pb2.Struct.FromString(changed))
+    except (DecodeError, ValueError):  # ValueError: a value that is unset
+        return
+    try:
+        ours = decode_struct(changed)
+    except BadStruct:  # groups, which proto3 has none of
+        return
+    if None not in ours.values():  # unset is null for us, and nothing for them
+        assert same(ours, theirs)
