@@ -90,6 +90,8 @@ def started(folder: Path, transport: str) -> tuple[subprocess.Popen[str], str]:
     (folder / "echo.py").write_text(PLUGIN)
     socket = "true" if transport == "unix" else "false"
     entry = f"  - id: tools.echo\n    binary: ./echo.py\n    enabled: true\n    socket: {socket}\n"
+    if "PYTHONPATH" in os.environ:  # plugins get no more of the environment than is named
+        entry += f"    env: {{PYTHONPATH: {os.environ['PYTHONPATH']}}}\n"
     (folder / "plugins.yaml").write_text(f"certs_dir: {folder / 'certs'}\nplugins:\n{entry}")
     address = f"unix:{folder}/hub-{transport}" if transport == "unix" else "localhost:0"
     command = [
