@@ -16,7 +16,7 @@ from concertino.errors import Disconnected
 from concertino.orchestra import links, local
 from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.links import Refused, connect, listen
-from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, StreamCancel
+from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, StreamCancel, ToolRequest
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -338,4 +338,31 @@ async def test_a_header_that_promises_much_takes_no_memory(folder: Path) -> None
     finally:
         tracemalloc.stop()
     writer.close()
+    await listening.close()
+
+
+@on_a_loop
+async def test_what_follows_from_one_response_is_asked_in_its_order(folder: Path) -> None:
+    """The first request leaves at once and the others at the end of the reading, whatever was read alone before."""
+    asked: list[str] = []
+
+    async def answer(request: PluginRequest, peer: links.Peer) -> PluginResponse:
+        asked.append(request.tool_call.tool_name)
+        return await echo(request, peer)
+
+    listening = await listen(f"unix:{folder}/s", answer)
+    link = await connect(listening.address)
+    expected: list[str] = []
+    for turn in range(3):
+        await link.request(call("first"))  # this goes on inside of the reading of the response
+        names = [f"{turn}.{number}" for number in range(4)]
+        expected += ["first", *names]
+        sent = [
+            link.pass_on(PluginRequest(tool_call=ToolRequest(tool_name=name)).SerializeToString(), 10) for name in names
+        ]
+        for each in sent:
+            assert each is not None
+            assert PluginResponse.FromString(await each).HasField("tool_call")
+    assert asked == expected
+    await link.close()
     await listening.close()

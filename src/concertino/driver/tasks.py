@@ -115,26 +115,37 @@ class Reading:
     """What came from somewhere is being dealt with on a loop: then whoever has something to send does so at the end of it.
 
     So an answer that follows from what was read leaves without another turn of the loop (5 us), and what came together goes on
-    together. on: whether this is so now.
+    together. on: whether this is so now. lone: 0, or if one message was read, the number of this reading.
     """
 
     def __init__(self) -> None:
         self.on = False
+        self.lone = 0
+        self._count = 0
         self._acts: list[Callable[[], object]] = []
+
+    def begin(self, messages: int) -> None:
+        """By whoever reads, and calls end()."""
+        self.on = True
+        if messages == 1:
+            self.lone = self._count = self._count + 1
+        else:
+            self.lone = 0
 
     def at_end(self, act: Callable[[], object]) -> None:
         """Call it at the end, which there will be: for when it is on."""
         self._acts.append(act)
 
     def end(self) -> None:
-        """By whoever has set `on`."""
+        """By whoever has begun."""
         self.on = False
-        acts, self._acts = self._acts, []
-        for act in acts:
-            try:
-                act()
-            except Exception as why:
-                asyncio.get_running_loop().call_exception_handler({"message": f"{act} failed", "exception": why})
+        if self._acts:
+            acts, self._acts = self._acts, []
+            for act in acts:
+                try:
+                    act()
+                except Exception as why:
+                    asyncio.get_running_loop().call_exception_handler({"message": f"{act} failed", "exception": why})
 
 
 _readings: WeakKeyDictionary[asyncio.AbstractEventLoop, Reading] = WeakKeyDictionary()

@@ -44,8 +44,8 @@ class PluginContext:
         self._backend = backend
         self._name = name
         self._request = request
-        self._task = asyncio.current_task()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task(loop)
 
     @property
     def cancelled(self) -> bool:

@@ -11,31 +11,34 @@ __all__ = ["called", "is_of_a_tool", "opened", "sealed"]
 
 _FIRST = 0x0A  # field 1, length-delimited: request_id, and ToolRequest.tool_name
 _TOOL_CALL = b"\xa2\x01"  # field 20, length-delimited: tool_call of requests and of responses
+_HEADS = tuple(bytes((_FIRST, size)) for size in range(0x80))
 
 
 def sealed(id: bytes, body: bytes) -> bytes:
     """The message with an id of at most 127 bytes."""
-    return b"\x0a%c%b%b" % (len(id), id, body) if id else body
+    return _HEADS[len(id)] + id + body if id else body
 
 
 def opened(payload: bytes) -> tuple[bytes, bytes] | None:
     """The id of a message, empty if it begins with none, and its other fields; None for an id that is not all there."""
     if not payload or payload[0] != _FIRST:
         return b"", payload
-    if len(payload) < 2 or (size := payload[1]) >= 0x80 or len(payload) < size + 2:
+    try:
+        end = payload[1] + 2
+    except IndexError:
         return None
-    return payload[2 : size + 2], payload[size + 2 :]
+    return None if end > len(payload) or end >= 0x82 else (payload[2:end], payload[end:])
 
 
 def called(body: bytes) -> str | None:
     """The name of the tool that a request calls, given its fields but for the id."""
     at = _content(body)
-    if at == 0 or len(body) < at + 2 or body[at] != _FIRST or (size := body[at + 1]) >= 0x80:
-        return None
-    name = body[at + 2 : at + 2 + size]
     try:
+        if at == 0 or body[at] != _FIRST or (size := body[at + 1]) >= 0x80:
+            return None
+        name = body[at + 2 : at + 2 + size]
         return name.decode() if len(name) == size else None
-    except UnicodeDecodeError:
+    except (IndexError, UnicodeDecodeError):
         return None
 
 
@@ -46,13 +49,17 @@ def is_of_a_tool(body: bytes) -> bool:
 
 def _content(body: bytes) -> int:
     """Where the content of a tool_call begins that is all there is; 0 if it is not."""
-    if body[:2] != _TOOL_CALL:
+    if not body.startswith(_TOOL_CALL):
         return 0
-    size = shift = 0
-    for at in range(2, min(len(body), 7)):
-        byte = body[at]
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return at + 1 if size == len(body) - at - 1 else 0
-        shift += 7
-    return 0
+    try:
+        size = byte = body[2]
+        at = 3
+        while (
+            byte >= 0x80 and at < 7
+        ):  # so it is for all bytes of a length but the last: 0x80 is taken away with the next
+            byte = body[at]
+            size += (byte - 1) << 7 * (at - 2)
+            at += 1
+    except IndexError:
+        return 0
+    return at if size == len(body) - at else 0

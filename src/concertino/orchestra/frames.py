@@ -32,31 +32,32 @@ def framed(payload: bytes) -> bytes:
 
 
 class Assembler:
-    """Collects what comes and gives the payloads of the frames that are complete, in time linear in the bytes."""
+    """Collects what comes and gives the payloads of the frames that are complete, in time linear in the bytes.
 
-    __slots__ = ("_held", "_limit", "_missing")
+    held: bytes of a frame that is not complete. 0: between two frames.
+    """
+
+    __slots__ = ("_held", "_limit", "_missing", "held")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._limit = max_frame_bytes
         self._held = bytearray()
         self._missing = HEADER_BYTES  # bytes without which nothing more can be said
-
-    @property
-    def held(self) -> int:
-        """Bytes of a frame that is not complete. 0: between two frames."""
-        return len(self._held)
+        self.held = 0
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
         """Take the next bytes. Returns the payloads they complete, in order.
 
         Raises FrameTooLarge for a length above the limit; the frames before it are lost, and nothing may be fed afterwards.
         """
-        held = self._held
-        if not held and len(chunk) == HEADER_BYTES + int.from_bytes(chunk[:HEADER_BYTES], "big") <= self._limit:
+        size = len(chunk) - HEADER_BYTES
+        if not self.held and int.from_bytes(chunk[:HEADER_BYTES], "big") == size <= self._limit:
             return [bytes(chunk[HEADER_BYTES:])]  # the usual case of a short frame
+        held = self._held
         held += chunk
         if len(chunk) < self._missing:  # the usual case of a long frame; the length before it is known to be allowed
             self._missing -= len(chunk)
+            self.held = len(held)
             return []
         payloads: list[bytes] = []
         start = 0
@@ -78,4 +79,5 @@ class Assembler:
             self._held = bytearray()  # a long frame's memory goes with it
         else:
             del held[:start]
+        self.held = len(self._held)
         return payloads

@@ -17,7 +17,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from random import uniform
 from typing import Literal
@@ -43,7 +42,7 @@ from concertino.orchestra.plugin_pb2 import (
 )
 from concertino.orchestra.plugins_file import PluginEntry
 from concertino.orchestra.running import HUB_PID
-from concertino.orchestra.waiting import Waiting
+from concertino.orchestra.waiting import Told, Waiting
 from concertino.redact import learn
 from concertino.transports.process import INHERITED, Child, Ladder, spawn
 
@@ -147,23 +146,22 @@ class Hosted:
         finally:
             self._in_flight -= 1
 
-    def pass_on(self, body: bytes, timeout_s: float, over: Callable[[Waiting], object]) -> Waiting | None:
-        """As Link.pass_on, and over() is called in the end. None also for what request() raises an error for."""
+    def pass_on(self, body: bytes, timeout_s: float, told: Told) -> Waiting | None:
+        """As DirectLink.pass_on; call passed_back() when told. None also for what request() raises an error for."""
         link = self._link
         if link is None or self.state != "running":
             return None
         try:
-            waiting = link.pass_on(body, timeout_s)
+            waiting = link.pass_on(body, timeout_s, told)
         except ConcertinoError:
             return None
         if waiting is not None:
             self._in_flight += 1
-            waiting.add_done_callback(partial(self._over, over))
         return waiting
 
-    def _over(self, over: Callable[[Waiting], object], waiting: Waiting) -> None:
+    def passed_back(self) -> None:
+        """What was passed on is over."""
         self._in_flight -= 1
-        over(waiting)
 
     async def stop(self, until: float, dependents: Sequence[asyncio.Task[None]] = ()) -> None:
         """End the plugin: ask it, let its calls finish, then down the ladder of transports.process.

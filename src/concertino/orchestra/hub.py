@@ -32,7 +32,7 @@ from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.envelope import called, is_of_a_tool, opened
 from concertino.orchestra.hosted import Ground, Hosted
-from concertino.orchestra.links import Listening, Peer, listen, refusal
+from concertino.orchestra.links import Listening, Peer, Respond, listen, refusal
 from concertino.orchestra.plugin_pb2 import (
     HealthResult,
     PluginManifest,
@@ -207,14 +207,14 @@ class Hub:
             return _unanswered(id, plugin, why)
         return _checked(id, plugin, response, kind)
 
-    def pass_on(self, body: bytes, peer: Peer, respond: Callable[[bytes | None], None]) -> Waiting | None:
+    def pass_on(self, body: bytes, peer: Peer, respond: Respond) -> Waiting | None:
         """A links.Relay: calls of tools go to their plugins, and come back, as bytes, without a task.
 
         Who called is in the request, and is overwritten where a certificate says so; that, and what cannot be passed on, is for
         answer().
         """
         name = called(body) if peer.name is None else None
-        plugin = None if name is None else self.routes.tools.get(name)
+        plugin = None if name is None else (self._routes or self.routes).tools.get(name)
         return None if plugin is None else plugin.pass_on(body, CALL_S, partial(_pass_back, plugin, respond))
 
     def _register(self, manifest: PluginManifest, peer: Peer) -> PluginResponse:
@@ -297,24 +297,25 @@ class Hub:
         )
 
 
-def _pass_back(plugin: Hosted, respond: Callable[[bytes | None], None], waiting: Waiting) -> None:
-    try:
-        payload = waiting.result()
-        message = opened(payload)
+def _pass_back(plugin: Hosted, respond: Respond, outcome: bytes | BaseException) -> None:
+    plugin.passed_back()
+    if isinstance(outcome, asyncio.CancelledError):
+        return respond(None)
+    if isinstance(outcome, bytes):
+        message = opened(outcome)
         if message is not None and is_of_a_tool(message[1]):
             return respond(message[1])
-        response = _checked("", plugin, PluginResponse.FromString(payload), "tool_call")
-        response.request_id = ""
-    except asyncio.CancelledError:
-        return respond(None)
-    except ConcertinoError as why:
-        response = _unanswered("", plugin, why)
-    except DecodeError as why:
-        response = refusal("", "routing_error", f"{plugin.id}: the response cannot be decoded: {why}")
+        try:
+            response = _checked("", plugin, PluginResponse.FromString(outcome), "tool_call")
+            response.request_id = ""
+        except DecodeError as why:
+            response = refusal("", "routing_error", f"{plugin.id}: the response cannot be decoded: {why}")
+    else:
+        response = _unanswered("", plugin, outcome)
     return respond(response.SerializeToString())
 
 
-def _unanswered(id: str, plugin: Hosted, why: ConcertinoError) -> PluginResponse:
+def _unanswered(id: str, plugin: Hosted, why: BaseException) -> PluginResponse:
     code = "routing_error"
     if isinstance(why, Disconnected):
         code = "plugin_unavailable"

@@ -21,6 +21,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -29,7 +30,7 @@ from concertino.driver.tasks import starter
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.orchestra.envelope import opened, sealed
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
-from concertino.orchestra.waiting import Waiting
+from concertino.orchestra.waiting import Told, Waiting
 from concertino.transports.listeners import split_address
 from concertino.transports.sockets import unix_name
 
@@ -54,6 +55,7 @@ __all__ = [
     "Peer",
     "Refused",
     "Relay",
+    "Respond",
     "checked_orchestrator",
     "connect",
     "listen",
@@ -90,12 +92,13 @@ class Peer(Struct, frozen=True):
         return self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")
 
 
-Answer = Callable[[PluginRequest, Peer], Awaitable[PluginResponse]]
-"""Answers one request. CancelledError: nobody wants the response any more. Whatever else it raises is logged, and told as
-`internal_error`."""
+Answer = Callable[[PluginRequest, Peer], Awaitable[PluginResponse | bytes]]
+"""Answers one request. bytes: the response serialized, without its id. CancelledError: nobody wants the response any more.
+Whatever else it raises is logged, and told as `internal_error`."""
 
 
-Relay = Callable[[bytes, Peer, Callable[[bytes | None], None]], Waiting | None]
+Respond = Callable[[bytes | None], None]
+Relay = Callable[[bytes, Peer, Respond], Waiting | None]
 """Passes one request on that it need not decode: its fields but for the id, and what is told those of the response, or None if it
 was cancelled. None: the request is for Answer."""
 
@@ -129,10 +132,10 @@ class Link(Protocol):
 class DirectLink(Link, Protocol):
     """A Link that is one connection, and can pass on what it does not read."""
 
-    def pass_on(self, body: bytes, timeout_s: float) -> Waiting | None:
-        """Ask with a tool call that was serialized by somebody else, without its id; what is awaited is the response as it came.
+    def pass_on(self, body: bytes, timeout_s: float, told: Told | None = None) -> Waiting | None:
+        """Ask with a tool call that is serialized, but for its id; what is awaited, or told, is the response as it came.
 
-        None: there is no room at the moment; request() would wait. Raises Disconnected, FrameTooLarge.
+        told: see Waiting. None: there is no room at the moment; request() would wait. Raises Disconnected, FrameTooLarge.
         """
         ...
 
@@ -218,7 +221,8 @@ def checked_orchestrator(address: str) -> str:
 # Ids and errors
 
 
-_place = os.urandom(4)  # of this process among those that count in the same millisecond
+_place = int.from_bytes(os.urandom(4), "big")  # of this process among those that count in the same millisecond
+_placed = f"-7{_place & 0xFFF:03x}-{0x8000 | _place >> 12 & 0x3FFF:04x}-"
 _counter = int.from_bytes(os.urandom(5), "big")
 _millisecond = 0
 _head = ""
@@ -228,11 +232,12 @@ def request_id() -> str:
     """A new id for a request: a UUID of version 7 (RFC 9562), as the protocol wants; growing within this process."""
     global _counter, _millisecond, _head
     _counter += 1
-    if (now := time.time_ns() // 1_000_000) > _millisecond:
+    now = time.time_ns() // 1_000_000
+    if now > _millisecond:
         _millisecond = now
-        place = int.from_bytes(_place, "big")
-        _head = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7{place & 0xFFF:03x}-{0x8000 | place >> 12 & 0x3FFF:04x}-"
-    return f"{_head}{_counter:012x}"
+        digits = now.to_bytes(6, "big").hex()
+        _head = digits[:8] + "-" + digits[8:] + _placed
+    return _head + _counter.to_bytes(6, "big").hex()
 
 
 def refusal(id: str, code: str, message: str) -> PluginResponse:
@@ -261,9 +266,11 @@ class Calling:
         self.loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[str] = self.loop.create_future()
         self._waiting: dict[Hashable, Waiting] = {}
-        self._alarm: asyncio.TimerHandle | None = None  # not later than the first deadline
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = inf  # not later than the first deadline
+        self._room: asyncio.Event | None = None  # while there is none to send
 
-    def _ask(self, payload: bytes, id: str) -> Hashable:
+    def _ask(self, payload: bytes, id: bytes) -> Hashable:
         """Send a payload. Returns the key under which its response will be delivered."""
         raise NotImplementedError
 
@@ -271,8 +278,13 @@ class Calling:
         """Tell the other side that a response is not wanted any more."""
         raise NotImplementedError
 
-    async def _ready(self) -> None:
-        """Wait until there is room to send."""
+    def _held(self, full: bool) -> None:
+        """There is no room to send; or there is again."""
+        if full:
+            self._room = self._room or asyncio.Event()
+        elif self._room is not None:
+            self._room.set()
+            self._room = None
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         given, id = request.request_id, request_id()
@@ -284,9 +296,9 @@ class Calling:
         finally:
             request.request_id = given
         what = request.WhichOneof("request") or "request"
-        if self._is_held():
+        if self._room is not None:
             timeout_s = await self._await_room(what, timeout_s)
-        payload = await self._asked(payload, id, what, timeout_s)
+        payload = await self._asked(payload, id.encode(), what, timeout_s)
         try:
             response = PluginResponse.FromString(payload)
         except DecodeError as why:
@@ -294,23 +306,22 @@ class Calling:
         response.request_id = given
         return response
 
-    def pass_on(self, body: bytes, timeout_s: float) -> Waiting | None:
-        if self._is_held():
+    def pass_on(self, body: bytes, timeout_s: float, told: Told | None = None) -> Waiting | None:
+        if self._room is not None:
             return None
-        id = request_id()
-        return self._asked(sealed(id.encode(), body), id, "tool_call", timeout_s)
+        id = request_id().encode()
+        return self._asked(sealed(id, body), id, "tool_call", timeout_s, told)
 
-    def _asked(self, payload: bytes, id: str, what: str, timeout_s: float) -> Waiting:
+    def _asked(self, payload: bytes, id: bytes, what: str, timeout_s: float, told: Told | None = None) -> Waiting:
         """Send a request now. Raises Disconnected, FrameTooLarge."""
         if self.lost.done():
             raise Disconnected(f"{self.peer.address}: {self.lost.result()}")
         if len(payload) > MAX_FRAME_BYTES:
             raise FrameTooLarge(len(payload))
         deadline = self.loop.time() + timeout_s
-        waiting = Waiting(self, what, timeout_s, deadline)
-        waiting.key = key = self._ask(payload, id)
-        self._waiting[key] = waiting
-        if self._alarm is None or self._alarm.when() > deadline:
+        key = self._ask(payload, id)
+        self._waiting[key] = waiting = Waiting(self, what, timeout_s, deadline, key, told)
+        if deadline < self._alarm_at:
             self._set_alarm(deadline)
         return waiting
 
@@ -318,9 +329,11 @@ class Calling:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = self.loop.call_at(when, self._expire)
+        self._alarm_at = when
 
     def _expire(self) -> None:
         self._alarm = None
+        self._alarm_at = inf
         now = self.loop.time()
         for waiting in [each for each in self._waiting.values() if each.deadline <= now]:
             waiting.failed(self._late(waiting.what, waiting.timeout_s))
@@ -336,14 +349,11 @@ class Calling:
         deadline = self.loop.time() + timeout_s
         try:
             async with asyncio.timeout_at(deadline):
-                await self._ready()
+                while self._room is not None:
+                    await self._room.wait()
         except TimeoutError:
             raise self._late(what, timeout_s) from None
         return deadline - self.loop.time()
-
-    def _is_held(self) -> bool:
-        """Whether there is no room to send."""
-        return False
 
     def forget(self, key: Hashable) -> None:
         """See waiting.Asker."""
@@ -408,7 +418,7 @@ class Answering:
         self._idle: asyncio.Future[None] | None = None  # of drained()
 
     def receive(self, payload: bytes, key: Hashable = None) -> None:
-        """Take one request. key: None if it is the id of the request."""
+        """Take one request. key: None if it is the id of the request, as bytes."""
         if self._relay is not None and self._passes_on(self._relay, payload, key):
             return
         try:
@@ -416,12 +426,13 @@ class Answering:
         except DecodeError as why:
             log.warning("%s: a request cannot be decoded: %s", self.peer.address, why)
             id = _id_of(payload)
-            self._refuse(id if key is None else key, id, "invalid_request", f"the request cannot be decoded: {why}")
+            text = f"the request cannot be decoded: {why}"
+            self._refuse(id.encode() if key is None else key, id, "invalid_request", text)
             return
         if key is None:
-            key = request.request_id
+            key = request.request_id.encode()
         if request.HasField("stream_cancel"):
-            self.cancel(request.stream_cancel.stream_id)
+            self.cancel(request.stream_cancel.stream_id.encode())
             self._respond(key, None)
             return
         if key in self._tasks:
@@ -451,27 +462,32 @@ class Answering:
             return False
         id, body = message
         if key is None:
-            key = id.decode("utf-8", "replace")  # what is none is refused at the other end, under another key
+            key = id
         size = len(payload)
-        if key in self._tasks or len(self._tasks) >= MAX_IN_FLIGHT or self._bytes + size > MAX_BYTES_IN_FLIGHT:
+        tasks = self._tasks
+        if key in tasks or len(tasks) >= MAX_IN_FLIGHT or self._bytes + size > MAX_BYTES_IN_FLIGHT:
             return False
         waiting = relay(body, self.peer, partial(self._passed_back, key, id, size))
         if waiting is None:
             return False
         self._bytes += size
-        self._tasks[key] = waiting
+        tasks[key] = waiting
         return True
 
     def _passed_back(self, key: Hashable, id: bytes, size: int, body: bytes | None) -> None:
         """The response to what was passed on. None: it was cancelled."""
         if body is not None:
-            self._give(key, id.decode("utf-8", "replace"), sealed(id, body))
+            payload = sealed(id, body)
+            if len(payload) <= MAX_FRAME_BYTES:
+                self._respond(key, payload)
+            else:
+                self._give(key, id, payload)
         self._over(key, size)
 
-    def _give(self, key: Hashable, id: str, payload: bytes) -> None:
+    def _give(self, key: Hashable, id: bytes, payload: bytes) -> None:
         if len(payload) > MAX_FRAME_BYTES:
             text = f"the response has {len(payload)} bytes, and a frame at most {MAX_FRAME_BYTES}"
-            self._refuse(key, id, "response_too_large", text)
+            self._refuse(key, id.decode("utf-8", "replace"), "response_too_large", text)
         else:
             self._respond(key, payload)
 
@@ -496,8 +512,13 @@ class Answering:
         id = request.request_id
         try:
             response = await self._answer(request, self.peer)
+            name = id.encode()
+            if isinstance(response, bytes):
+                if len(name) < 0x80:
+                    return self._give(key, name, sealed(name, response))
+                response = PluginResponse.FromString(response)
             response.request_id = id
-            self._give(key, id, response.SerializeToString())
+            self._give(key, name, response.SerializeToString())
         except asyncio.CancelledError:
             pass
         except Exception:
@@ -506,9 +527,10 @@ class Answering:
 
     def _over(self, key: Hashable, size: int) -> None:
         self._tasks.pop(key, None)
-        if self._bytes > MAX_BYTES_IN_FLIGHT >= self._bytes - size:
+        before = self._bytes
+        self._bytes = before - size
+        if before > MAX_BYTES_IN_FLIGHT >= before - size:
             self._hold(False)
-        self._bytes -= size
         if self._idle is not None and not self._tasks:
             self._idle.set_result(None)
             self._idle = None

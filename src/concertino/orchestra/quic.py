@@ -117,14 +117,13 @@ class QuicLink(Calling):
         self._count = 0
         self._sizes: dict[Hashable, int] = {}
         self._leaving = 0
-        self._room: asyncio.Event | None = None  # while too much is under way
 
-    def _ask(self, payload: bytes, id: str) -> Hashable:
+    def _ask(self, payload: bytes, id: bytes) -> Hashable:
         self._count = key = self._count + 1
         self._sizes[key] = len(payload)
         self._leaving += len(payload)
-        if self._leaving > MAX_LEAVING_BYTES and self._room is None:
-            self._room = asyncio.Event()
+        if self._leaving > MAX_LEAVING_BYTES:
+            self._held(True)
         self._there(self.net.ask, key, framed(payload))
         return key
 
@@ -134,16 +133,8 @@ class QuicLink(Calling):
 
     def _settled(self, key: Hashable) -> None:
         self._leaving -= self._sizes.pop(key, 0)
-        if self._room is not None and self._leaving <= MAX_LEAVING_BYTES:
-            self._room.set()
-            self._room = None
-
-    def _is_held(self) -> bool:
-        return self._room is not None
-
-    async def _ready(self) -> None:
-        while self._room is not None:
-            await self._room.wait()
+        if self._leaving <= MAX_LEAVING_BYTES:
+            self._held(False)
 
     def arrived(self, key: Hashable, payload: bytes) -> None:
         """A response has come, or none will: then the payload is empty and key was failed."""
@@ -157,9 +148,7 @@ class QuicLink(Calling):
 
     def ended(self, why: str) -> None:
         """The connection is over."""
-        if self._room is not None:
-            self._room.set()
-            self._room = None
+        self._held(False)
         self._lose(why)
 
     async def close(self) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Generator, Hashable
 from contextvars import Context, copy_context
 from typing import Protocol
 
-__all__ = ["Asker", "Waiting"]
+__all__ = ["Asker", "Told", "Waiting"]
+
+Told = Callable[[bytes | BaseException], object]
 
 
 class Asker(Protocol):
@@ -26,7 +28,8 @@ class Waiting:
 
     It is a future, as far as a task asks for one (the asyncio documentation, "Extending"), but for this: the task goes on at once,
     inside of the reading of its response, not a turn of the loop later.
-    what: was asked. deadline: by the loop's clock. key: under which the response comes; None before it is asked.
+    what: was asked. deadline: by the loop's clock. key: under which the response comes; None before it is asked. told: the
+    function, if no task is to wait. It gets the response within the reading of it, and an exception in the next turn of the loop.
     """
 
     __slots__ = (
@@ -35,28 +38,41 @@ class Waiting:
         "_callback",
         "_context",
         "_outcome",
+        "_told",
         "deadline",
         "key",
         "timeout_s",
         "what",
     )
 
-    def __init__(self, asker: Asker, what: str, timeout_s: float, deadline: float) -> None:
-        self._asyncio_future_blocking = False
+    def __init__(
+        self,
+        asker: Asker,
+        what: str,
+        timeout_s: float,
+        deadline: float,
+        key: Hashable = None,
+        told: Told | None = None,
+    ) -> None:
         self._asker = asker
-        self._callback: Callable[[Waiting], object] | None = None
-        self._context: Context | None = None
         self._outcome: bytes | BaseException | None = None
+        self._told = told
         self.what = what
         self.timeout_s = timeout_s
         self.deadline = deadline
-        self.key: Hashable = None
+        self.key = key
+        if told is None:
+            self._asyncio_future_blocking = False
+            self._callback: Callable[[Waiting], object] | None = None
+            self._context: Context | None = None
 
     def arrived(self, outcome: bytes | Exception) -> None:
         """What came of it. For callbacks of the loop only: whoever waits goes on before this returns."""
         if self._outcome is None:
             self._outcome = outcome
-            if self._callback is not None:
+            if self._told is not None:
+                self._told(outcome)
+            elif self._callback is not None:
                 assert self._context is not None, "set with the callback"
                 self._context.run(self._callback, self)
 
@@ -64,7 +80,9 @@ class Waiting:
         """Nothing comes any more. Whoever waits goes on in the next turn of the loop."""
         if self._outcome is None:
             self._outcome = why
-            if self._callback is not None:
+            if self._told is not None:
+                self._asker.loop.call_soon(self._told, why)
+            elif self._callback is not None:
                 self._asker.loop.call_soon(self._callback, self, context=self._context)
 
     # A future, as a task sees it
