@@ -30,7 +30,7 @@ from concertino.orchestra.plugin_pb2 import (
     StorageReadResponse,
 )
 from concertino.orchestra.structs import pack, unpack
-from concertino.orchestra.translation import call_request, call_result, read_request, read_result, resources_of
+from concertino.orchestra.translation import call_request, call_result, calling, read_request, read_result, resources_of
 from concertino.protocol.types import CallToolResult, TextContent
 
 CONTEXT: Any = None  # a Front has no use for it
@@ -205,7 +205,7 @@ def same(one: Any, other: Any) -> bool:
 @given(some.dictionaries(some.text("abc", max_size=3), JSON, max_size=4))
 def test_arguments_arrive_as_they_were_said(arguments: dict[str, Any]) -> None:
     params = {"name": Raw(b'"x"'), "arguments": Raw(json.dumps(arguments).encode())}
-    sent = call_request(params, {}, "session").tool_call
+    sent = PluginRequest.FromString(call_request(params, {}, calling("session"))).tool_call
     assert same(_floats(unpack(sent.arguments, sent.arguments_json)), _floats(arguments))
 
 
@@ -272,6 +272,6 @@ def test_an_empty_document_with_a_version_is_there() -> None:
 )
 def test_arguments_that_no_struct_can_hold_are_refused(arguments: bytes) -> None:
     with pytest.raises(RpcError) as caught:
-        call_request({"name": Raw(b'"x"'), "arguments": Raw(arguments)}, {}, "")
+        call_request({"name": Raw(b'"x"'), "arguments": Raw(arguments)}, {}, b"")
     assert caught.value.code == -32602
     assert caught.value.message.startswith("tools/call params.arguments: ")

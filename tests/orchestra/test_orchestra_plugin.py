@@ -47,7 +47,11 @@ HUB = Peer("unix:/hub", None, 1, 0)
 
 
 def ask(plugin: Plugin, request: PluginRequest) -> PluginResponse:
-    return asyncio.run(plugin.answer(request, HUB))
+    async def asked() -> PluginResponse | bytes:
+        return await plugin.answer(request, HUB)
+
+    response = asyncio.run(asked())
+    return PluginResponse.FromString(response) if isinstance(response, bytes) else response
 
 
 def call(name: str, arguments: Mapping[str, Any] | None = None, **others: str) -> PluginRequest:

@@ -19,8 +19,9 @@ from concertino.errors import RpcError
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.front import Front
-from concertino.orchestra.links import Link, PluginRequest, PluginResponse, checked_orchestrator, connect
+from concertino.orchestra.links import DirectLink, Link, PluginRequest, PluginResponse, checked_orchestrator, connect
 from concertino.orchestra.standing import Standing
+from concertino.orchestra.waiting import Waiting
 
 __all__ = ["NAME", "Bridge", "prepared"]
 
@@ -46,12 +47,13 @@ class Bridge(Front):
         connected: Callable[[str], None] | None = None,
         look_s: float = LOOK_S,
     ) -> None:
-        super().__init__(self._over_the_link)
+        super().__init__(self._over_the_link, self._pass_on_over_the_link)
         self.address = address
         self._open = partial(connect, address, certificates=certificates, name=NAME, expects="orchestrator")
         self._connected = connected
         self._look_s = look_s
         self._hub: Standing
+        self._link: DirectLink  # the last that there was
         self._tried: asyncio.Event
         self._again: asyncio.Event  # the hub is reached: the lists may be other ones
         self._looking: asyncio.Task[None]
@@ -75,12 +77,16 @@ class Bridge(Front):
     def _over_the_link(self, request: PluginRequest, timeout_s: float) -> Awaitable[PluginResponse]:
         return self._hub.request(request, timeout_s)
 
+    def _pass_on_over_the_link(self, request: bytes, timeout_s: float) -> Waiting | None:
+        return self._link.pass_on(request, timeout_s) if self._hub.is_up else None
+
     async def _attempt(self) -> Link:
         try:
-            return await self._open()
+            self._link = link = await self._open()
         except BaseException:
             self._tried.set()
             raise
+        return link
 
     def _changed(self, up: bool) -> None:
         if up:

@@ -51,6 +51,7 @@ from concertino.orchestra.plugin_pb2 import (
 from concertino.orchestra.storage import Storage
 from concertino.orchestra.stores import DEFAULT, answer_storage
 from concertino.orchestra.structs import BadStruct, NotAStruct, PackedTooLarge, pack, pack_json, unpack_json
+from concertino.orchestra.tool_calls import succeeded, succeeded_with_text
 from concertino.protocol.types import (
     CallToolResult,
     GetPromptResult,
@@ -166,15 +167,18 @@ class Plugin(Server):
 
     # Answers
 
-    async def answer(self, request: PluginRequest, peer: Peer) -> PluginResponse:
-        """Answer one request of the hub."""
+    def answer(self, request: PluginRequest, peer: Peer) -> Awaitable[PluginResponse | bytes]:
+        """Answer one request of the hub. bytes: as of a links.Answer."""
         kind = request.WhichOneof("request") or "nothing"
+        method = _ANSWERS.get(kind)
+        if method is not None:
+            return method(self, request)
+        return self._answer_another(request, kind)
+
+    async def _answer_another(self, request: PluginRequest, kind: str) -> PluginResponse:
         if kind.startswith("storage_"):
             return await answer_storage(request, self._storages, self._in_thread)
-        method = _ANSWERS.get(kind)
-        if method is None:
-            return refusal("", "unknown_request", f"{self.name} does not answer {kind}")
-        return await method(self, request)
+        return refusal("", "unknown_request", f"{self.name} does not answer {kind}")
 
     async def _register(self, request: PluginRequest) -> PluginResponse:
         other = request.register.id
@@ -232,22 +236,23 @@ class Plugin(Server):
             )
         return PluginResponse(list_tools=ListToolsResponse(tools=definitions))
 
-    async def _tool_call(self, request: PluginRequest) -> PluginResponse:
+    async def _tool_call(self, request: PluginRequest) -> PluginResponse | bytes:
         asked = request.tool_call
-        if asked.tool_name not in self._tools.entries:
-            return refusal("", "tool_not_found", f"{self.name} has no tool {asked.tool_name!r}")
-        params = {"name": Raw(encode(asked.tool_name))}
+        name = asked.tool_name
+        if name not in self._tools.entries:
+            return refusal("", "tool_not_found", f"{self.name} has no tool {name!r}")
+        params = {"name": Raw(encode(name))}
         try:
             if asked.HasField("arguments"):
                 params["arguments"] = Raw(unpack_json(asked.arguments, asked.arguments_json))
             result = await self.handle(Call("tools/call", params), PluginContext(self, self.name, request))
-            return _tool_response(cast(CallToolResult, result))
+            return _tool_response(cast("CallToolResult", result))
         except BadStruct as why:
             return refusal("", "validation_error", f"arguments: {why}")
         except RpcError as why:
             return refusal("", "validation_error", _told(why))
         except (NotAStruct, PackedTooLarge) as why:
-            return refusal("", "handler_error", f"the result of {asked.tool_name}: {why}")
+            return refusal("", "handler_error", f"the result of {name}: {why}")
 
     async def _list_prompts(self, request: PluginRequest) -> PluginResponse:
         if not self._rooms.offer.prompts:
@@ -285,7 +290,7 @@ class Plugin(Server):
         return PluginResponse(prompt_get=PromptGetResponse(description=found.description or "", messages=messages))
 
 
-_ANSWERS: Mapping[str, Callable[[Plugin, PluginRequest], Awaitable[PluginResponse]]] = {
+_ANSWERS: Mapping[str, Callable[[Plugin, PluginRequest], Awaitable[PluginResponse | bytes]]] = {
     "register": Plugin._register,  # pyright: ignore[reportPrivateUsage]
     "boot": Plugin._boot,  # pyright: ignore[reportPrivateUsage]
     "shutdown": Plugin._shutdown,  # pyright: ignore[reportPrivateUsage]
@@ -307,16 +312,19 @@ def _told(error: RpcError) -> str:
     return f"{error.message}: {details}" if details else error.message
 
 
-def _tool_response(result: CallToolResult) -> PluginResponse:
+def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
     """What a tool gave back, as upstream's programs expect it: an object, in which `text` is what the model reads.
 
     An object is itself. Another value is `data`, with its `text`. Content that is not text is in `content`, as MCP has it.
     """
-    text = "\n".join(each.text for each in result.content if isinstance(each, TextContent))
+    structured = result.structured_content
+    content = result.content
+    if len(content) == 1 and type(content[0]) is TextContent and structured is UNSET and not result.is_error:
+        return succeeded_with_text(content[0].text)
+    text = "\n".join(each.text for each in content if isinstance(each, TextContent))
     if result.is_error:
         return PluginResponse(tool_call=ToolResponse(error_code="handler_error", error_message=text))
-    structured = result.structured_content
-    others = [each for each in result.content if not isinstance(each, TextContent)]
+    others = [each for each in content if not isinstance(each, TextContent)]
     if structured is not UNSET and not others:
         json = bytes(structured) if isinstance(structured, Raw) else encode(structured)
         packed = pack_json(json if json.lstrip().startswith(b"{") else b'{"text":%s,"data":%s}' % (encode(text), json))
@@ -324,6 +332,8 @@ def _tool_response(result: CallToolResult) -> PluginResponse:
         packed = pack_json(b'{"text":%s,"content":%s}' % (encode(text), encode(result.content)))
     else:
         packed = pack({"text": text})
+    if packed.json is None:
+        return succeeded(packed.struct)
     return PluginResponse(tool_call=ToolResponse(success=True, result=packed.struct, result_json=packed.json))
 
 

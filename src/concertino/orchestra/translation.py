@@ -18,10 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 
+from google.protobuf.message import DecodeError as ProtobufError
 from msgspec import DecodeError, Raw, ValidationError
 from msgspec.json import Decoder, encode
 
-from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, ResourceNotFound, RpcError
+from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, ProtocolError, ResourceNotFound, RpcError
 from concertino.orchestra.links import PluginRequest, PluginResponse, ToolResponse
 from concertino.orchestra.plugin_pb2 import (
     ListPromptsResponse,
@@ -33,10 +34,10 @@ from concertino.orchestra.plugin_pb2 import (
     StorageListResponse,
     StorageReadRequest,
     StorageReadResponse,
-    ToolRequest,
 )
 from concertino.orchestra.storage import StorageError, checked_path
 from concertino.orchestra.structs import BadStruct, NotAStruct, PackedTooLarge, pack_json, unpack
+from concertino.orchestra.tool_calls import called_with, caller, text_in
 from concertino.protocol.types import (
     CallToolResult,
     ContentBlock,
@@ -56,8 +57,10 @@ __all__ = [
     "KINDS",
     "TEMPLATES",
     "answered",
+    "call_answer",
     "call_request",
     "call_result",
+    "calling",
     "entries_of",
     "list_request",
     "prompt_request",
@@ -110,9 +113,15 @@ def _said(response: ToolResponse) -> str:
 # Tools
 
 
-def call_request(params: Params, meta: Params, session: str) -> PluginRequest:
-    """A tools/call. session: names the connection to the client. Raises RpcError."""
-    request = ToolRequest(tool_name=_named(params), caller_plugin=CALLER, session_id=session)
+def calling(session: str) -> bytes:
+    """Who calls, for call_request(). session: names the connection to the client."""
+    return caller(CALLER, session)
+
+
+def call_request(params: Params, meta: Params, by: bytes) -> bytes:
+    """A tools/call, as a serialized PluginRequest. by: see calling(). Raises RpcError."""
+    name = _named(params)
+    packed = None
     if "arguments" in params:
         try:
             packed = pack_json(bytes(params["arguments"]))
@@ -120,12 +129,20 @@ def call_request(params: Params, meta: Params, session: str) -> PluginRequest:
             raise RpcError(INVALID_PARAMS, f"tools/call params.arguments: {why}") from None
         except PackedTooLarge as why:
             raise RpcError(INTERNAL_ERROR, f"tools/call params.arguments: {why}") from None
-        request.arguments = packed.struct
-        if packed.json is not None:
-            request.arguments_json = packed.json
-    if "traceparent" in meta:
-        request.trace_parent = _maybe_text(meta["traceparent"])
-    return PluginRequest(tool_call=request)
+    trace_parent = _maybe_text(meta["traceparent"]) if "traceparent" in meta else ""
+    return called_with(name, packed, by, trace_parent)
+
+
+def call_answer(payload: bytes) -> CallToolResult:
+    """The result of a tools/call, of a serialized PluginResponse. Raises RpcError for a refusal, ProtocolError for garbage."""
+    text = text_in(payload)
+    if text is not None:  # nearly always
+        return CallToolResult([TextContent(text)])
+    try:
+        response = PluginResponse.FromString(payload)
+    except ProtobufError as why:
+        raise ProtocolError(f"the response cannot be decoded: {why}") from None
+    return call_result(answered(response, "tool_call"))
 
 
 def call_result(response: ToolResponse) -> CallToolResult:
