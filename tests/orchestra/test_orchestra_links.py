@@ -13,8 +13,9 @@ from loops import on_a_loop
 from concertino.errors import Disconnected, TimedOut
 from concertino.orchestra import links
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.ends import request_id
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
-from concertino.orchestra.links import Peer, request_id
+from concertino.orchestra.links import Peer
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
 
 

@@ -13,7 +13,7 @@ from linked import Holding, call, echo, health
 from loops import on_a_loop
 
 from concertino.errors import Disconnected
-from concertino.orchestra import links, local
+from concertino.orchestra import ends, links, local
 from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.links import Refused, connect, listen
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, StreamCancel, ToolRequest
@@ -197,7 +197,7 @@ async def test_beyond_the_limit_of_requests_at_once_the_next_is_told_busy(folder
     holding = Holding()
     listening = await listen(f"unix:{folder}/s", holding)
     link = await connect(listening.address)
-    tasks = [asyncio.create_task(link.request(call())) for _ in range(links.MAX_IN_FLIGHT)]
+    tasks = [asyncio.create_task(link.request(call())) for _ in range(ends.MAX_IN_FLIGHT)]
     for _ in tasks:
         await holding.began.acquire()
     response = await link.request(call())
@@ -212,7 +212,7 @@ async def test_beyond_the_limit_of_requests_at_once_the_next_is_told_busy(folder
 async def test_reading_pauses_while_requests_hold_too_much_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "MAX_BYTES_IN_FLIGHT", 1_000_000)
+    monkeypatch.setattr(ends, "MAX_BYTES_IN_FLIGHT", 1_000_000)
     holding = Holding()
     listening = await listen(f"unix:{folder}/s", holding)
     link = await connect(listening.address)

@@ -54,9 +54,7 @@ def _content(body: bytes) -> int:
     try:
         size = byte = body[2]
         at = 3
-        while (
-            byte >= 0x80 and at < 7
-        ):  # so it is for all bytes of a length but the last: 0x80 is taken away with the next
+        while byte >= 0x80 and at < 7:  # the 0x80 of each byte is taken away with the next
             byte = body[at]
             size += (byte - 1) << 7 * (at - 2)
             at += 1

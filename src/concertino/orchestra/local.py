@@ -18,8 +18,9 @@ from typing import cast
 
 from concertino.driver.tasks import reading_on
 from concertino.errors import Disconnected
+from concertino.orchestra.ends import Answering, Calling
 from concertino.orchestra.frames import HEADER_BYTES, Assembler, FrameTooLarge
-from concertino.orchestra.links import Answer, Answering, Calling, Listening, Peer, Refused, Relay
+from concertino.orchestra.links import Answer, Listening, Peer, Refused, Relay
 from concertino.orchestra.plugin_pb2 import PluginRequest, StreamCancel
 from concertino.transports.listeners import Listener, listen_unix
 from concertino.transports.sockets import credentials, is_trusted, unix_name

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from concertino.errors import Disconnected, ProtocolError
 from concertino.orchestra.certificates import CertificateError, Certificates, Identity
+from concertino.orchestra.ends import Answering, Calling
 from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, framed
 from concertino.orchestra.handshake import (
     CRYPTO_ERROR,
@@ -29,7 +30,7 @@ from concertino.orchestra.handshake import (
     ensure_strict,
     secure,
 )
-from concertino.orchestra.links import Answer, Answering, Calling, Listening, Peer, Refused, Relay, refusal
+from concertino.orchestra.links import Answer, Listening, Peer, Refused, Relay, refusal
 from concertino.orchestra.network import Across, enlarge, network, resolved, run_there
 from concertino.orchestra.streams import CANCELLED, NetConnection, reason
 from concertino.transports.listeners import split_address

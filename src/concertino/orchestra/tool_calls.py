@@ -14,9 +14,8 @@ __all__ = ["called_with", "caller", "succeeded", "succeeded_with_text", "text_in
 
 _TOOL_CALL = b"\xa2\x01"  # field 20 of PluginRequest and of PluginResponse
 _SUCCESS = b"\x08\x01\x12"  # ToolResponse: success is true; the tag of result
-_SHORT = (
-    0x7F - 16
-)  # bytes of a text; the lengths of all that it is in are one byte each. From 128 to 16,355 they are two
+# Of a text so short the lengths of all that it is in are one byte each; of one of 128 to 16,355 bytes, two.
+_SHORT = 0x7F - 16
 _LENGTHS = 5
 
 
