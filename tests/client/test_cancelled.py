@@ -22,6 +22,7 @@ from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import attempt
 from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters
+from concertino.transports import process
 from concertino.transports.process import Ladder, _living
 
 MISBEHAVING = Path(__file__).parent / "misbehaving.py"
@@ -105,7 +106,11 @@ async def in_memory(pids: list[int], era: Any) -> None:
 @pytest.mark.parametrize("patient", [True, False], ids=["goes on", "the loop ends"])
 @pytest.mark.parametrize("era", ["auto", "legacy"])
 @pytest.mark.parametrize("scenario", [with_a_process, restarted, in_memory])
-def test_nothing_is_left_wherever_it_is_cancelled(scenario: Any, era: str, patient: bool) -> None:
+def test_nothing_is_left_wherever_it_is_cancelled(
+    scenario: Any, era: str, patient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GLANCES", 0)  # each answer is waited for: as many places to cancel at, each time
+
     async def run(place: int) -> tuple[int, bool, list[int]]:
         places = [0]
         pids: list[int] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -179,3 +180,41 @@ def test_any_chunking_of_any_bytes_gives_what_splitting_the_whole_gives(stream: 
     places = sorted({0, len(stream), *(min(cut, len(stream)) for cut in cuts)})
     chunks = [stream[start:stop] for start, stop in pairwise(places)]
     assert frames(chunks, limit) == reference(stream, limit)
+
+
+def test_one_whole_line_is_given_as_it_is() -> None:
+    assert Framer(10).line(b'{"id":12}\n') == b'{"id":12}'
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [b"", b"\n", b'{"id":', b'{"id":1}\r\n', b"{}\n{}\n", b"{}\n{", b'{"id":123}\n'],
+    ids=[
+        "nothing",
+        "an empty line",
+        "a piece",
+        "a carriage return",
+        "two lines",
+        "one and a piece",
+        "the limit passed",
+    ],
+)
+def test_what_is_not_one_whole_line_is_not_taken(chunk: bytes) -> None:
+    framer = Framer(10)
+    assert framer.line(chunk) is None
+    assert framer.end() == []
+
+
+def test_the_end_of_a_line_is_no_line() -> None:
+    framer = Framer(10)
+    framer.feed(b'{"id"')
+    assert framer.line(b":1}\n") is None
+    assert framer.feed(b":1}\n") == [b'{"id":1}']
+
+
+def test_the_end_of_a_line_that_is_discarded_is_no_line() -> None:
+    framer = Framer(10)
+    framer.feed(b"x" * 20)
+    assert framer.line(b"{}\n") is None
+    assert framer.feed(b"{}\n") == []
+    assert framer.line(b"{}\n") == b"{}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -27,10 +28,12 @@ class Ear:
     def __init__(self) -> None:
         self.lines: list[bytes] = []
         self.over: list[str] = []
+        self.tasks: set[object] = set()  # inside of which lines came
         self._changed = asyncio.Event()
 
     def frames(self, batch: Sequence[bytes]) -> None:
         self.lines += batch
+        self.tasks.add(asyncio.current_task())
         self._changed.set()
 
     def overlong(self, size: int) -> None:
@@ -416,3 +419,174 @@ async def test_somebody_who_writes_for_ever_does_not_hold_up_the_end(monkeypatch
     assert not child._silent()
     monkeypatch.undo()
     await child.close(1)
+
+
+# Answers that are there at once
+
+# Echoes its lines, each in one write, but for those that begin with a minus; what has blanks comes back as several lines.
+LINES = r"""
+import os, sys
+for line in sys.stdin.buffer:
+    if not line.startswith(b"-"):
+        os.write(1, line.replace(b" ", b"\n"))
+"""
+
+
+@asynccontextmanager
+async def looked_at(code: str = LINES, **settings: Any) -> AsyncIterator[tuple[Child, Ear]]:
+    """A child that has given one line already: from then on it is looked at when it is written to."""
+    async with started(code, **settings) as (child, ear):
+        child.send(b"first", None)
+        await ear.until(lambda: ear.lines == [b"first"])
+        ear.lines.clear()
+        yield child, ear
+
+
+def until_it_spoke(child: Child) -> None:
+    """Without a turn of the loop."""
+    assert select.select([child._in], [], [], 20)[0]
+
+
+@on_a_loop
+async def test_a_line_that_is_there_when_something_was_written_is_given_and_not_delivered() -> None:
+    async with looked_at() as (child, ear):
+        for line in (b"1", b"2"):
+            child.send(line, None)
+            until_it_spoke(child)
+            assert child.exchange(b"-", None) == line
+        child.send(b"3", None)
+        await ear.until(lambda: ear.lines)
+        assert ear.lines == [b"3"]
+
+
+@on_a_loop
+async def test_what_comes_later_than_a_glance_is_delivered() -> None:
+    async with looked_at("print(input(), flush=True)\nprint(input() + input())") as (child, ear):
+        assert child.exchange(b"1", None) == 0
+        assert child.exchange(b"2", None) == 0
+        await ear.until(lambda: ear.lines)
+        assert ear.lines == [b"12"]
+
+
+@on_a_loop
+async def test_several_lines_that_are_there_are_delivered_by_the_loop_and_nothing_overtakes_them() -> None:
+    async with looked_at() as (child, ear):
+        child.send(b"1 2", None)
+        until_it_spoke(child)
+        assert child.exchange(b"3", None) == 0
+        assert ear.lines == []
+        assert child.exchange(b"4", None) == 0
+        await ear.until(lambda: len(ear.lines) == 4)
+        assert ear.lines == [b"1", b"2", b"3", b"4"]
+        assert ear.tasks == {None}
+
+
+@on_a_loop
+async def test_a_piece_of_a_line_is_delivered_when_its_rest_has_come() -> None:
+    code = "import sys\nfor line in sys.stdin: print(line.strip(), end='\\n' if line > '2' else '', flush=True)"
+    async with started(code) as (child, ear):
+        child.send(b"9", None)
+        await ear.until(lambda: ear.lines == [b"9"])
+        child.send(b"1", None)
+        until_it_spoke(child)
+        assert child.exchange(b"1", None) == 0
+        assert child.exchange(b"3", None) == 0
+        await ear.until(lambda: len(ear.lines) == 2)
+        assert ear.lines[1:] == [b"113"]
+
+
+@on_a_loop
+async def test_a_line_that_is_given_back_comes_first_and_outside_of_any_task() -> None:
+    async with looked_at() as (child, ear):
+        child.send(b"1", None)
+        until_it_spoke(child)
+        assert child.exchange(b"-", None) == b"1"
+        child.postpone(b"1")
+        child.send(b"2", None)
+        until_it_spoke(child)
+        assert child.exchange(b"3", None) == 0
+        assert ear.lines == []
+        await ear.until(lambda: len(ear.lines) == 3)
+        assert ear.lines == [b"1", b"2", b"3"]
+        assert ear.tasks == {None}
+
+
+@on_a_loop
+async def test_what_was_postponed_is_not_told_of_a_child_whose_end_was_told() -> None:
+    async with looked_at(ladder=QUICK) as (child, ear):
+        child.send(b"1", None)
+        until_it_spoke(child)
+        assert child.exchange(b"-", None) == b"1"
+        child.postpone(b"1")
+        child.abandon()
+    assert ear.lines == []
+
+
+@on_a_loop
+async def test_the_loop_gets_its_turn_from_a_caller_that_is_always_answered_at_once() -> None:
+    async with looked_at() as (child, ear):
+        for _ in range(process.GLANCES):
+            child.send(b"1", None)
+            until_it_spoke(child)
+            assert child.exchange(b"-", None) == b"1"
+        child.send(b"2", None)
+        until_it_spoke(child)
+        assert child.exchange(b"-", None) == 0
+        await ear.until(lambda: ear.lines)
+        assert ear.lines == [b"2"]
+
+
+@on_a_loop
+async def test_there_is_no_glance_while_something_else_is_ready_to_run() -> None:
+    async with looked_at() as (child, ear):
+        child.send(b"1", None)
+        until_it_spoke(child)
+        ran: list[int] = []
+        asyncio.get_running_loop().call_soon(ran.append, 1)
+        assert child.exchange(b"-", None) == 0
+        await asyncio.sleep(0)
+        assert ran == [1]
+        await ear.until(lambda: ear.lines)
+        assert ear.lines == [b"1"]
+
+
+@on_a_loop
+async def test_a_child_that_never_answers_at_once_is_looked_at_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[int] = []
+    async with looked_at() as (child, ear):
+        read = os.read
+
+        def nothing(descriptor: int, size: int) -> bytes:
+            looks.append(descriptor)
+            raise BlockingIOError
+
+        for number in range(40):
+            with monkeypatch.context() as before_it_answers:
+                before_it_answers.setattr(process.os, "read", nothing)
+                assert child.exchange(b"%d" % number, None) == 0
+            assert process.os.read is read
+            await ear.until(lambda number=number: len(ear.lines) == number + 1)
+        assert len(looks) == 7  # of 40: the 1st, then 1, 2, 4, 8, 8 and 8 others between two
+
+
+@on_a_loop
+async def test_an_exchange_with_a_child_that_does_not_read_says_what_is_held() -> None:
+    code = "import time\nprint(input(), flush=True)\ntime.sleep(60)"
+    async with looked_at(code, ladder=QUICK) as (child, _):
+        held = child.exchange(b"x" * 2**20, None)
+        assert isinstance(held, int)
+        assert 0 < held < 2**20
+        assert child.exchange(b"more", None) == held + len(b"more\n")
+
+
+@on_a_loop
+async def test_an_exchange_with_a_child_that_has_ended_gives_nothing_and_its_end_is_told() -> None:
+    async with looked_at("print(input(), flush=True)") as (child, ear):
+        until_it_spoke(child)
+        assert child.exchange(b"1", None) == 0
+        assert child.exchange(b"2", None) == 0
+        await ear.until(lambda: ear.over)
+        assert ear.over == ["ended"]
+        assert ear.lines == []

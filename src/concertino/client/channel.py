@@ -106,7 +106,9 @@ class Channel:
         self._next_id = SystemRandom().randrange(1, HIGHEST_FIRST_ID)  # ids are given here, not by the peer
         self._templates: dict[str, bytes] = {}
         self._read = answered
-        self._send_now: Callable[[bytes, Id | None], int] = getattr(connection, "send", None) or self._written
+        self._exchange: Callable[[bytes, Id | None], bytes | int] | None
+        self._exchange = getattr(connection, "exchange", None) or getattr(connection, "send", None)
+        self._postpone: Callable[[bytes], object] = getattr(connection, "postpone", bytes)  # what has none gives none
         self._outside_tasks = getattr(connection, "outside_tasks", False)
         self.peer.silent = True
         self._outgoing = self.peer.outgoing
@@ -175,6 +177,23 @@ class Channel:
         if len(frame) > self._max_message_bytes:
             limit = self._max_message_bytes
             raise ValueError(f"{question.name}: {len(frame)} bytes; a message may have {limit}")
+        outgoing = self._outgoing
+        # Where nobody else is under way it is written at once, which saves a turn of the loop. The answer may be there by then.
+        alone = not outgoing and not self._scheduled
+        came = None
+        if alone and self._exchange is not None:
+            came = self._exchange(frame, id)
+            if isinstance(came, bytes):
+                try:
+                    answer = question.read(came)
+                    if not came.isascii():
+                        str(came, "utf-8")
+                    if answer.id == id:
+                        return answer.result
+                except (DecodeError, UnicodeDecodeError, RecursionError):
+                    pass  # frames() says what it is
+                self._postpone(came)
+                came = 0
         deadline = now + (patience_s if patience_s < total_s else total_s)
         waiting = Waiting(self, self.loop, id, question, now, deadline)
         if token and progress is not None:
@@ -183,11 +202,10 @@ class Channel:
         if deadline < self._wakes_at:
             self._wake_at(deadline)
         self._read = question.read
-        outgoing = self._outgoing
-        # Where nobody else is under way it is written at once, which saves a turn of the loop.
-        send = self._send if outgoing or self._scheduled else self._send_now
         outgoing[id] = waiting
-        peer.held = send(frame, id)
+        if came is None:
+            came = self._written(frame, id) if alone else self._send(frame, id)
+        peer.held = came
         try:
             if waiting.outcome is None:
                 yield waiting

@@ -11,9 +11,9 @@ from __future__ import annotations
 __all__ = ["HEAD_BYTES", "Framer", "Overlong"]
 
 HEAD_BYTES = 512
-RETURN = (
-    13  # a number: CPython looks for one in bytes at once, and tries bytes as a number first, with an exception inside
-)
+# Numbers: CPython looks for one in bytes at once, and tries bytes as a number first, with an exception inside.
+NEWLINE = 10
+RETURN = 13
 
 
 class Overlong:
@@ -42,13 +42,19 @@ class Framer:
         self._held = bytearray()  # an unfinished line
         self._discarding = False
 
+    def line(self, chunk: bytes) -> bytes | None:
+        """The frame in the next bytes if they are one whole line, what an answer to a call mostly is; no list is made of it.
+
+        None: they are something else, and have not been taken: feed() takes them.
+        """
+        if 1 < len(chunk) <= self._limit and chunk[-1] == NEWLINE and not self._held and not self._discarding:
+            line = chunk[:-1]
+            if NEWLINE not in line and RETURN not in line:
+                return line
+        return None
+
     def feed(self, chunk: bytes) -> list[bytes | Overlong]:
         """Take the next bytes. Returns what they complete, in order. The newline is searched in the new chunk only."""
-        if not self._held and not self._discarding and chunk.find(b"\n") == len(chunk) - 1:
-            # One whole line: what the answer to a call mostly is. No list is made, taken apart and looked through.
-            line = chunk[:-1]
-            frame = line if RETURN not in chunk and len(chunk) <= self._limit else self._checked(line)
-            return [frame] if frame else []
         lines = chunk.split(b"\n")
         rest = lines.pop()
         unusual = RETURN in chunk or len(chunk) > self._limit

@@ -41,8 +41,9 @@ class Receiver(Protocol):
 class Connection(Protocol):
     """One way to one other side.
 
-    It may have, to save time: send(frame, about), which is write() and flush() in one step; outside_tasks, True where frames are
-    delivered by the loop itself and never inside of a task.
+    It may have, to save time: send(frame, about), which is write() and flush() in one step, and delivers nothing meanwhile;
+    exchange(frame, about), the same, which may give the next line that came instead of delivering it, and takes it back by
+    postpone(line); outside_tasks, True where frames are delivered by the loop itself and never inside of a task.
     """
 
     @property

@@ -117,13 +117,14 @@ class Pipe:
             return None
         self._read = True
         try:
-            frames = self._framer.feed(chunk) if chunk else self._framer.end()
+            line = self._framer.line(chunk)
+            frames = [] if line is not None else self._framer.feed(chunk) if chunk else self._framer.end()
         except MemoryError:  # what came is gone with it, but answers can still leave
             log.exception("no memory for what came; nothing more is read")
             self._stop_reading()
             return to.ended()
-        if len(frames) == 1 and type(frames[0]) is bytes:
-            to.frames(frames)  # pyright: ignore[reportArgumentType]  # no Overlong is among them
+        if line is not None:
+            to.frames((line,))
         elif Overlong not in map(type, frames):
             if frames:
                 to.frames(frames)  # pyright: ignore[reportArgumentType]  # no Overlong is among them
@@ -175,11 +176,14 @@ class Pipe:
         except OSError as why:
             self._break(why)
             return 0
-        if written < len(line):
-            self._held = held = len(line) - written
-            self._high = held >= self._high_water_bytes
-            self._rest = memoryview(line)[written:]
-            self._push()
+        return self._keep(line, written) if written < len(line) else 0
+
+    def _keep(self, line: bytes, written: int) -> int:
+        """What was not taken of a line that send() wrote."""
+        self._held = held = len(line) - written
+        self._high = held >= self._high_water_bytes
+        self._rest = memoryview(line)[written:]
+        self._push()
         return self._held
 
     def flush(self) -> None:

@@ -20,13 +20,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
+from contextvars import copy_context
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import astuple
 
 from concertino.errors import SpawnError
+from concertino.protocol.jsonrpc import Id
 from concertino.protocol.limits import Limits
 from concertino.transports import Receiver
 from concertino.transports.pipe import Pipe
@@ -42,6 +44,8 @@ PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 TAIL_BYTES = 8192  # of stderr, kept for error messages
 READ_BYTES = 65536
 READS = range(8)  # in a row
+GLANCES = 16  # in a row
+GLANCES_REST = 8  # turns of the loop
 LAST_READS = range(32)  # of stdout: twice what a pipe holds at most (fs.pipe-max-size)
 LAST_WORDS_S = 0.25  # after stdout has ended: for the exit status, and for what stderr still says
 LOOK_S = 0.01  # how often an emptying group is looked at: no event tells
@@ -159,10 +163,17 @@ class Child(Pipe):
         self._pidfd = -1
         self._at_end = False  # of its stdout
         self._told = False  # the receiver knows that it is over
+        self._glances = 0  # that may be made before the loop turns again
+        self._resting = 0  # turns of the loop to come, in which none is made
+        self._next_rest = 1  # how many there will be after the next that is in vain
+        self._postponed = False  # something that was read, to the next turn
         os.set_blocking(self._errors, False)
 
     def open(self, to: Receiver) -> None:
         self._receiver = to
+        self._context = copy_context()
+        # What is to run next; the loop has no other way to ask. One that keeps it elsewhere (uvloop) is taken to be always busy.
+        self._ready: Sized = getattr(asyncio.get_running_loop(), "_ready", "unknown")
         super().open(_Ear(to, self))
         self._loop.add_reader(self._errors, self._said)
         self._watch()
@@ -193,6 +204,62 @@ class Child(Pipe):
             self._kill()
             self._release()
 
+    # Requests that are answered at once
+
+    def exchange(self, frame: bytes, about: Id | None) -> bytes | int:
+        """send(), and the line that has come by then, if one has; else the bytes held.
+
+        A server that shares the core has mostly answered before the write returns. To look at once saves a turn of the loop: of
+        62,600 instructions that a call costs, 23,600 are left. Elsewhere a glance is 1 us lost, so after one in vain there is none
+        for a turn of the loop, then for two, up to GLANCES_REST. Nobody waits longer for it: there is none while something else is
+        ready to run, and after GLANCES the loop gets its turn. A line that is not what was asked for goes to postpone().
+        """
+        if not self._glances or self._held or self._ready:
+            return self.send(frame, about)
+        line = frame + b"\n"
+        try:
+            written = os.write(self._out, line)
+        except OSError:
+            return self.send(frame, about)  # which finds the same, and knows what it means
+        if written < len(line):
+            return self._keep(line, written)
+        self._glances = left = self._glances - 1
+        try:
+            chunk = os.read(self._in, READ_BYTES)
+        except OSError:  # nothing yet; or what the reader finds, too
+            chunk = b""
+        answer = self._framer.line(chunk)
+        if answer is not None:
+            return answer
+        self._glances = 0
+        if left < GLANCES - 1:
+            self._next_rest = 1
+        else:  # the first of the turn
+            self._resting = self._next_rest
+            self._next_rest = min(2 * self._next_rest, GLANCES_REST)
+        if chunk:
+            self._postpone(chunk)
+        return 0
+
+    def postpone(self, line: bytes) -> None:
+        """Deliver a line that exchange() gave to the receiver, outside of the task that asked."""
+        self._postpone(line + b"\n")
+
+    def _postpone(self, chunk: bytes) -> None:
+        self._glances = 0
+        self._postponed = True
+        self._loop.remove_reader(self._in)  # so that nothing overtakes it
+        self._loop.call_soon(self._deliver, chunk, context=self._context)
+
+    def _deliver(self, chunk: bytes) -> None:
+        self._postponed = False
+        if not self._over:
+            if not self._paused:
+                self._resume()
+            self._chunk(chunk)
+
+    # Reading
+
     def _readable(self) -> None:
         """A client mostly waits for one answer: to look for more after a read that was not full costs more than it gains."""
         for _ in READS:
@@ -202,8 +269,17 @@ class Child(Pipe):
                 return
             except OSError:
                 chunk = b""
-            self._chunk(chunk)
-            if len(chunk) < READ_BYTES or self._paused or self._over:
+            line = self._framer.line(chunk)
+            if line is None:
+                self._glances = 0  # they would overtake what is delivered now
+                self._chunk(chunk)
+            else:
+                if self._resting:
+                    self._resting -= 1
+                else:
+                    self._glances = GLANCES
+                self._to.frames((line,))  # pyright: ignore[reportOptionalMemberAccess]  # it is open
+            if len(chunk) < READ_BYTES or self._paused or self._over or self._postponed:
                 return
 
     # What happens to the child
