@@ -442,3 +442,59 @@ def test_what_was_learned_of_a_child_is_kept_when_the_environment_changes(monkey
             "[REDACTED], [REDACTED], nothing secret"
         )
         redact.refresh({})
+
+
+# What is asked of every answer of a guarded server
+
+_PIECES = [
+    "a",
+    "{",
+    '"',
+    ":",
+    "[",
+    " ",
+    "\\",
+    "u0061",
+    "secret",
+    "password",
+    "api_key",
+    "hunter2hunter2",
+    "x" * 9,
+    "\n",
+]
+
+
+@given(st.lists(st.sampled_from(_PIECES), max_size=12).map("".join), st.integers(-5, 40))
+@settings(max_examples=500)
+def test_a_text_that_is_called_clean_is_short_and_stays_as_it_is(text: str, most: int) -> None:
+    known = redact.refresh({"A_TOKEN": "hunter2hunter2", "B_TOKEN": "x" * 9})
+    try:
+        stays = known.string(text) == text
+        is_clean = redact.clean(most)(text)
+        assert is_clean <= (stays and len(text) <= max(most, 0))
+        if most >= 11:  # as long as `{"secret":"`, the least that has a field
+            assert is_clean == (stays and len(text) <= most)
+    finally:
+        redact.refresh()
+
+
+@pytest.mark.parametrize("text", ['{"secret":"', '{"apikey":"', '["secret":"'])
+def test_the_least_text_with_a_field_is_not_clean(text: str) -> None:
+    redact.refresh({})
+    try:
+        assert len(text) == 11
+        assert not redact.clean(1000)(text)
+        assert redact.clean(1000)(text[:-1])
+    finally:
+        redact.refresh()
+
+
+def test_what_is_clean_follows_the_environment() -> None:
+    is_clean = redact.clean(1000)
+    redact.refresh({})
+    try:
+        assert is_clean("hunter2hunter2")
+        redact.refresh({"A_TOKEN": "hunter2hunter2"})
+        assert not is_clean("hunter2hunter2")
+    finally:
+        redact.refresh()
