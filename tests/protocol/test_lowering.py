@@ -567,3 +567,36 @@ def test_a_closing_result_has_its_meta_beside_who_we_are() -> None:
     assert body["resultType"] == "complete"
     assert body["_meta"]["x"] == 1
     assert body["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == INFO.name
+
+
+def test_a_plain_text_that_passes_leaves_as_it_is() -> None:
+    asked: list[str] = []
+
+    def passes(text: str) -> bool:
+        asked.append(text)
+        return text == "fine"
+
+    lowering = Lowering(by_name["2025-11-25"], INFO)
+    body = lowering.result(CallToolResult([TextContent("fine")]), "tools/call", passes)
+    assert json.loads(body) == {"content": [{"type": "text", "text": "fine"}]}
+    with pytest.raises(Unfinished):
+        lowering.result(CallToolResult([TextContent("other")]), "tools/call", passes)
+    assert asked == ["fine", "other"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        CallToolResult([]),
+        CallToolResult([TextContent("fine")], structured_content={"a": 1}),
+        CallToolResult([TextContent("fine", meta={"a": 1})]),
+        CallToolResult([TextContent("fine"), TextContent("fine")]),
+        Raw(b'{"content":[]}'),
+        ListToolsResult([]),
+    ],
+)
+def test_what_is_no_plain_text_is_unfinished_where_it_is_asked_what_passes(result: Any) -> None:
+    lowering = Lowering(by_name["2025-11-25"], INFO)
+    lowering.result(result, "tools/call")
+    with pytest.raises(Unfinished):
+        lowering.result(result, "tools/call", lambda text: True)

@@ -50,7 +50,7 @@ __all__ = ["CACHED", "Lowering", "Unfinished"]
 
 
 class Unfinished(Exception):
-    """Not a result: an InputRequired, which is to be asked first."""
+    """No result yet: an InputRequired, which is to be asked first; or one that may have to be changed first."""
 
 
 class Lowering:
@@ -73,19 +73,25 @@ class Lowering:
             for scope in (False, True)
         }
 
-    def result(self, result: Struct | Raw, method: str) -> bytes:
+    def result(self, result: Struct | Raw, method: str, passes: Callable[[str], bool] | None = None) -> bytes:
         """One result as a JSON object, without newlines. method: of the request that it answers.
 
+        passes: whether a result of nothing but this text may leave as it is. It is asked here, where such a result is recognised
+        anyway; if it is given, any other result is Unfinished.
         Raises TypeError for what is no result, Unfinished for an InputRequired, and whatever makes one impossible to encode.
         """
         if type(result) is CallToolResult:  # first, and one piece of text first of all: this is the way of nearly all
             content = result.content
             if len(content) == 1 and result.structured_content is UNSET and result.meta is None:
                 block = content[0]
-                if type(block) is TextContent and (
-                    type(block.text) is str and block.annotations is None and block.meta is None
+                if (
+                    type(block) is TextContent
+                    and (type(block.text) is str and block.annotations is None and block.meta is None)
+                    and (passes is None or passes(block.text))
                 ):
                     return self._start + encode(result)[1:] if self._modern else encode(result)
+        if passes is not None:
+            raise Unfinished
         if isinstance(result, Raw):
             return one_line(self._foreign(result, method))
         if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]  # a backend's mistake

@@ -444,12 +444,15 @@ class Session:
 
     # What the backend says
 
-    def respond(self, incoming: Incoming, result: Struct | Raw) -> None:
-        """Answer a call with a canonical result. One that cannot be encoded, or is too large, becomes an answer that says so."""
+    def respond(self, incoming: Incoming, result: Struct | Raw, passes: Callable[[str], bool] | None = None) -> None:
+        """Answer a call with a canonical result. One that cannot be encoded, or is too large, becomes an answer that says so.
+
+        passes, and when it raises Unfinished instead: see Lowering.result().
+        """
         if not incoming.open:
             return None
         try:
-            body = incoming.era.lowering.result(result, incoming.method)
+            body = incoming.era.lowering.result(result, incoming.method, passes)
         except (TypeError, ValueError, DecodeError, RecursionError, OverflowError) as why:
             return self._unfit(incoming, f"the result cannot be written as JSON: {why}")
         if len(body) > self._surely_fits:
