@@ -36,19 +36,25 @@ def guard(server: Server, tools: Tools, tool: RegisteredTool, guards: ToolGuards
     if not given:
         return tool
     try:
-        guarded = Guarded(_Inside(server), kept=_kept(server, tools) if "max_result_bytes" in given else None, **given)  # pyright: ignore[reportArgumentType]  # as ToolGuards has them
+        inside = _Inside(server, tool)
+        guarded = Guarded(inside, kept=_kept(server, tools) if "max_result_bytes" in given else None, **given)  # pyright: ignore[reportArgumentType]  # as ToolGuards has them
     except ValueError as why:
         raise RegistrationError(f"{tool.tool.name}: {why}") from None
-    return replace(tool, guard=guarded)
+    inside.tool = replace(tool, guard=guarded)
+    return inside.tool
 
 
 class _Inside(Around):
-    """The server behind the guards of its tools."""
+    """The server behind the guards of one of its tools."""
 
     inner: Server
 
+    def __init__(self, server: Server, tool: RegisteredTool) -> None:
+        super().__init__(server)
+        self.tool = tool
+
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
-        return self.inner.handle(call, context, unguarded=True)
+        return self.inner.handle(call, context, self.tool)
 
     async def close(self) -> None:
         """The server closes its guards, not they the server."""

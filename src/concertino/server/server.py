@@ -33,7 +33,7 @@ from concertino.server.settings import (
     checked,
     hints,
 )
-from concertino.server.tools import Tools, no_tool, register
+from concertino.server.tools import RegisteredTool, Tools, no_tool, register
 
 if TYPE_CHECKING:
     from concertino.server.options import PromptOptions, ResourceOptions, ToolGuards
@@ -380,18 +380,25 @@ class Server:
     async def watch(self, uris: frozenset[str]) -> None:
         self.watched = uris
 
-    async def handle(self, call: Call, context: Context, *, unguarded: bool = False) -> Struct | Raw:
-        """unguarded: the guards of the tool have let the call through."""
-        if call.method != "tools/call":
-            return await self._rooms.answer(call, context)
+    def know(self, method: str, name: str) -> RegisteredTool | None:
+        """What handle() takes for calls of this operation, so that it need not look for it each time; None if there is nothing."""
+        tool = self._tools.entries.get(name) if method == "tools/call" else None
+        return tool if tool is not None and tool.guard is None else None
+
+    async def handle(self, call: Call, context: Context, known: RegisteredTool | None = None) -> Struct | Raw:
+        """known: the tool that is called, from know(); a guard around it has let the call through."""
         params = call.params
-        try:
-            name = _name(params["name"])
-            tool = self._tools.entries[name]
-        except (KeyError, DecodeError):
-            raise no_tool(params) from None
-        if tool.guard is not None and not unguarded:
-            return await tool.guard.handle(call, context)
+        if known is not None and not known.gone:
+            tool = known
+        elif call.method != "tools/call":
+            return await self._rooms.answer(call, context)
+        else:
+            try:
+                tool = self._tools.entries[_name(params["name"])]
+            except (KeyError, DecodeError):
+                raise no_tool(params) from None
+            if tool.guard is not None:
+                return await tool.guard.handle(call, context)
         try:
             args, kwargs = tool.bind(params.get("arguments", NO_ARGUMENTS), context)
             if tool.waits:
@@ -410,7 +417,7 @@ class Server:
                 raise
             if (passing := passes(error)) is not None:
                 raise passing from None
-            self._log.exception("tool %s failed", name)
+            self._log.exception("tool %s failed", tool.tool.name)
             return failed(said(error))
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:

@@ -31,10 +31,11 @@ S = TypeVar("S", bound=Struct)
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # 2026-07-28 server/tools "Tool Names"
 
 
-class RegisteredTool(Struct, frozen=True):
+class RegisteredTool(Struct):
     """What a server keeps of a tool. bind: a call's arguments for the handler; shape: what it returned, as a result.
 
     waits: an `async def`. inline: a `def` that runs on the loop instead of a thread. guard: what stands around it, if anything.
+    gone: it was removed; the only thing that changes.
     """
 
     tool: Tool
@@ -44,6 +45,7 @@ class RegisteredTool(Struct, frozen=True):
     bind: Callable[[Raw | bytes, object], Bound]
     shape: Callable[[Any], CallToolResult]
     guard: Backend | None = None
+    gone: bool = False
 
 
 class Tools(Catalogue[RegisteredTool]):
@@ -58,6 +60,10 @@ class Tools(Catalogue[RegisteredTool]):
         self.kept: Kept | None = None  # results that were too large for a guard; made by guarding.py
         self._hints = hints
         self._argument_errors = argument_errors
+
+    def remove(self, name: str) -> None:
+        self.entries[name].gone = True
+        super().remove(name)
 
     async def list(self, call: Call, context: Context) -> ListToolsResult:
         page = self.page(call.params)
