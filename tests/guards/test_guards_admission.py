@@ -29,7 +29,7 @@ from concertino import (
     pair,
     redact,
 )
-from concertino.driver.admission import admission
+from concertino.driver.admission import admission, beside_handle
 
 ODD = CallToolResult([TextContent("\ud800" * 10_000)])  # half a surrogate pair cannot be encoded
 CANARY = "sk-canary-7f3a91"
@@ -254,7 +254,7 @@ def test_a_call_that_is_cancelled_before_its_first_step_gives_its_slot_back() ->
             request = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": params}
             cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 77}}
             link.frames([json.dumps(each).encode() for each in (request, cancel)])
-            while guard._slots.taken:
+            while guard._slots.free < guard._slots.most:
                 await asyncio.sleep(0)
             assert not desk.begun.is_set()
             params = {"name": "work", "arguments": {"how": "at_once"}}
@@ -263,6 +263,62 @@ def test_a_call_that_is_cancelled_before_its_first_step_gives_its_slot_back() ->
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # where every call begins a turn later
         runner.run(asyncio.wait_for(test(), 20))
+
+
+@on_a_loop
+async def test_a_tool_that_is_replaced_or_removed_is_called_no_more(way: Any) -> None:
+    server = Server("desk")
+
+    async def first(how: str) -> str:
+        return "first"
+
+    async def second(how: str) -> str:
+        return "second"
+
+    server.add_tool(first, name="work")
+    async with called(way(Guarded(server, max_in_flight=1))) as call:
+        assert text_of(await call("")) == "first"
+        server.remove_tool("work")
+        with pytest.raises(RpcError, match="Unknown tool: work"):
+            await call("")
+        server.add_tool(second, name="work")
+        assert text_of(await call("")) == "second"
+        server.remove_tool("work")
+        server.add_tool(first, name="work", rate_limit="1/60")
+        assert text_of(await call("")) == "first"
+        assert code_of(await call("")) == "RATE_LIMIT_EXCEEDED"
+
+
+@on_a_loop
+async def test_a_tool_with_guards_of_its_own_keeps_them_within_a_guard(way: Any) -> None:
+    server = Server("desk")
+
+    @server.tool(rate_limit="1/60")
+    async def work(how: str) -> str:
+        return "done"
+
+    async with called(way(Guarded(server, max_in_flight=1))) as call:
+        assert text_of(await call("")) == "done"
+        assert code_of(await call("")) == "RATE_LIMIT_EXCEEDED"
+
+
+@on_a_loop
+async def test_a_call_that_cannot_be_begun_gives_its_slot_back(way: Any) -> None:
+    class Fails(Around):
+        fails = True
+
+        def handle(self, call: Call, context: Context) -> Any:
+            if self.fails:
+                raise RpcError(-32000, "not now")
+            return super().handle(call, context)
+
+    inner = Fails(Desk().server)
+    async with called(way(Guarded(inner, max_in_flight=1))) as call:
+        for _ in range(2):
+            with pytest.raises(RpcError, match="not now"):
+                await call("at_once")
+        inner.fails = False
+        assert text_of(await call("at_once")) == "done"
 
 
 # Whose calls a driver begins by admit_call()
@@ -293,6 +349,21 @@ def test_whoever_has_a_handle_of_its_own_is_called_by_it() -> None:
     guard = Guarded(Server("s"), max_in_flight=1)
     others: list[Any] = [Server("s"), Around(guard), Audit(Server("s"), max_in_flight=1), Proxy(guard)]
     assert [admission(each) for each in others] == [None] * 4
+
+
+def test_a_server_with_a_handle_of_its_own_is_called_by_it_within_a_guard() -> None:
+    class Counts(Server):
+        calls = 0
+
+        async def handle(self, call: Call, context: Context, *rest: Any) -> Any:
+            self.calls += 1
+            return await super().handle(call, context, *rest)
+
+    counts, patched = Counts("s"), Server("s")
+    patched.handle = lambda call, context: None  # as a test would
+    for backend in (counts, patched, Around(Server("s"))):
+        assert beside_handle(backend, "know") is None
+    assert beside_handle(Server("s"), "know") is not None
 
 
 def test_whoever_stands_around_a_guard_sees_what_it_answers() -> None:

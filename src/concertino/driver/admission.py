@@ -1,33 +1,54 @@
 """Calls that a backend admits itself, and what is then to be done at their end: instead of a coroutine around each of them.
 
 A coroutine more costs a small call 10 %; what a guard does at the end of a call, 1 %. So a class that has its own `handle` may
-offer `admit_call(call, context)` beside it, which gives the work, and the Terms of the call if it has any. A driver that calls a
-backend itself (a Link, for its client) takes these; whoever stands around the backend awaits `handle`, and the result is the same.
+offer `admit_call(call, context, admitted)` beside it, which gives the work, and says in `admitted` what Terms the call has, if any;
+`admits` is the same for each tool by name, where it is known already, without looking for it; and where `hushes` is true, every
+context is to be a HushedContext. A driver that calls a backend itself (a Link, for its client) takes these; whoever stands around
+the backend awaits `handle`, and the result is the same.
 Numbers: docs/decisions/0011-the-driver-ends-guarded-calls.md. Loaded when a backend has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 
 from concertino.backend import Backend, Call, Context
+from concertino.driver.context import CallContext
 from concertino.protocol.peer import Incoming
+from concertino.redact import redactor
 
-__all__ = ["Admit", "Deadline", "Terms", "admission"]
+__all__ = ["Admit", "Admitted", "Deadline", "HushedContext", "Slots", "Terms", "admission", "beside_handle"]
+
+
+class Slots:
+    """Room for calls in flight. most: all of it; free: what is left, as whoever admits a call lowers it, and its end raises it."""
+
+    __slots__ = ("free", "most")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.free = most
 
 
 class Terms(Protocol):
-    """What a call was admitted under. Told of its end once: done() or failed(); or timed_out(), and then left().
+    """What a call was admitted under.
 
-    timeout_s: for how long it may wait; None for ever.
+    Told of its end once: done() or failed(), after its slot was given back; or timed_out(), and then left(), which gives it back.
+    Data rather than methods where nearly every call comes by: a Python call more is 1 % of a small echo.
+    slots: where the call has taken one. timeout_s: for how long it may wait; None for ever.
+    passes: whether done() would leave a plain text as it is; then it need not be asked. None: it leaves everything as it is.
     """
 
     @property
+    def slots(self) -> Slots | None: ...
+    @property
     def timeout_s(self) -> float | None: ...
+    @property
+    def passes(self) -> Callable[[str], bool] | None: ...
     def done(self, result: Struct | Raw) -> Struct | Raw:
         """What is answered instead of what the work returned. Raises RpcError for an error answer."""
         ...
@@ -45,14 +66,37 @@ class Terms(Protocol):
         ...
 
 
-Admit = Callable[[Call, Context], tuple[Any, Terms | None]]  # Any: the work, a coroutine
+class Admitted(Protocol):
+    """Where admit_call() says what a call is admitted under: an Incoming, for a driver."""
+
+    terms: Any  # Terms, if it has any
+
+
+Admit = Callable[[Call, Context, Admitted], Any]  # Any: the work, a coroutine
 Ended = Callable[[Incoming, Any, BaseException | None], None]
 
 
 def admission(backend: Backend) -> Admit | None:
-    """A backend's `admit_call`; None if it has none, or one that is not of its `handle`: a subclass or a proxy may have another."""
+    """A backend's `admit_call`, if it has one of its `handle`."""
+    return beside_handle(backend, "admit_call")
+
+
+def beside_handle(backend: Backend, name: str) -> Any:
+    """A method that goes with a backend's `handle`; None if it has another `handle`, as a subclass or a proxy may."""
     owner = next((each for each in type(backend).__mro__ if "handle" in vars(each)), None)
-    return getattr(backend, "admit_call", None) if owner is not None and "admit_call" in vars(owner) else None
+    if owner is None or name not in vars(owner) or "handle" in getattr(backend, "__dict__", ()):
+        return None
+    return getattr(backend, name)
+
+
+class HushedContext(CallContext, eq=False):
+    """Takes secrets out of what the handler tells its caller meanwhile: for a backend that `hushes` what it admits."""
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+        return super().progress(done, total, redactor().value(message))
+
+    def log(self, level: Any, data: object, logger: str | None = None) -> Awaitable[None]:
+        return super().log(level, redactor().value(data), logger)
 
 
 class Deadline:
@@ -77,19 +121,13 @@ class Deadline:
         self._is_over = False
         self._timer = task.get_loop().call_later(terms.timeout_s, self._expire)
 
-    def done(self, result: Struct | Raw) -> Struct | Raw:
+    def ended(self) -> Terms | None:
+        """The work is over: the Terms that hold for its end; none if its time was over before."""
         if self._is_over:
             self._terms.left(self._task)
-            return result
+            return None
         self._timer.cancel()
-        return self._terms.done(result)
-
-    def failed(self, error: BaseException) -> BaseException:
-        if self._is_over:
-            self._terms.left(self._task)
-            return error
-        self._timer.cancel()
-        return self._terms.failed(error)
+        return self._terms
 
     def _expire(self) -> None:
         incoming = self._incoming
@@ -105,4 +143,5 @@ class Deadline:
         incoming.terms = None  # they have said what is answered; and wait for the end of the work
         self._ended(incoming, result, error)
         incoming.terms = self
+        incoming.stop = self._cancel
         self._cancel(f"it took longer than {self.timeout_s:g} s")

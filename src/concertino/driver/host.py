@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw, Struct
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder
 
 from concertino.backend import Backend
 from concertino.driver.context import DONE, TURN, CallContext
@@ -29,12 +30,13 @@ from concertino.protocol.types import CallToolResult, TextContent
 from concertino.transports import Connection
 
 if TYPE_CHECKING:
-    from concertino.driver.admission import Admit
+    from concertino.driver.admission import Admit, Terms
     from concertino.protocol.seal import Seal
 
 __all__ = ["Host", "Link", "serve"]
 
 log = logging.getLogger("concertino.host")
+_text = Decoder(str).decode
 
 
 async def serve(backend: Backend, connection: Connection, limits: Limits | None = None) -> None:
@@ -56,7 +58,7 @@ class Host:
     def __init__(self, backend: Backend, limits: Limits | None = None) -> None:
         self.backend = backend
         self.limits = limits or Limits()
-        self.admit = _admission(backend)
+        self.admit, self.admits, self.context = _admission(backend)
         self.links: set[Link] = set()
         self.started: asyncio.Task[None]
         self._begun = False
@@ -169,6 +171,8 @@ class Link:
         self._limits = host.limits
         self._reading = reading_on(self._loop)
         self._admit: Any = host.admit  # an Admit, where _start_admitted() is what starts calls
+        self._admits = host.admits
+        self._context = host.context
         self._spawn = starter(self._loop, self._ended)
         self._leaving: set[asyncio.Task[None]] = set()  # cancelled, and not done yet
         self._turning = False  # a call to _turn is scheduled
@@ -374,8 +378,16 @@ class Link:
 
     def _start_admitted(self, incoming: Incoming) -> None:
         """As _start(), of a backend that admits its calls itself: see admission.py."""
+        call: Call = incoming.call
+        if call.method == "tools/call":
+            try:
+                admit = self._admits[_text(call.params["name"])]
+            except (KeyError, DecodeError, UnicodeError):
+                admit = self._admit
+        else:
+            admit = self._admit
         try:
-            work, incoming.terms = self._admit(incoming.call, CallContext(self, incoming))
+            work = admit(call, self._context(self, incoming), incoming)
         except BaseException as error:  # a refusal, mostly
             return self._ended(incoming, Raw(b"{}"), error)
         task = self._spawn(work, incoming)
@@ -390,26 +402,33 @@ class Link:
 
     def _ended(self, incoming: Incoming, result: Struct | Raw, error: BaseException | None) -> None:
         """A call's handler returned or raised: answer, whatever it was."""
-        incoming.stop = None  # it refers to the call: its message would stay until the next collection of garbage
+        if incoming.stop is not None:  # it has waited
+            incoming.stop = None  # it refers to the call: its message would stay until the next collection of garbage
+            if incoming.terms is not None and incoming.terms.timeout_s is not None:
+                incoming.terms = incoming.terms.ended()
         # What sends nothing brings no turn: a cancelled call, and one of a batch before the last.
         if self._draining or incoming.batch is not None:
             self._settle_soon()
-        if (terms := incoming.terms) is not None:
-            incoming.terms = None
-            if error is not None:
-                error = terms.failed(error)
+        passes: Callable[[str], bool] | None = None
+        if (terms := incoming.terms) is not None:  # it stays there if this is the end: to take it out costs 0.5 %
+            if (slots := terms.slots) is not None:
+                slots.free += 1
+            if error is None:
+                passes = terms.passes
             else:
-                try:
-                    result = terms.done(result)
-                except BaseException as unfit:
-                    error = unfit
+                error = terms.failed(error)
+                incoming.terms = None
         if incoming.dialogue is not None and incoming.dialogue.suspended and incoming.open:
             # Whatever the handler made of being suspended: it has asked, and does not know the answer.
+            incoming.terms = None
             return self._asked(incoming, self.session.suspend, incoming)
         if error is None:
             try:
-                return self.session.respond(incoming, result)
+                return self.session.respond(incoming, result, passes)
             except Unfinished:
+                incoming.terms = None
+                if terms is not None and passes is not None:
+                    return self._finish(incoming, result, terms)
                 assert isinstance(result, InputRequired)
                 return self._needs_input(incoming, result)
             except BaseException as unfit:  # MemoryError; an attribute that raises SystemExit
@@ -428,6 +447,15 @@ class Link:
         if incoming.open:  # SystemExit too: no handler ends the server
             log.error("%s failed", incoming.method, exc_info=error)
         return self._fail(incoming, RpcError(INTERNAL_ERROR, "Internal error"))
+
+    def _finish(self, incoming: Incoming, result: Struct | Raw, terms: Terms) -> None:
+        """As _ended(), of a result that may have to be changed first."""
+        error: BaseException | None = None
+        try:
+            result = terms.done(result)
+        except BaseException as unfit:
+            error = unfit
+        return self._ended(incoming, result, error)
 
     # Questions
 
@@ -546,13 +574,14 @@ class Link:
                 self.closed.set_result(None)
 
 
-def _admission(backend: Backend) -> Admit | None:
+def _admission(backend: Backend) -> tuple[Admit | None, Mapping[str, Admit], type[CallContext]]:
     """How its calls are begun, if it has another way than `handle`; see admission.py, which is loaded for those alone."""
     if not hasattr(backend, "admit_call"):
-        return None
-    from concertino.driver.admission import admission
+        return None, {}, CallContext
+    from concertino.driver.admission import HushedContext, admission
 
-    return admission(backend)
+    context = HushedContext if getattr(backend, "hushes", False) else CallContext
+    return admission(backend), getattr(backend, "admits", {}), context
 
 
 def _never(work: object, subject: object) -> None:

@@ -6,10 +6,13 @@ A Plan is the Terms of its calls (driver/admission.py): whoever carries a call o
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct
 
+from concertino.driver.admission import Slots
 from concertino.errors import RpcError
 from concertino.guards.operations import operation
 from concertino.guards.rates import Window
@@ -17,22 +20,12 @@ from concertino.guards.refusals import refuse
 from concertino.guards.secrets import without_secrets_error
 from concertino.guards.sizes import AROUND, ESCAPED, LIMITED, Kept, cut, size_of
 from concertino.protocol.types import CallToolResult, TextContent
-from concertino.redact import redactor
+from concertino.redact import clean, redactor
 
-__all__ = ["LEFT_OVER", "LeftOver", "Plan", "Slots"]
+__all__ = ["LEFT_OVER", "LeftOver", "Plan"]
 
 LEFT_OVER = 1024  # calls that go on after their time
 SHOWN = 128  # characters of a name, given back
-
-
-class Slots:
-    """Calls in flight, of all operations that a guard is about."""
-
-    __slots__ = ("most", "taken")
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.taken = 0
 
 
 class LeftOver:
@@ -54,26 +47,22 @@ class LeftOver:
 
 
 class Plan:
-    """method, name: of the operation. windows: its rates; window: the only one, as nearly always.
+    """method, name: of the operation. windows: its rates.
 
-    is_free: its calls are let through as they are. stays: there is something to do until the end of a call, or at it.
-    finishes: its result may have to be changed.
+    stays: there is something to do until the end of a call, or at it. redact: nothing with a secret is answered.
     """
 
     __slots__ = (
         "_kept",
         "_max_bytes",
-        "_redact",
-        "_short",
-        "finishes",
-        "is_free",
         "left_over",
         "method",
         "name",
+        "passes",
+        "redact",
         "slots",
         "stays",
         "timeout_s",
-        "window",
         "windows",
     )
 
@@ -92,19 +81,14 @@ class Plan:
         self.method = method
         self.name = name
         self.windows = windows
-        self.window = windows[0] if len(windows) == 1 else None
         self.slots = slots
         self.timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._short: float = (
-            float("inf") if max_bytes is None else (max_bytes - AROUND) // ESCAPED
-        )  # characters that fit
-        self._redact = redact
+        self.redact = redact
+        self.passes = _passing(max_bytes, redact)
         self._kept = kept
         self.left_over = None if timeout_s is None else left
-        self.finishes = redact or max_bytes is not None
-        self.stays = bool(slots or timeout_s or self.finishes)
-        self.is_free = not self.stays and not windows
+        self.stays = bool(slots or timeout_s or self.passes)
 
     @property
     def shown(self) -> str:
@@ -116,23 +100,17 @@ class Plan:
 
     def done(self, result: Any) -> Struct | Raw:
         """What is answered instead of what the backend gave, a Struct of whatever kind or Raw. Raises RpcError."""
-        slots = self.slots
-        if slots is not None:
-            slots.taken -= 1
-        if not self.finishes:
+        if self.passes is None:
             return result
         if type(result) is CallToolResult and len(result.content) == 1 and result.structured_content is UNSET:
             block = result.content[0]
-            if type(block) is TextContent and block.meta is None and result.meta is None:
-                text = block.text
-                if len(text) <= self._short and (not self._redact or redactor().string(text) is text):
-                    return result  # a short text, as nearly all are
+            if type(block) is TextContent and block.meta is None and result.meta is None and self.passes(block.text):
+                return result
         return self._finished(result)
 
     def failed(self, error: BaseException) -> BaseException:
         """What is answered instead of what the backend raised."""
-        self.end()
-        return without_secrets_error(error) if self._redact and isinstance(error, RpcError) else error
+        return without_secrets_error(error) if self.redact and isinstance(error, RpcError) else error
 
     def timed_out(self, task: asyncio.Task[None]) -> CallToolResult:
         """What a call is answered whose time is over. Its work goes on in this task, and keeps its slot, until left()."""
@@ -149,7 +127,7 @@ class Plan:
     def end(self) -> None:
         """The work of a call is over."""
         if self.slots is not None:
-            self.slots.taken -= 1
+            self.slots.free += 1
 
     def too_late(self) -> CallToolResult:
         """The answer of a call whose time is over. Raises RpcError."""
@@ -163,7 +141,7 @@ class Plan:
 
     def _finished(self, result: Any) -> Struct | Raw:
         """A result without secrets and not too large."""
-        if self._redact:
+        if self.redact:
             result = redactor().value(result)
         most = self._max_bytes
         if most is None or not isinstance(result, (Raw, *LIMITED)) or (size := size_of(result)) <= most:
@@ -172,3 +150,15 @@ class Plan:
             return cut(result, self.name, size, most, self._kept)
         said = f"The result of {self.shown} has {size} bytes; {most} are allowed."
         return refuse(self.method, "RESULT_TOO_LARGE", said, "Ask for less.", limitBytes=most, sizeBytes=size)
+
+
+def _passing(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
+    """Whether a text is surely short enough and without secrets; None if nothing is asked of it."""
+    if max_bytes is None:
+        return clean(sys.maxsize) if redact else None
+    most = (max_bytes - AROUND) // ESCAPED  # characters
+
+    def short(text: str) -> bool:
+        return len(text) <= most
+
+    return clean(most) if redact else short

@@ -9,28 +9,25 @@ from msgspec import Struct
 
 from concertino.redact import redactor
 
-__all__ = ["Hushed", "Seen"]
+__all__ = ["Seen"]
 
 
 class Seen(Struct, eq=False):  # a Struct is made in a third of the time
-    """over: the guard has answered the call, so for its handler it is cancelled."""
+    """over: the guard has answered the call, so for its handler it is cancelled. hushed: what is told has no secrets."""
 
     within: Any  # a Context, of which only what is overridden here is known
     over: bool = False
+    hushed: bool = False
 
     @property
     def cancelled(self) -> bool:
         return self.over or self.within.cancelled
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.within, name)
-
-
-class Hushed(Seen, eq=False):
-    """Takes secrets out of what the handler tells its caller meanwhile."""
-
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
-        return self.within.progress(done, total, redactor().value(message))
+        return self.within.progress(done, total, redactor().value(message) if self.hushed else message)
 
     def log(self, level: Any, data: object, logger: str | None = None) -> Awaitable[None]:
-        return self.within.log(level, redactor().value(data), logger)
+        return self.within.log(level, redactor().value(data) if self.hushed else data, logger)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.within, name)
