@@ -1614,3 +1614,12 @@ def test_progress_that_a_client_tells_of_a_question_disturbs_nothing():
     assert rig.feed(progress) == []
     rig.feed({"jsonrpc": "2.0", "id": asked["id"], "result": ADA})
     assert len(heard) == 1
+
+
+def test_what_may_have_to_be_changed_first_is_not_answered_yet() -> None:
+    rig = Rig().opened(D)
+    incoming = rig.call(1, "tools/call", {"name": "x"})
+    assert not rig.session.respond(incoming, TEXT, lambda text: False)
+    assert rig.gone() == []
+    assert rig.session.respond(incoming, TEXT, lambda text: True)
+    assert [answer["id"] for answer in rig.gone()] == [1]

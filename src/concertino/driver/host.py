@@ -424,17 +424,20 @@ class Link:
             return self._asked(incoming, self.session.suspend, incoming)
         if error is None:
             try:
-                return self.session.respond(incoming, result, passes)
+                if self.session.respond(incoming, result, passes):
+                    return None
             except Unfinished:
                 incoming.terms = None
-                if terms is not None and passes is not None:
-                    return self._finish(incoming, result, terms)
                 assert isinstance(result, InputRequired)
                 return self._needs_input(incoming, result)
             except BaseException as unfit:  # MemoryError; an attribute that raises SystemExit
                 if not incoming.open:
                     return self._fault("an answer could not be written")
                 error = unfit
+            else:
+                assert terms is not None  # whose `passes` has said so
+                incoming.terms = None
+                return self._finish(incoming, result, terms)
         if isinstance(error, RpcError):
             if isinstance(error, (MissingCapability, BadAnswer)):
                 return self._unasked(incoming, error)
@@ -498,7 +501,8 @@ class Link:
         """The client cannot be asked, or answered with what is no answer. Older callers of a tool are told in its result."""
         if incoming.era.lowering.revision.modern or incoming.method != "tools/call":
             return self._fail(incoming, error)
-        return self.session.respond(incoming, CallToolResult([TextContent(error.message)], is_error=True))
+        self.session.respond(incoming, CallToolResult([TextContent(error.message)], is_error=True))
+        return None
 
     def _cancel(self, task: asyncio.Task[None], incoming: Incoming, reason: str) -> None:
         log.debug("request %r was cancelled: %s", incoming.id, reason or "no reason given")

@@ -50,7 +50,7 @@ __all__ = ["CACHED", "Lowering", "Unfinished"]
 
 
 class Unfinished(Exception):
-    """No result yet: an InputRequired, which is to be asked first; or one that may have to be changed first."""
+    """Not a result: an InputRequired, which is to be asked first."""
 
 
 class Lowering:
@@ -77,7 +77,7 @@ class Lowering:
         """One result as a JSON object, without newlines. method: of the request that it answers.
 
         passes: whether a result of nothing but this text may leave as it is. It is asked here, where such a result is recognised
-        anyway; if it is given, any other result is Unfinished.
+        anyway; if it is given, nothing is returned for any other result.
         Raises TypeError for what is no result, Unfinished for an InputRequired, and whatever makes one impossible to encode.
         """
         if type(result) is CallToolResult:  # first, and one piece of text first of all: this is the way of nearly all
@@ -91,7 +91,7 @@ class Lowering:
                 ):
                     return self._start + encode(result)[1:] if self._modern else encode(result)
         if passes is not None:
-            raise Unfinished
+            return b""
         if isinstance(result, Raw):
             return one_line(self._foreign(result, method))
         if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]  # a backend's mistake

@@ -444,23 +444,28 @@ class Session:
 
     # What the backend says
 
-    def respond(self, incoming: Incoming, result: Struct | Raw, passes: Callable[[str], bool] | None = None) -> None:
+    def respond(self, incoming: Incoming, result: Struct | Raw, passes: Callable[[str], bool] | None = None) -> bool:
         """Answer a call with a canonical result. One that cannot be encoded, or is too large, becomes an answer that says so.
 
-        passes, and when it raises Unfinished instead: see Lowering.result().
+        passes: see Lowering.result(). Returns False for what may have to be changed first: it is not answered.
         """
         if not incoming.open:
-            return None
+            return True
         try:
             body = incoming.era.lowering.result(result, incoming.method, passes)
         except (TypeError, ValueError, DecodeError, RecursionError, OverflowError) as why:
-            return self._unfit(incoming, f"the result cannot be written as JSON: {why}")
+            self._unfit(incoming, f"the result cannot be written as JSON: {why}")
+            return True
         if len(body) > self._surely_fits:
             limit = self._limits.max_message_bytes
             size = len(RESULT % (id_bytes(incoming.id), body))
             if size > limit:
-                return self._unfit(incoming, f"the result makes a message of {size} bytes; the limit is {limit} bytes")
-        return self.peer.respond(incoming, body)
+                self._unfit(incoming, f"the result makes a message of {size} bytes; the limit is {limit} bytes")
+                return True
+        if not body:
+            return False
+        self.peer.respond(incoming, body)
+        return True
 
     def _unfit(self, incoming: Incoming, text: str) -> None:
         if incoming.method != "tools/call":
