@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from concertino.driver.host import Link
+from concertino.driver.link import Link
 from simulation import faults
 from simulation.faults import ALLOCATIONS, SCENARIOS, SYSTEM_CALLS
 from simulation.kernel import Kernel

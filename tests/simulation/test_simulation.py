@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import pytest
 
-from concertino.driver.host import Link
+from concertino.driver.link import Link
 from concertino.protocol.framing import Framer
 from concertino.protocol.peer import Peer
 from concertino.protocol.session import Session

@@ -20,7 +20,9 @@ from unittest.mock import patch
 
 from concertino.driver import context as context_module
 from concertino.driver import host as host_module
-from concertino.driver.host import CLEANUP_S, Host, serve
+from concertino.driver import link as link_module
+from concertino.driver.host import Host, serve
+from concertino.driver.link import CLEANUP_S
 from concertino.protocol.limits import Limits
 from concertino.transports import pipe as pipe_module
 from concertino.transports.pipe import Pipe
@@ -446,6 +448,7 @@ class World:
                 patch.object(pipe_module, "select", self.kernel.select),
                 patch.object(context_module, "get_ident", self._ident),
                 patch.object(host_module, "get_ident", self._ident),
+                patch.object(link_module, "get_ident", self._ident),
             ):
                 yield
         finally:

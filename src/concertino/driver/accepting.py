@@ -13,7 +13,8 @@ import socket
 from collections.abc import Callable, Mapping
 from weakref import WeakMethod
 
-from concertino.driver.host import Host, Link
+from concertino.driver.host import Host
+from concertino.driver.link import Link
 from concertino.transports import Connection
 from concertino.transports.listeners import Listener
 from concertino.transports.sockets import Accepted

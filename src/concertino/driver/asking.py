@@ -70,7 +70,7 @@ def process_seal() -> Seal:
 
 
 async def ask(link: Any, incoming: Any, questions: Mapping[str, Question]) -> Mapping[str, Raw]:
-    """See Context.ask. link: a host.Link, incoming: a peer.Incoming; both know much that is none of this file's."""
+    """See Context.ask. link: a link.Link, incoming: a peer.Incoming; both know much that is none of this file's."""
     if not incoming.open:
         raise asyncio.CancelledError
     dialogue: Dialogue = link.session.dialogue(incoming)

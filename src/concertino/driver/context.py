@@ -64,7 +64,7 @@ class _Room:
     __slots__ = ("_link",)
 
     def __init__(self, link: Any) -> None:
-        self._link = link  # a host.Link
+        self._link = link  # a link.Link
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._link.room().__await__()
@@ -73,7 +73,7 @@ class _Room:
 class CallContext(Struct, eq=False):
     """One call's Context. See backend.Context."""
 
-    link: Any  # a host.Link
+    link: Any  # a link.Link
     incoming: Any  # a peer.Incoming
     posted: Any = None  # a _Posted, when a thread has had something to say
 
