@@ -30,6 +30,7 @@ from concertino import (
     redact,
 )
 from concertino.driver.admission import admission, beside_handle
+from concertino.protocol.types import Annotations
 
 ODD = CallToolResult([TextContent("\ud800" * 10_000)])  # half a surrogate pair cannot be encoded
 CANARY = "sk-canary-7f3a91"
@@ -96,7 +97,7 @@ class Desk:
 
     async def _tells(self, context: Context) -> str:
         await context.progress(1, 2, f"with {CANARY}")
-        await context.log("error", {"key": CANARY})
+        await context.log("error", {"key": CANARY}, CANARY)
         return CANARY
 
 
@@ -211,8 +212,44 @@ async def test_what_a_call_answers_and_tells_has_no_secrets_waiting_or_not(way: 
         redact.refresh()
     assert [params for _, params in told] == [
         {"progressToken": "p", "progress": 1, "total": 2, "message": "with [REDACTED]"},
-        {"level": "error", "data": {"key": "[REDACTED]"}},
+        {"level": "error", "data": {"key": "[REDACTED]"}, "logger": "[REDACTED]"},
     ]
+
+
+class Counting(Guarded):
+    calls = 0
+
+    def admit_call(self, call: Call, context: Context, admitted: Any) -> Any:
+        self.calls += 1
+        return super().admit_call(call, context, admitted)
+
+
+@on_a_loop
+async def test_a_guard_that_begins_calls_itself_begins_each(way: Any) -> None:
+    guard = Counting(Desk().server, rate_limit="100/60", max_in_flight=1)
+    async with called(way(guard)) as call:
+        for _ in range(3):
+            assert text_of(await call("at_once")) == "done"
+    assert guard.calls == 3
+
+
+@on_a_loop
+async def test_what_is_said_about_a_text_has_no_secrets_and_counts_for_its_size(way: Any) -> None:
+    server = Server("said")
+
+    @server.tool
+    async def work(how: str) -> CallToolResult:
+        return CallToolResult([TextContent("x", annotations=Annotations(last_modified=how))])
+
+    redact.refresh({"CANARY_TOKEN": CANARY})
+    try:
+        async with called(way(Guarded(server, redact=True))) as call:
+            [block] = (await call(CANARY))["content"]
+            assert block["annotations"]["lastModified"] == "[REDACTED]"
+        async with called(way(Guarded(server, max_result_bytes=600))) as call:
+            assert "zzz" not in json.dumps(await call("z" * 5000))
+    finally:
+        redact.refresh()
 
 
 @on_a_loop

@@ -30,6 +30,7 @@ from concertino import (
     pair,
 )
 from concertino.driver import entry
+from concertino.server.catalogue import Catalogue
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
 MODERN = {
@@ -624,6 +625,25 @@ async def test_adding_and_removing_while_it_runs_is_announced_once_each() -> Non
         await served.tools()
     assert heard == ["notifications/tools/list_changed"] * 2
     server.add_tool(lambda: "x", name="after_the_end")
+
+
+def test_of_two_tools_of_one_name_the_one_that_is_removed_is_known_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("x")
+    server.add_tool(lambda: "1", name="f")
+    remove = Catalogue.remove
+    replaced: list[Any] = []
+
+    def after_another_thread(catalogue: Any, name: str) -> Any:
+        monkeypatch.setattr(Catalogue, "remove", remove)
+        server.remove_tool("f")
+        server.add_tool(lambda: "2", name="f")
+        replaced.append(server._tools.entries["f"])
+        return remove(catalogue, name)
+
+    monkeypatch.setattr(Catalogue, "remove", after_another_thread)
+    server.remove_tool("f")
+    assert "f" not in server._tools.entries
+    assert [each.gone for each in replaced] == [True]
 
 
 @on_a_loop

@@ -96,7 +96,7 @@ class HushedContext(CallContext, eq=False):
         return super().progress(done, total, redactor().value(message))
 
     def log(self, level: Any, data: object, logger: str | None = None) -> Awaitable[None]:
-        return super().log(level, redactor().value(data), logger)
+        return super().log(level, redactor().value(data), redactor().value(logger))
 
 
 class Deadline:

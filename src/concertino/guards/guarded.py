@@ -88,7 +88,9 @@ class Guarded(Around):
         }  # of those that share, and of whoever is too many
         self._plans: Mapping[str, dict[str, Plan]] = {method: {} for method in NAMED}
         self._admits: Mapping[str, dict[str, Admit]] = {method: {} for method in NAMED}  # of the same operations
-        self.admits: Mapping[str, Admit] = self._admits["tools/call"]  # see driver/admission.py
+        # See driver/admission.py. A subclass that begins calls itself is asked about each.
+        own = type(self).admit_call is Guarded.admit_call
+        self.admits: Mapping[str, Admit] = self._admits["tools/call"] if own else {}
         self._know = beside_handle(inner, "know")
         self._swept_at = self._clock()
         self._left = LeftOver()

@@ -104,7 +104,11 @@ class Plan:
             return result
         if type(result) is CallToolResult and len(result.content) == 1 and result.structured_content is UNSET:
             block = result.content[0]
-            if type(block) is TextContent and block.meta is None and result.meta is None and self.passes(block.text):
+            if (
+                type(block) is TextContent
+                and (type(block.text) is str and block.annotations is None and block.meta is None)
+                and (result.meta is None and self.passes(block.text))
+            ):
                 return result
         return self._finished(result)
 

@@ -27,7 +27,9 @@ class Seen(Struct, eq=False):  # a Struct is made in a third of the time
         return self.within.progress(done, total, redactor().value(message) if self.hushed else message)
 
     def log(self, level: Any, data: object, logger: str | None = None) -> Awaitable[None]:
-        return self.within.log(level, redactor().value(data) if self.hushed else data, logger)
+        if self.hushed:
+            data, logger = redactor().value(data), redactor().value(logger)
+        return self.within.log(level, data, logger)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.within, name)

@@ -68,12 +68,14 @@ class Catalogue(Generic[E]):
         with self._changing:
             self.entries = {**self.entries, name: change(self.entries[name])}
 
-    def remove(self, name: str) -> None:
-        """Raises KeyError if there is none of this name."""
+    def remove(self, name: str) -> E:
+        """What had this name. Raises KeyError if nothing has."""
         with self._changing:
             entries, numbers = dict(self.entries), dict(self._numbers)
-            del entries[name], numbers[name]
+            entry = entries.pop(name)
+            del numbers[name]
             self.entries, self._numbers = entries, numbers
+        return entry
 
     def page(self, params: Mapping[str, Raw]) -> Page[E]:
         """The page that a list request asks for; the same object as long as nothing changes.

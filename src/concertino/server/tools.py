@@ -61,9 +61,10 @@ class Tools(Catalogue[RegisteredTool]):
         self._hints = hints
         self._argument_errors = argument_errors
 
-    def remove(self, name: str) -> None:
-        self.entries[name].gone = True
-        super().remove(name)
+    def remove(self, name: str) -> RegisteredTool:
+        entry = super().remove(name)
+        entry.gone = True
+        return entry
 
     async def list(self, call: Call, context: Context) -> ListToolsResult:
         page = self.page(call.params)
