@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from concertino.orchestra.envelope import called, is_of_a_tool, opened, sealed
 from concertino.orchestra.plugin_pb2 import HealthRequest, PluginRequest, PluginResponse, ToolRequest, ToolResponse
@@ -13,6 +16,12 @@ HEALTH = PluginRequest(health=HealthRequest()).SerializeToString()
 
 def body(name: str, arguments: bytes | None = None) -> bytes:
     return PluginRequest(tool_call=ToolRequest(tool_name=name, arguments=arguments)).SerializeToString()
+
+
+def twice(*fields: bytes) -> bytes:
+    """A tool call of these fields."""
+    content = b"".join(fields)
+    return b"\xa2\x01" + bytes((len(content),)) + content
 
 
 def test_a_message_is_its_id_and_the_rest() -> None:
@@ -41,6 +50,30 @@ def test_the_tool_is_found_whatever_the_size(size: int) -> None:
     assert called(body("écho", bytes(size))) == "écho"
 
 
+@given(st.binary(max_size=80), st.text(max_size=20))
+def test_the_name_is_that_which_a_decoder_reads_whatever_else_there_is(rest: bytes, name: str) -> None:
+    payload = twice(b"\x0a" + bytes((len(name.encode()),)) + name.encode(), rest) if len(rest) < 40 else rest
+    found = called(payload)
+    if found is not None:
+        try:
+            decoded = PluginRequest.FromString(payload)
+        except DecodeError:
+            return  # the plugin refuses it
+        assert found == decoded.tool_call.tool_name
+
+
+def test_every_field_may_be_there_once_in_their_order() -> None:
+    call = ToolRequest(
+        tool_name="echo",
+        arguments=bytes(300),
+        caller_plugin="a",
+        trace_parent="b",
+        session_id="c",
+        arguments_json=b"{}",
+    )
+    assert called(PluginRequest(tool_call=call).SerializeToString()) == "echo"
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -55,6 +88,15 @@ def test_the_tool_is_found_whatever_the_size(size: int) -> None:
         b"\xa2\x01\x03\x0a\x01\xff",  # no UTF-8
         b"\xa2\x01\xff\xff\xff\xff\xff\xff",
         body("x" * 128),
+        twice(b"\x0a\x04echo", b"\x0a\x05other"),  # a decoder takes the last
+        twice(b"\x0a\x04echo", b"\x12\x00", b"\x0a\x05other"),
+        twice(b"\x0a\x04echo", b"\xc2\x3e\x00", b"\x0a\x05other"),  # behind field 1000
+        twice(b"\x0a\x04echo", b"\x8a\x80\x00\x05other"),  # the number 1 in three bytes
+        twice(b"\x0a\x04echo", b"\x12\x00", b"\x12\x01x"),
+        twice(b"\x0a\x04echo", b"\x10\x01"),  # a number, where a Struct is expected
+        twice(b"\x0a\x04echo", b"\x12\x05"),  # cut off
+        twice(b"\x0a\x04echo", b"\x12\xff\xff\xff\xff\xff\x01"),
+        twice(b"\x0a\x04echo", b"\xc2"),
     ],
 )
 def test_anything_unusual_is_for_the_decoder(payload: bytes) -> None:

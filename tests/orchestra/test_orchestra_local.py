@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from linked import Holding, call, echo, health
@@ -16,7 +17,7 @@ from concertino.errors import Disconnected
 from concertino.orchestra import ends, links, local
 from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.links import Refused, connect, listen
-from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, StreamCancel, ToolRequest
+from concertino.orchestra.plugin_pb2 import HealthResult, PluginRequest, PluginResponse, StreamCancel, ToolRequest
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -364,5 +365,80 @@ async def test_what_follows_from_one_response_is_asked_in_its_order(folder: Path
             assert each is not None
             assert PluginResponse.FromString(await each).HasField("tool_call")
     assert asked == expected
+    await link.close()
+    await listening.close()
+
+
+@on_a_loop
+async def test_a_link_whose_other_side_takes_nothing_is_closed_in_bounded_time(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{folder}/s")
+        silent.listen()
+        link = await connect(f"unix:{folder}/s")
+        with silent.accept()[0]:
+            large = PluginRequest(tool_call=ToolRequest(tool_name="x", arguments=bytes(800_000)))
+            asked = asyncio.ensure_future(link.request(large, 100))
+            await asyncio.sleep(0)
+            await link.close()
+            with pytest.raises(Disconnected, match="the link was closed"):
+                await asked
+
+
+@on_a_loop
+async def test_a_response_may_have_its_id_behind_the_rest(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{folder}/s")
+        server.listen()
+        server.setblocking(False)
+        loop = asyncio.get_running_loop()
+        accepting = asyncio.ensure_future(loop.sock_accept(server))
+        link = await connect(f"unix:{folder}/s")
+        peer, _ = await accepting
+        with peer:
+            asked = asyncio.ensure_future(link.request(health()))
+            frame = await loop.sock_recv(peer, 65536)
+            id = PluginRequest.FromString(frame[4:]).request_id
+            body = PluginResponse(health=HealthResult(message="well")).SerializeToString()
+            payload = body + PluginResponse(request_id=id).SerializeToString()
+            junk = b"\x12\xff"
+            for each in (junk, payload):
+                await loop.sock_sendall(peer, len(each).to_bytes(4, "big") + each)
+            assert (await asked).health.message == "well"
+        await link.close()
+
+
+@on_a_loop
+async def test_an_id_that_is_no_text_is_refused_and_not_passed_on(folder: Path) -> None:
+    def relay(body: bytes, peer: links.Peer, respond: links.Respond) -> Any:
+        raise AssertionError("it is not passed on")
+
+    listening = local.listen_local(f"{folder}/s", echo, relay)
+    reader, writer = await asyncio.open_unix_connection(folder / "s")
+    payload = b"\x0a\x02\xff\xfe" + PluginRequest(tool_call=ToolRequest(tool_name="x")).SerializeToString()
+    writer.write(len(payload).to_bytes(4, "big") + payload)
+    answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+    assert PluginResponse.FromString(answer).tool_call.error_code == "invalid_request"
+    writer.close()
+    await listening.close()
+
+
+@on_a_loop
+async def test_what_fails_when_a_response_is_passed_back_costs_no_other_its_own(folder: Path) -> None:
+    told: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+    listening = await listen(f"unix:{folder}/s", echo)
+    link = await connect(listening.address)
+    assert isinstance(link, local.LocalLink)
+    came: list[bytes | BaseException] = []
+
+    def fails(outcome: bytes | BaseException) -> None:
+        raise MemoryError
+
+    body = PluginRequest(tool_call=ToolRequest(tool_name="echo")).SerializeToString()
+    waiting = [link.pass_on(body, 10, each) for each in (fails, came.append)]
+    assert None not in waiting
+    await link.request(call())
+    assert len(told) == 1
+    assert len(came) == 1
     await link.close()
     await listening.close()

@@ -264,6 +264,8 @@ class Answering:
         if message is None:
             return False
         id, body = message
+        if not id.isascii():  # it may be no text, and nothing that could be given back
+            return False
         if key is None:
             key = id
         size = len(payload)
@@ -279,13 +281,15 @@ class Answering:
 
     def _passed_back(self, key: Hashable, id: bytes, size: int, body: bytes | None) -> None:
         """The response to what was passed on. None: it was cancelled."""
-        if body is not None:
-            payload = sealed(id, body)
-            if len(payload) <= MAX_FRAME_BYTES:
-                self._respond(key, payload)
-            else:
-                self._give(key, id, payload)
-        self._over(key, size)
+        try:
+            if body is not None:
+                payload = sealed(id, body)
+                if len(payload) <= MAX_FRAME_BYTES:
+                    self._respond(key, payload)
+                else:
+                    self._give(key, id, payload)
+        finally:
+            self._over(key, size)
 
     def _give(self, key: Hashable, id: bytes, payload: bytes) -> None:
         if len(payload) > MAX_FRAME_BYTES:

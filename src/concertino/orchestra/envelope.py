@@ -10,6 +10,8 @@ from __future__ import annotations
 __all__ = ["called", "is_of_a_tool", "opened", "sealed"]
 
 _FIRST = 0x0A  # field 1, length-delimited: request_id, and ToolRequest.tool_name
+_JSON = b"\xc2\x3e"  # field 1000, length-delimited: arguments_json
+_LENGTH_DELIMITED = 2
 _TOOL_CALL = b"\xa2\x01"  # field 20, length-delimited: tool_call of requests and of responses
 _HEADS = tuple(bytes((_FIRST, size)) for size in range(0x80))
 
@@ -31,13 +33,30 @@ def opened(payload: bytes) -> tuple[bytes, bytes] | None:
 
 
 def called(body: bytes) -> str | None:
-    """The name of the tool that a request calls, given its fields but for the id."""
+    """The name of the tool that a request calls, given its fields but for the id.
+
+    The fields of the call are looked at one by one: of two names a decoder would take the last.
+    """
     at = _content(body)
     try:
         if at == 0 or body[at] != _FIRST or (size := body[at + 1]) >= 0x80:
             return None
-        name = body[at + 2 : at + 2 + size]
-        return name.decode() if len(name) == size else None
+        start, at = at + 2, at + 2 + size
+        end, before = at, _FIRST
+        while at < len(body):
+            tag = body[at]
+            if tag >= 0x80:  # of a field from 16 on: only the last has such a number
+                if body[at + 1] != _JSON[1] or tag != _JSON[0] or _field(body, at + 2)[1] != len(body):
+                    return None
+                break
+            if tag <= before or tag & 7 != _LENGTH_DELIMITED:
+                return None
+            before = tag
+            at = _field(body, at + 1)[1]
+        else:
+            if at > len(body):
+                return None
+        return body[start:end].decode()
     except (IndexError, UnicodeDecodeError):
         return None
 
@@ -52,12 +71,22 @@ def _content(body: bytes) -> int:
     if not body.startswith(_TOOL_CALL):
         return 0
     try:
-        size = byte = body[2]
-        at = 3
-        while byte >= 0x80 and at < 7:  # the 0x80 of each byte is taken away with the next
-            byte = body[at]
-            size += (byte - 1) << 7 * (at - 2)
-            at += 1
+        start, end = _field(body, 2)
     except IndexError:
         return 0
-    return at if size == len(body) - at else 0
+    return start if end == len(body) else 0
+
+
+def _field(body: bytes, at: int) -> tuple[int, int]:
+    """Where a field begins whose length is here, and where it ends. Raises IndexError for a length that is none."""
+    size = byte = body[at]
+    at += 1
+    shift = 7
+    while byte >= 0x80:  # the 0x80 of each byte is taken away with the next
+        if shift > 28:
+            raise IndexError("a length has at most five bytes")
+        byte = body[at]
+        size += (byte - 1) << shift
+        at += 1
+        shift += 7
+    return at, at + size

@@ -21,9 +21,11 @@ from concertino.errors import Disconnected
 from concertino.orchestra.ends import Answering, Calling
 from concertino.orchestra.frames import HEADER_BYTES, Assembler, FrameTooLarge
 from concertino.orchestra.links import Answer, Listening, Peer, Refused, Relay
-from concertino.orchestra.plugin_pb2 import PluginRequest, StreamCancel
+from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, StreamCancel
 from concertino.transports.listeners import Listener, listen_unix
 from concertino.transports.sockets import credentials, is_trusted, unix_name
+
+from google.protobuf.message import DecodeError  # isort: skip  # links.py says what to install when it is missing
 
 __all__ = ["connect_local", "listen_local"]
 
@@ -34,6 +36,7 @@ HELD_BYTES = 2**20  # of output, before what makes more of it pauses
 FRAME_S = 30.0  # for a frame to be complete once it has begun
 MAX_CONNECTIONS = 512
 AGAIN_S = 0.01
+LEAVE_S = 0.5  # for the other side to take what it was sent, before a link is closed all the same
 
 
 class _Framed:
@@ -270,9 +273,14 @@ class LocalLink(Calling, _Framed):
         self._send(cancel.SerializeToString())
 
     def _taken(self, payload: bytes) -> None:
-        # The id is the first field that any serializer writes; a response without one is nobody's.
-        size = payload[1] if len(payload) > 1 and payload[0] == 0x0A else 0
-        self._delivered(payload[2 : 2 + size], payload)
+        if len(payload) > 1 and payload[0] == 0x0A:  # the id is the first field that nearly any serializer writes
+            id = payload[2 : 2 + payload[1]]
+        else:
+            try:
+                id = PluginResponse.FromString(payload).request_id.encode()
+            except DecodeError:
+                return  # nobody's
+        self._delivered(id, payload)
 
     def _ended(self, why: str) -> None:
         self._held(False)
@@ -281,6 +289,8 @@ class LocalLink(Calling, _Framed):
     async def close(self) -> None:
         self._why = "the link was closed"
         self._leave()
+        await asyncio.wait((self.lost,), timeout=LEAVE_S)
+        self._end()
         await asyncio.wait((self.lost,))
 
 

@@ -28,6 +28,7 @@ __all__ = ["LISTEN", "BadPluginsFile", "PluginEntry", "PluginsFile", "read_plugi
 LISTEN = "localhost:50100"  # upstream's default
 MAX_BYTES = 2**20  # of the file
 MAX_PLUGINS = 1000
+HUB = "orchestrator"  # the name of its certificate; those of plugins, and of both as clients, are made from ids
 
 T = TypeVar("T")
 
@@ -173,6 +174,11 @@ class _Reader:
         except CertificateError:
             expected = "up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
             raise self.bad(node, f"{what}: expected {expected}, got {id!r}") from None
+        if id == HUB or id.startswith(f"{HUB}-to-") or id.endswith("-client"):
+            expected = (
+                f"a name that no certificate of the hub or of another plugin has ({HUB}, {HUB}-to-..., ...-client)"
+            )
+            raise self.bad(node, f"{what}: expected {expected}, got {id!r}")
 
     def _check_ids(self, entries: Sequence[PluginEntry], nodes: Sequence[Any]) -> None:
         lines: dict[str, int] = {}

@@ -71,7 +71,11 @@ class Waiting:
         if self._outcome is None:
             self._outcome = outcome
             if self._told is not None:
-                self._told(outcome)
+                try:
+                    self._told(outcome)
+                except Exception as why:  # those whose responses came with this one must have theirs
+                    message = f"the response to {self.what} could not be passed on"
+                    self._asker.loop.call_exception_handler({"message": message, "exception": why})
             elif self._callback is not None:
                 assert self._context is not None, "set with the callback"
                 self._context.run(self._callback, self)
@@ -116,4 +120,7 @@ class Waiting:
         if type(outcome) is bytes:
             return outcome
         assert isinstance(outcome, BaseException)
-        raise outcome
+        try:
+            raise outcome
+        finally:
+            del self, outcome  # else what is raised and its traceback hold each other
