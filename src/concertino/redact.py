@@ -18,7 +18,7 @@ import os
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar, cast
 
@@ -40,14 +40,15 @@ class Redactor:
     least: characters of a text that may hold one, or a field.
     """
 
-    __slots__ = ("_escapable", "_shortest", "least", "secrets")
+    __slots__ = ("_escapable", "_secrets", "_shortest", "least", "markers")
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self.secrets: tuple[str, ...] = tuple({secret for secret in secrets if secret not in REDACTED})
-        self._shortest = min(map(len, self.secrets), default=sys.maxsize)  # no form of a secret is shorter
+        self._secrets: tuple[str, ...] = tuple({secret for secret in secrets if secret not in REDACTED})
+        self.markers: Sequence[str] | None = None  # see marked(); None until it is asked
+        self._shortest = min(map(len, self._secrets), default=sys.maxsize)  # no form of a secret is shorter
         self.least = min(self._shortest, _LEAST_FIELD)
         # Most secrets hold nothing that must be escaped: \\u0061 can hide them, \\n cannot. Measured in frame().
-        self._escapable = any(character in _SHORT_ESCAPED for secret in self.secrets for character in secret)
+        self._escapable = any(character in _SHORT_ESCAPED for secret in self._secrets for character in secret)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Redactor:
@@ -59,7 +60,7 @@ class Redactor:
         return cls(values + [value.replace("\\n", "\n") for value in values])
 
     def __repr__(self) -> str:
-        return f"<Redactor of {len(self.secrets)} secrets>"
+        return f"<Redactor of {len(self._secrets)} secrets>"
 
     def text(self, text: str) -> str:
         """Return a plain text (a log line, an error) without the secrets; the same object when it holds none."""
@@ -76,6 +77,18 @@ class Redactor:
         ):  # as text(), without a call more for nearly every text
             return text
         return self._without_secrets(text, escaped=False)
+
+    def marked(self) -> Sequence[str]:
+        """Few characters, one of which is in each secret; texts rarely have them, and they are found in a sixth of the time."""
+        left: tuple[str, ...] = self._secrets
+        markers: list[str] = []
+        while left:
+            characters = sorted({character for secret in left for character in secret})
+            best = max(characters, key=lambda each: (sum(each in secret for secret in left), not each.islower()))
+            markers.append(best)
+            left = tuple(secret for secret in left if best not in secret)
+        self.markers = markers
+        return markers
 
     def frame(self, frame: bytes) -> bytes:
         """Return one JSON text without the secrets and fields; the same object when it holds none.
@@ -126,7 +139,7 @@ class Redactor:
         changed = False
         for key, item in old.items():
             new_key, new_item = key, self._member(key, item)
-            if self.secrets and isinstance(key, str) and not _is_field(key):
+            if self._secrets and isinstance(key, str) and not _is_field(key):
                 new_key = self.text(key)
                 while new_key is not key and new_key in new:
                     new_key = f"{new_key}'"
@@ -184,10 +197,10 @@ class Redactor:
 
     def _may_hold(self, text: str) -> bool:
         """Say whether the text may hold a secret in some form; False is certain."""
-        for secret in self.secrets:
+        for secret in self._secrets:
             if secret in text:
                 return True
-        if not self.secrets or "\\" not in text:
+        if not self._secrets or "\\" not in text:
             return False
         return self._escapable or re.search(r"\\[uUx/]", text) is not None
 
@@ -203,7 +216,7 @@ class Redactor:
         view = text
         while True:
             if levels or not escaped or "\\" not in view:
-                for secret in self.secrets:
+                for secret in self._secrets:
                     at = view.find(secret)
                     while at >= 0:
                         spans.append((_origin(levels, at), _origin(levels, at + len(secret))))
@@ -216,9 +229,6 @@ class Redactor:
 
 
 _default: Redactor | None = None
-_least = 0  # of the default one
-_secrets: tuple[str, ...] = ()  # the same
-_markers: tuple[str, ...] = ()  # characters: a text with none of them holds no secret
 _learned: dict[tuple[str, str], None] = {}  # names and values of other environments, each once
 
 
@@ -232,52 +242,34 @@ def clean(most: int) -> Callable[[str], bool]:
 
     For what is asked of every answer: one call, and quick for a text that has no escapes and is no JSON.
     """
-    redactor()
 
     def is_clean(text: str) -> bool:
+        known = _default or refresh()
         length = len(text)
-        if length < _least:
+        if length < known.least:
             return True
         if length > most:
             return False
-        if text[0] in _JSON_FIRST or "\\" in text:
-            return redactor().string(text) is text
-        for marker in _markers:
-            if marker in text:
-                break
-        else:
-            return True
-        for secret in _secrets:  # noqa: SIM110 # a generator costs as much as four secrets
-            if secret in text:
-                return False
-        return True
+        if text[0] not in _JSON_FIRST and "\\" not in text:
+            markers = known.markers
+            for marker in known.marked() if markers is None else markers:
+                if marker in text:
+                    break
+            else:
+                return True
+        return known.string(text) is text
 
     return is_clean if most >= _LEAST_FIELD else lambda text: False
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
     """Make the process-wide one again: os.environ changed. What was learned is kept."""
-    global _default, _least, _secrets, _markers
+    global _default
     found = dict(os.environ if environment is None else environment)
     # The same name may stand for another secret elsewhere; two underscores keep its words what they are.
     found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_learned)}
     _default = Redactor.from_environment(found)
-    _least = _default.least
-    _secrets = _default.secrets
-    _markers = _marking(_secrets)
     return _default
-
-
-def _marking(secrets: Iterable[str]) -> tuple[str, ...]:
-    """Few characters, one of which is in each secret; texts rarely have them, and they are found in a sixth of the time."""
-    left: list[str] = list(secrets)
-    markers: list[str] = []
-    while left:
-        characters = sorted({character for secret in left for character in secret})
-        best = max(characters, key=lambda each: (sum(each in secret for secret in left), not each.islower()))
-        markers.append(best)
-        left = [secret for secret in left if best not in secret]
-    return tuple(markers)
 
 
 def learn(environment: Mapping[str, str]) -> None:
