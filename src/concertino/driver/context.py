@@ -48,16 +48,6 @@ class _Done:
 DONE = _Done()
 
 
-class _Turn:
-    """An awaitable for the loop's next turn."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        yield
-
-
-TURN = _Turn()
-
-
 class _Room:
     """An awaitable for room on the connection and for a turn of the others; free until it is awaited."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
-from concertino.driver.context import DONE, TURN, CallContext
+from concertino.driver.context import DONE, CallContext
 from concertino.driver.tasks import reading_on, starter, unlisted
 from concertino.errors import INTERNAL_ERROR, BadAnswer, MissingCapability, RpcError
 from concertino.protocol.call import Call, InputRequired
@@ -216,7 +216,7 @@ class Link:
             if self._turn_began is None:
                 self._turn_began = now
                 self._loop.call_soon(self._turn_over)
-            return DONE if now - self._turn_began < TURN_S else TURN
+            return DONE if now - self._turn_began < TURN_S else asyncio.sleep(0)
         if self._room is None:
             self._room = self._loop.create_future()
         return asyncio.shield(self._room)
