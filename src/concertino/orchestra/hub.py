@@ -40,7 +40,7 @@ from concertino.orchestra.plugin_pb2 import (
     PluginResponse,
     RegistrationResult,
 )
-from concertino.orchestra.plugins_file import LISTEN, PluginsFile
+from concertino.orchestra.plugins_file import HUB, LISTEN, PluginsFile
 from concertino.orchestra.routes import Routes, routes_of
 from concertino.orchestra.stores import DEFAULT
 from concertino.orchestra.waiting import Waiting
@@ -56,7 +56,6 @@ TELL_S = 0.05  # how long changes of lists are gathered before somebody is told
 PREFIX = "orchestra-"  # of the folders for sockets
 INSIDE = "hub.sock"  # in it: where the plugins with a socket reach the hub
 LEFT_S = 60.0  # how old such a folder is at least that a hub is taken to have left
-NAME = "orchestrator"  # of the hub's certificate
 Changed = Literal["tools", "prompts"]
 
 
@@ -271,8 +270,8 @@ class Hub:
         if address.startswith("unix:"):
             listening = await listen(address, self.answer, relay=self.pass_on)
         else:
-            ensure(self._certificates, NAME)
-            listening = await listen(address, self.answer, certificates=self._certificates, name=NAME)
+            ensure(self._certificates, HUB)
+            listening = await listen(address, self.answer, certificates=self._certificates, name=HUB)
         self._listenings.append(listening)
         return listening.address
 
