@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
 
+import loops
+
 from concertino.client.client import Client
 from concertino.transports.memory import Memory, pair
 
@@ -125,12 +127,8 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
     """Run a test on a loop of its own, within 30 s, and see to it that it leaves no task behind."""
 
     @wraps(test)
-    def run_it(*args: Any, **kwargs: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(30):
-                await test(*args, **kwargs)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
+    async def leaving_nothing(*args: Any, **kwargs: Any) -> None:
+        await test(*args, **kwargs)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
-        asyncio.run(bounded())
-
-    return run_it
+    return loops.on_a_loop(leaving_nothing)

@@ -12,12 +12,13 @@ import socket
 import tempfile
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from loops import on_a_loop
 
 from concertino import (
     Caller,
@@ -46,19 +47,6 @@ def path() -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def _logs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("concertino"), "propagate", True)
-
-
-def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @wraps(test)
-    def run_it(*args: Any, **kwargs: Any) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(30):
-                await test(*args, **kwargs)
-
-        with asyncio.Runner(loop_factory=kwargs.get("loop_factory")) as runner:
-            runner.run(bounded())
-
-    return run_it
 
 
 class Shop:

@@ -6,7 +6,6 @@ that comes from the npm package `node`. A machine without Node and npm fails the
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kept import alone_in
 from stdio.harness import gone, put_down
 
 __all__ = ["PACKAGES", "Ran", "node", "packages", "run"]
@@ -45,10 +45,7 @@ def node() -> str:
 def packages() -> Path:
     """A folder whose node_modules holds PACKAGES. A module that imports them has to lie in it."""
     npm = _program("npm")
-    folder = ROOT / ".tools" / f"node-{hashlib.sha256(WANTED.encode()).hexdigest()[:12]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests of two Python versions may run side by side
+    with alone_in(f"node-{hashlib.sha256(WANTED.encode()).hexdigest()[:12]}") as folder:
         if not (folder / "complete").exists():
             (folder / "package.json").write_text(WANTED)
             command = [npm, "install", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel", "error"]

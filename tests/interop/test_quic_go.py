@@ -7,7 +7,6 @@ from the Go module proxy. Without Go 1.25 or newer, or without its modules, thes
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from kept import alone_in
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
@@ -60,11 +60,8 @@ def peer() -> Path:
     program = go()
     files = [SOURCE / name for name in ("main.go", "go.mod", "go.sum")]
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
-    folder = ROOT / ".tools" / f"quic-go-{digest}"
-    folder.mkdir(parents=True, exist_ok=True)
-    built = folder / "peer"
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests of two Python versions may run side by side
+    with alone_in(f"quic-go-{digest}") as folder:
+        built = folder / "peer"
         if not built.exists():
             environment = {**os.environ, "GOFLAGS": "-mod=readonly -buildvcs=false"}
             done = subprocess.run(
