@@ -47,11 +47,11 @@ def test_an_id_that_is_cut_off_or_too_long_is_for_the_decoder(payload: bytes) ->
 
 @pytest.mark.parametrize("size", [0, 1, 100, 200, 20_000, 3_000_000])
 def test_the_tool_is_found_whatever_the_size(size: int) -> None:
-    assert called(body("écho", bytes(size))) == "écho"
+    assert called(body("écho", bytes(size))) == ("écho", "")
 
 
 @given(st.binary(max_size=80), st.text(max_size=20))
-def test_the_name_is_that_which_a_decoder_reads_whatever_else_there_is(rest: bytes, name: str) -> None:
+def test_the_names_are_those_which_a_decoder_reads_whatever_else_there_is(rest: bytes, name: str) -> None:
     payload = twice(b"\x0a" + bytes((len(name.encode()),)) + name.encode(), rest) if len(rest) < 40 else rest
     found = called(payload)
     if found is not None:
@@ -59,19 +59,19 @@ def test_the_name_is_that_which_a_decoder_reads_whatever_else_there_is(rest: byt
             decoded = PluginRequest.FromString(payload)
         except DecodeError:
             return  # the plugin refuses it
-        assert found == decoded.tool_call.tool_name
+        assert found == (decoded.tool_call.tool_name, decoded.tool_call.caller_plugin)
 
 
 def test_every_field_may_be_there_once_in_their_order() -> None:
     call = ToolRequest(
         tool_name="echo",
         arguments=bytes(300),
-        caller_plugin="a",
+        caller_plugin="a" * 200,
         trace_parent="b",
         session_id="c",
         arguments_json=b"{}",
     )
-    assert called(PluginRequest(tool_call=call).SerializeToString()) == "echo"
+    assert called(PluginRequest(tool_call=call).SerializeToString()) == ("echo", "a" * 200)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,9 @@ def test_every_field_may_be_there_once_in_their_order() -> None:
         twice(b"\x0a\x04echo", b"\xc2\x3e\x00", b"\x0a\x05other"),  # behind field 1000
         twice(b"\x0a\x04echo", b"\x8a\x80\x00\x05other"),  # the number 1 in three bytes
         twice(b"\x0a\x04echo", b"\x12\x00", b"\x12\x01x"),
+        twice(b"\x0a\x04echo", b"\x1a\x01a", b"\x1a\x01b"),  # two callers
+        twice(b"\x0a\x04echo", b"\x1a\x01a", b"\xc2\x3e\x00", b"\x1a\x01b"),
+        twice(b"\x0a\x04echo", b"\x1a\x01\xff"),  # no UTF-8
         twice(b"\x0a\x04echo", b"\x10\x01"),  # a number, where a Struct is expected
         twice(b"\x0a\x04echo", b"\x12\x05"),  # cut off
         twice(b"\x0a\x04echo", b"\x12\xff\xff\xff\xff\xff\x01"),

@@ -1,4 +1,5 @@
-"""What a hub must know of a message that it passes on, read from the serialized message: its id, and the tool that is called.
+"""What a hub must know of a message that it passes on, read from the serialized message: its id, the tool that is called, and who
+calls it.
 
 Only messages as every serializer writes them are read: fields in the order of their numbers, none twice. Of any other nothing is
 said, and it is decoded as a whole.
@@ -10,6 +11,7 @@ from __future__ import annotations
 __all__ = ["called", "is_of_a_tool", "opened", "sealed"]
 
 _FIRST = 0x0A  # field 1, length-delimited: request_id, and ToolRequest.tool_name
+_CALLER = 0x1A  # field 3, length-delimited: ToolRequest.caller_plugin
 _JSON = b"\xc2\x3e"  # field 1000, length-delimited: arguments_json
 _LENGTH_DELIMITED = 2
 _TOOL_CALL = b"\xa2\x01"  # field 20, length-delimited: tool_call of requests and of responses
@@ -32,8 +34,8 @@ def opened(payload: bytes) -> tuple[bytes, bytes] | None:
     return None if end > len(payload) or end >= 0x82 else (payload[2:end], payload[end:])
 
 
-def called(body: bytes) -> str | None:
-    """The name of the tool that a request calls, given its fields but for the id.
+def called(body: bytes) -> tuple[str, str] | None:
+    """The name of the tool that a request calls, and who says that they call it, given its fields but for the id.
 
     The fields of the call are looked at one by one: of two names a decoder would take the last.
     """
@@ -43,6 +45,7 @@ def called(body: bytes) -> str | None:
             return None
         start, at = at + 2, at + 2 + size
         end, before = at, _FIRST
+        by = b""
         while at < len(body):
             tag = body[at]
             if tag >= 0x80:  # of a field from 16 on: only the last has such a number
@@ -52,11 +55,13 @@ def called(body: bytes) -> str | None:
             if tag <= before or tag & 7 != _LENGTH_DELIMITED:
                 return None
             before = tag
-            at = _field(body, at + 1)[1]
+            begins, at = _field(body, at + 1)
+            if tag == _CALLER:
+                by = body[begins:at]
         else:
             if at > len(body):
                 return None
-        return body[start:end].decode()
+        return body[start:end].decode(), by.decode()
     except (IndexError, UnicodeDecodeError):
         return None
 

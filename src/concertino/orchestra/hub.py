@@ -176,7 +176,7 @@ class Hub:
         if kind == "tool_call":
             name = request.tool_call.tool_name
             if peer.name is not None:
-                request.tool_call.caller_plugin = peer.name.removesuffix("-client")  # what the certificate says
+                request.tool_call.caller_plugin = _plugin_of(peer.name)
             return await self._passed_on(self.routes.tools.get(name), "tool", name, request, kind)
         if kind == "list_tools":
             return self.routes.tool_list
@@ -209,11 +209,12 @@ class Hub:
     def pass_on(self, body: bytes, peer: Peer, respond: Respond) -> Waiting | None:
         """A links.Relay: calls of tools go to their plugins, and come back, as bytes, without a task.
 
-        Who called is in the request, and is overwritten where a certificate says so; that, and what cannot be passed on, is for
-        answer().
+        A request that names another caller than the certificate does, and what cannot be passed on, is for answer().
         """
-        name = called(body) if peer.name is None else None
-        plugin = None if name is None else (self._routes or self.routes).tools.get(name)
+        call = called(body)
+        if call is None or (peer.name is not None and call[1] != _plugin_of(peer.name)):
+            return None
+        plugin = (self._routes or self.routes).tools.get(call[0])
         return None if plugin is None else plugin.pass_on(body, CALL_S, partial(_pass_back, plugin, respond))
 
     def _register(self, manifest: PluginManifest, peer: Peer) -> PluginResponse:
@@ -271,7 +272,9 @@ class Hub:
             listening = await listen(address, self.answer, relay=self.pass_on)
         else:
             ensure(self._certificates, HUB)
-            listening = await listen(address, self.answer, certificates=self._certificates, name=HUB)
+            listening = await listen(
+                address, self.answer, certificates=self._certificates, name=HUB, relay=self.pass_on
+            )
         self._listenings.append(listening)
         return listening.address
 
@@ -294,6 +297,11 @@ class Hub:
             routes.tool_list.list_tools.SerializeToString(),
             routes.prompt_list.list_prompts.SerializeToString(),
         )
+
+
+def _plugin_of(name: str) -> str:
+    """Whose certificate has this name."""
+    return name.removesuffix("-client")
 
 
 def _pass_back(plugin: Hosted, respond: Respond, outcome: bytes | BaseException) -> None:
