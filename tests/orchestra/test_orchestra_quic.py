@@ -28,7 +28,6 @@ from concertino.orchestra import handshake, quic, streams
 from concertino.orchestra.authority import create_authority, issue, renew, throwaway
 from concertino.orchestra.certificates import Certificates, Identity
 from concertino.orchestra.links import Link, Listening, Peer, Refused, connect, listen
-from concertino.orchestra.network import run_there
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse
 
 NOW = datetime.now(UTC)
@@ -164,10 +163,7 @@ def changing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[QuicConnect
 
 
 async def dialled(listening: Listening, identity: Identity, expects: str | None = None) -> Link:
-    link = quic.QuicLink(Peer(listening.address))
-    host, port = listening.address.split(":")
-    link.net = await run_there(quic._dial(link, host, int(port), identity, expects, 5.0))
-    return link
+    return await quic.dial(listening.address, identity, expects, 5.0)
 
 
 @pytest.mark.parametrize("what", CLIENTS)
@@ -290,7 +286,7 @@ async def test_what_was_renewed_counts_from_the_next_connection_on(own: Certific
 
 
 def shown_serial(link: Any) -> int:
-    return link.net._quic.tls._peer_certificate.serial_number
+    return link.connection._quic.tls._peer_certificate.serial_number
 
 
 @on_a_loop
@@ -513,8 +509,8 @@ async def test_cancelled_requests_give_their_streams_back(certificates: Certific
 async def test_whatever_a_broken_hub_says_a_request_ends(
     certificates: Certificates, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = quic._NetAnswering.respond
-    monkeypatch.setattr(quic._NetAnswering, "respond", lambda self, stream, data: broken(self, stream, said))
+    send = quic._Answering._send
+    monkeypatch.setattr(quic._Answering, "_send", lambda self, stream, frame: send(self, stream, said))
     async with hub(certificates) as listening:
         link = await client(listening, certificates)
         for _ in range(2):
@@ -542,7 +538,7 @@ async def test_many_who_knock_and_go_no_further_keep_nobody_out(
                 transport.sendto(data)
         link = await client(listening, certificates)
         await link.request(health())
-        server = listening._server  # type: ignore[attr-defined]
+        server = listening.server  # type: ignore[attr-defined]
         assert server.half_open <= quic.HALF_OPEN
         async with asyncio.timeout(10):
             while server.half_open:
@@ -565,7 +561,7 @@ async def test_beyond_the_limit_of_connections_one_more_is_sent_away(
         assert "as many as may be" in caplog.text
         await two.pop().close()
         async with asyncio.timeout(10):
-            while len(listening._server.clients) > 1:  # type: ignore[attr-defined]
+            while len(listening.server.clients) > 1:  # type: ignore[attr-defined]
                 await two[0].request(health())
         again = await client(listening, certificates)
         await again.close()
@@ -577,39 +573,19 @@ async def test_a_hub_that_is_gone_is_noticed_with_the_next_request(certificates:
     """On one machine the system says that nobody listens any more; nobody waits for a time-out."""
     async with hub(certificates) as listening:
         link = await client(listening, certificates)
-        await run_there(vanish(listening))
+        vanish(listening)
         with pytest.raises(Disconnected):
             await link.request(health(), timeout_s=20)
         await link.lost
 
 
-async def vanish(listening: Any) -> None:
+def vanish(listening: Any) -> None:
     """What a process that is killed leaves behind: nothing."""
-    listening._server._transport.close()
-    for connection in listening._server.clients:
+    listening.server._transport.close()
+    for connection in listening.server.clients:
         for timer in (connection._clock, connection._timer):
             timer.cancel()
-    listening._server.close = lambda: None
-
-
-@on_a_loop
-async def test_datagrams_are_no_larger_than_upstream_takes(
-    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    send = QuicConnection.datagrams_to_send
-
-    def measured(self: QuicConnection, now: float) -> Any:
-        found = send(self, now)
-        sizes.extend(len(data) for data, _ in found)
-        return found
-
-    monkeypatch.setattr(QuicConnection, "datagrams_to_send", measured)
-    async with hub(certificates) as listening:
-        link = await client(listening, certificates)
-        await link.request(call(arguments=bytes(300_000)))
-        await link.close()
-    assert max(sizes) == 1452
+    listening.server.close = lambda: None
 
 
 @on_a_loop
@@ -645,3 +621,40 @@ async def test_localhost_is_where_go_looks_for_it(certificates: Certificates, mo
         assert (await link.request(call())).HasField("tool_call")
         await link.close()
     await listening.close()
+
+
+@on_a_loop
+async def test_who_could_not_connect_leaves_nothing_behind(certificates: Certificates) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(Disconnected, match="nobody answers within"):
+            await connect(address, certificates=certificates, name="tools.greeter-client", timeout_s=0.1)
+    assert not clocks()
+
+
+@on_a_loop
+async def test_when_nothing_is_answered_any_more_no_connection_is_left(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hub(certificates) as listening:
+        link = await client(listening, certificates)
+        host, port = listening.address.split(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as knocking:
+            begun = QuicConnection(
+                configuration=handshake.configuration("client", certificates.identity("tools.greeter-client"), host)
+            )
+            begun.connect((host, int(port)), now=0.0)
+            for data, _ in begun.datagrams_to_send(0.0):
+                knocking.sendto(data, (host, int(port)))
+            await link.request(health())
+    assert await link.lost == "the other side closed the connection"
+    assert not clocks()
+    assert "was refused: nothing is answered here any more" in caplog.text
+
+
+def clocks() -> list[Any]:
+    """Connections of this loop that go on to look at their clock, again and again."""
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    callbacks = [each._callback for each in scheduled if not each.cancelled()]
+    return [each.__self__ for each in callbacks if getattr(each, "__func__", None) is streams.Connection._tick]

@@ -5,8 +5,8 @@ and overlooks an end that comes in a later packet than the last byte, so that a 
 is answered as soon as its frame is complete, since upstream's end may come later. A cancelled request is a reset of its stream.
 What the connections of both ends have in common is in streams.py.
 
-Two threads: classes whose names begin with _Net live in the network's, the others with whoever asks or answers. Neither calls the
-other but through `Across`. Frames pass from one to the other whole.
+All of it runs on the loop of whoever asks or answers; decision 0013 says why not beside it. aioquic sends some sixteen datagrams at
+a time and is given one, so the loop turns within milliseconds whatever the size of a message.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000.
 """
 
@@ -16,6 +16,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, cast
 
 from concertino.errors import Disconnected, ProtocolError
@@ -31,8 +32,7 @@ from concertino.orchestra.handshake import (
     secure,
 )
 from concertino.orchestra.links import Answer, Listening, Peer, Refused, Relay, refusal
-from concertino.orchestra.network import Across, enlarge, network, resolved, run_there
-from concertino.orchestra.streams import CANCELLED, NetConnection, reason
+from concertino.orchestra.streams import CANCELLED, Connection, reason
 from concertino.transports.listeners import split_address
 from concertino.transports.sockets import shown
 
@@ -44,6 +44,8 @@ __all__ = ["connect_quic", "listen_quic"]
 
 log = logging.getLogger("concertino.orchestra")
 
+SOCKET_BYTES = 4 * 2**20  # of a socket's buffers; the system may give less
+MAX_DATAGRAM_BYTES = 2**16  # of UDP
 MAX_CONNECTIONS = 256
 HALF_OPEN = 32  # connections without a handshake, before an address must prove itself
 MAX_LEAVING_BYTES = 4 * MAX_FRAME_BYTES  # of requests without a response, before further ones wait
@@ -56,12 +58,38 @@ async def connect_quic(
     address: str, certificates: Certificates, name: str, expects: str | None, timeout_s: float
 ) -> QuicLink:
     """See links.connect."""
+    return await dial(address, certificates.identity(name), expects, timeout_s)
+
+
+async def dial(address: str, identity: Identity, expects: str | None, timeout_s: float) -> QuicLink:
+    """The same, with a certificate that is loaded."""
     host, port = _split(address)
-    identity = certificates.identity(name)
-    link = QuicLink(Peer(address))
-    link.net = await run_there(_dial(link, host, port, identity, expects, timeout_s))
-    link.peer = Peer(address, link.net.name)
-    return link
+    loop = asyncio.get_running_loop()
+
+    def admits(name: str) -> str | None:
+        return None if expects in (None, name) else f"{name!r} answers, and not {expects!r}"
+
+    quic = QuicConnection(configuration=configuration("client", identity, host))
+    secure(quic, identity, admits)
+    try:
+        async with asyncio.timeout(timeout_s):
+            family, found = await _resolved(host, port)
+            # Connected, so that the system says when nobody listens there.
+            transport, asking = await loop.create_datagram_endpoint(
+                lambda: _Asking(quic, QuicLink(Peer(address))), remote_addr=found[:2], family=family
+            )
+            _suited(transport)
+            try:
+                asking.connect(found)
+                await asking.entered
+            except BaseException:
+                asking.leave("client closed", "it was given up")
+                raise
+            return asking.link
+    except TimeoutError:
+        raise Disconnected(f"{address}: nobody answers within {timeout_s:g} s") from None
+    except OSError as why:
+        raise Disconnected(f"{address}: {why.strerror or why}") from None
 
 
 def _split(address: str) -> tuple[str, int]:
@@ -74,47 +102,35 @@ def _split(address: str) -> tuple[str, int]:
         ) from None
 
 
-async def _dial(
-    link: QuicLink, host: str, port: int, identity: Identity, expects: str | None, timeout_s: float
-) -> _NetAsking:
+async def _resolved(host: str, port: int, flags: int = 0) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    """The UDP address that a name stands for: the first of IPv4, else the first. flags: of getaddrinfo. Raises OSError.
+
+    As Go chooses, who must be found, and find us, at `localhost`. Source: Go's net.ResolveUDPAddr.
+    """
     loop = asyncio.get_running_loop()
-    address = link.peer.address
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)
+    family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, address
 
-    def admits(name: str) -> str | None:
-        return None if expects in (None, name) else f"{name!r} answers, and not {expects!r}"
 
-    quic = QuicConnection(configuration=configuration("client", identity, host))
-    secure(quic, identity, admits)
-    try:
-        async with asyncio.timeout(timeout_s):
-            family, found = await resolved(host, port)
-            # Connected, so that the system says when nobody listens there.
-            transport, net = await loop.create_datagram_endpoint(
-                lambda: _NetAsking(quic, link, Across(link.loop)), remote_addr=found[:2], family=family
-            )
-            enlarge(transport)
-            try:
-                net.connect(found)
-                await net.entered
-            except BaseException:
-                net.close()
-                transport.close()
-                raise
-            return net
-    except TimeoutError:
-        raise Disconnected(f"{address}: nobody answers within {timeout_s:g} s") from None
-    except OSError as why:
-        raise Disconnected(f"{address}: {why.strerror or why}") from None
+def _suited(transport: asyncio.DatagramTransport) -> None:
+    """Give a UDP socket room for what comes while Python is at work, and a reading of it no more than a datagram can have."""
+    sock = transport.get_extra_info("socket")
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
+    # asyncio would take 256 KiB each time, so much that the allocator asks the system for it: 30 us.
+    with suppress(AttributeError):
+        cast(Any, transport).max_size = MAX_DATAGRAM_BYTES
 
 
 class QuicLink(Calling):
     """A Link over QUIC."""
 
-    net: _NetAsking
+    connection: _Asking
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer)
-        self._there = Across(network())
         self._count = 0
         self._sizes: dict[Hashable, int] = {}
         self._leaving = 0
@@ -125,11 +141,11 @@ class QuicLink(Calling):
         self._leaving += len(payload)
         if self._leaving > MAX_LEAVING_BYTES:
             self._held(True)
-        self._there(self.net.ask, key, framed(payload))
+        self.connection.ask(key, framed(payload))
         return key
 
     def _abandon(self, key: Hashable) -> None:
-        self._there(self.net.abandon, key)
+        self.connection.abandon(key)
         self._settled(key)
 
     def _settled(self, key: Hashable) -> None:
@@ -138,7 +154,7 @@ class QuicLink(Calling):
             self._held(False)
 
     def arrived(self, key: Hashable, payload: bytes) -> None:
-        """A response has come, or none will: then the payload is empty and key was failed."""
+        """A response has come."""
         self._settled(key)
         self._delivered(key, payload)
 
@@ -153,26 +169,23 @@ class QuicLink(Calling):
         self._lose(why)
 
     async def close(self) -> None:
-        if not self.lost.done():
-            self._there(self.net.leave)
-            await asyncio.wait((self.lost,))
+        self.connection.leave("client closed", "the link was closed")
 
 
-class _NetAsking(NetConnection):
+class _Asking(Connection):
     """A connection on which we ask. entered: the other side has let us in; or the exception that says why not."""
 
-    def __init__(self, quic: QuicConnection, link: QuicLink, across: Across) -> None:
-        super().__init__(quic, across)
-        self._link = link
+    def __init__(self, quic: QuicConnection, link: QuicLink) -> None:
+        super().__init__(quic)
+        link.connection = self
+        self.link = link
+        self.entered: asyncio.Future[None] = self._loop.create_future()
         self._keys: dict[int, Hashable] = {}
         self._streams: dict[Hashable, int] = {}
         self._queued: dict[Hashable, bytes] = {}  # in order; the other side allows no further stream at the moment
-        self._leaving = False
-        self.name = ""
-        self.entered: asyncio.Future[None] = self._loop.create_future()
 
     def _opened(self, name: str) -> None:
-        self.name = name
+        self.link.peer = Peer(self.link.peer.address, name)
         # In TLS 1.3 the client is done first; that the server took its certificate shows in this.
         self._quic.send_ping(1)
 
@@ -185,8 +198,8 @@ class _NetAsking(NetConnection):
         said = reason(code, why)
         if not self.entered.done():
             kind = Refused if code in CRYPTO_ERROR else Disconnected
-            self.entered.set_exception(kind(f"{self._link.peer.address}: {said}"))
-        self._across(self._link.ended, "the link was closed" if self._leaving else said)
+            self.entered.set_exception(kind(f"{self.link.peer.address}: {said}"))
+        self.link.ended(said)
         if self._transport is not None:
             self._transport.close()
 
@@ -219,8 +232,7 @@ class _NetAsking(NetConnection):
             self._keys[stream] = key
             self._streams[key] = stream
             self._arriving[stream] = (Assembler(), 0.0)
-            self._quic.send_stream_data(stream, frame, end_stream=True)
-            self._transmit_soon()
+            self._send(stream, frame)
 
     def abandon(self, key: Hashable) -> None:
         if self._ended or self._queued.pop(key, None) is not None:
@@ -234,21 +246,16 @@ class _NetAsking(NetConnection):
         self._stop(stream)
         self._transmit_soon()
 
-    def leave(self) -> None:
-        self._leaving = True
-        self.close(error_code=0, reason_phrase="client closed")
-        self._end(0, "")
-
     def _taken(self, stream: int, payload: bytes) -> None:
         key = self._forget(stream)
         if key is not None:
-            self._across(self._link.arrived, key, payload)
+            self.link.arrived(key, payload)
 
     def _broken(self, stream: int, why: str) -> None:
         key = self._forget(stream)
         self._stop(stream)
         if key is not None:
-            self._across(self._link.failed, key, why)
+            self.link.failed(key, why)
 
     def _forget(self, stream: int) -> Hashable:
         key = self._keys.pop(stream, None)
@@ -272,94 +279,76 @@ async def listen_quic(
     ensure_strict()
     host, port = _split(address)
     current = CurrentIdentity(certificates, name)
-    listening = _Listening(answer, relay)
+    loop = asyncio.get_running_loop()
     try:
-        await run_there(listening.open(host, port, current, admits))
+        family, found = await _resolved(host, port, socket.AI_PASSIVE)
+        transport, server = await loop.create_datagram_endpoint(
+            lambda: _Server(host, answer, relay, current, admits), local_addr=found[:2], family=family
+        )
     except OSError as why:
         raise OSError(why.errno, f"{address}: {why.strerror}") from None
-    return listening
+    _suited(transport)
+    return _Listening(server)
 
 
 class _Listening:
     """A UDP socket that QUIC is answered at."""
 
-    def __init__(self, answer: Answer, relay: Relay | None) -> None:
-        self._relay = relay
-        self.address = ""
-        self.loop = asyncio.get_running_loop()
-        self.here = Across(self.loop)
-        self._there = Across(network())
-        self._answer = answer
-        self._answering: dict[_NetAnswering, Answering] = {}
-        self._server: _NetServer
-        self._transport: asyncio.DatagramTransport
+    def __init__(self, server: _Server) -> None:
+        self.server = server
 
-    async def open(self, host: str, port: int, current: CurrentIdentity, admits: Callable[[str], bool] | None) -> None:
-        """In the network's thread: take the port."""
-        loop = asyncio.get_running_loop()
-        family, found = await resolved(host, port, socket.AI_PASSIVE)
-        self._transport, self._server = await loop.create_datagram_endpoint(
-            lambda: _NetServer(self, current, admits), local_addr=found[:2], family=family
-        )
-        enlarge(self._transport)
-        self.address = shown((host, self._transport.get_extra_info("sockname")[1]))
-
-    def entered(self, net: _NetAnswering, peer: Peer) -> None:
-        """Somebody was let in."""
-
-        def respond(key: Hashable, payload: bytes | None) -> None:
-            self._there(net.respond, key, None if payload is None else framed(payload))
-
-        def hold(held: bool) -> None:
-            self._there(net.hold, held)
-
-        self._answering[net] = Answering(self._answer, peer, respond, hold, self._relay)
-
-    def asked(self, net: _NetAnswering, stream: int, payload: bytes) -> None:
-        """A request has come."""
-        answering = self._answering.get(net)
-        if answering is not None:
-            answering.receive(payload, stream)
-
-    def cancelled(self, net: _NetAnswering, stream: int) -> None:
-        """A response is not wanted any more."""
-        answering = self._answering.get(net)
-        if answering is not None:
-            answering.cancel(stream)
-
-    def left(self, net: _NetAnswering) -> None:
-        """Somebody is gone."""
-        answering = self._answering.pop(net, None)
-        if answering is not None:
-            answering.close()
+    @property
+    def address(self) -> str:
+        return self.server.address
 
     async def close(self, drain_s: float = 0.0) -> None:
-        self._there(self._server.refuse)
-        deadline = self.loop.time() + drain_s
-        if drain_s and self._answering:
-            waiting = [self.loop.create_task(each.drained()) for each in self._answering.values()]
-            _, late = await asyncio.wait(waiting, timeout=drain_s)
+        server = self.server
+        loop = asyncio.get_running_loop()
+        server.is_refusing = True
+        deadline = loop.time() + drain_s
+        if drain_s and (answering := server.answering):
+            _, late = await asyncio.wait([loop.create_task(each.drained()) for each in answering], timeout=drain_s)
             for task in late:
                 task.cancel()
-        await run_there(self._server.finish(max(0.0, deadline - self.loop.time())))
-        for answering in self._answering.values():
-            answering.close()
-        self._answering.clear()
+        # Wait until what was sent has arrived. aioquic tells nobody when something was acknowledged.
+        while loop.time() < deadline and any(client.is_sending for client in server.clients):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        for client in list(server.clients):
+            client.leave("", "nothing is answered here any more")
+        server.close()
 
 
-class _NetServer(QuicServer):
+class _Server(QuicServer):
     """Lets clients in. aioquic's server, with an identity that may change, limits, and an end."""
 
-    def __init__(self, listening: _Listening, current: CurrentIdentity, admits: Callable[[str], bool] | None) -> None:
+    def __init__(
+        self,
+        host: str,
+        answer: Answer,
+        relay: Relay | None,
+        current: CurrentIdentity,
+        admits: Callable[[str], bool] | None,
+    ) -> None:
         first = configuration("server", current.identity())
         super().__init__(configuration=first, create_protocol=cast(Any, self._created))  # pyright: ignore[reportUnknownMemberType]
-        self._listening = listening
+        self.answer = answer
+        self.relay = relay
+        self.address = host
+        self.is_refusing = False  # lets nobody in any more
+        self.clients: set[_Answering] = set()
+        self.half_open = 0
         self._current = current
         self._admits = admits
-        self._refusing = False
-        self.clients: set[_NetAnswering] = set()
-        self.half_open = 0
         self._tokens = QuicRetryTokenHandler()
+
+    @property
+    def answering(self) -> list[Answering]:
+        """Of each client that was let in."""
+        return [client.answering for client in self.clients if client.answering is not None]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.address = shown((self.address, transport.get_extra_info("sockname")[1]))
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
         # Many that do not go on with their handshake: from now on an address proves first that it is one.
@@ -367,10 +356,10 @@ class _NetServer(QuicServer):
         try:
             super().datagram_received(data, addr)
         except _Unwelcome as why:
-            log.warning("%s: %s was sent away: %s", self._listening.address, shown(addr), why)
+            log.warning("%s: %s was sent away: %s", self.address, shown(addr), why)
 
-    def _created(self, quic: QuicConnection, stream_handler: object) -> _NetAnswering:
-        if self._refusing:
+    def _created(self, quic: QuicConnection, stream_handler: object) -> _Answering:
+        if self.is_refusing:
             raise _Unwelcome("nobody is let in any more")
         if len(self.clients) >= MAX_CONNECTIONS:
             raise _Unwelcome(f"{MAX_CONNECTIONS} are connected, as many as may be")
@@ -379,35 +368,23 @@ class _NetServer(QuicServer):
         except CertificateError as why:
             raise _Unwelcome(str(why)) from None
         secure(quic, identity, self._why_not)
-        return _NetAnswering(quic, self, self._listening)
+        return _Answering(quic, self)
 
     def _why_not(self, name: str) -> str | None:
         return None if self._admits is None or self._admits(name) else f"{name!r} may not come in here"
-
-    def refuse(self) -> None:
-        """Let nobody in any more."""
-        self._refusing = True
-
-    async def finish(self, within_s: float) -> None:
-        """Wait until what was sent has arrived, and close everything."""
-        deadline = self._loop.time() + within_s
-        # aioquic tells nobody when something was acknowledged.
-        while self._loop.time() < deadline and any(client.is_sending for client in self.clients):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        self.close()
 
 
 class _Unwelcome(Exception):
     """A datagram that opens a connection which there will not be."""
 
 
-class _NetAnswering(NetConnection):
-    """A connection on which we answer."""
+class _Answering(Connection):
+    """A connection on which we answer. answering: once it was let in."""
 
-    def __init__(self, quic: QuicConnection, server: _NetServer, listening: _Listening) -> None:
-        super().__init__(quic, listening.here)
+    def __init__(self, quic: QuicConnection, server: _Server) -> None:
+        super().__init__(quic)
+        self.answering: Answering | None = None
         self._server = server
-        self._listening = listening
         self._open: set[int] = set()  # streams whose response is awaited
         self._holding = False
         server.clients.add(self)
@@ -420,9 +397,10 @@ class _NetAnswering(NetConnection):
         return any(not stream.sender.is_finished for stream in streams.values() if stream.sender is not None)
 
     def _opened(self, name: str) -> None:
-        self._server.half_open -= 1
-        address = self._quic.get_peer_address()
-        self._across(self._listening.entered, self, Peer(shown(address), name))
+        server = self._server
+        server.half_open -= 1
+        peer = Peer(shown(self._quic.get_peer_address()), name)
+        self.answering = Answering(server.answer, peer, self._give, self._hold, server.relay)
 
     def _data(self, stream: int, data: bytes, end: bool) -> None:
         if stream % 4 == 0 and stream not in self._open and stream not in self._arriving:
@@ -433,8 +411,8 @@ class _NetAnswering(NetConnection):
     def _taken(self, stream: int, payload: bytes) -> None:
         if self._holding:
             self._refuse(stream, "busy", "the requests that are being answered hold too much memory")
-        else:
-            self._across(self._listening.asked, self, stream, payload)
+        elif self.answering is not None:
+            self.answering.receive(payload, stream)
 
     def _broken(self, stream: int, why: str) -> None:
         log.warning("%s: a request was dropped: %s", self._name(), why)
@@ -442,23 +420,24 @@ class _NetAnswering(NetConnection):
         self._refuse(stream, "invalid_request", why)
 
     def _unwanted(self, stream: int) -> None:
-        self._across(self._listening.cancelled, self, stream)
+        if self.answering is not None:
+            self.answering.cancel(stream)
 
     def _drop(self, stream: int, why: str) -> None:
         super()._drop(stream, why)
-        self._across(self._listening.cancelled, self, stream)
+        self._unwanted(stream)
 
     def _refuse(self, stream: int, code: str, why: str) -> None:
-        self.respond(stream, framed(refusal("", code, why).SerializeToString()))
+        self._give(stream, refusal("", code, why).SerializeToString())
 
-    def respond(self, stream: Hashable, frame: bytes | None) -> None:
+    def _give(self, key: Hashable, payload: bytes | None) -> None:
         """Send a response and the end, in one call; without one, the end alone."""
+        stream = cast(int, key)
         if stream in self._open and not self._ended:
-            self._open.discard(cast(int, stream))
-            self._quic.send_stream_data(cast(int, stream), frame or b"", end_stream=True)
-            self._transmit_soon()
+            self._open.discard(stream)
+            self._send(stream, b"" if payload is None else framed(payload))
 
-    def hold(self, held: bool) -> None:
+    def _hold(self, held: bool) -> None:
         self._holding = held
 
     def _over(self, code: int, why: str) -> None:
@@ -466,8 +445,9 @@ class _NetAnswering(NetConnection):
         if not self._ready:
             self._server.half_open -= 1
             log.warning("%s was refused: %s", self._name(), reason(code, why))
-        self._across(self._listening.left, self)
+        if self.answering is not None:
+            self.answering.close()
 
     def _name(self) -> str:
         address = self._quic.get_peer_address()
-        return f"{self._listening.address}: {shown(address) if address else 'somebody'}"
+        return f"{self._server.address}: {shown(address) if address else 'somebody'}"

@@ -1,43 +1,63 @@
-"""A QUIC connection as streams of one frame each way: what both ends of a link have in common, in the network's thread.
+"""A QUIC connection as streams of one frame each way: what both ends of a link have in common; and when it sends.
 
-What is asked and answered on them is in quic.py. Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC";
-RFC 9000.
+aioquic is without I/O: what is received makes events, and what is due is asked for. It is asked here once for all that one datagram
+has brought about, on whichever connection: a response that came may let a task ask again, and a hub passes on what it was asked.
+An acknowledgement goes with what is sent, and waits for that a little; a packet of its own costs as much as a request.
+What is asked and answered on streams is in quic.py.
+Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section 13.2 for acknowledgements.
 """
 
 from __future__ import annotations
 
-import asyncio
+import logging
+import threading
 from contextlib import suppress
 from datetime import UTC, datetime
+from math import inf
 from typing import Any, cast
 
 from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, FrameTooLarge
 from concertino.orchestra.handshake import ALPN, QuicConnection, peer_name
-from concertino.orchestra.network import Across
 
 from aioquic.asyncio.protocol import QuicConnectionProtocol  # isort: skip  # handshake.py says what to install
 from aioquic.quic import events  # isort: skip
+from aioquic.tls import Epoch  # isort: skip
 
-__all__ = ["CANCELLED", "NetConnection", "reason"]
+__all__ = ["CANCELLED", "Connection", "reason"]
+
+log = logging.getLogger("concertino.orchestra")
 
 TICK_S = 5.0  # how often a connection looks at its clock
 PING_S = 15.0  # upstream's period for keeping alive
-GATHER_S = 0.0005  # for something to be sent along with an acknowledgement; saves a sixth of the CPU time of a call
+ACK_S = 0.01  # for something to be sent along with the acknowledgement of one packet; of the 25 ms that aioquic promises the peer
+SECOND_ACK_S = (
+    0.001  # the same from the second packet on, or when one is missing: aioquic's own, as soon as a loop's timer can
+)
 HANDSHAKE_S = 5.0
 FRAME_S = 30.0  # for a frame to be complete once it has begun
 MAX_ARRIVING_BYTES = 4 * MAX_FRAME_BYTES  # of frames that are not complete, of one connection
 CANCELLED = 1  # the code of our resets
 
 
-class NetConnection(QuicConnectionProtocol):
+class _Reading(threading.local):
+    """Who has something to send when what is being read in this thread is read."""
+
+    connections: list[Connection] | None = None  # None: nothing is being read
+
+
+_reading = _Reading()
+
+
+class Connection(QuicConnectionProtocol):
     """What both ends have in common: streams of frames, a clock, and a word when it is over."""
 
-    def __init__(self, quic: QuicConnection, across: Across) -> None:
+    def __init__(self, quic: QuicConnection) -> None:
         super().__init__(quic)
-        self._across = across
         self._arriving: dict[int, tuple[Assembler, float]] = {}  # stream -> its frame so far, and when it began
         self._ready = False
         self._ended = False
+        self._looks_at = inf  # when it is looked whether something is due: not later than it is
+        self._sends = False  # at the end of the reading, or in the next turn of the loop
         self._pinged = self._began = self._loop.time()
         self._expires: datetime | None = None
         self._clock = self._loop.call_later(TICK_S, self._tick)
@@ -59,33 +79,90 @@ class NetConnection(QuicConnectionProtocol):
     def _over(self, code: int, why: str) -> None:
         """The connection has ended."""
 
-    def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        """As aioquic's, but what is due is sent a moment later: with the response, or for several datagrams at once.
+    # When it sends
 
-        Without that, an acknowledgement of its own is built between a request and its response, or none is found to be due.
-        """
-        self._quic.receive_datagram(cast(bytes, data), addr, now=self._loop.time())
-        self._process_events()
-        closing = cast(Any, self._quic)._close_event
+    def datagram_received(self, data: bytes | str, addr: Any) -> None:
+        quic = cast(Any, self._quic)
+        now = self._loop.time()
+        if not self._ready:
+            quic.receive_datagram(data, addr, now=now)
+            self._process_events_and_send(is_due=True)
+        else:
+            space = quic._spaces[Epoch.ONE_RTT]
+            owed = space.ack_at is not None
+            quic.receive_datagram(data, addr, now=now)
+            if space.ack_at is not None:
+                is_urgent = owed or len(space.ack_queue) > 1  # a second one, or one is missing
+                space.ack_at = min(space.ack_at, now + SECOND_ACK_S) if is_urgent else now + ACK_S
+            # What was received may let go on what was held back, or bring back what was lost.
+            self._process_events_and_send(any(not each.sender.buffer_is_empty for each in quic._streams_queue))
+            due = now + ACK_S if space.ack_at is None else space.ack_at  # at the latest, for all else that was received
+            if due < self._looks_at:
+                self._look(due)
+        closing = quic._close_event
         if closing is not None:
             # Refused, by us as well: aioquic tells of it a second later, when nothing can come any more.
-            self.transmit()
             self._end(closing.error_code, closing.reason_phrase)
-        elif self._transmit_task is None:
-            self._transmit_task = self._loop.call_later(GATHER_S, self.transmit)
+
+    def _process_events_and_send(self, is_due: bool) -> None:
+        """Send at once what the events bring about, on whichever connection. is_due: here something is to be sent without them."""
+        sending: list[Connection] = []
+        _reading.connections = sending
+        try:
+            self._process_events()
+        finally:
+            _reading.connections = None
+            if is_due and not self._sends:
+                sending.append(self)
+            for each in sending:
+                try:
+                    each.transmit()
+                except Exception:  # the others are to send all the same
+                    log.exception("sending over QUIC failed")
+
+    def _send(self, stream: int, frame: bytes) -> None:
+        """Send a frame and the end of its stream, in one call."""
+        self._quic.send_stream_data(stream, frame, end_stream=True)
+        self._transmit_soon()
 
     def _transmit_soon(self) -> None:
-        """Something new is to be sent: in this turn of the loop."""
-        if isinstance(self._transmit_task, asyncio.TimerHandle):
-            self._transmit_task.cancel()
-            self._transmit_task = None
-        super()._transmit_soon()
+        """Something new is to be sent: when what is being read is read, else in the next turn of the loop."""
+        if self._sends:
+            return
+        self._sends = True
+        if _reading.connections is not None:
+            _reading.connections.append(self)
+        else:
+            self._loop.call_soon(self.transmit)
 
     def transmit(self) -> None:
-        if self._transmit_task is not None:
-            self._transmit_task.cancel()  # when something else sends before
-        if self._transport is not None and not self._transport.is_closing():
-            super().transmit()
+        """Send what is due, and see to it that this is called again when something else is."""
+        is_new, self._sends = self._sends, False
+        if self._transport is None or self._transport.is_closing():
+            return
+        quic = cast(Any, self._quic)
+        if is_new and self._ready and (space := quic._spaces[Epoch.ONE_RTT]).ack_at is not None:
+            space.ack_at = 0.0  # it goes with what is sent
+        for data, address in quic.datagrams_to_send(now=self._loop.time()):
+            self._transport.sendto(data, address)
+        due = quic.get_timer()
+        if due is not None and due < self._looks_at:
+            self._look(due)
+
+    def _look(self, when: float) -> None:
+        """Look then whether something is due. What is there already, and later, is given up."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._handle_timer)
+        self._looks_at = when
+
+    def _handle_timer(self) -> None:
+        now = max(self._looks_at, self._loop.time())
+        self._timer, self._looks_at = None, inf
+        due = self._quic.get_timer()
+        if due is not None and due <= now:
+            self._quic.handle_timer(now=now)
+        self._process_events_and_send(is_due=True)
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
         if isinstance(event, events.StreamDataReceived):
@@ -148,6 +225,12 @@ class NetConnection(QuicConnectionProtocol):
                 self._pinged = now
                 self._quic.send_ping(0)
             self.transmit()
+
+    def leave(self, phrase: str, why: str) -> None:
+        """End the connection. phrase: what the other side is told. why: what is said here."""
+        if not self._ended:
+            self.close(error_code=0, reason_phrase=phrase)
+            self._end(0, why)
 
     def _end(self, code: int, why: str) -> None:
         if not self._ended:

@@ -1,0 +1,149 @@
+"""streams.py: when a connection sends, and what it sends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aioquic.quic.connection import QuicConnection
+from linked import call, echo
+from loops import on_a_loop
+
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.links import Answer, Peer, connect, listen
+from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
+
+
+@asynccontextmanager
+async def linked(certificates: Certificates, answer: Answer = echo) -> AsyncIterator[tuple[Any, Any]]:
+    """A link, and the connection at its other end."""
+    listening: Any = await listen("127.0.0.1:0", answer, certificates=certificates, name="orchestrator")
+    link = await connect(listening.address, certificates=certificates, name="tools.greeter-client")
+    (answering,) = listening.server.clients
+    try:
+        yield link, answering
+    finally:
+        await link.close()
+        await listening.close()
+
+
+class Still:
+    """A loop whose clock stands: nothing that is for later is ever due."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time()
+
+    def time(self) -> float:
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        return self._loop.call_later(3600, callback)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The sizes of the datagrams of each sending, on both sides."""
+    sizes: list[list[int]] = []
+    send = QuicConnection.datagrams_to_send
+
+    def counted(self: QuicConnection, now: float) -> Any:
+        found = send(self, now)
+        sizes.append([len(data) for data, _ in found])
+        return found
+
+    monkeypatch.setattr(QuicConnection, "datagrams_to_send", counted)
+    return sizes
+
+
+@on_a_loop
+async def test_datagrams_are_no_larger_than_upstream_takes(certificates: Certificates, sent: list[list[int]]) -> None:
+    async with linked(certificates) as (link, _):
+        await link.request(call(arguments=bytes(300_000)))
+    assert max(map(max, filter(None, sent))) == 1452
+
+
+@on_a_loop
+async def test_acknowledgements_go_with_requests_and_responses(
+    certificates: Certificates, sent: list[list[int]]
+) -> None:
+    async with linked(certificates) as (link, answering):
+        for each in (link.connection, answering):
+            each._loop = Still()
+        await link.request(call())
+        sent.clear()
+        for _ in range(20):
+            await link.request(call())
+        assert sum(map(len, sent)) == 40  # for each call two
+        assert (
+            len(sent) <= 42
+        )  # nor was it looked in vain whether there is something, but when a timer of before was due
+        assert len(answering._quic._streams) <= 2  # each response but the last is known to have arrived
+        for each in (link.connection, answering):
+            each._loop = asyncio.get_running_loop()
+
+
+@on_a_loop
+async def test_an_acknowledgement_that_nothing_goes_with_is_sent_by_itself(certificates: Certificates) -> None:
+    async with linked(certificates) as (link, answering):
+        await link.request(call(arguments=bytes(200_000)))
+        async with asyncio.timeout(10):
+            while answering.is_sending:
+                await asyncio.sleep(0.001)
+
+
+@on_a_loop
+async def test_the_loop_turns_often_while_something_large_is_sent(
+    certificates: Certificates, sent: list[list[int]]
+) -> None:
+    """The way of decision 0013 stands on aioquic's pacing: a burst is a quarter of the window, and 16 datagrams at most."""
+    turns = 0
+    loop = asyncio.get_running_loop()
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(turn)
+
+    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
+        return PluginResponse(tool_call=ToolResponse(success=True, result=request.tool_call.arguments))
+
+    async with linked(certificates, answer) as (link, _):
+        turn()
+        before, size = turns, 4_000_000
+        assert len((await link.request(call(arguments=bytes(size)))).tool_call.result) == size
+        assert max(map(len, sent)) <= 17
+        assert turns - before > 2 * size // (17 * 1452)
+
+
+@on_a_loop
+async def test_what_gets_lost_on_the_way_is_sent_again(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(7)
+    lost = 0
+    send = QuicConnection.datagrams_to_send
+
+    def losing(self: QuicConnection, now: float) -> Any:
+        nonlocal lost
+        found = send(self, now)
+        kept = [each for each in found if chance.random() > 0.1]
+        lost += len(found) - len(kept)
+        return kept
+
+    async with linked(certificates) as (link, _):
+        monkeypatch.setattr(QuicConnection, "datagrams_to_send", losing)
+        for n in range(30):
+            assert (await link.request(call(arguments=b"%d" % n))).tool_call.result == b"%d" % n
+        data = [bytes([n]) * 20_000 for n in range(20)]
+        responses = await asyncio.gather(*(link.request(call(arguments=each)) for each in data))
+        assert [each.tool_call.result for each in responses] == data
+        assert lost > 20
+        monkeypatch.setattr(QuicConnection, "datagrams_to_send", send)
