@@ -29,10 +29,9 @@ log = logging.getLogger("concertino.orchestra")
 
 TICK_S = 5.0  # how often a connection looks at its clock
 PING_S = 15.0  # upstream's period for keeping alive
-ACK_S = 0.01  # for something to be sent along with the acknowledgement of one packet; of the 25 ms that aioquic promises the peer
-SECOND_ACK_S = (
-    0.001  # the same from the second packet on, or when one is missing: aioquic's own, as soon as a loop's timer can
-)
+# How long an acknowledgement waits for something to go with: of one packet, well within the 25 ms that aioquic promises the peer;
+# of a second, or when one is missing, aioquic's own 1 ms, which is as soon as the timers of a loop can.
+ACK_S, SECOND_ACK_S = 0.01, 0.001
 HANDSHAKE_S = 5.0
 FRAME_S = 30.0  # for a frame to be complete once it has begun
 MAX_ARRIVING_BYTES = 4 * MAX_FRAME_BYTES  # of frames that are not complete, of one connection
