@@ -398,6 +398,30 @@ async def test_a_request_is_answered_when_its_frame_is_complete_not_when_its_str
         assert (await peer.response(peer.say(frame(health())))).HasField("health")
 
 
+@pytest.mark.parametrize("late", [b"", b"and more", frame(call(arguments=b"again"))], ids=["end", "bytes", "frame"])
+@on_a_loop
+async def test_what_comes_after_a_response_is_overlooked_and_costs_nobody_else_anything(
+    certificates: Certificates, late: bytes
+) -> None:
+    """quic-go sends the end of a longer request in a packet of its own: it may come when the request is answered."""
+    asked: list[PluginRequest] = []
+
+    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
+        asked.append(request)
+        return await echo(request, peer)
+
+    async with hub(certificates, answer) as listening, stranger(listening, certificates) as peer:
+        wrong = complaints()
+        stream = peer.say(frame(call(arguments=b"abc")), end=False)
+        assert (await peer.response(stream)).tool_call.result == b"abc"
+        peer._quic.send_stream_data(stream, late, end_stream=True)
+        assert (await peer.response(peer.say(frame(health())))).HasField("health")  # in the same packet
+        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        await given_back(peer, answering)
+    assert len(asked) == 2
+    assert not wrong
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -465,6 +489,83 @@ async def test_a_reset_or_a_stop_cancels_the_request(certificates: Certificates)
             peer.transmit()
             await holding.cancelled.acquire()
         assert (await peer.response(peer.say(frame(health())))).HasField("health")
+
+
+@pytest.mark.parametrize("said", [frame(call()), b"\x00\x00", b""], ids=["whole", "half", "nothing"])
+@on_a_loop
+async def test_a_reset_alone_gives_a_stream_back(certificates: Certificates, said: bytes) -> None:
+    """Without asking us to send no more, which our own links do as well."""
+    holding = Holding()
+    async with hub(certificates, holding) as listening, stranger(listening, certificates) as peer:
+        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        for _ in range(3):
+            stream = peer.say(said, end=False)
+            assert (await peer.response(peer.say(frame(health())))).HasField("health")
+            peer._quic.reset_stream(stream, 1)
+            peer.transmit()
+        await given_back(peer, answering)
+    assert holding.running == 0
+
+
+@on_a_loop
+async def test_a_large_request_that_is_cancelled_half_way_troubles_nobody(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hub(certificates) as listening:
+        wrong = complaints()
+        link: Any = await client(listening, certificates)
+        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        asking = asyncio.create_task(link.request(call(arguments=bytes(8_000_000))))
+        while not answering._arriving:
+            await asyncio.sleep(0)
+        asking.cancel()
+        assert (await link.request(health())).HasField("health")
+        await given_back(link.connection, answering)
+        await link.close()
+    assert not wrong
+    assert not caplog.records
+
+
+@on_a_loop
+async def test_an_answer_that_comes_in_spite_of_a_cancel_is_dropped(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
+        if request.HasField("tool_call"):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+        return await echo(request, peer)
+
+    async with hub(certificates, answer) as listening:
+        link: Any = await client(listening, certificates)
+        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        asking = asyncio.create_task(link.request(call()))
+        while not answering._open:
+            await asyncio.sleep(0)
+        asking.cancel()
+        assert (await link.request(health())).HasField("health")
+        await given_back(link.connection, answering)
+        await link.close()
+    assert not caplog.records
+
+
+def complaints() -> list[Any]:
+    """What this loop complains of, from now on."""
+    heard: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
+    return heard
+
+
+async def given_back(asking: Any, answering: Any) -> None:
+    """Wait until no stream is left at either end, and nothing that was kept of one."""
+    async with asyncio.timeout(10):
+        while asking._quic._streams or answering._quic._streams:
+            await asyncio.sleep(0.001)
+    assert not answering._open
+    assert not answering._unended
+    assert not answering._arriving
 
 
 @on_a_loop

@@ -386,6 +386,7 @@ class _Answering(Connection):
         self.answering: Answering | None = None
         self._server = server
         self._open: set[int] = set()  # streams whose response is awaited
+        self._unended: set[int] = set()  # streams of which something has come, and not the end
         self._holding = False
         server.clients.add(self)
         server.half_open += 1
@@ -403,9 +404,12 @@ class _Answering(Connection):
         self.answering = Answering(server.answer, peer, self._give, self._hold, server.relay)
 
     def _data(self, stream: int, data: bytes, end: bool) -> None:
-        if stream % 4 == 0 and stream not in self._open and stream not in self._arriving:
+        if stream not in self._unended:  # clients open no other streams than those of requests
+            self._unended.add(stream)
             self._open.add(stream)
             self._arriving[stream] = (Assembler(), self._loop.time())
+        if end:
+            self._unended.discard(stream)
         super()._data(stream, data, end)
 
     def _taken(self, stream: int, payload: bytes) -> None:
@@ -420,12 +424,17 @@ class _Answering(Connection):
         self._refuse(stream, "invalid_request", why)
 
     def _unwanted(self, stream: int) -> None:
+        self._open.discard(stream)
+        self._arriving.pop(stream, None)
         if self.answering is not None:
             self.answering.cancel(stream)
 
-    def _drop(self, stream: int, why: str) -> None:
-        super()._drop(stream, why)
-        self._unwanted(stream)
+    def _given_up(self, stream: int) -> None:
+        if stream in self._open or stream not in self._unended:  # else its response is on its way
+            self._quic.reset_stream(stream, CANCELLED)  # nor will the other direction have an end
+            self._transmit_soon()
+            self._unwanted(stream)
+        self._unended.discard(stream)
 
     def _refuse(self, stream: int, code: str, why: str) -> None:
         self._give(stream, refusal("", code, why).SerializeToString())

@@ -75,6 +75,10 @@ class Connection(QuicConnectionProtocol):
     def _unwanted(self, stream: int) -> None:
         """The other side does not want what is sent on this stream."""
 
+    def _given_up(self, stream: int) -> None:
+        """The other side sends no more on this stream, and what it has sent does not count."""
+        self._drop(stream, "the other side gave it up")
+
     def _over(self, code: int, why: str) -> None:
         """The connection has ended."""
 
@@ -167,7 +171,7 @@ class Connection(QuicConnectionProtocol):
         if isinstance(event, events.StreamDataReceived):
             self._data(event.stream_id, event.data, event.end_stream)
         elif isinstance(event, events.StreamReset):
-            self._drop(event.stream_id, "the other side gave it up")
+            self._given_up(event.stream_id)
         elif isinstance(event, events.StopSendingReceived):
             self._unwanted(event.stream_id)
         elif isinstance(event, events.HandshakeCompleted):
