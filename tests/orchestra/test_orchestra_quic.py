@@ -735,6 +735,18 @@ async def test_who_could_not_connect_leaves_nothing_behind(certificates: Certifi
 
 
 @on_a_loop
+async def test_a_connect_that_is_cancelled_as_its_socket_is_made_leaves_nothing_behind(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hub(certificates) as listening:
+        connecting = asyncio.create_task(client(listening, certificates))
+        monkeypatch.setattr(quic._Asking, "connection_made", lambda self, transport: connecting.cancel())
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        assert not clocks()
+
+
+@on_a_loop
 async def test_when_nothing_is_answered_any_more_no_connection_is_left(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:

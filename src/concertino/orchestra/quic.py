@@ -74,15 +74,15 @@ async def dial(address: str, identity: Identity, expects: str | None, timeout_s:
     try:
         async with asyncio.timeout(timeout_s):
             family, found = await _resolved(host, port)
-            # Connected, so that the system says when nobody listens there.
-            transport, asking = await loop.create_datagram_endpoint(
-                lambda: _Asking(quic, QuicLink(Peer(address))), remote_addr=found[:2], family=family
-            )
-            _suited(transport)
+            asking = _Asking(quic, QuicLink(Peer(address)))
             try:
+                # Connected, so that the system says when nobody listens there.
+                transport, _ = await loop.create_datagram_endpoint(lambda: asking, remote_addr=found[:2], family=family)
+                _suited(transport)
                 asking.connect(found)
                 await asking.entered
             except BaseException:
+                asking.entered.cancel()
                 asking.leave("client closed", "it was given up")
                 raise
             return asking.link
