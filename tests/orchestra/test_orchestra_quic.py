@@ -507,6 +507,23 @@ async def test_a_reset_alone_gives_a_stream_back(certificates: Certificates, sai
     assert holding.running == 0
 
 
+@pytest.mark.parametrize("said", [frame(call()), b"\x00\x00\x00\x02\x0a\xff"], ids=["request", "nonsense"])
+@on_a_loop
+async def test_a_request_that_comes_together_with_its_cancel_troubles_nobody(
+    certificates: Certificates, said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with hub(certificates) as listening, stranger(listening, certificates) as peer:
+        wrong = complaints()
+        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        stream = peer._quic.get_next_available_stream_id()
+        peer._quic.send_stream_data(stream, said, end_stream=True)
+        peer._quic.stop_stream(stream, 1)
+        assert (await peer.response(peer.say(frame(health())))).HasField("health")  # in the same packet
+        await given_back(peer, answering)
+    assert not wrong
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 @on_a_loop
 async def test_a_large_request_that_is_cancelled_half_way_troubles_nobody(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
