@@ -525,6 +525,25 @@ async def test_a_request_that_comes_together_with_its_cancel_troubles_nobody(
 
 
 @on_a_loop
+async def test_a_request_that_comes_after_its_cancel_troubles_nobody(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    holding = Holding()
+    async with hub(certificates, holding) as listening, stranger(listening, certificates) as peer:
+        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        stream = peer.say(b"", end=False)
+        peer._quic.stop_stream(stream, 1)
+        assert (await peer.response(peer.say(frame(health())))).HasField("health")
+        peer.say(frame(call()), True, stream)
+        await holding.began.acquire()
+        await given_back(peer, answering, but={stream})
+        holding.go.set()
+        assert (await peer.response(peer.say(frame(health())))).HasField("health")
+        await given_back(peer, answering)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@on_a_loop
 async def test_a_large_request_that_is_cancelled_half_way_troubles_nobody(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -575,12 +594,12 @@ def complaints() -> list[Any]:
     return heard
 
 
-async def given_back(asking: Any, answering: Any) -> None:
-    """Wait until no stream is left at either end, and nothing that was kept of one."""
+async def given_back(asking: Any, answering: Any, but: set[int] = set()) -> None:  # noqa: B006
+    """Wait until no stream is left at either end, and nothing that was kept of one. but: those whose answers are awaited."""
     async with asyncio.timeout(10):
         while asking._quic._streams or answering._quic._streams:
             await asyncio.sleep(0.001)
-    assert not answering._open
+    assert answering._open == but
     assert not answering._unended
     assert not answering._arriving
 

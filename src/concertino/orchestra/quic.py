@@ -444,7 +444,8 @@ class _Answering(Connection):
         stream = cast(int, key)
         if stream in self._open and not self._ended:
             self._open.discard(stream)
-            with suppress(RuntimeError):  # that it is not wanted came in the same datagram, and is not told yet
+            # That it is not wanted may have come before the request, or with it and not be told yet.
+            with suppress(RuntimeError, ValueError):
                 self._send(stream, b"" if payload is None else framed(payload))
 
     def _hold(self, held: bool) -> None:
