@@ -199,6 +199,7 @@ class _Asking(Connection):
         if not self.entered.done():
             kind = Refused if code in CRYPTO_ERROR else Disconnected
             self.entered.set_exception(kind(f"{self.link.peer.address}: {said}"))
+        self._queued.clear()
         self.link.ended(said)
         if self._transport is not None:
             self._transport.close()
