@@ -213,7 +213,11 @@ async def test_a_stopped_plugin_is_noticed_by_its_health_and_replaced(
         first = hub.plugins["tools.raw"].pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
+        waiting = asyncio.ensure_future(called(hub, "echo"))
         await until(hub, "tools.raw", "backing-off")
+        failed = (await waiting).tool_call
+        assert failed.error_code == "plugin_unavailable"
+        assert failed.error_message == "tools.raw: it did not answer a health ping within 0.3 s"
         assert "did not answer a health ping within 0.3 s" in hub.plugins["tools.raw"].why
         assert (await called(hub, "echo")).tool_call.error_code == "plugin_unavailable"
         await until(hub, "tools.raw", "running")
@@ -391,13 +395,17 @@ async def answer(request, peer):
         raw(folder, "first", "time.sleep(0.5)\n" + who.replace("WHO", "first"), provides_storage=["markdown"]),
         raw(folder, "second", who.replace("WHO", "second"), provides_storage=["markdown"]),
     )
+    collision = "second offers the tool 'same', which is first's: it is refused"
     async with running(path) as hub:
+        async with asyncio.timeout(5):
+            while collision not in [record.getMessage() for record in caplog.records]:  # without anybody asking
+                await asyncio.sleep(0.001)
         assert tools_of(hub) == ["own_first", "own_second", "same"]
         assert (await called(hub, "same")).tool_call.error_code == "first"
         assert (await called(hub, "own_second")).tool_call.error_code == "second"
         assert hub.routes.storage["markdown"].id == "first"
     said = [record.getMessage() for record in caplog.records if "refused" in record.getMessage()]
-    assert "second offers the tool 'same', which is first's: it is refused" in said
+    assert said.count(collision) == 1
     assert "second offers storage 'markdown', which is first's: it is refused" in said
 
 
@@ -552,9 +560,15 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(folder: Path, cert
         assert unpack(greeted.tool_call.result) == {"text": "Hello, Ada!"}
         while hub.plugins["tools.greeter"].manifest.version != "1.2.0":
             await asyncio.sleep(0.01)
+        os.kill(hub.plugins["tools.greeter"].pid or 0, signal.SIGSTOP)
+        hanging = asyncio.ensure_future(called(hub, "greet", name="x"))
+        while not hub.plugins["tools.greeter"]._in_flight:
+            await asyncio.sleep(0)
         os.kill(hub.plugins["tools.greeter"].pid or 0, signal.SIGKILL)
         async with asyncio.timeout(1):
             await until(hub, "tools.greeter", "backing-off")
+            failed = await hanging
+        assert failed.tool_call.error_message == "tools.greeter: it was ended by signal 9"
         assert (await called(hub, "greet", name="x")).tool_call.error_code == "plugin_unavailable"
         await until(hub, "tools.greeter", "running")
         await link.close()

@@ -17,7 +17,7 @@ from loops import on_a_loop
 from concertino.errors import Disconnected, ProtocolError
 from concertino.orchestra import standing
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Link, connect
+from concertino.orchestra.links import Link, Peer, connect
 from concertino.orchestra.standing import Standing
 
 
@@ -225,3 +225,35 @@ async def test_an_error_names_the_address_once(folder: Path) -> None:
         await asyncio.sleep(0)
     assert str(caught.value) == f"{address}: No such file or directory; it is tried again"
     await hub.close()
+
+
+@on_a_loop
+async def test_a_reason_is_told_once_although_it_keeps_the_link_away_after_it_has_ended_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Lost:
+        """A link that is lost as soon as it is there."""
+
+        peer = Peer("localhost:1")
+
+        def __init__(self) -> None:
+            self.lost = asyncio.get_running_loop().create_future()
+            self.lost.set_result("Connection refused")
+
+        async def close(self, why: str) -> None: ...
+
+    attempts = 0
+
+    async def open() -> Link:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            return Lost()  # type: ignore[return-value]
+        raise Disconnected("localhost:1: Connection refused")
+
+    hub = Standing("localhost:1", open)
+    hub.start()
+    while attempts < 3:
+        await asyncio.sleep(0.001)
+    await hub.close()
+    assert [each.getMessage() for each in caplog.records] == ["localhost:1: Connection refused; connecting again"]

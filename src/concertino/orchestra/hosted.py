@@ -103,6 +103,7 @@ class Hosted:
         self.state: State = "waiting"
         self.why = "it was not started yet"
         self.restarts = 0
+        self.address = ""  # where it was called last
         self.manifest = PluginManifest(id=entry.id)
         self.tools: Sequence[ToolDefinition] = ()
         self.prompts: Sequence[PromptDefinition] = ()
@@ -292,6 +293,7 @@ class Hosted:
 
     async def _introduce(self, ground: Ground, address: str) -> None:
         """The link, register, boot, and what it offers."""
+        self.address = address
         if address.startswith("unix:"):
             link = self._link = await connect(address)
         else:
@@ -364,7 +366,7 @@ class Hosted:
         child = self._child
         try:
             if link is not None:
-                await link.close()
+                await link.close(self.why)
         finally:
             if child is not None:
                 await child.close(0.0)

@@ -280,7 +280,7 @@ class Hub:
 
     def _is_changed(self) -> None:
         self._routes = None
-        if self._telling is None and self.changed is not None:
+        if self._telling is None:  # also without anybody to tell: that names collide is logged
             self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell)
 
     def _tell(self) -> None:
@@ -328,7 +328,7 @@ def _unanswered(id: str, plugin: Hosted, why: BaseException) -> PluginResponse:
         code = "plugin_unavailable"
     elif isinstance(why, TimedOut):
         code = "timeout"
-    return refusal(id, code, f"{plugin.id}: {why}")
+    return refusal(id, code, f"{plugin.id}: {str(why).removeprefix(f'{plugin.address}: ')}")
 
 
 def _checked(id: str, plugin: Hosted, response: PluginResponse, kind: str) -> PluginResponse:

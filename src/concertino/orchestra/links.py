@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from concertino.orchestra.certificates import Certificates
 
 __all__ = [
+    "CLOSED",
     "TIMEOUT_S",
     "Answer",
     "DirectLink",
@@ -55,6 +56,7 @@ log = logging.getLogger("concertino.orchestra")
 
 TIMEOUT_S = 30.0  # of a request, unless it says otherwise
 CONNECT_S = 5.0  # upstream's time for a handshake
+CLOSED = "the link was closed"
 
 
 class Refused(ConcertinoError):
@@ -110,8 +112,8 @@ class Link(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """End the link. Requests under way raise Disconnected."""
+    async def close(self, why: str = CLOSED) -> None:
+        """End the link. Requests under way raise Disconnected, which says why."""
         ...
 
 

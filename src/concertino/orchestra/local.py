@@ -20,7 +20,7 @@ from concertino.driver.tasks import reading_on
 from concertino.errors import Disconnected
 from concertino.orchestra.ends import Answering, Calling
 from concertino.orchestra.frames import HEADER_BYTES, Assembler, FrameTooLarge
-from concertino.orchestra.links import Answer, Listening, Peer, Refused, Relay
+from concertino.orchestra.links import CLOSED, Answer, Listening, Peer, Refused, Relay
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, StreamCancel
 from concertino.transports.listeners import Listener, listen_unix
 from concertino.transports.sockets import credentials, is_trusted, unix_name
@@ -286,8 +286,8 @@ class LocalLink(Calling, _Framed):
         self._held(False)
         self._lose(why)
 
-    async def close(self) -> None:
-        self._why = "the link was closed"
+    async def close(self, why: str = CLOSED) -> None:
+        self._why = why
         self._leave()
         await asyncio.wait((self.lost,), timeout=LEAVE_S)
         self._end()

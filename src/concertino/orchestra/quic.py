@@ -31,7 +31,7 @@ from concertino.orchestra.handshake import (
     ensure_strict,
     secure,
 )
-from concertino.orchestra.links import Answer, Listening, Peer, Refused, Relay, refusal
+from concertino.orchestra.links import CLOSED, Answer, Listening, Peer, Refused, Relay, refusal
 from concertino.orchestra.streams import CANCELLED, Connection, reason
 from concertino.transports.listeners import split_address
 from concertino.transports.sockets import shown
@@ -168,8 +168,8 @@ class QuicLink(Calling):
         self._held(False)
         self._lose(why)
 
-    async def close(self) -> None:
-        self.connection.leave("client closed", "the link was closed")
+    async def close(self, why: str = CLOSED) -> None:
+        self.connection.leave("client closed", why)
 
 
 class _Asking(Connection):

@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
-from concertino.orchestra.links import TIMEOUT_S, Link, Peer
+from concertino.orchestra.links import CLOSED, TIMEOUT_S, Link, Peer
 from concertino.orchestra.plugin_pb2 import HealthRequest, PluginRequest, PluginResponse
 
 __all__ = ["Standing"]
@@ -72,13 +72,13 @@ class Standing:
             raise Disconnected(f"{self.peer.address}: {self._why}; it is tried again")
         return await link.request(request, timeout_s)
 
-    async def close(self) -> None:
+    async def close(self, why: str = CLOSED) -> None:
         """End the link, and try no more."""
+        self._why = why
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
         if not self.lost.done():
-            self._why = "the link was closed"
             self.lost.set_result(self._why)
 
     async def _stand(self) -> None:
@@ -104,14 +104,15 @@ class Standing:
                 await asyncio.sleep(pause * random.uniform(1.0, 1.25))
                 pause = min(LAST_S, pause * 2)
                 continue
-            pause, said = FIRST_S, ""
+            pause = FIRST_S
             self._set(link)
             try:
                 self._why = await self._watch(link)
             finally:
                 self._set(None)
-                await link.close()
-            log.warning("%s: %s; connecting again", self.peer.address, self._why)
+                await link.close(self._why)
+            said = self._why
+            log.warning("%s: %s; connecting again", self.peer.address, said)
             await asyncio.sleep(pause * random.uniform(0.0, 1.0))  # not all of a hub's peers in the same instant
 
     def _set(self, link: Link | None) -> None:
