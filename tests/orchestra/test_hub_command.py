@@ -16,6 +16,8 @@ import pytest
 from hubs import GREETER, SOURCES, is_gone, raw, sdk, written
 from loops import on_a_loop
 
+from concertino.orchestra.authority import create_authority
+from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.links import connect
 from concertino.orchestra.plugin_pb2 import HealthRequest, PluginRequest
 
@@ -136,6 +138,48 @@ def test_what_keeps_a_hub_from_starting_is_said(folder: Path, text: str, code: i
     assert done.returncode == code, done.stderr
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
+    assert "Errno" not in done.stderr
+
+
+@pytest.mark.parametrize("address", ["nonsense", "localhost:99999", "unix:"])
+def test_an_option_that_is_no_address_is_a_usage_error(folder: Path, address: str) -> None:
+    command = [sys.executable, "-m", "concertino", "orchestrate", str(written(folder)), f"--listen-addr={address}"]
+    certificates = Certificates(folder / "certs")
+    create_authority(certificates)
+    command.append(f"--certs-dir={certificates.folder}")
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "expected" in done.stderr
+
+
+INTERRUPTED = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "concertino.orchestra.links":
+            os.kill(os.getpid(), signal.{signal})
+sys.meta_path.insert(0, Interrupting())
+from concertino.cli import main
+main({words!r})
+"""
+
+
+@pytest.mark.parametrize("words", [["orchestrate", "plugins.yaml"], ["bridge"]], ids=["orchestrate", "bridge"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_while_it_is_still_loaded_ends_it_in_order(folder: Path, words: list[str], name: str) -> None:
+    written(folder)
+    command = [sys.executable, "-c", INTERRUPTED.format(signal=name, words=words)]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        stdin=subprocess.PIPE,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_options_count_more_than_the_file(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import NoReturn
 from concertino import logs
 from concertino.cli.guards import add_options as add_guards
 from concertino.cli.guards import guard_of
-from concertino.cli.serving import add_log_format, add_trace, refuse_words
+from concertino.cli.serving import add_log_format, add_trace, leave_on_signals, refuse_words
 from concertino.driver.process import leave
 from concertino.driver.process import run as run_process
 from concertino.errors import ConcertinoError
@@ -50,6 +50,7 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
     taken = take_over()
     format = logs.configure(format=given.log_format, component="orchestra", writer=taken.writer).format_name
     log = logs.logger("orchestra")
+    leave_on_signals(taken.writer)
 
     def connected(address: str) -> None:
         said = f"transport.stdio: connected to orchestrator at {address}"

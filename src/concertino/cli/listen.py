@@ -13,7 +13,7 @@ from concertino.cli.guards import Guard
 from concertino.cli.serve import FAILED, USAGE, found_or_leave
 from concertino.driver.process import leave
 from concertino.driver.service import bound_stderr, run_service
-from concertino.transports.listeners import Listener, inherited, listen_tcp, listen_unix, split_address
+from concertino.transports.listeners import Listener, in_words, inherited, listen_tcp, listen_unix, split_address
 
 __all__ = ["serve_at"]
 
@@ -52,7 +52,7 @@ def serve_at(
         if not listeners:
             raise ValueError("LISTEN_FDS: no socket was given; name one with --unix or --tcp")
     except (ValueError, OSError) as why:
-        log.error("%s", why.strerror if isinstance(why, OSError) else why)
+        log.error("%s", in_words(why))
         leave(FAILED if isinstance(why, OSError) else USAGE, writer)
     found = found_or_leave(targets, folders, writer, traceback=traceback)
     run_service(

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from concertino import logs
-from concertino.cli.serving import add_log_format, refuse_words
+from concertino.cli.serving import add_log_format, leave_on_signals, refuse_words
 from concertino.driver.process import leave
 from concertino.driver.service import bound_stderr
 from concertino.errors import ConcertinoError
 from concertino.redact import refresh
+from concertino.transports.listeners import in_words
 
 if TYPE_CHECKING:
     from concertino.orchestra.hub import Hub
@@ -52,6 +53,7 @@ def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     refresh()
     logs.configure(format=given.log_format, component="hub", writer=writer)
     log = logging.getLogger("concertino.hub")
+    leave_on_signals(writer)
     code = FAILED
     try:
         from concertino.orchestra.hub import Hub
@@ -70,8 +72,11 @@ def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         more_descriptors()
         asyncio.run(_run(Hub, file, given, log))
         code = 0
-    except (ConcertinoError, OSError, ValueError, ImportError) as why:
+    except ValueError as why:  # an address that is none
         log.error("%s", why)
+        code = USAGE
+    except (ConcertinoError, OSError, ImportError) as why:
+        log.error("%s", in_words(why))
     except BaseException:
         log.exception("the hub failed")
     leave(code, writer)

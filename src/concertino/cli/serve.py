@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -12,7 +11,7 @@ from concertino import logs
 from concertino.cli.folders import Folders, add_options, folders_of
 from concertino.cli.guards import Guard, guard_of
 from concertino.cli.guards import add_options as add_guards
-from concertino.cli.serving import add_log_format, add_trace, refuse_words
+from concertino.cli.serving import add_log_format, add_trace, leave_on_signals, refuse_words
 from concertino.cli.targets import Found, find_all, place_of
 from concertino.driver.process import leave
 from concertino.driver.process import run as run_process
@@ -144,7 +143,7 @@ def _over_stdio(
 def found_or_leave(targets: Sequence[str], folders: Folders, writer: BoundedWriter, *, traceback: bool) -> Found:
     """What find_all() gives; if it raises, say why and end the process. traceback: show it. writer: where log lines go."""
     log = logs.logger("concertino")
-    _leave_on_signals(writer)
+    leave_on_signals(writer)
     try:
         return find_all(targets, folders)
     except TargetError as why:
@@ -159,18 +158,3 @@ def found_or_leave(targets: Sequence[str], folders: Folders, writer: BoundedWrit
         if not traceback:
             log.info("--traceback shows where")
         leave(FAILED, writer)
-
-
-def _leave_on_signals(writer: BoundedWriter) -> None:
-    """SIGTERM and SIGINT end an import in order: nothing was accepted yet, so there is nothing to wait for."""
-    process = os.getpid()
-
-    def obey(number: int, frame: object) -> None:
-        if os.getpid() != process:  # a forked child: the signal is meant for it alone
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
-        leave(0, writer)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, obey)

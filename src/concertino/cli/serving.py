@@ -1,11 +1,16 @@
-"""What the commands that serve have in common: options for the log, and nothing behind `--`."""
+"""What the commands that serve have in common: options for the log, nothing behind `--`, and signals before they serve."""
 
 from __future__ import annotations
 
+import os
+import signal
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-__all__ = ["add_log_format", "add_trace", "refuse_words"]
+from concertino.driver.process import leave
+from concertino.logs import BoundedWriter
+
+__all__ = ["add_log_format", "add_trace", "leave_on_signals", "refuse_words"]
 
 
 def add_log_format(command: ArgumentParser) -> None:
@@ -22,3 +27,18 @@ def refuse_words(given: Namespace, words: Sequence[str]) -> None:
     """End with the usage if something is behind `--`, where other commands have a server."""
     if words:
         given.parser.error(f"expected no -- and words behind it, got {words[0]!r}")
+
+
+def leave_on_signals(writer: BoundedWriter) -> None:
+    """SIGTERM and SIGINT end what is still being imported in order: nothing was accepted yet, so there is nothing to wait for."""
+    process = os.getpid()
+
+    def obey(number: int, frame: object) -> None:
+        if os.getpid() != process:  # a forked child: the signal is meant for it alone
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        leave(0, writer)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, obey)

@@ -22,7 +22,7 @@ from concertino.orchestra.ends import Answering, Calling
 from concertino.orchestra.frames import HEADER_BYTES, Assembler, FrameTooLarge
 from concertino.orchestra.links import CLOSED, Answer, Listening, Peer, Refused, Relay
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, StreamCancel
-from concertino.transports.listeners import Listener, listen_unix
+from concertino.transports.listeners import Listener, in_words, listen_unix
 from concertino.transports.sockets import credentials, is_trusted, unix_name
 
 from google.protobuf.message import DecodeError  # isort: skip  # links.py says what to install when it is missing
@@ -79,7 +79,7 @@ class _Framed:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as why:
-            self._abort(str(why))
+            self._abort(in_words(why))
             return
         assembler, reading = self._assembler, self._reading
         if not assembler.held and int.from_bytes(chunk[:HEADER_BYTES], "big") == len(chunk) - HEADER_BYTES:
@@ -167,7 +167,7 @@ class _Framed:
             except (BlockingIOError, InterruptedError):
                 sent = 0
             except OSError as why:
-                self._abort(str(why))
+                self._abort(in_words(why))
                 return
             if sent == len(data):
                 return
@@ -184,7 +184,7 @@ class _Framed:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as why:
-            self._abort(str(why))
+            self._abort(in_words(why))
             return
         if not self._rest:
             self._watcher.remove_writer(self._socket)

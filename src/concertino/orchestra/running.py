@@ -35,6 +35,7 @@ from concertino.orchestra.links import Link, checked_orchestrator, connect, list
 from concertino.orchestra.plugin_pb2 import PluginRequest
 from concertino.orchestra.standing import Standing
 from concertino.redact import refresh
+from concertino.transports.listeners import in_words
 
 if TYPE_CHECKING:
     from concertino.orchestra.plugin import Plugin
@@ -68,7 +69,7 @@ def run_given(plugin: Plugin, given: argparse.Namespace) -> NoReturn:
     try:
         code = asyncio.run(_serve(plugin, given, writer, log))
     except (ConcertinoError, OSError, ValueError) as why:
-        log.error("%s", why)
+        log.error("%s", in_words(why))
     except BaseException:
         log.exception("%s failed", plugin.name)
     leave(code, writer)

@@ -21,7 +21,7 @@ from typing import Any
 
 from concertino.transports.sockets import is_trusted, prepared, shown, unix_name
 
-__all__ = ["Listener", "inherited", "listen_tcp", "listen_unix", "split_address"]
+__all__ = ["Listener", "in_words", "inherited", "listen_tcp", "listen_unix", "split_address"]
 
 BACKLOG = 1024  # connections that wait to be accepted; the system may allow fewer
 FIRST_INHERITED = 3  # SD_LISTEN_FDS_START, sd_listen_fds(3)
@@ -313,3 +313,8 @@ def _listening(descriptor: int) -> socket.socket:
             f"{what}: expected a socket that listens; with Accept=yes the service needs StandardInput=socket"
         )
     return sock
+
+
+def in_words(why: Exception) -> str:
+    """An error for people: one of the system says no number, unless it is about a file, which it would not name either."""
+    return str(why.strerror) if isinstance(why, OSError) and why.strerror and why.filename is None else str(why)
