@@ -18,6 +18,9 @@ from concertino.logs import escaped
 __all__ = ["Output"]
 
 RATE, BURST = 20.0, 200.0  # lines of one plugin: a second for ever, and at once
+QUIET_S = (
+    1.5  # after which what was dropped is told although no further line comes; who goes on has a line after a second
+)
 READY = b"READY "
 LONGEST_ADDRESS = 512
 OURS = re.compile(r"\[\d{4}-\d\d-\d\dT[\d:.]+Z\] \[(?P<level>[A-Z]+)\] \[(?P<name>[^\]]*)\] (?P<text>.*)")
@@ -36,6 +39,7 @@ class Output(StderrLines):
         self._allowed = BURST
         self._counted_at = time.monotonic()
         self._dropped = 0
+        self._telling: asyncio.TimerHandle | None = None
         self._repeated = False
 
     def _give(self, line: bytes) -> None:
@@ -49,13 +53,19 @@ class Output(StderrLines):
         self._allowed = min(BURST, self._allowed + (now - self._counted_at) * RATE)
         self._counted_at = now
         if self._allowed < (RATE if self._dropped else 1):
+            if self._telling is None:
+                self._telling = asyncio.get_running_loop().call_later(QUIET_S, self._tell)
             self._dropped += 1
             return
         self._allowed -= 1
-        if self._dropped:
-            count, self._dropped = self._dropped, 0
-            self._log_to.warning("%d lines of its stderr were dropped: it writes more than %g a second", count, RATE)
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell()
         super()._give(line)
+
+    def _tell(self) -> None:
+        count, self._dropped, self._telling = self._dropped, 0, None
+        self._log_to.warning("%d lines of its stderr were dropped: it writes more than %g a second", count, RATE)
 
     def _relay(self, line: str) -> None:
         if not line:
