@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from concertino.cli import main
 from concertino.orchestra.authority import create_authority, ensure, issue, renew, renew_authority
 from concertino.orchestra.certificates import CertificateError, Certificates, verify
+from concertino.orchestra.handshake import CurrentIdentity
 
 NOW = datetime.now(UTC)
 
@@ -268,6 +269,25 @@ def test_what_will_soon_expire_is_renewed_and_what_will_not_is_kept(own: Certifi
     renewed = command("renew", "--certs-dir", own.folder)
     assert renewed.stdout.count("renewed") == 1
     assert (own.identity("orchestrator").expires - NOW).days >= 364
+
+
+def test_a_listener_that_runs_for_long_renews_its_certificate_itself(own: Certificates) -> None:
+    issue(own, "orchestrator", valid=timedelta(days=20))
+    current = CurrentIdentity(own, "orchestrator")
+    assert (current.identity().expires - NOW).days >= 364
+    issue(own, "orchestrator", valid=timedelta(days=20))
+    own.key("ca").unlink()  # where it was issued elsewhere, what there is must do
+    assert (CurrentIdentity(own, "orchestrator").identity().expires - NOW).days < 30
+
+
+@pytest.mark.parametrize("verb", ["show", "renew"])
+def test_a_folder_that_is_open_to_others_is_said_once_and_nothing_is_well_in_it(own: Certificates, verb: str) -> None:
+    issue(own, "tools.greeter")
+    own.folder.chmod(0o755)
+    done = command(verb, "--certs-dir", own.folder)
+    assert done.returncode == 1
+    said = f"concertino certs {verb}: {own.folder} is open to others (mode 0755): chmod 700 {own.folder}\n"
+    assert (done.stdout, done.stderr) == ("", said)
 
 
 def make(folder: Path, go: object) -> str:

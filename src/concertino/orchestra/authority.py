@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # isort: skip
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # isort: skip
 
-__all__ = ["VALID", "create_authority", "ensure", "issue", "renew", "renew_authority", "throwaway"]
+__all__ = ["RENEW_BEFORE", "VALID", "create_authority", "ensure", "issue", "renew", "renew_authority", "throwaway"]
 
 VALID = timedelta(days=365)
 BACKDATED = timedelta(minutes=1)  # clocks of two machines differ

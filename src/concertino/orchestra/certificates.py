@@ -148,11 +148,11 @@ class Certificates:
 
     def names(self) -> list[str]:
         """The names that there are certificates of, sorted. Raises CertificateError."""
-        try:
-            found = [path.stem for path in self.folder.iterdir() if path.suffix == ".crt" and path.stem != "ca"]
-        except OSError as why:
-            raise CertificateError(f"{self.folder}: {why.strerror}: {self.command('init')}") from None
-        return sorted(found)
+        with self.locked(fcntl.LOCK_SH):
+            try:
+                return sorted(path.stem for path in self.folder.glob("*.crt") if path.stem != "ca")
+            except OSError as why:
+                raise CertificateError(f"{self.folder}: {why.strerror}") from None
 
     def command(self, verb: str, name: str = "") -> str:
         """The command that mends something, for messages."""

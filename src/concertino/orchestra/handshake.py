@@ -126,7 +126,10 @@ class _Strict(tls.Context):
 
 
 class CurrentIdentity:
-    """The identity of now: loaded for each handshake, so that what was renewed counts; else the last good one, while it is."""
+    """The identity of now: loaded for each handshake, so that what was renewed counts; else the last good one, while it is.
+
+    It is renewed here, too, before it expires, where the authority's key is: who listens may do so for years.
+    """
 
     def __init__(self, certificates: Certificates, name: str) -> None:
         self._certificates = certificates
@@ -136,7 +139,11 @@ class CurrentIdentity:
 
     def identity(self) -> Identity:
         """Raises CertificateError when there is none that is good."""
+        from concertino.orchestra.authority import RENEW_BEFORE, ensure
+
         try:
+            if self._last.expires - datetime.now(UTC) < RENEW_BEFORE:
+                ensure(self._certificates, self._name)
             self._last = self._certificates.identity(self._name)
             self._complaint = ""
         except CertificateError as why:
