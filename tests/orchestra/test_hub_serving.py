@@ -118,6 +118,38 @@ def test_nothing_is_left_when_the_client_goes_even_with_a_plugin_that_does_not_e
             server.kill()
 
 
+def test_nothing_is_left_when_the_client_goes_while_plugins_start_and_its_call_waits_for_them(folder: Path) -> None:
+    (folder / "mute.py").write_text("import signal\nsignal.pause()\n")
+    path = written(folder, entry("mute", "mute.py"))
+    with subprocess.Popen(
+        command(str(path)),
+        env={**os.environ, **ENVIRONMENT},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
+        try:
+            for id, method in enumerate(("initialize", "tools/list", "ping")):
+                params = '{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}'
+                server.stdin.write(
+                    f'{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params if id == 0 else "{}"}}}\n'.encode()
+                )
+            server.stdin.flush()
+            while b'"id":2' not in (line := server.stdout.readline()):
+                assert line
+            while not (pids := children(server.pid)):
+                pass
+            server.stdin.close()
+            assert b"held up the end" not in server.stderr.read()
+            assert server.wait(20) == 0
+            assert all(map(is_gone, pids))
+        finally:
+            server.kill()
+
+
 @pytest.mark.parametrize(
     ("text", "code", "expected"),
     [

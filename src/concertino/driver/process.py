@@ -193,7 +193,8 @@ async def _serve(
         await asyncio.wait((host.started, over), return_when=asyncio.FIRST_COMPLETED)
         if not end.wanted:
             # The input may have ended before the start has: why it fails is worth the time that calls would have had.
-            await asyncio.wait((host.started,), timeout=limits.drain_s)
+            left = limits.drain_s - (0.0 if end.began is None else time.monotonic() - end.began)
+            await asyncio.wait((host.started,), timeout=max(0.0, left))
         if host.started.done():
             failure = asyncio.CancelledError() if host.started.cancelled() else host.started.exception()
             if failure is not None:
@@ -246,7 +247,7 @@ class End:
 
     A thread, since the loop or any function may be held; told through a pipe, since a signal handler may interrupt
     whoever holds a lock. code: the exit code then. serving: whether the backend has started. wanted: whether a signal
-    asked for it.
+    asked for it. began: when it was called first.
     """
 
     def __init__(
@@ -255,6 +256,7 @@ class End:
         self.code = 0
         self.serving = False
         self.wanted = False
+        self.began: float | None = None
         self._entrance = entrance
         self._loop = loop
         self._reading = reading
@@ -268,6 +270,8 @@ class End:
     def __call__(self) -> None:
         """The end begins: from any thread or signal handler, any number of times."""
         if os.getpid() == self._process:  # a forked child has the same pipe
+            if self.began is None:
+                self.began = time.monotonic()
             try:
                 os.write(self._told, b"!")
             except BlockingIOError:
