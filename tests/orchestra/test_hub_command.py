@@ -103,8 +103,13 @@ async def answer(request, peer):
             assert ended()
 
 
-def test_plugins_do_not_outlive_a_hub_that_is_killed(folder: Path) -> None:
-    path = written(folder, sdk(folder, "tools.greeter", GREETER), listen_addr=f"unix:{folder}/hub")
+def test_plugins_do_not_outlive_a_hub_that_is_killed_and_end_in_order(folder: Path) -> None:
+    hook = "@plugin.on_shutdown\ndef end(): open(__file__ + '.ended', 'w').close()\nplugin.run()\n"
+    path = written(
+        folder,
+        sdk(folder, "tools.greeter", GREETER.replace("plugin.run()\n", hook)),
+        listen_addr=f"unix:{folder}/hub",
+    )
     with orchestrating(path) as hub:
         lines_until(hub, "Listening on")
         [pid] = plugin_pids(hub.pid)
@@ -112,6 +117,7 @@ def test_plugins_do_not_outlive_a_hub_that_is_killed(folder: Path) -> None:
             hub.kill()
             hub.wait(20)
             assert ended()
+    assert (folder / "tools_greeter.py.ended").exists()
 
 
 @pytest.mark.parametrize(

@@ -101,15 +101,24 @@ say("[not a log line] as it is")
     assert ("INFO", "[not a log line] as it is") in said
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("foreign.sh", '#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 600\n'),
+        ("foreign.py", "import os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"),
+    ],
+)
 @on_a_loop
-async def test_a_program_that_knows_nothing_of_hubs_ends_with_a_hub_that_is_killed(folder: Path) -> None:
-    (folder / "foreign.sh").write_text('#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 600\n')
-    (folder / "foreign.sh").chmod(0o755)
-    path = written(folder, entry("foreign", "./foreign.sh"))
+async def test_a_program_that_knows_nothing_of_hubs_ends_with_a_hub_that_is_killed(
+    folder: Path, name: str, text: str
+) -> None:
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+    path = written(folder, entry("foreign", f"./{name}"))
     command = [sys.executable, "-m", "concertino", "orchestrate", path, "--listen-addr", f"unix:{folder}/hub"]
     environment = {**os.environ, "PYTHONPATH": SOURCES}
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as hub:
-        told = folder / "foreign.sh.pid"
+        told = folder / f"{name}.pid"
         while not told.exists() or not told.read_text():
             await asyncio.sleep(0.01)
         hub.kill()

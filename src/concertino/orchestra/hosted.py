@@ -59,8 +59,9 @@ LAST_WORDS_S = 0.25  # for the exit status, once the link is lost
 SHUTDOWN_S = 2.0  # for the answer to a shutdown, and for calls under way after it
 
 
-# A program that does not look at HUB_PID would outlive a hub that is killed: the kernel ends it then (prctl(2), PR_SET_PDEATHSIG,
-# which execve keeps). Set by an interpreter that becomes the program, 15 ms: a preexec_fn would fork the hub's threads' locks.
+# A program that does not look at HUB_PID, or not yet, would outlive a hub that is killed: the kernel ends it then (prctl(2),
+# PR_SET_PDEATHSIG, which execve keeps). Set by an interpreter that becomes the program, 15 ms: a preexec_fn would fork the hub's
+# threads' locks.
 BOUND = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 15)
@@ -393,13 +394,16 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
 
     A Python file, and the command concertino, run in the hub's own Python: they need neither PATH nor a mode, and find concertino.
     """
-    if binary.endswith(".py"):
-        return [sys.executable, binary], (*INHERITED, "PYTHONPATH")
     if binary == "concertino":
         return [sys.executable, "-m", "concertino"], (*INHERITED, "PYTHONPATH")
-    if sys.platform == "linux" and shutil.which(binary) is not None:  # what cannot be started is told by who starts it
-        return [sys.executable, "-ISc", BOUND, str(os.getpid()), binary], INHERITED
-    return [binary], INHERITED
+    words, inherited = [binary], INHERITED
+    if binary.endswith(".py"):
+        words, inherited = [sys.executable, binary], (*INHERITED, "PYTHONPATH")
+    if (
+        sys.platform == "linux" and shutil.which(words[0]) is not None
+    ):  # what cannot be started is told by who starts it
+        return [sys.executable, "-ISc", BOUND, str(os.getpid()), *words], inherited
+    return words, inherited
 
 
 def _ended(status: int) -> str:

@@ -91,14 +91,15 @@ async def _serve(plugin: Plugin, given: argparse.Namespace, writer: BoundedWrite
         checked_orchestrator(given.orchestrator_addr)
     loop = asyncio.get_running_loop()
     over: asyncio.Future[int] = loop.create_future()
+    alone = asyncio.Event()  # the hub is gone
 
     def end(code: int = 0) -> None:
         if not over.done():
             over.set_result(code)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _obey, over, end)
-    _watch_hub(loop, end)
+        loop.add_signal_handler(number, _obey, over, alone, end)
+    _watch_hub(loop, alone, end)
     plugin.on_end = end
     certificates = Certificates(given.certs_dir or default_folder())
     await plugin.start(_Outlet())
@@ -132,9 +133,9 @@ async def _serve(plugin: Plugin, given: argparse.Namespace, writer: BoundedWrite
     return code
 
 
-def _obey(over: asyncio.Future[int], end: Any) -> None:
-    """The first signal drains, the second ends at once."""
-    if over.done():
+def _obey(over: asyncio.Future[int], alone: asyncio.Event, end: Any) -> None:
+    """The first signal drains, the second ends at once; the one that comes with the hub's end says nothing new."""
+    if over.done() and not alone.is_set():
         os._exit(0)
     end()
 
@@ -163,7 +164,7 @@ async def _register(plugin: Plugin, log: logging.Logger, end: Any, link: Link) -
     end(FAILED)
 
 
-def _watch_hub(loop: asyncio.AbstractEventLoop, end: Any) -> None:
+def _watch_hub(loop: asyncio.AbstractEventLoop, alone: asyncio.Event, end: Any) -> None:
     """End when the hub's process is gone, however it went; where the system can tell."""
     said = os.environ.get(HUB_PID, "")
     if not said.isdecimal():
@@ -175,7 +176,7 @@ def _watch_hub(loop: asyncio.AbstractEventLoop, end: Any) -> None:
     except (AttributeError, OSError):  # not Linux, or an old kernel
         pass
     else:
-        loop.add_reader(descriptor, lambda: (loop.remove_reader(descriptor), end()))
+        loop.add_reader(descriptor, lambda: (loop.remove_reader(descriptor), alone.set(), end()))
 
 
 class _Outlet:
