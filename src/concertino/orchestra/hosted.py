@@ -399,9 +399,8 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
     words, inherited = [binary], INHERITED
     if binary.endswith(".py"):
         words, inherited = [sys.executable, binary], (*INHERITED, "PYTHONPATH")
-    if (
-        sys.platform == "linux" and shutil.which(words[0]) is not None
-    ):  # what cannot be started is told by who starts it
+    # What cannot be started is told by who starts it.
+    if sys.platform == "linux" and shutil.which(words[0]) is not None:
         return [sys.executable, "-ISc", BOUND, str(os.getpid()), *words], inherited
     return words, inherited
 

@@ -18,9 +18,7 @@ from concertino.logs import escaped
 __all__ = ["Output"]
 
 RATE, BURST = 20.0, 200.0  # lines of one plugin: a second for ever, and at once
-QUIET_S = (
-    1.5  # after which what was dropped is told although no further line comes; who goes on has a line after a second
-)
+QUIET_S = 1.5  # until what was dropped is told although no further line comes; who goes on has a line after a second
 READY = b"READY "
 LONGEST_ADDRESS = 512
 OURS = re.compile(r"\[\d{4}-\d\d-\d\dT[\d:.]+Z\] \[(?P<level>[A-Z]+)\] \[(?P<name>[^\]]*)\] (?P<text>.*)")
