@@ -582,7 +582,9 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(folder: Path, cert
         async with asyncio.timeout(1):
             await until(hub, "tools.greeter", "backing-off")
             failed = await hanging
-        assert failed.tool_call.error_message == "tools.greeter: it was ended by signal 9"
+        # Told by the process or by its port, whichever is first.
+        seen = ("it was ended by signal 9", "Connection refused")
+        assert failed.tool_call.error_message.removeprefix("tools.greeter: ") in seen
         assert (await called(hub, "greet", name="x")).tool_call.error_code == "plugin_unavailable"
         await until(hub, "tools.greeter", "running")
         await link.close()
