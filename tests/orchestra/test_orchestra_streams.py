@@ -6,29 +6,29 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aioquic.quic.connection import QuicConnection
 from linked import call, echo
 from loops import on_a_loop
+from quics import client, hub
 
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Answer, Peer, connect, listen
+from concertino.orchestra.links import Answer, Peer
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
 
 
 @asynccontextmanager
 async def linked(certificates: Certificates, answer: Answer = echo) -> AsyncIterator[tuple[Any, Any]]:
     """A link, and the connection at its other end."""
-    listening: Any = await listen("127.0.0.1:0", answer, certificates=certificates, name="orchestrator")
-    link = await connect(listening.address, certificates=certificates, name="tools.greeter-client")
-    (answering,) = listening.server.clients
-    try:
-        yield link, answering
-    finally:
-        await link.close()
-        await listening.close()
+    async with hub(certificates, answer) as listening:
+        link = await client(listening, certificates)
+        (answering,) = cast(Any, listening).server.clients
+        try:
+            yield link, answering
+        finally:
+            await link.close()
 
 
 class Still:

@@ -1,0 +1,27 @@
+"""A hub and its client over QUIC, with what they are made of in reach."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from linked import echo
+
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.links import Link, Listening, connect, listen
+
+
+@asynccontextmanager
+async def hub(
+    certificates: Certificates, answer: Any = echo, admits: Callable[[str], bool] | None = None
+) -> AsyncIterator[Listening]:
+    listening = await listen("127.0.0.1:0", answer, certificates=certificates, name="orchestrator", admits=admits)
+    try:
+        yield listening
+    finally:
+        await listening.close()
+
+
+async def client(listening: Listening, certificates: Certificates, expects: str | None = None) -> Link:
+    return await connect(listening.address, certificates=certificates, name="tools.greeter-client", expects=expects)
