@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from concertino.driver.process import leave
+from concertino.driver.process import leave, on_signals
 from concertino.logs import BoundedWriter
 
 __all__ = ["add_log_format", "add_trace", "leave_on_signals", "refuse_words"]
@@ -31,14 +29,4 @@ def refuse_words(given: Namespace, words: Sequence[str]) -> None:
 
 def leave_on_signals(writer: BoundedWriter) -> None:
     """SIGTERM and SIGINT end what is still being imported in order: nothing was accepted yet, so there is nothing to wait for."""
-    process = os.getpid()
-
-    def obey(number: int, frame: object) -> None:
-        if os.getpid() != process:  # a forked child: the signal is meant for it alone
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
-        leave(0, writer)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, obey)
+    on_signals(lambda number: leave(0, writer))

@@ -32,7 +32,7 @@ from concertino.redact import refresh
 from concertino.transports import Connection
 from concertino.transports.stdio import Stdio, TakenOver, take_over
 
-__all__ = ["End", "Entrance", "LoopFactory", "Wrap", "leave", "run", "run_behind"]
+__all__ = ["End", "Entrance", "LoopFactory", "Wrap", "leave", "on_signals", "run", "run_behind"]
 
 LEAVE_S = 2.0  # for close() and atexit functions, and for a log that is not read
 LAST_WORDS_S = LEAVE_S / 4
@@ -326,13 +326,8 @@ def _obey_signals(loop: asyncio.AbstractEventLoop, entrance: Entrance, end: End)
     By signal.signal, not by the loop's handlers: those wait until the loop turns, and a handler may hold it.
     """
     seen: list[int] = []
-    process = os.getpid()
 
-    def obey(number: int, frame: object) -> None:
-        if os.getpid() != process:  # a forked child: the signal is meant for it alone
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
+    def obey(number: int) -> None:
         seen.append(number)
         if len(seen) > 1:
             entrance.release()
@@ -342,10 +337,24 @@ def _obey_signals(loop: asyncio.AbstractEventLoop, entrance: Entrance, end: End)
         loop.call_soon_threadsafe(entrance.stop)
 
     try:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, obey)
+        on_signals(obey)
     except ValueError:  # not the main thread: the application's signals are its own
         pass
+
+
+def on_signals(obey: Callable[[int], object]) -> None:
+    """Call a function with the number of each SIGTERM and SIGINT of this process. Raises ValueError off the main thread."""
+    process = os.getpid()
+
+    def handle(number: int, frame: object) -> None:
+        if os.getpid() != process:  # a forked child: the signal is meant for it alone
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        obey(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
 
 
 async def _retry_log(writer: BoundedWriter) -> None:
