@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Answer, Link, Listening, connect, listen
+from concertino.orchestra.links import Answer, Link, Listening, Peer, connect, listen
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
     HealthResult,
@@ -63,6 +63,19 @@ async def echo(request: PluginRequest, peer: object) -> PluginResponse:
     if request.HasField("tool_call"):
         return PluginResponse(tool_call=ToolResponse(success=True, result=request.tool_call.arguments))
     return PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))
+
+
+class Recording:
+    """Answers as echo does, and keeps what it was asked, and by whom."""
+
+    def __init__(self) -> None:
+        self.requests: list[PluginRequest] = []
+        self.peers: list[Peer] = []
+
+    async def __call__(self, request: PluginRequest, peer: Peer) -> PluginResponse:
+        self.requests.append(request)
+        self.peers.append(peer)
+        return await echo(request, peer)
 
 
 class Holding:

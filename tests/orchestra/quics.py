@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from linked import echo
 
@@ -25,3 +25,9 @@ async def hub(
 
 async def client(listening: Listening, certificates: Certificates, expects: str | None = None) -> Link:
     return await connect(listening.address, certificates=certificates, name="tools.greeter-client", expects=expects)
+
+
+def other_end(listening: Listening) -> Any:
+    """The only connection that is answered there."""
+    (answering,) = cast(Any, listening).server.clients
+    return answering

@@ -16,7 +16,7 @@ from aioquic.quic.connection import QuicConnection
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from linked import call, echo, health
+from linked import Recording, call, echo, health
 from loops import on_a_loop
 from quics import client, hub
 
@@ -25,7 +25,6 @@ from concertino.orchestra import handshake, quic, streams
 from concertino.orchestra.authority import create_authority, issue, renew, throwaway
 from concertino.orchestra.certificates import Certificates, Identity
 from concertino.orchestra.links import Link, Listening, Peer, Refused, connect, listen
-from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse
 
 NOW = datetime.now(UTC)
 SERVER, CLIENT = x509.ObjectIdentifier("1.3.6.1.5.5.7.3.1"), x509.ObjectIdentifier("1.3.6.1.5.5.7.3.2")
@@ -155,20 +154,15 @@ async def test_a_client_that_is_not_what_it_must_be_is_refused_before_any_reques
 ) -> None:
     make, change, said = CLIENTS[what]
     changing(change)
-    asked: list[PluginRequest] = []
-
-    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
-        asked.append(request)
-        return await echo(request, peer)
-
-    async with hub(certificates, answer, lambda name: name != "stranger") as listening:
+    recording = Recording()
+    async with hub(certificates, recording, lambda name: name != "stranger") as listening:
         with pytest.raises(ConcertinoError):
             await dialled(listening, make(certificates))
         changing(no_change)
         link = await client(listening, certificates)  # the next is served
         await link.request(health())
         await link.close()
-    assert len(asked) == 1
+    assert len(recording.requests) == 1
     refused = [record.getMessage() for record in caplog.records if "was refused" in record.getMessage()]
     assert len(refused) == 1
     assert said.lower() in refused[0].lower()
@@ -179,19 +173,14 @@ async def test_a_client_that_is_not_what_it_must_be_is_refused_before_any_reques
 async def test_a_good_client_of_either_kind_of_key_is_let_in_under_its_name(
     certificates: Certificates, curve: bool
 ) -> None:
-    seen: list[Peer] = []
-
-    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
-        seen.append(peer)
-        return await echo(request, peer)
-
-    async with hub(certificates, answer) as listening:
+    recording = Recording()
+    async with hub(certificates, recording) as listening:
         link = await dialled(listening, made(signer(certificates), name="engine.rag-client", curve=curve))
         await link.request(health())
         await link.close()
-    assert seen[0].name == "engine.rag-client"
-    assert seen[0].speaks_for("engine.rag")
-    assert not seen[0].speaks_for("tools.greeter")
+    assert recording.peers[0].name == "engine.rag-client"
+    assert recording.peers[0].speaks_for("engine.rag")
+    assert not recording.peers[0].speaks_for("tools.greeter")
 
 
 SERVERS: dict[str, tuple[Callable[[Certificates], Identity], str]] = {

@@ -11,9 +11,9 @@ import pytest
 from aioquic.asyncio.client import connect as dial
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic import events
-from linked import Holding, call, echo, health
+from linked import Holding, Recording, call, echo, health
 from loops import on_a_loop
-from quics import client, hub
+from quics import client, hub, other_end
 
 from concertino.errors import ProtocolError, TimedOut
 from concertino.orchestra import handshake, quic, streams
@@ -85,21 +85,16 @@ async def test_what_comes_after_a_response_is_overlooked_and_costs_nobody_else_a
     certificates: Certificates, late: bytes
 ) -> None:
     """quic-go sends the end of a longer request in a packet of its own: it may come when the request is answered."""
-    asked: list[PluginRequest] = []
-
-    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
-        asked.append(request)
-        return await echo(request, peer)
-
-    async with hub(certificates, answer) as listening, stranger(listening, certificates) as peer:
+    recording = Recording()
+    async with hub(certificates, recording) as listening, stranger(listening, certificates) as peer:
         wrong = complaints()
         stream = peer.say(frame(call(arguments=b"abc")), end=False)
         assert (await peer.response(stream)).tool_call.result == b"abc"
         peer._quic.send_stream_data(stream, late, end_stream=True)
         assert (await peer.response(peer.say(frame(health())))).HasField("health")  # in the same packet
-        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        answering = other_end(listening)
         await given_back(peer, answering)
-    assert len(asked) == 2
+    assert len(recording.requests) == 2
     assert not wrong
 
 
@@ -178,7 +173,7 @@ async def test_a_reset_alone_gives_a_stream_back(certificates: Certificates, sai
     """Without asking us to send no more, which our own links do as well."""
     holding = Holding()
     async with hub(certificates, holding) as listening, stranger(listening, certificates) as peer:
-        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        answering = other_end(listening)
         for _ in range(3):
             stream = peer.say(said, end=False)
             assert (await peer.response(peer.say(frame(health())))).HasField("health")
@@ -195,7 +190,7 @@ async def test_a_request_that_comes_together_with_its_cancel_troubles_nobody(
 ) -> None:
     async with hub(certificates) as listening, stranger(listening, certificates) as peer:
         wrong = complaints()
-        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        answering = other_end(listening)
         stream = peer._quic.get_next_available_stream_id()
         peer._quic.send_stream_data(stream, said, end_stream=True)
         peer._quic.stop_stream(stream, 1)
@@ -211,7 +206,7 @@ async def test_a_request_that_comes_after_its_cancel_troubles_nobody(
 ) -> None:
     holding = Holding()
     async with hub(certificates, holding) as listening, stranger(listening, certificates) as peer:
-        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        answering = other_end(listening)
         stream = peer.say(b"", end=False)
         peer._quic.stop_stream(stream, 1)
         assert (await peer.response(peer.say(frame(health())))).HasField("health")
@@ -231,7 +226,7 @@ async def test_a_large_request_that_is_cancelled_half_way_troubles_nobody(
     async with hub(certificates) as listening:
         wrong = complaints()
         link: Any = await client(listening, certificates)
-        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        answering = other_end(listening)
         asking = asyncio.create_task(link.request(call(arguments=bytes(8_000_000))))
         while not answering._arriving:
             await asyncio.sleep(0)
@@ -257,7 +252,7 @@ async def test_an_answer_that_comes_in_spite_of_a_cancel_is_dropped(
 
     async with hub(certificates, answer) as listening:
         link: Any = await client(listening, certificates)
-        (answering,) = listening.server.clients  # type: ignore[attr-defined]
+        answering = other_end(listening)
         asking = asyncio.create_task(link.request(call()))
         while not answering._open:
             await asyncio.sleep(0)

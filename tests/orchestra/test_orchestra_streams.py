@@ -6,17 +6,16 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aioquic.quic.connection import QuicConnection
 from linked import call, echo
 from loops import on_a_loop
-from quics import client, hub
+from quics import client, hub, other_end
 
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Answer, Peer
-from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
+from concertino.orchestra.links import Answer
 
 
 @asynccontextmanager
@@ -24,9 +23,8 @@ async def linked(certificates: Certificates, answer: Answer = echo) -> AsyncIter
     """A link, and the connection at its other end."""
     async with hub(certificates, answer) as listening:
         link = await client(listening, certificates)
-        (answering,) = cast(Any, listening).server.clients
         try:
-            yield link, answering
+            yield link, other_end(listening)
         finally:
             await link.close()
 
@@ -112,10 +110,7 @@ async def test_the_loop_turns_often_while_something_large_is_sent(
         turns += 1
         loop.call_soon(turn)
 
-    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
-        return PluginResponse(tool_call=ToolResponse(success=True, result=request.tool_call.arguments))
-
-    async with linked(certificates, answer) as (link, _):
+    async with linked(certificates) as (link, _):
         turn()
         before, size = turns, 4_000_000
         assert len((await link.request(call(arguments=bytes(size)))).tool_call.result) == size
