@@ -18,9 +18,14 @@ META = {
 MODERN_CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "_meta": META}}
 
 
+@pytest.fixture(autouse=True, params=wire.ORACLES)
+def oracle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each oracle alone finds out what breaks a rule."""
+    monkeypatch.setattr(wire, "ORACLES", (request.param,))
+
+
 def conversation(version: str) -> Conversation:
     """After a handshake, with a call of id 1 and a list of id 2 under way."""
-    wire.spec()
     found = Conversation()
     if version == E:
         found.sent(json.dumps(MODERN_CALL).encode())
@@ -154,9 +159,6 @@ def test_a_result_for_a_method_that_the_revision_does_not_have_is_a_violation():
         found.received(result(5))
 
 
-def test_an_absent_specification_skips_loudly(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(wire, "SPEC", wire.SPEC / "nowhere")
-    with pytest.raises(pytest.skip.Exception, match="NOT BEING VALIDATED"):
-        wire.spec()
-    assert "CONCERTINO_SPEC" in capfd.readouterr().err
-    assert len(wire.examples("Tool")) == 1
+def test_a_definition_that_no_oracle_has_is_a_violation():
+    with pytest.raises(Violation, match="2024-11-05 has no AudioContent"):
+        wire.check(AUDIO, A, "AudioContent")

@@ -1,8 +1,9 @@
-"""What may stand on the wire: every line against the official schema of the revision it was written for.
+"""What may stand on the wire: every line against the official types of the revision it was written for.
 
 `check(value, revision, definition)` validates one value; a `Conversation` follows both directions of a whole dialogue and knows
-which revision, and which result type, each line from the server must have. The schemas are found beside the repository
-(`../shared/spec`) or through `CONCERTINO_SPEC`; `spec()` skips the test, loudly, where they are not.
+which revision, and which result type, each line from the server must have. Two oracles must agree: the models of the official
+package `mcp-types`, always, and the official schema.json files where they are, in `../shared/spec` beside the repository or in
+`CONCERTINO_SPEC`. So a clone with nothing beside it validates every line too.
 Two deviations from the published schemas, REQUIREMENTS A.27-6 and RELIABILITY "Policies": NumberSchema's `integer` is patched to
 `number`, and an error answer may say `"id": null` before a message of 2025-11-25 or later was seen.
 """
@@ -14,32 +15,22 @@ import binascii
 import json
 import os
 import re
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
+import model_schemas
 
-__all__ = [
-    "LEGACY",
-    "MODERN",
-    "REVISIONS",
-    "Conversation",
-    "Violation",
-    "check",
-    "examples",
-    "has_spec",
-    "one_json",
-    "spec",
-]
+__all__ = ["LEGACY", "MODERN", "ORACLES", "REVISIONS", "Conversation", "Violation", "check", "definitions", "one_json"]
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN = "2026-07-28"
 REVISIONS = (*LEGACY, MODERN)
 NULL_ID = ("2024-11-05", "2025-03-26", "2025-06-18")  # revisions in which an id cannot be left out
 SPEC = Path(os.environ.get("CONCERTINO_SPEC", Path(__file__).resolve().parents[2] / "shared" / "spec"))
+# What says which values are right. A value must be so by each of them.
+ORACLES = ("models", "schemas") if (SPEC / "schema").is_dir() else ("models",)
 VERSION = "io.modelcontextprotocol/protocolVersion"
 # Errors that 2026-07-28 gives a type of their own.
 ERRORS = {-32021: "MissingRequiredClientCapabilityError", -32022: "UnsupportedProtocolVersionError"}
@@ -47,29 +38,6 @@ ERRORS = {-32021: "MissingRequiredClientCapabilityError", -32022: "UnsupportedPr
 
 class Violation(AssertionError):
     """A line that must not be on the wire."""
-
-
-def has_spec() -> bool:
-    return (SPEC / "schema").is_dir()
-
-
-def spec() -> Path:
-    """The folder of the specification; skips the test that asks where there is none."""
-    if not has_spec():
-        reason = f"the official schemas are not at {SPEC}: set CONCERTINO_SPEC. THE WIRE IS NOT BEING VALIDATED."
-        print(reason, file=sys.stderr)
-        pytest.skip(reason)
-    return SPEC
-
-
-def examples(*folders: str) -> list[Any]:
-    """The specification's example files of these types as pytest parameters; one that will skip, where there are none."""
-    found = [
-        pytest.param(path, id=f"{folder}/{path.stem}")
-        for folder in folders
-        for path in sorted((SPEC / "examples" / MODERN / folder).glob("*.json"))
-    ]
-    return found or [pytest.param(SPEC / "absent.json", id="no specification here")]
 
 
 def one_json(line: bytes) -> Any:
@@ -93,10 +61,21 @@ def one_json(line: bytes) -> Any:
 
 
 def check(value: Any, revision: str, definition: str) -> None:
-    """Raise Violation unless the value is what this revision's schema calls by this name."""
-    best = jsonschema.exceptions.best_match(_validator(revision, definition).iter_errors(value))
-    if best is not None:
-        raise Violation(f"no {definition} of {revision}: {best.json_path}: {best.message}\n{json.dumps(value)[:2000]}")
+    """Raise Violation unless the value is what this revision calls by this name, by each oracle that has the name."""
+    oracles = [oracle for oracle in ORACLES if definition in definitions(revision, oracle)]
+    if not oracles:
+        raise Violation(f"{revision} has no {definition}")
+    for oracle in oracles:
+        best = jsonschema.exceptions.best_match(_validator(revision, definition, oracle).iter_errors(value))
+        if best is not None:
+            why = f"{best.json_path}: {best.message} ({oracle})"
+            raise Violation(f"no {definition} of {revision}: {why}\n{json.dumps(value)[:2000]}")
+
+
+def definitions(revision: str, oracle: str) -> dict[str, Any]:
+    """Return what one oracle says of a revision: the name of each definition to its JSON Schema."""
+    document = _document(revision, oracle)
+    return document.get("$defs") or document["definitions"]
 
 
 class Conversation:
@@ -244,24 +223,28 @@ def _key(id: object) -> object:
 
 
 @cache
-def _document(revision: str) -> dict[str, Any]:
-    document = json.loads((spec() / "schema" / revision / "schema.json").read_bytes())
-    number = _definitions(document).get("NumberSchema", {})
+def _document(revision: str, oracle: str) -> dict[str, Any]:
+    if oracle == "models":
+        document = model_schemas.document(revision)
+    else:
+        document = json.loads((SPEC / "schema" / revision / "schema.json").read_bytes())
+    place = "$defs" if "$defs" in document else "definitions"
+    number = document[place].get("NumberSchema", {})
     for name in ("minimum", "maximum", "default"):
         if name in number.get("properties", {}):
             number["properties"][name]["type"] = "number"
     return document
 
 
-def _definitions(document: dict[str, Any]) -> dict[str, Any]:
-    return document.get("$defs") or document["definitions"]
+def _methods(revision: str, ending: str) -> dict[str, str]:
+    """Method to the name of the definition that has it as its only method."""
+    return _methods_of(revision, ending, ORACLES[-1])
 
 
 @cache
-def _methods(revision: str, ending: str) -> dict[str, str]:
-    """Method to the name of the definition that has it as its only method."""
+def _methods_of(revision: str, ending: str, oracle: str) -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, definition in _definitions(_document(revision)).items():
+    for name, definition in definitions(revision, oracle).items():
         method = definition.get("properties", {}).get("method", {}).get("const")
         if method is not None and name.endswith(ending):
             found[method] = name
@@ -276,7 +259,7 @@ def _result_type(method: str, revision: str, result: Any) -> str:
     if isinstance(result, dict) and result.get("resultType") == "input_required":
         return "InputRequiredResult"
     own = request.removesuffix("Request") + "Result"
-    return own if own in _definitions(_document(revision)) else "EmptyResult"
+    return own if own in definitions(revision, ORACLES[-1]) else "EmptyResult"
 
 
 _formats = jsonschema.FormatChecker(formats=())
@@ -293,10 +276,8 @@ def _is_uri(value: object) -> bool:
 
 
 @cache
-def _validator(revision: str, definition: str) -> Any:
-    document = _document(revision)
-    if definition not in _definitions(document):
-        raise Violation(f"{revision} has no {definition}")
+def _validator(revision: str, definition: str, oracle: str) -> Any:
+    document = _document(revision, oracle)
     place = "$defs" if "$defs" in document else "definitions"
     schema = {"$schema": document["$schema"], place: document[place], "$ref": f"#/{place}/{definition}"}
     kind = jsonschema.validators.validator_for(schema)

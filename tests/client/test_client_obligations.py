@@ -75,7 +75,6 @@ def empty(key: str) -> dict[str, Any]:
 @on_a_loop
 async def test_every_line_of_a_client_of_everything_fits_the_schema_of_the_revision(revision: str) -> None:
     """FR-5: "The client MUST NOT write anything to the server's stdin that is not a valid MCP message"; FR-12 and JR-17 too."""
-    wire.spec()
 
     def call(script: Script, message: dict[str, Any]) -> Any:
         params = message["params"]

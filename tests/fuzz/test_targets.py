@@ -99,7 +99,6 @@ class Envelopes:
 
 
 def test_what_sessions_send_is_what_the_official_schemas_call_messages():
-    wire.spec()
     onlooker = Envelopes()
     for data in inputs("session"):
         session_target.play(data, onlooker)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import tempfile
 import warnings
@@ -17,15 +16,14 @@ from typing import Any
 
 import mcp_types as types
 import pytest
+from corpora import EXAMPLE, each_corpus
 from mcp import Client, MCPError, StdioServerParameters, stdio_client
 
 import concertino
 
 SOURCE = str(Path(concertino.__file__).parents[1])
-CORPUS = Path(os.environ.get("CONCERTINO_CORPUS") or Path(__file__).parents[3] / "shared" / "corpus")
 ERAS = {"legacy": "2025-11-25", "auto": "2026-07-28"}
 mode = pytest.mark.parametrize("mode", ERAS)
-corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")
 
 Talk = Callable[[Client], Awaitable[Any]]
 
@@ -51,10 +49,16 @@ def text_of(result: types.ReadResourceResult) -> str:
     return contents.text
 
 
-@corpus
+@each_corpus
 @mode
-def test_the_corpus_is_listed_read_matched_and_completed(mode: str) -> None:
-    files = {path.relative_to(CORPUS / "resources").as_posix(): path for path in (CORPUS / "resources").rglob("*.md")}
+def test_a_corpus_is_listed_read_matched_and_completed(mode: str, corpus: Path) -> None:
+    files = {path.relative_to(corpus / "resources").as_posix(): path for path in (corpus / "resources").rglob("*.md")}
+    if corpus == EXAMPLE:
+        prompt, given = "write-tests", {"server": "a {{task}}", "tools": "all"}
+        query, beginning = "test+server", "# Tests for a {{task}} (all)\n"
+    else:
+        prompt, given = "fix-bug", {"task": "a {{task}} that hangs"}
+        query, beginning = "react+hooks", "# Fix Bug: a {{task}} that hangs\n"
 
     async def what(client: Client) -> None:
         listed = (await client.list_resources()).resources
@@ -65,24 +69,24 @@ def test_the_corpus_is_listed_read_matched_and_completed(mode: str) -> None:
             assert text_of(await client.read_resource(each.uri)) == files[path].read_text()
         templates = (await client.list_resource_templates()).resource_templates
         assert "orchestr8://{category}/match" in {each.uri_template.partition("{?")[0] for each in templates}
-        found = await client.read_resource("orchestr8://match?query=react+hooks&categories=agent,skill&mode=minimal")
+        found = await client.read_resource(f"orchestr8://match?query={query}&categories=agent,skill&mode=minimal")
         shown = [each["uri"] for each in json.loads(text_of(found))["fragments"]]
         assert shown
         assert set(shown) <= {each.uri for each in listed}
         registry = json.loads(text_of(await client.read_resource("orchestr8://registry")))
         assert registry["documents"] == len(files)
         prompts = {each.name: each for each in (await client.list_prompts()).prompts}
-        assert len(prompts) == len(list((CORPUS / "prompts").glob("*.md")))
-        got = await client.get_prompt("fix-bug", {"task": "a {{task}} that hangs"})
+        assert len(prompts) == len(list((corpus / "prompts").glob("*.md")))
+        got = await client.get_prompt(prompt, given)
         content = got.messages[0].content
         assert isinstance(content, types.TextContent)
-        assert content.text.startswith("# Fix Bug: a {{task}} that hangs\n")
+        assert content.text.startswith(beginning)
         completed = await client.complete(
             types.ResourceTemplateReference(uri="orchestr8://{category}"), {"name": "category", "value": "ag"}
         )
         assert completed.completion.values == ["agents"]
 
-    talk(mode, CORPUS, what)
+    talk(mode, corpus, what)
 
 
 @mode

@@ -1,16 +1,10 @@
-"""Folders of Markdown to test with, and the corpus, which is read from where it lies."""
+"""Folders of Markdown to test with."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import pytest
-
-__all__ = ["CORPUS", "corpus", "fill"]
-
-CORPUS = Path(os.environ.get("CONCERTINO_CORPUS") or Path(__file__).parents[3] / "shared" / "corpus")
-corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no corpus at {CORPUS}")
+__all__ = ["fill"]
 
 
 def fill(folder: Path, files: dict[str, str | bytes]) -> Path:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 import wire
+from corpora import each_corpus
 from loops import on_a_loop
 from served import Served
-from shelves import CORPUS, corpus, fill
+from shelves import fill
 
 from concertino import Library, RegistrationError
 from concertino.library import desk as desk_module
@@ -384,12 +385,12 @@ async def test_a_library_serves_again_after_its_end(tmp_path: Path) -> None:
             assert len((await served.ask("resources/list"))["resources"]) == 10
 
 
-@corpus
+@each_corpus
 @on_a_loop
-async def test_every_uri_printed_in_any_mode_can_be_read() -> None:
-    async with Served(Library(CORPUS / "resources", CORPUS / "prompts", watch=False)) as served:  # pyright: ignore[reportArgumentType]
+async def test_every_uri_printed_in_any_mode_can_be_read(corpus: Path) -> None:
+    async with Served(Library(corpus / "resources", corpus / "prompts", watch=False)) as served:  # pyright: ignore[reportArgumentType]
         listed = {each["uri"] for each in await served.all_pages("resources/list", "resources")}
-        assert len(listed) == len(list((CORPUS / "resources").rglob("*.md")))
+        assert len(listed) == len(list((corpus / "resources").rglob("*.md")))
         for uri in listed:
             assert text_of(await served.ask("resources/read", uri=uri))
         for query in ("error+handling", "C++", "kubernetes+deploy", "react", "node.js", "security", "api"):
@@ -413,10 +414,10 @@ def printed_uris(text: str, mode: str) -> list[str]:
 
 
 @pytest.mark.slow
-@corpus
+@each_corpus
 @on_a_loop
-async def test_pings_are_served_while_long_queries_are_answered() -> None:
-    async with Served(Library(CORPUS / "resources", watch=False, index_cache=False)) as served:  # pyright: ignore[reportArgumentType]
+async def test_pings_are_served_while_long_queries_are_answered(corpus: Path) -> None:
+    async with Served(Library(corpus / "resources", watch=False, index_cache=False)) as served:  # pyright: ignore[reportArgumentType]
         await served.ask("resources/list")
         for query in (
             "x" * 100_000,

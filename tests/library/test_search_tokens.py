@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from corpora import each_corpus
 from hypothesis import given
 from hypothesis import strategies as st
 
 from concertino.library.tokens import MAX_PIECE, counter, estimate
-
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 
 
 def test_an_estimate_is_characters_by_four_point_one_rounded_up() -> None:
@@ -35,11 +34,11 @@ def test_an_estimate_is_never_less_than_the_quotient(length: int) -> None:
     assert length * 10 <= estimate("x" * length) * 41 < length * 10 + 41
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason="the sample corpus lies beside the repository, and not everywhere")
+@each_corpus
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
-def test_the_estimate_is_within_a_tenth_of_the_count_for_four_of_five_files(name: str) -> None:
+def test_the_estimate_is_within_a_tenth_of_the_count_for_four_of_five_files(name: str, corpus: Path) -> None:
     exact = counter(name)
-    texts = [path.read_text(encoding="utf-8") for path in CORPUS.rglob("*.md")]
+    texts = [path.read_text(encoding="utf-8") for path in corpus.rglob("*.md")]
     near = sum(abs(estimate(text) - exact(text)) <= 0.1 * exact(text) for text in texts)
     assert near >= 0.8 * len(texts)
 

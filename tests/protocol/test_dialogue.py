@@ -362,17 +362,15 @@ def test_only_what_was_declared_is_asked(question: Question, revision: str, capa
     with pytest.raises(MissingCapability) as error:
         put(question, revision, capabilities)
     assert (error.value.code, error.value.data) == (-32021, {"requiredCapabilities": required})
-    if wire.has_spec():
-        wire.check(required, E, "ClientCapabilities")
+    wire.check(required, E, "ClientCapabilities")
 
 
 def asked_params(question: Question, revision: str) -> Any:
     request = put(question, revision, ALL)
     value = {"method": request.method, "params": json.loads(bytes(request.params))}
-    if wire.has_spec():
-        name = {"elicitation/create": "ElicitRequest", "sampling/createMessage": "CreateMessageRequest"}
-        message = value if revision == E else {"jsonrpc": "2.0", "id": 1, **value}
-        wire.check(message, revision, name.get(request.method, "ListRootsRequest"))
+    name = {"elicitation/create": "ElicitRequest", "sampling/createMessage": "CreateMessageRequest"}
+    message = value if revision == E else {"jsonrpc": "2.0", "id": 1, **value}
+    wire.check(message, revision, name.get(request.method, "ListRootsRequest"))
     return value["params"]
 
 

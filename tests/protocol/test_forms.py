@@ -99,9 +99,8 @@ def test_every_kind_of_field() -> None:
             *("sizes", "titles", "plans"),
         ],
     }
-    if wire.has_spec():
-        params = {"message": "?", "requestedSchema": schema}
-        wire.check(params, wire.MODERN, "ElicitRequestFormParams")
+    params = {"message": "?", "requestedSchema": schema}
+    wire.check(params, wire.MODERN, "ElicitRequestFormParams")
 
 
 def test_what_was_filled_in_is_an_object_of_the_class() -> None:

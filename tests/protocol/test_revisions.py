@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import wire
 from catalogue import INFO
@@ -41,12 +39,12 @@ def test_each_revision_knows_what_its_specification_has(flag: str, known: list[s
     assert [each.name for each in revisions.REVISIONS if getattr(each, flag)] == known
 
 
+@pytest.mark.parametrize("oracle", wire.ORACLES)
 @pytest.mark.parametrize("version", wire.REVISIONS)
-def test_every_request_that_is_served_exists_in_the_revisions_that_serve_it(version: str):
-    definitions = json.loads((wire.spec() / "schema" / version / "schema.json").read_bytes())
+def test_every_request_that_is_served_exists_in_the_revisions_that_serve_it(version: str, oracle: str):
     named = {
         each["properties"]["method"]["const"]
-        for name, each in (definitions.get("$defs") or definitions["definitions"]).items()
+        for name, each in wire.definitions(version, oracle).items()
         if name.endswith("Request") and "const" in each.get("properties", {}).get("method", {})
     }
     served = {method for method, rule in REQUESTS.items() if (rule.modern if version == E else rule.legacy)}

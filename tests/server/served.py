@@ -21,7 +21,7 @@ class Served:
     def __init__(self, server: Server, version: str = "2025-11-25") -> None:
         self._host = Host(server)
         self._version = version
-        self._onlooker = wire.Conversation() if wire.has_spec() else None
+        self._onlooker = wire.Conversation()
         self._violations: list[wire.Violation] = []
         self.heard: list[tuple[str, Any]] = []
         self.opened: Any
@@ -49,8 +49,6 @@ class Served:
         assert not self._violations
 
     def _see(self, direction: str, frame: str) -> None:
-        if self._onlooker is None:
-            return
         try:
             (self._onlooker.sent if direction == "<-" else self._onlooker.received)(frame.encode())
         except wire.Violation as why:
