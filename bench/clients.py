@@ -49,8 +49,12 @@ class Client:
 
 
 ROWS = (
-    Client("concertino", "**concertino**", "concertino", ("{python}", "{clients}/concertino_client.py")),
-    Client("ts1", "TypeScript SDK v1", "node", ("{node}", "{servers}/typescript_client.mjs", "1"), 0),
+    Client(
+        "concertino", "**concertino**", "concertino", ("{python}", "{clients}/concertino_client.py")
+    ),
+    Client(
+        "ts1", "TypeScript SDK v1", "node", ("{node}", "{servers}/typescript_client.mjs", "1"), 0
+    ),
     Client("ts2", "TypeScript SDK v2", "node", ("{node}", "{servers}/typescript_client.mjs", "2")),
     Client("mcp", "mcp, ClientSession", "mcp", ("{python}", "{clients}/mcp_client.py")),
     Client("fastmcp", "FastMCP", "fastmcp", ("{python}", "{clients}/fastmcp_client.py")),
@@ -73,16 +77,29 @@ TARGETS = (  # what concertino has to reach
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="bench/clients.py", description="Measure concertino's client beside others.")
-    parser.add_argument("--quick", action="store_true", help="one short round: to see whether it works")
-    parser.add_argument("--only", default="", metavar="NAME,...", help=", ".join(row.name for row in ROWS))
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="interpreter for every Python client")
+    parser = argparse.ArgumentParser(
+        prog="bench/clients.py", description="Measure concertino's client beside others."
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: to see whether it works"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="NAME,...", help=", ".join(row.name for row in ROWS)
+    )
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        metavar="PATH",
+        help="interpreter for every Python client",
+    )
     parser.add_argument("--json", metavar="FILE", help="write every round to FILE")
     options = parser.parse_args()
     wanted = [name for name in options.only.split(",") if name]
     rows = [row for row in ROWS if not wanted or row.name in wanted]
     if not rows:
-        return refuse(f"--only {options.only}: expected some of {', '.join(row.name for row in ROWS)}")
+        return refuse(
+            f"--only {options.only}: expected some of {', '.join(row.name for row in ROWS)}"
+        )
     try:
         interpreter = describe_interpreter(options.python)
         program = build_echo()
@@ -108,7 +125,9 @@ def main() -> int:
     print("|---|" + "---|" * len(COLUMNS))
     for row in rows:
         if (figures := results.get(row.name)) is not None:
-            cells = [form.format(figures[name]) if name in figures else "-" for name, _, form in COLUMNS]
+            cells = [
+                form.format(figures[name]) if name in figures else "-" for name, _, form in COLUMNS
+            ]
             print(f"| {row.label} | " + " | ".join(cells) + " |")
     print()
     for name, text, limit, at_least in TARGETS:
@@ -120,7 +139,12 @@ def main() -> int:
         print(f"FAILED  {name}: {why}")
     if options.json:
         versions = {name: place.versions for name, place in places.items() if place.versions}
-        content = {"python": interpreter.version, "versions": versions, "rounds": rounds, "results": results}
+        content = {
+            "python": interpreter.version,
+            "versions": versions,
+            "rounds": rounds,
+            "results": results,
+        }
         Path(options.json).write_text(json.dumps(content, indent=1) + "\n")
     return 0
 
@@ -129,7 +153,17 @@ def build_echo() -> Path:
     build_tool()
     compiler = shutil.which("gcc") or shutil.which("cc") or "gcc"
     program = WORK / "bin" / "echo_for_clients"
-    run([compiler, "-O2", "-Wall", "-Wextra", "-o", str(program), str(SERVERS / "echo_for_clients.c")])
+    run(
+        [
+            compiler,
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-o",
+            str(program),
+            str(SERVERS / "echo_for_clients.c"),
+        ]
+    )
     return program
 
 

@@ -48,7 +48,8 @@ VARIANTS = {
 }
 # As many secrets as a developer's environment has.
 ENVIRONMENT = {
-    f"{name}_TOKEN": f"secret-of-{name.lower()}-0123456789" for name in ("GITHUB", "NPM", "OPENAI", "DEPLOY")
+    f"{name}_TOKEN": f"secret-of-{name.lower()}-0123456789"
+    for name in ("GITHUB", "NPM", "OPENAI", "DEPLOY")
 }
 AT_ONCE = 64
 FEWEST = 200  # calls of the shorter of two runs: what lies between them is calls alone
@@ -67,7 +68,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             results[name] = count = per_call(Path(folder), VARIANTS[name], options)
-            print(f"| {name} | {count:,.0f} | {(count / results['none'] - 1) * 100:+.1f} % |", flush=True)
+            print(
+                f"| {name} | {count:,.0f} | {(count / results['none'] - 1) * 100:+.1f} % |",
+                flush=True,
+            )
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
     return 0
@@ -77,7 +81,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", metavar="NAME;...", help=f"of: {'; '.join(VARIANTS)}")
     parser.add_argument("--calls", type=int, default=3200, metavar="N", help="that are counted")
-    parser.add_argument("--text-bytes", type=int, default=5, metavar="N", help="of the text that is echoed")
+    parser.add_argument(
+        "--text-bytes", type=int, default=5, metavar="N", help="of the text that is echoed"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     return parser.parse_args()
 
@@ -87,7 +93,10 @@ def per_call(folder: Path, backend: str, options: argparse.Namespace) -> float:
     script = folder / "server.py"
     script.write_text(SERVER.format(backend=backend))
     instructions(script, 1, "")  # compiles what it imports
-    fewer, more = (instructions(script, calls, prose(options.text_bytes)) for calls in (FEWEST, FEWEST + options.calls))
+    fewer, more = (
+        instructions(script, calls, prose(options.text_bytes))
+        for calls in (FEWEST, FEWEST + options.calls)
+    )
     return (more - fewer) / options.calls
 
 
@@ -99,11 +108,26 @@ def prose(length: int) -> str:
 
 def instructions(script: Path, calls: int, text: str) -> int:
     """Of a whole life of the server with so many calls."""
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "PYTHONHASHSEED": "0", **ENVIRONMENT}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(SOURCE),
+        "PYTHONHASHSEED": "0",
+        **ENVIRONMENT,
+    }
     environment["PYTHONPYCACHEPREFIX"] = str(script.parent)
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, str(script)]
+    command = [
+        "valgrind",
+        "--tool=callgrind",
+        "--callgrind-out-file=/dev/null",
+        sys.executable,
+        str(script),
+    ]
     with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
@@ -115,7 +139,10 @@ def instructions(script: Path, calls: int, text: str) -> int:
         for first in range(1, calls + 1, AT_ONCE):
             ids = range(first, min(first + AT_ONCE, calls + 1))
             server.stdin.write(
-                b"".join(frame(id, "tools/call", {"name": "echo", "arguments": {"text": text}}) for id in ids)
+                b"".join(
+                    frame(id, "tools/call", {"name": "echo", "arguments": {"text": text}})
+                    for id in ids
+                )
             )
             server.stdin.flush()
             for id in ids:
@@ -131,7 +158,10 @@ def instructions(script: Path, calls: int, text: str) -> int:
 
 
 def frame(id: int, method: str, params: object) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode() + b"\n"
+    return (
+        json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode()
+        + b"\n"
+    )
 
 
 if __name__ == "__main__":

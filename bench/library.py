@@ -105,7 +105,9 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="How good and how fast the search of a library is.")
+    parser = argparse.ArgumentParser(
+        description="How good and how fast the search of a library is."
+    )
     parser.add_argument("--corpus", default=str(CORPUS))
     parser.add_argument("--relevance", action="store_true")
     parser.add_argument("--large", type=int, default=100_000, metavar="N")
@@ -114,7 +116,9 @@ def arguments() -> argparse.Namespace:
 
 
 def read(folder: Path) -> list[Document]:
-    collection = Collection("orchestr8", Folder(str(folder), max_file_bytes=2**22, max_files=10**6), None)
+    collection = Collection(
+        "orchestr8", Folder(str(folder), max_file_bytes=2**22, max_files=10**6), None
+    )
     items = collection.refresh().items
     return [items[path] for path in sorted(items) if isinstance(items[path], Document)]
 
@@ -144,31 +148,42 @@ def questions(documents: Sequence[Document]) -> list[Question]:
 
 def relevance(documents: Sequence[Document], figures: dict[str, float]) -> None:
     asked = questions(documents)
-    held = [replace(each, use_when=each.use_when[:-1]) if len(each.use_when) > 1 else each for each in documents]
+    held = [
+        replace(each, use_when=each.use_when[:-1]) if len(each.use_when) > 1 else each
+        for each in documents
+    ]
     index = Index.build(held)
 
     def ours(text: str) -> list[str]:
         return [hit.document.uri for hit in index.search(Query(text, max_results=DEPTH)).hits]
 
-    print(f"{'mean reciprocal rank':24}{'line':>8}{'+-':>7}{'A':>7}{'B':>7}   {'four':>6}{'+-':>7}{'A':>7}{'B':>7}")
+    print(
+        f"{'mean reciprocal rank':24}{'line':>8}{'+-':>7}{'A':>7}{'B':>7}   {'four':>6}{'+-':>7}{'A':>7}{'B':>7}"
+    )
     results = {"stock tantivy": judged(stock(held), asked), "concertino": judged(ours, asked)}
     for name, (line, four) in results.items():
         print(f"{name:24}{row(line)}   {row(four)}")
-    (stock_line, stock_four), (line, four) = (map(statistics.fmean, each) for each in results.values())
+    (stock_line, stock_four), (line, four) = (
+        map(statistics.fmean, each) for each in results.values()
+    )
     figures |= {
         "line": line,
         "four": four,
         "line above stock": line - stock_line,
         "four above stock": four - stock_four,
     }
-    for name, mine, its in zip(("line", "four"), results["concertino"], results["stock tantivy"], strict=True):
+    for name, mine, its in zip(
+        ("line", "four"), results["concertino"], results["stock tantivy"], strict=True
+    ):
         figures[f"{name} in half B"] = statistics.fmean(mine[1::2])
         gains = [one - other for one, other in zip(mine, its, strict=True)]
         figures[f"{name} above stock, standard error"] = error(gains)
     print()
 
 
-def judged(search: Callable[[str], list[str]], asked: Sequence[Question]) -> tuple[list[float], list[float]]:
+def judged(
+    search: Callable[[str], list[str]], asked: Sequence[Question]
+) -> tuple[list[float], list[float]]:
     """The reciprocal rank of each question: of its line, and the mean of its draws."""
 
     def rank(text: str, uri: str) -> float:
@@ -210,7 +225,9 @@ def stock(documents: Sequence[Document]) -> Callable[[str], list[str]]:
 
     def search(text: str) -> list[str]:
         query, _ = index.parse_query_lenient(re.sub(r"[^\w\s]", " ", text), fields)
-        return [searcher.doc(address)["uri"][0] for _, address in searcher.search(query, DEPTH).hits]
+        return [
+            searcher.doc(address)["uri"][0] for _, address in searcher.search(query, DEPTH).hits
+        ]
 
     return search
 
@@ -245,7 +262,9 @@ def small(corpus: Path, documents: Sequence[Document], figures: dict[str, float]
 
 def child(folder: Path, cache: Path) -> tuple[float, float]:
     """Milliseconds until the index is there, by the clock and of the processor."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     command = [sys.executable, "-c", CHILD, str(folder), str(cache)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     wall, spent, count = done.stdout.split()
@@ -254,7 +273,9 @@ def child(folder: Path, cache: Path) -> tuple[float, float]:
     return float(wall), float(spent)
 
 
-def answer_times(index: Index, queries: Sequence[str], name: str, figures: dict[str, float]) -> None:
+def answer_times(
+    index: Index, queries: Sequence[str], name: str, figures: dict[str, float]
+) -> None:
     for what, answer in (("search", index.search), ("match", index.match)):
         for text in queries[:100]:
             answer(Query(text))
@@ -283,7 +304,9 @@ def large(documents: Sequence[Document], count: int, figures: dict[str, float]) 
     index = Index.build(made)
     figures["large: documents"] = count
     figures["large: build s"] = time.perf_counter() - began
-    figures["large: more memory MB"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    figures["large: more memory MB"] = (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    ) / 1024
     chance = random.Random(SEED)
     queries: list[str] = []
     for document in chance.sample(made, min(500, count)):
@@ -294,7 +317,9 @@ def large(documents: Sequence[Document], count: int, figures: dict[str, float]) 
         place_of(index.search(Query(made[place].body[:120])).hits, made[place])
         for place in range(0, count, count // 50)
     ]
-    figures["large: own beginning found first, share"] = sum(place == 0 for place in first) / len(first)
+    figures["large: own beginning found first, share"] = sum(place == 0 for place in first) / len(
+        first
+    )
     began = time.perf_counter()
     index.update([replace(made[0], body="changed")])
     figures["large: update ms"] = (time.perf_counter() - began) * 1000
@@ -308,7 +333,9 @@ def place_of(hits: Sequence[Hit], document: Document) -> int:
 def generated(documents: Sequence[Document], count: int) -> list[Document]:
     """Documents of the corpus's own words, each word as often as there; no two alike."""
     chance = random.Random(SEED)
-    words = [word for document in documents for word in re.findall(r"[A-Za-z][\w+#.-]+", document.body)]
+    words = [
+        word for document in documents for word in re.findall(r"[A-Za-z][\w+#.-]+", document.body)
+    ]
 
     def some(number: int) -> str:
         return " ".join(chance.choices(words, k=number))
@@ -351,7 +378,9 @@ def verdicts(figures: dict[str, float]) -> int:
             continue
         reached = figures[name] >= limit if sign == ">=" else figures[name] <= limit
         missed += not reached
-        print(f"{'reached' if reached else 'MISSED ':8} {name:28}{figures[name]:9.3f}  {sign} {limit}")
+        print(
+            f"{'reached' if reached else 'MISSED ':8} {name:28}{figures[name]:9.3f}  {sign} {limit}"
+        )
     return 1 if missed else 0
 
 

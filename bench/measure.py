@@ -62,8 +62,24 @@ class Bench:
         client = self.cores.other if measure == "two_cores" else self.cores.server
         name, *options = self.arguments(measure)
         arguments = [str(self.load), name, *options]
-        arguments += ["--era", row.era, "--tool", row.tool, "--stderr", str(said), "--limit-s", str(LIMIT_S)]
-        arguments += ["--server-cpu", str(self.cores.server), "--client-cpu", str(client), "--", *command]
+        arguments += [
+            "--era",
+            row.era,
+            "--tool",
+            row.tool,
+            "--stderr",
+            str(said),
+            "--limit-s",
+            str(LIMIT_S),
+        ]
+        arguments += [
+            "--server-cpu",
+            str(self.cores.server),
+            "--client-cpu",
+            str(client),
+            "--",
+            *command,
+        ]
         try:
             done = subprocess.run(
                 arguments,
@@ -77,8 +93,14 @@ class Bench:
         except subprocess.TimeoutExpired:
             return {"failed": "the load generator did not end"}
         if done.returncode != 0:
-            last = said.read_text(errors="replace").strip().splitlines()[-1:] if said.exists() else []
-            return {"failed": "; ".join([done.stderr.strip()[-300:], *(line.strip()[:200] for line in last)])}
+            last = (
+                said.read_text(errors="replace").strip().splitlines()[-1:] if said.exists() else []
+            )
+            return {
+                "failed": "; ".join(
+                    [done.stderr.strip()[-300:], *(line.strip()[:200] for line in last)]
+                )
+            }
         figures: Figures = json.loads(done.stdout)
         return figures
 
@@ -116,7 +138,9 @@ def take_all(
 
     starting = [(row, command) for row, command in runs if "cold" in row.measures]
     for number in range(bench.plan.cold_runs + 1 if starting else 0):
-        say(f"cold start, run {number} of {bench.plan.cold_runs}{' (not counted)' if number == 0 else ''}")
+        say(
+            f"cold start, run {number} of {bench.plan.cold_runs}{' (not counted)' if number == 0 else ''}"
+        )
         for row, command in starting:
             take("cold", row, command, keep=number > 0)
     for number in range(bench.plan.rounds):

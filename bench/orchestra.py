@@ -55,7 +55,9 @@ async def serve(address: str, certificates: Certificates) -> None:
 
 
 def call(text: str) -> PluginRequest:
-    return PluginRequest(tool_call=ToolRequest(tool_name="echo", arguments=encode_struct({"text": text})))
+    return PluginRequest(
+        tool_call=ToolRequest(tool_name="echo", arguments=encode_struct({"text": text}))
+    )
 
 
 async def sequential(link: Link, seconds: float) -> list[float]:
@@ -107,17 +109,30 @@ async def large(link: Link, request: PluginRequest) -> tuple[float, float]:
 
 def cpu_us(process: int) -> float:
     """CPU time of this process and of another so far, in microseconds."""
-    clock = (~process << 3) | 2  # clock_getcpuclockid(3), as Linux makes it: all threads of that process
+    clock = (
+        ~process << 3
+    ) | 2  # clock_getcpuclockid(3), as Linux makes it: all threads of that process
     return (time.process_time() + time.clock_gettime(clock)) * 1e6
 
 
 async def measure(transport: str, seconds: float, folder: Path) -> str:
     certificates = Certificates(folder / "certs")
     address = f"unix:{folder}/echo" if transport == "unix" else "127.0.0.1:0"
-    command = [sys.executable, __file__, "--serve", address, "--certs-dir", str(certificates.folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    command = [
+        sys.executable,
+        __file__,
+        "--serve",
+        address,
+        "--certs-dir",
+        str(certificates.folder),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
-        link = await connect(server.stdout.readline().strip(), certificates=certificates, name="bench-client")
+        link = await connect(
+            server.stdout.readline().strip(), certificates=certificates, name="bench-client"
+        )
         await sequential(link, 0.3)
         began = cpu_us(server.pid)
         taken = await sequential(link, seconds)
@@ -128,7 +143,10 @@ async def measure(transport: str, seconds: float, folder: Path) -> str:
         gc.freeze()  # a collection of all that was imported is another matter than sending
         there, sending = min([await large(link, call("x" * LARGE)) for _ in range(3)])
         back, receiving = min(
-            [await large(link, PluginRequest(tool_call=ToolRequest(tool_name="large"))) for _ in range(3)]
+            [
+                await large(link, PluginRequest(tool_call=ToolRequest(tool_name="large")))
+                for _ in range(3)
+            ]
         )
         await link.close()
         server.communicate("")
@@ -140,7 +158,9 @@ async def measure(transport: str, seconds: float, folder: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--transport", choices=("unix", "quic"), action="append")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default 2)")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="of each measurement (default 2)"
+    )
     parser.add_argument("--pinned", action="store_true", help="both processes on one core")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--certs-dir", help=argparse.SUPPRESS)
@@ -155,7 +175,9 @@ def main() -> None:
         create_authority(certificates)
         for each in ("tools.echo", "bench-client"):
             issue(certificates, each)
-        print("transport  CPU us  CPU us/64   p50 us   p99 us  slowest us  calls/s  10 MB, s, back  still, ms, back")
+        print(
+            "transport  CPU us  CPU us/64   p50 us   p99 us  slowest us  calls/s  10 MB, s, back  still, ms, back"
+        )
         for transport in given.transport or ("unix", "quic"):
             print(asyncio.run(measure(transport, given.seconds, Path(name))))
 

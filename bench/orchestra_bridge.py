@@ -116,8 +116,13 @@ async def measure(transport: str, seconds: float, folder: Path) -> None:
     try:
         bridge = Bridge(address, prepared(address, folder / "certs"))
         await bridge.start(Outlet())
-        request = PluginRequest(tool_call=ToolRequest(tool_name="echo", arguments=encode_struct({"text": TEXT})))
-        call = Call("tools/call", {"name": Raw(b'"echo"'), "arguments": Raw(b'{"text":"%s"}' % TEXT.encode())})
+        request = PluginRequest(
+            tool_call=ToolRequest(tool_name="echo", arguments=encode_struct({"text": TEXT}))
+        )
+        call = Call(
+            "tools/call",
+            {"name": Raw(b'"echo"'), "arguments": Raw(b'{"text":"%s"}' % TEXT.encode())},
+        )
         context: Any = None  # a bridge has no use for it
 
         async def over_link() -> None:
@@ -132,7 +137,15 @@ async def measure(transport: str, seconds: float, folder: Path) -> None:
             f"{transport:5} bridge  {await sequential(over_bridge, seconds)} {await at_once(over_bridge, seconds):9,.0f}"
         )
         await bridge.close()
-        command = ["-m", "concertino", "bridge", "--orchestrator-addr", address, "--certs-dir", str(folder / "certs")]
+        command = [
+            "-m",
+            "concertino",
+            "bridge",
+            "--orchestrator-addr",
+            address,
+            "--certs-dir",
+            str(folder / "certs"),
+        ]
         environment = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
         async with Client(ServerParameters(sys.executable, command, env=environment)) as client:
 
@@ -150,7 +163,9 @@ async def measure(transport: str, seconds: float, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--transport", choices=("unix", "quic"), action="append")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default 2)")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="of each measurement (default 2)"
+    )
     parser.add_argument("--pinned", action="store_true", help="all processes on one core")
     given = parser.parse_args()
     if given.pinned:

@@ -39,7 +39,10 @@ from concertino.orchestra.structs import encode_struct
 SCHEMA = encode_struct(
     {
         "type": "object",
-        "properties": {"text": {"type": "string", "description": "What is said."}, "times": {"type": "integer"}},
+        "properties": {
+            "text": {"type": "string", "description": "What is said."},
+            "times": {"type": "integer"},
+        },
         "required": ["text"],
         "additionalProperties": False,
     }
@@ -74,7 +77,11 @@ def prepare(folder: Path, plugins: int, tools: int) -> Path:
     total = 0
     for number in range(plugins):
         definitions = [
-            ToolDefinition(name=f"tool_{number}_{each}", description="Says it again and again.", input_schema=SCHEMA)
+            ToolDefinition(
+                name=f"tool_{number}_{each}",
+                description="Says it again and again.",
+                input_schema=SCHEMA,
+            )
             for each in range(tools)
         ]
         answer = PluginResponse(list_tools=ListToolsResponse(tools=definitions)).SerializeToString()
@@ -82,7 +89,13 @@ def prepare(folder: Path, plugins: int, tools: int) -> Path:
         (folder / f"{number}.tools").write_bytes(answer)
         arguments = [f"--tools={folder / f'{number}.tools'}"]
         entries.append(
-            {"id": f"stub.{number}", "binary": "stub.py", "args": arguments, "enabled": True, "socket": True}
+            {
+                "id": f"stub.{number}",
+                "binary": "stub.py",
+                "args": arguments,
+                "enabled": True,
+                "socket": True,
+            }
         )
     if total > MAX_FRAME_BYTES:
         sys.exit(f"{plugins} x {tools} tools are {total} bytes: one frame has {MAX_FRAME_BYTES}")
@@ -94,7 +107,9 @@ def prepare(folder: Path, plugins: int, tools: int) -> Path:
 
 def memory(pid: int) -> tuple[float, float]:
     """Resident now and at most, in MB."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    fields = dict(
+        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
     now, peak = (int(fields[name].split()[0]) * 1024 / 1e6 for name in ("VmRSS", "VmHWM"))
     return now, peak
 
@@ -112,7 +127,9 @@ async def measure(address: Path, hub: int, plugins: int, tools: int) -> None:
         count, size = len(response.list_tools.tools), response.ByteSize()
     taken.sort()
     assert count == plugins * tools, count
-    print(f"list_tools: {count} tools, {size / 1e6:.2f} MB: p50 {taken[25]:.1f} ms, slowest {taken[-1]:.1f} ms")
+    print(
+        f"list_tools: {count} tools, {size / 1e6:.2f} MB: p50 {taken[25]:.1f} ms, slowest {taken[-1]:.1f} ms"
+    )
     call = PluginRequest(tool_call=ToolRequest(tool_name="tool_0_0"))
     taken = []
     for _ in range(2000):

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 __all__ = ["ROWS", "Row", "selected"]
 
-ALL = ("cold", "memory", "sequential", "pipelined", "two_cores", "large_1m", "large_10m", "concurrent")
+ALL = (
+    "cold",
+    "memory",
+    "sequential",
+    "pipelined",
+    "two_cores",
+    "large_1m",
+    "large_10m",
+    "concurrent",
+)
 ECHO = ("cold", "memory", "sequential", "pipelined", "two_cores", "large_1m", "large_10m")
 CALLS = ("sequential", "pipelined", "two_cores")
 COLD = ("cold",)
@@ -37,14 +46,45 @@ def script(name: str) -> tuple[str, ...]:
 
 ROWS: tuple[Row, ...] = (
     Row("floor-c", "floor: C, echo without parsing", "c", ("{bin}/floor_echo",), ECHO),
-    Row("floor-start-bare", "floor: Python, nothing imported", "floor", script("floor_start_bare.py"), COLD),
-    Row("floor-start", "floor: asyncio + msgspec imported", "floor", script("floor_start_asyncio.py"), COLD),
-    Row("floor-blocking", "floor: Python, blocking loop, msgspec", "floor", script("floor_blocking.py"), ECHO),
-    Row("floor-asyncio", "floor: asyncio + msgspec, no session", "floor", script("floor_asyncio.py")),
-    Row("concertino", "**concertino**", "concertino", script("concertino_server.py")),
-    Row("concertino-modern", "**concertino**", "concertino", script("concertino_server.py"), era="modern"),
     Row(
-        "concertino-def", "**concertino**, `def`", "concertino", script("concertino_server.py"), CALLS, tool="echo_def"
+        "floor-start-bare",
+        "floor: Python, nothing imported",
+        "floor",
+        script("floor_start_bare.py"),
+        COLD,
+    ),
+    Row(
+        "floor-start",
+        "floor: asyncio + msgspec imported",
+        "floor",
+        script("floor_start_asyncio.py"),
+        COLD,
+    ),
+    Row(
+        "floor-blocking",
+        "floor: Python, blocking loop, msgspec",
+        "floor",
+        script("floor_blocking.py"),
+        ECHO,
+    ),
+    Row(
+        "floor-asyncio", "floor: asyncio + msgspec, no session", "floor", script("floor_asyncio.py")
+    ),
+    Row("concertino", "**concertino**", "concertino", script("concertino_server.py")),
+    Row(
+        "concertino-modern",
+        "**concertino**",
+        "concertino",
+        script("concertino_server.py"),
+        era="modern",
+    ),
+    Row(
+        "concertino-def",
+        "**concertino**, `def`",
+        "concertino",
+        script("concertino_server.py"),
+        CALLS,
+        tool="echo_def",
     ),
     Row(
         "concertino-limits",
@@ -69,15 +109,35 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("ts1", "TypeScript SDK v1", "node", ("{node}", "{servers}/typescript_v1.mjs")),
     Row("ts2", "TypeScript SDK v2", "node", ("{node}", "{servers}/typescript_v2.mjs")),
-    Row("ts2-modern", "TypeScript SDK v2", "node", ("{node}", "{servers}/typescript_v2.mjs"), era="modern"),
+    Row(
+        "ts2-modern",
+        "TypeScript SDK v2",
+        "node",
+        ("{node}", "{servers}/typescript_v2.mjs"),
+        era="modern",
+    ),
     Row("mcp-low", "mcp, low level", "mcp", script("mcp_lowlevel.py")),
     Row("mcp-low-modern", "mcp, low level", "mcp", script("mcp_lowlevel.py"), era="modern"),
     Row("mcp-server", "mcp, MCPServer", "mcp", script("mcp_mcpserver.py")),
     Row("mcp-server-modern", "mcp, MCPServer", "mcp", script("mcp_mcpserver.py"), era="modern"),
-    Row("mcp-server-def", "mcp, MCPServer, `def`", "mcp", script("mcp_mcpserver.py"), CALLS, tool="echo_def"),
+    Row(
+        "mcp-server-def",
+        "mcp, MCPServer, `def`",
+        "mcp",
+        script("mcp_mcpserver.py"),
+        CALLS,
+        tool="echo_def",
+    ),
     Row("fastmcp", "FastMCP", "fastmcp", script("fastmcp_server.py")),
     Row("fastmcp-modern", "FastMCP", "fastmcp", script("fastmcp_server.py"), era="modern"),
-    Row("fastmcp-def", "FastMCP, `def`", "fastmcp", script("fastmcp_server.py"), CALLS, tool="echo_def"),
+    Row(
+        "fastmcp-def",
+        "FastMCP, `def`",
+        "fastmcp",
+        script("fastmcp_server.py"),
+        CALLS,
+        tool="echo_def",
+    ),
 )
 
 
@@ -90,7 +150,9 @@ def selected(only: list[str]) -> tuple[Row, ...]:
         return ROWS
     for name in only:
         if not any(stands_for(name, row) for row in ROWS):
-            raise ValueError(f"--only {name}: expected one of {', '.join(row.name for row in ROWS)}")
+            raise ValueError(
+                f"--only {name}: expected one of {', '.join(row.name for row in ROWS)}"
+            )
     return tuple(row for row in ROWS if any(stands_for(name, row) for name in only))
 
 

@@ -37,20 +37,28 @@ NOISE_SHARE = 0.05  # of a core taken by other programs, above which a row is ca
 def main() -> int:
     options = parse_arguments()
     if not sys.platform.startswith("linux"):
-        return refuse("the benchmark pins processes and reads their CPU clocks: it runs on Linux only")
+        return refuse(
+            "the benchmark pins processes and reads their CPU clocks: it runs on Linux only"
+        )
     try:
         rows = selected([name for name in options.only.split(",") if name])
         interpreter = describe_interpreter(options.python)
         load = build_tool()
     except (ValueError, BuildError) as error:
         return refuse(str(error))
-    if any(row.needs == "concertino" for row in rows):  # it is judged beside its floors, measured in the same run
-        rows = tuple(row for row in ROWS if row in rows or row.name in ("floor-start", "floor-asyncio"))
+    if any(
+        row.needs == "concertino" for row in rows
+    ):  # it is judged beside its floors, measured in the same run
+        rows = tuple(
+            row for row in ROWS if row in rows or row.name in ("floor-start", "floor-asyncio")
+        )
 
     places = build_places([row.needs for row in rows], interpreter, say)
     cores, plan = pick_cores(), QUICK if options.quick else FULL
     facts = describe_run(interpreter, places, cores, plan)
-    runs = [(row, fill_in(row, places[row.needs])) for row in rows if places[row.needs].missing is None]
+    runs = [
+        (row, fill_in(row, places[row.needs])) for row in rows if places[row.needs].missing is None
+    ]
     stolen_before, all_before = processor_time()
     results = take_all(Bench(load, WORK, server_environment(), cores, plan), runs, say)
     stolen_after, all_after = processor_time()
@@ -65,13 +73,27 @@ def main() -> int:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench/run.py", description="Measure concertino beside its peers and floors.")
-    parser.add_argument("--quick", action="store_true", help="one short round: to see whether something works")
-    parser.add_argument(
-        "--only", default="", metavar="NAME,...", help="rows, or families of rows: concertino,mcp,floor"
+    parser = argparse.ArgumentParser(
+        prog="bench/run.py", description="Measure concertino beside its peers and floors."
     )
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="interpreter for every Python server")
-    parser.add_argument("--json", metavar="FILE", help="write everything that was measured, every round, to FILE")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: to see whether something works"
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="NAME,...",
+        help="rows, or families of rows: concertino,mcp,floor",
+    )
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        metavar="PATH",
+        help="interpreter for every Python server",
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="write everything that was measured, every round, to FILE"
+    )
     return parser.parse_args()
 
 
@@ -79,7 +101,9 @@ def fill_in(row: Row, place: Place) -> list[str]:
     return [word.format(**place.words) for word in row.command]
 
 
-def describe_run(interpreter: Interpreter, places: dict[str, Place], cores: Cores, plan: Plan) -> dict[str, Any]:
+def describe_run(
+    interpreter: Interpreter, places: dict[str, Place], cores: Cores, plan: Plan
+) -> dict[str, Any]:
     processor = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -137,12 +161,22 @@ def print_report(
                 print(f"FAILED  {name} {measure}: {figures['failed']}")
         elsewhere = measures.get("sequential", {}).get("elsewhere", 0)
         if elsewhere > NOISE_SHARE:
-            print(f"NOISY   {name}: other programs took {elsewhere:.0%} of the core during the round trips")
+            print(
+                f"NOISY   {name}: other programs took {elsewhere:.0%} of the core during the round trips"
+            )
 
 
 def named_versions(versions: dict[str, dict[str, str]]) -> str:
     """The ones people ask for; all of them are in the JSON file."""
-    wanted = ("concertino", "msgspec", "mcp", "fastmcp", "pydantic", "node", "@modelcontextprotocol/sdk")
+    wanted = (
+        "concertino",
+        "msgspec",
+        "mcp",
+        "fastmcp",
+        "pydantic",
+        "node",
+        "@modelcontextprotocol/sdk",
+    )
     found = {name: version for place in versions.values() for name, version in place.items()}
     shown = [name for name in (*wanted, "@modelcontextprotocol/server") if name in found]
     return ", ".join(f"{name} {found[name]}" for name in shown)

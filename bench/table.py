@@ -52,7 +52,10 @@ def markdown(rows: tuple[Row, ...], results: dict[str, dict[str, Figures]]) -> s
     ]
     for row in rows:
         if row.name in results:
-            cells = [cell(results[row.name].get(measure), figure, write) for _, measure, figure, write in COLUMNS]
+            cells = [
+                cell(results[row.name].get(measure), figure, write)
+                for _, measure, figure, write in COLUMNS
+            ]
             lines.append(f"| {row.label} | {ERAS[row.era]} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

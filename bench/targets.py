@@ -16,7 +16,10 @@ __all__ = ["verdicts"]
 
 GUARDS_ALLOWED = 0.1  # of what a small echo costs without them
 START_FLOOR = "floor-start"
-START_ALLOWED_MS = {"concertino": ("`python server.py`", 12.0), "concertino-serve": ("`concertino serve`", 18.0)}
+START_ALLOWED_MS = {
+    "concertino": ("`python server.py`", 12.0),
+    "concertino-serve": ("`concertino serve`", 18.0),
+}
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,23 @@ class Target:
     text: str
     limit_311: float  # Python 3.11
     limit: float  # 3.12 and newer
-    floor_then: float | None = None  # what the asyncio floor measured on the machine the limits were set on
+    floor_then: float | None = (
+        None  # what the asyncio floor measured on the machine the limits were set on
+    )
     at_least: bool = False
 
 
 TARGETS = (
     Target("pipelined", "cpu_us", "CPU us per call, 64 in flight", 6, 5, 2.6),
-    Target("pipelined", "calls_per_s", "calls/s, 64 in flight", 160_000, 200_000, 330_000, at_least=True),
+    Target(
+        "pipelined",
+        "calls_per_s",
+        "calls/s, 64 in flight",
+        160_000,
+        200_000,
+        330_000,
+        at_least=True,
+    ),
     Target("sequential", "p50_us", "echo p50, us", 12, 11, 7.0),
     Target("concurrent", "p50_ms", "1,000 concurrent 50 ms sleeps, ms", 65, 65),
     Target("large_1m", "p50_ms", "1 MB echo, ms", 4.5, 4.5),
@@ -54,7 +67,9 @@ def verdicts(results: dict[str, dict[str, Figures]], is_311: bool) -> list[str]:
             floor = figure(results, "floor-asyncio", target.measure, target.figure)
             then = f", then {target.floor_then:,g}" if target.floor_then is not None else ""
             beside = f"; asyncio floor here {floor:,.1f}{then}" if floor is not None else ""
-            lines.append(f"{mark(reached)} {name}: {target.text}: {value:,.1f} (target {limit:,.6g}{beside})")
+            lines.append(
+                f"{mark(reached)} {name}: {target.text}: {value:,.1f} (target {limit:,.6g}{beside})"
+            )
     return lines + guard_verdicts(results) + loss_verdicts(results)
 
 
@@ -76,10 +91,14 @@ def guard_verdicts(results: dict[str, dict[str, Figures]]) -> list[str]:
 
 
 def start_verdicts(results: dict[str, dict[str, Figures]]) -> list[str]:
-    floor, best_floor = (figure(results, START_FLOOR, "cold", name) for name in ("cpu_ms", "cpu_ms_best"))
+    floor, best_floor = (
+        figure(results, START_FLOOR, "cold", name) for name in ("cpu_ms", "cpu_ms_best")
+    )
     if floor is None or best_floor is None:
         return []
-    lines = [f"        floor of a start here and now (asyncio + msgspec): {floor:.1f} CPU ms, best {best_floor:.1f}"]
+    lines = [
+        f"        floor of a start here and now (asyncio + msgspec): {floor:.1f} CPU ms, best {best_floor:.1f}"
+    ]
     for row, (text, allowed) in START_ALLOWED_MS.items():
         value, best = (figure(results, row, "cold", name) for name in ("cpu_ms", "cpu_ms_best"))
         if value is not None and best is not None:
@@ -95,20 +114,34 @@ def loss_verdicts(results: dict[str, dict[str, Figures]]) -> list[str]:
     lines = []
     for name, measures in results.items():
         bad = sum(
-            figures.get(count, 0) for figures in measures.values() for count in ("lost", "wrong", "doubled", "unknown")
+            figures.get(count, 0)
+            for figures in measures.values()
+            for count in ("lost", "wrong", "doubled", "unknown")
         )
         if bad:
             samples = [figures["sample"] for figures in measures.values() if "sample" in figures]
-            lines.append(f"MISSED  {name}: {bad} calls lost, wrong, doubled or unknown; {(samples or [''])[0][:200]}")
+            lines.append(
+                f"MISSED  {name}: {bad} calls lost, wrong, doubled or unknown; {(samples or [''])[0][:200]}"
+            )
         if any(figures.get("exit_forced") for figures in measures.values()):
-            lines.append(f"NOTE    {name}: did not end within 5 s of the end of its input and was killed")
+            lines.append(
+                f"NOTE    {name}: did not end within 5 s of the end of its input and was killed"
+            )
         elif any(figures.get("exit_status", 0) != 0 for figures in measures.values()):
-            statuses = sorted({figures["exit_status"] for figures in measures.values() if "exit_status" in figures})
+            statuses = sorted(
+                {
+                    figures["exit_status"]
+                    for figures in measures.values()
+                    if "exit_status" in figures
+                }
+            )
             lines.append(f"NOTE    {name}: exit status {statuses} at the end of its input")
     return lines
 
 
-def figure(results: dict[str, dict[str, Figures]], row: str, measure: str, name: str) -> float | None:
+def figure(
+    results: dict[str, dict[str, Figures]], row: str, measure: str, name: str
+) -> float | None:
     value = results.get(row, {}).get(measure, {}).get(name)
     return None if value is None else float(value)
 

@@ -13,7 +13,9 @@ PYTHON_PACKAGES: dict[str, tuple[str, ...]] = {
     "floor": ("msgspec==0.22.0",),
     "concertino": ("msgspec==0.22.0",),  # and the checkout this file belongs to, not editable
     "mcp": ("mcp==2.3.0",),
-    "fastmcp": ("fastmcp==4.1.2",),  # 4.1.4 and 4.1.6 ask for a certifi newer than the index we used had
+    "fastmcp": (
+        "fastmcp==4.1.2",
+    ),  # 4.1.4 and 4.1.6 ask for a certifi newer than the index we used had
 }
 
 NODE_PACKAGES: dict[str, str] = {

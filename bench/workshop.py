@@ -69,7 +69,9 @@ def build_tool() -> Path:
     """The load generator, and the C floor beside it. Raises BuildError without a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        raise BuildError("no gcc: the load generator is a C program, so nothing can be measured without it")
+        raise BuildError(
+            "no gcc: the load generator is a C program, so nothing can be measured without it"
+        )
     binaries = WORK / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
     for target, sources in (
@@ -80,7 +82,9 @@ def build_tool() -> Path:
     return binaries / "load"
 
 
-def build_places(names: Iterable[str], interpreter: Interpreter, say: Callable[[str], None]) -> dict[str, Place]:
+def build_places(
+    names: Iterable[str], interpreter: Interpreter, say: Callable[[str], None]
+) -> dict[str, Place]:
     """Build the named places. Never raises BuildError: the place says what is missing."""
     places: dict[str, Place] = {}
     for name in dict.fromkeys(names):
@@ -109,7 +113,11 @@ def build_environment(name: str, interpreter: Interpreter, say: Callable[[str], 
     if name == "concertino":
         install_checkout(folder, python, say)
     listed = json.loads(run([str(python), "-m", "pip", "list", "--format", "json"]))
-    versions = {entry["name"]: entry["version"] for entry in listed if entry["name"] not in ("pip", "setuptools")}
+    versions = {
+        entry["name"]: entry["version"]
+        for entry in listed
+        if entry["name"] not in ("pip", "setuptools")
+    }
     words = {"python": str(python), "scripts": str(folder / "bin"), "servers": str(SERVERS)}
     return Place(words, versions)
 
@@ -146,17 +154,33 @@ def build_node(say: Callable[[str], None]) -> Place:
         raise BuildError("node or npm is not installed")
     folder = WORK / "node"
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = json.dumps({"private": True, "type": "module", "dependencies": NODE_PACKAGES}, indent=2)
+    wanted = json.dumps(
+        {"private": True, "type": "module", "dependencies": NODE_PACKAGES}, indent=2
+    )
     if not is_fresh(folder, wanted):
         say(f"installing {' '.join(NODE_PACKAGES)}")
         (folder / "package.json").write_text(wanted)
-        run([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel", "error"])
+        run(
+            [
+                npm,
+                "install",
+                "--prefix",
+                str(folder),
+                "--no-audit",
+                "--no-fund",
+                "--loglevel",
+                "error",
+            ]
+        )
         stamp(folder, wanted)
     for source in SERVERS.glob("*.mjs"):  # modules are looked up from where the file lies
         shutil.copy(source, folder)
     lock = json.loads((folder / "package-lock.json").read_text())
     versions = {name: lock["packages"][f"node_modules/{name}"]["version"] for name in NODE_PACKAGES}
-    return Place({"node": node, "servers": str(folder)}, {"node": run([node, "--version"]).strip(), **versions})
+    return Place(
+        {"node": node, "servers": str(folder)},
+        {"node": run([node, "--version"]).strip(), **versions},
+    )
 
 
 def server_environment() -> dict[str, str]:
@@ -183,7 +207,12 @@ def stamp(folder: Path, content: str) -> None:
 def run(command: list[str]) -> str:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=BUILD_LIMIT_S, stdin=subprocess.DEVNULL, cwd=make_work()
+            command,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_LIMIT_S,
+            stdin=subprocess.DEVNULL,
+            cwd=make_work(),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(str(error)) from error

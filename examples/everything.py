@@ -34,7 +34,9 @@ from concertino import (
 )
 
 server = Server(
-    "everything", version="1.0.0", instructions="Fixtures for conformance tests; none of them does anything."
+    "everything",
+    version="1.0.0",
+    instructions="Fixtures for conformance tests; none of them does anything.",
 )
 
 
@@ -51,7 +53,9 @@ RED_PIXEL = (
 )
 SILENCE = (
     b"RIFF"
-    + struct.pack("<I4s4sIHHIIHH4sI", 1036, b"WAVE", b"fmt ", 16, 1, 1, 8000, 8000, 1, 8, b"data", 1000)
+    + struct.pack(
+        "<I4s4sIHHIIHH4sI", 1036, b"WAVE", b"fmt ", 16, 1, 1, 8000, 8000, 1, 8, b"data", 1000
+    )
     + b"\x80" * 1000
 )
 
@@ -81,15 +85,23 @@ def test_audio_content() -> AudioContent:
 def test_embedded_resource() -> EmbeddedResource:
     """Return a resource, its content included."""
     text = "This is an embedded resource content."
-    return EmbeddedResource(ResourceContents("test://embedded-resource", text=text, mime_type="text/plain"))
+    return EmbeddedResource(
+        ResourceContents("test://embedded-resource", text=text, mime_type="text/plain")
+    )
 
 
 @server.tool(inline=True)
 def test_multiple_content_types() -> list[TextContent | ImageContent | EmbeddedResource]:
     """Return text, a picture and a resource."""
     text = '{"test":"data","value":123}'
-    resource = ResourceContents("test://mixed-content-resource", text=text, mime_type="application/json")
-    return [TextContent("Multiple content types test:"), image(RED_PIXEL), EmbeddedResource(resource)]
+    resource = ResourceContents(
+        "test://mixed-content-resource", text=text, mime_type="application/json"
+    )
+    return [
+        TextContent("Multiple content types test:"),
+        image(RED_PIXEL),
+        EmbeddedResource(resource),
+    ]
 
 
 @server.tool(inline=True)
@@ -271,7 +283,10 @@ async def test_elicitation_sep1330_enums(context: Context) -> str:
         "type": "object",
         "properties": {
             "untitledSingle": {"type": "string", "enum": OPTIONS},
-            "titledSingle": {"type": "string", "oneOf": [{"const": k, "title": v} for k, v in TITLED.items()]},
+            "titledSingle": {
+                "type": "string",
+                "oneOf": [{"const": k, "title": v} for k, v in TITLED.items()],
+            },
             "legacyEnum": {
                 "type": "string",
                 "enum": ["opt1", "opt2", "opt3"],
@@ -377,7 +392,9 @@ async def test_input_required_result_capabilities(context: Context) -> str:
     if "elicitation" in offered:
         questions["user_name"] = Elicitation("What is your name?", requested_schema=form)
     if "sampling" in offered:
-        questions["greeting"] = Sampling([SamplingMessage("user", TextContent("Generate a greeting"))], 50)
+        questions["greeting"] = Sampling(
+            [SamplingMessage("user", TextContent("Generate a greeting"))], 50
+        )
     if "roots" in offered:
         questions["client_roots"] = ListRoots()
     return f"{len(await context.ask(questions))} answers"
@@ -407,7 +424,9 @@ def watched_resource() -> str:
     return "This is the content of the watched resource."
 
 
-@server.resource("test://template/{id}/data", name="template", mime_type="application/json", inline=True)
+@server.resource(
+    "test://template/{id}/data", name="template", mime_type="application/json", inline=True
+)
 def template(id: str) -> dict[str, Any]:
     """Data for any id."""
     return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
@@ -445,7 +464,9 @@ def test_prompt_with_embedded_resource(resourceUri: str) -> list[PromptMessage]:
     Args:
         resourceUri: of the resource.
     """
-    resource = ResourceContents(resourceUri, text="Embedded resource content for testing.", mime_type="text/plain")
+    resource = ResourceContents(
+        resourceUri, text="Embedded resource content for testing.", mime_type="text/plain"
+    )
     return [user(resource), user("Please process the embedded resource above.")]
 
 

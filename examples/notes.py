@@ -11,9 +11,17 @@ from concertino import Annotations, PromptMessage, ResourceContents, Server, ass
 server = Server("notes", version="1.0.0", ttl_s=60)
 notes = {"shopping": "Eggs, flour, plums.", "ideas": "A cake without an oven."}
 
-server.add_resource("notes://source", path=Path(__file__), title="The source of this server", mime_type="text/x-python")
 server.add_resource(
-    "notes://logo", blob=b"\x89PNG\r\n\x1a\n", mime_type="image/png", description="The first bytes of a logo."
+    "notes://source",
+    path=Path(__file__),
+    title="The source of this server",
+    mime_type="text/x-python",
+)
+server.add_resource(
+    "notes://logo",
+    blob=b"\x89PNG\r\n\x1a\n",
+    mime_type="image/png",
+    description="The first bytes of a logo.",
 )
 
 
@@ -31,7 +39,9 @@ def note(name: str, style: Literal["plain", "shouted"] = "plain") -> str | None:
 
 
 @server.prompt(title="Improve a note")
-def improve(name: str, sentences: int = 1, tone: Literal["friendly", "formal"] = "friendly") -> list[PromptMessage]:
+def improve(
+    name: str, sentences: int = 1, tone: Literal["friendly", "formal"] = "friendly"
+) -> list[PromptMessage]:
     """Ask for a better note.
 
     Args:
@@ -39,7 +49,11 @@ def improve(name: str, sentences: int = 1, tone: Literal["friendly", "formal"] =
         sentences: how many the answer may have.
     """
     return [
-        user(ResourceContents(f"notes://notes/{name}", text=notes.get(name, ""), mime_type="text/plain")),
+        user(
+            ResourceContents(
+                f"notes://notes/{name}", text=notes.get(name, ""), mime_type="text/plain"
+            )
+        ),
         user(f"Improve this note in at most {sentences} {tone} sentences."),
         assistant("Here is a better one:"),
     ]

@@ -31,7 +31,9 @@ class Statistics:
     largest: float
 
 
-@server.tool(read_only=True, inline=True)  # quick, so it runs on the event loop; without inline, in a thread
+@server.tool(
+    read_only=True, inline=True
+)  # quick, so it runs on the event loop; without inline, in a thread
 def statistics(values: Annotated[list[float], Meta(min_length=1)]) -> Statistics:
     """Describe some numbers.
 
@@ -51,7 +53,9 @@ def divide(a: float, b: float) -> float:
 
 @server.tool
 async def bake(
-    cake: Literal["apple", "plum"], context: Context, minutes: Annotated[int, Meta(ge=1, le=600)] = 3
+    cake: Literal["apple", "plum"],
+    context: Context,
+    minutes: Annotated[int, Meta(ge=1, le=600)] = 3,
 ) -> str:
     """Bake a cake, a minute of which takes a tenth of a second here. Says how far it is, and can be cancelled.
 

@@ -42,4 +42,6 @@ def target(name: str) -> Target:
 
 def corpus(name: str) -> list[Path]:
     """The kept inputs of a target."""
-    return sorted(path for path in (FOLDER / "corpus" / name).iterdir() if not path.name.startswith("."))
+    return sorted(
+        path for path in (FOLDER / "corpus" / name).iterdir() if not path.name.startswith(".")
+    )

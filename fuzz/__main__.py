@@ -34,7 +34,9 @@ def search(name: str, options: list[str]) -> None:
 
     # A model's branches lead the way where C leaves no trace. The one of `session` only counts: without it, a quarter faster.
     models = [] if name == "session" else [f"fuzz.{name}"]
-    with atheris.instrument_imports(include=["concertino.protocol", "concertino.orchestra", *models]):
+    with atheris.instrument_imports(
+        include=["concertino.protocol", "concertino.orchestra", *models]
+    ):
         one = target(name).one
     # libFuzzer starts itself again to merge, by its first argument: that must be something a shell can run.
     again = FOLDER / ".work" / f"{name}.sh"

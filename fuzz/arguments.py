@@ -117,7 +117,12 @@ def classes(a: Item, b: Point | None = None, c: Movie | None = None) -> None:
     assert c is None or (type(c.get("title", "")) is str and type(c.get("year", 0)) is int)
 
 
-def choices(a: Literal["x", 1, None], b: Colour = Colour.RED, c: Mixed = Mixed.ONE, d: Item | Point | int = 0) -> None:
+def choices(
+    a: Literal["x", 1, None],
+    b: Colour = Colour.RED,
+    c: Mixed = Mixed.ONE,
+    d: Item | Point | int = 0,
+) -> None:
     """Values out of a list, and a union that msgspec refuses."""
     assert a is None or (type(a), a) in ((str, "x"), (int, 1))
     assert type(b) is Colour
@@ -138,7 +143,9 @@ def bounded(
     assert all(each > 0 for each in c)
 
 
-def anything(a: Any = None, b: object = None, *, c: dict[str, Any] | list[Any] | None = None) -> None:
+def anything(
+    a: Any = None, b: object = None, *, c: dict[str, Any] | list[Any] | None = None
+) -> None:
     """What is not looked at; and an argument by keyword."""
     assert c is None or type(c) in (dict, list)
 
@@ -163,7 +170,9 @@ except ImportError:  # a hundred times slower, and of the same opinion
         return _class_for(schema)(schema)
 
 
-validators: tuple[Validator, ...] = tuple(_validator({**each.schema, "$schema": DIALECT}).is_valid for each in READ)
+validators: tuple[Validator, ...] = tuple(
+    _validator({**each.schema, "$schema": DIALECT}).is_valid for each in READ
+)
 
 
 def one(data: bytes) -> None:
@@ -181,7 +190,9 @@ def one(data: bytes) -> None:
         handler(*args, **kwargs)
         accepted = True
     if not raw:
-        assert accepted is ("required" not in arguments.schema), "no arguments are no error where none is required"
+        assert accepted is ("required" not in arguments.schema), (
+            "no arguments are no error where none is required"
+        )
         return
     try:
         given = strict(raw)
@@ -191,7 +202,9 @@ def one(data: bytes) -> None:
         return
     allowed = validators[which](given)
     if allowed != accepted:
-        assert _is_meant(given, accepted=accepted), f"the schema says {allowed}, bind {accepted}: {raw!r}"
+        assert _is_meant(given, accepted=accepted), (
+            f"the schema says {allowed}, bind {accepted}: {raw!r}"
+        )
 
 
 def _complained(bad: BadArguments, arguments: Arguments, raw: bytes) -> None:
@@ -209,7 +222,9 @@ def _complained(bad: BadArguments, arguments: Arguments, raw: bytes) -> None:
         assert len(problem.message) < 1000, f"{len(problem.message)} characters of message"
         if problem.path and given is not None:
             # A name may hold dots and brackets itself, so the path is not taken apart.
-            assert any(problem.path.startswith(name) for name in names), f"{problem.path!r} is nowhere in {raw!r}"
+            assert any(problem.path.startswith(name) for name in names), (
+                f"{problem.path!r} is nowhere in {raw!r}"
+            )
 
 
 def _is_meant(given: object, *, accepted: bool) -> bool:
@@ -225,5 +240,7 @@ def _numbers(value: object) -> list[float]:
     if isinstance(value, list):
         return [found for each in cast("list[object]", value) for found in _numbers(each)]
     if isinstance(value, dict):
-        return [found for each in cast("dict[str, object]", value).values() for found in _numbers(each)]
+        return [
+            found for each in cast("dict[str, object]", value).values() for found in _numbers(each)
+        ]
     return []

@@ -46,10 +46,14 @@ def one(data: bytes) -> None:
     lines = [line.strip() for line in clean.split("\n")]
     if doc.description is not None:
         assert doc.description, "an empty description is None"
-        assert clean.strip().startswith(doc.description), "the description is the beginning, as it is written"
+        assert clean.strip().startswith(doc.description), (
+            "the description is the beginning, as it is written"
+        )
     words = set(clean.split())
     for name, said in doc.parameters.items():
-        assert name.isidentifier() or name.replace("_", "a").isalnum() or ":" not in name, f"{name!r} is no name"
+        assert name.isidentifier() or name.replace("_", "a").isalnum() or ":" not in name, (
+            f"{name!r} is no name"
+        )
         assert any(name in line for line in lines), f"{name!r} does not stand there"
         assert said == said.strip()
         assert said, "a parameter without a text has no entry"

@@ -16,10 +16,26 @@ __all__ = ["MAX_BYTES", "TOKENS", "one"]
 MAX_BYTES = 512
 LIMIT = 64
 TOKENS = (
-    *(b"\x00\x00\x00\x00", b"\x00\x00\x00\x05", b"\x00\x00\x00\x40", b"\x00\x00\x00\x41", b"\xff\xff\xff\xff"),
+    *(
+        b"\x00\x00\x00\x00",
+        b"\x00\x00\x00\x05",
+        b"\x00\x00\x00\x40",
+        b"\x00\x00\x00\x41",
+        b"\xff\xff\xff\xff",
+    ),
     *(b"\x0a\x07\x0a\x01a\x12\x02\x08\x00", b"\x0a\x0b\x0a\x01a\x12\x06\x32\x04\x0a\x02\x08\x00"),
-    *(b"\x0a\x0e\x0a\x01a\x12\x09\x11\x00\x00\x00\x00\x00\x00\xf0\x3f", b"\x12\x02\x2a\x00", b"\x1a\x01b", b"\x20\x01"),
-    *(b"\x00\x00\x00\x00\x00\x00\xf0\x7f", b"\x00\x00\x00\x00\x00\x00\x00\x80", b"\x80\x80\x80\x01", b"\x0b\x0c"),
+    *(
+        b"\x0a\x0e\x0a\x01a\x12\x09\x11\x00\x00\x00\x00\x00\x00\xf0\x3f",
+        b"\x12\x02\x2a\x00",
+        b"\x1a\x01b",
+        b"\x20\x01",
+    ),
+    *(
+        b"\x00\x00\x00\x00\x00\x00\xf0\x7f",
+        b"\x00\x00\x00\x00\x00\x00\x00\x80",
+        b"\x80\x80\x80\x01",
+        b"\x0b\x0c",
+    ),
 )
 
 
@@ -62,7 +78,9 @@ def _struct(payload: bytes) -> None:
     except BadStruct:
         return
     _check(value)
-    assert repr(decode_struct(encode_struct(value))) == repr(value), "written again, it means the same"
+    assert repr(decode_struct(encode_struct(value))) == repr(value), (
+        "written again, it means the same"
+    )
     packed = pack(value)
     assert packed.json is None, "what came out of a Struct is exact"
     assert repr(unpack(*packed)) == repr(value)

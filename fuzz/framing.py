@@ -10,7 +10,16 @@ from concertino.protocol.framing import Framer, Overlong
 __all__ = ["MAX_BYTES", "TOKENS", "one"]
 
 MAX_BYTES = 320
-TOKENS = (b"\n", b"\r", b"\r\n", b"\n\n", b"\n\r\n", b"\r\r\n", b"\xef\xbb\xbf", b"0123456789abcdef")
+TOKENS = (
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\n\n",
+    b"\n\r\n",
+    b"\r\r\n",
+    b"\xef\xbb\xbf",
+    b"0123456789abcdef",
+)
 
 
 def one(data: bytes) -> None:
@@ -26,7 +35,9 @@ def one(data: bytes) -> None:
     given: list[bytes | None] = []
     at = turn = 0
     while at < len(stream):
-        size = sizes[turn % 3] if turn < 12 else len(stream)  # many small chunks say nothing that some do not
+        size = (
+            sizes[turn % 3] if turn < 12 else len(stream)
+        )  # many small chunks say nothing that some do not
         turn += 1
         chunk = stream[at : at + size]
         at += size
@@ -34,7 +45,9 @@ def one(data: bytes) -> None:
         held = len(framer._held)  # pyright: ignore[reportPrivateUsage]  # that it is bounded is the point
         assert held <= limit + 1, f"{held} bytes held with a limit of {limit}"
         complete, _, rest = stream[:at].rpartition(b"\n")
-        early = [None] if len(rest) > limit + 1 else []  # one more may be the carriage return of a full line
+        early = (
+            [None] if len(rest) > limit + 1 else []
+        )  # one more may be the carriage return of a full line
         assert given == _model(complete, limit) + early, f"after {at} bytes: {given}"
     _collect(framer.end(), given, limit)
     wanted = _model(stream, limit)

@@ -114,7 +114,9 @@ def _plainly(data: bytes, found: Message | Bad) -> None:
         return
     assert isinstance(found, Message), f"a plain request, taken for {found}"
     assert found.result is found.error is ABSENT
-    assert repr((found.id, found.method, _raw(found.params))) == repr((plain.id, plain.method, _raw(plain.params)))
+    assert repr((found.id, found.method, _raw(found.params))) == repr(
+        (plain.id, plain.method, _raw(plain.params))
+    )
 
 
 def _raw(params: dict[str, Raw]) -> dict[str, bytes]:
@@ -144,7 +146,9 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members: dict[str, object] = {}
     for name, value in pairs:
         if name in members:
-            json.dumps(members[name], ensure_ascii=False).encode()  # as in strict(), which will not see this value
+            json.dumps(
+                members[name], ensure_ascii=False
+            ).encode()  # as in strict(), which will not see this value
         members[name] = value
     return members
 
@@ -203,7 +207,12 @@ def _said(found: Message) -> Verdict:
     if found.method is UNSET:
         return ("response", id, "error" if found.result is ABSENT else "result")
     kind = "notification" if found.id is UNSET else "request"
-    return (kind, id, found.method, {name: json.loads(bytes(raw)) for name, raw in found.params.items()})
+    return (
+        kind,
+        id,
+        found.method,
+        {name: json.loads(bytes(raw)) for name, raw in found.params.items()},
+    )
 
 
 def _forgiving(frame: bytes) -> tuple[object, bool]:
@@ -228,7 +237,10 @@ def _again(found: Message) -> None:
     else:
         frame = request(found.id, found.method, params)
         members["id"] = found.id
-    members |= {"method": found.method, "params": {name: json.loads(bytes(raw)) for name, raw in found.params.items()}}
+    members |= {
+        "method": found.method,
+        "params": {name: json.loads(bytes(raw)) for name, raw in found.params.items()},
+    }
     assert b"\n" not in frame, "a newline inside a frame"
     assert repr(json.loads(frame)) == repr(members), f"{frame}, expected {members}"
     second = decode(Raw(frame))

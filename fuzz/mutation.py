@@ -20,7 +20,9 @@ def mutations(
         yield data[:max_bytes]
 
 
-def _changed(data: bytes, corpus: Sequence[bytes], tokens: Sequence[bytes], chance: Random) -> bytes:
+def _changed(
+    data: bytes, corpus: Sequence[bytes], tokens: Sequence[bytes], chance: Random
+) -> bytes:
     at = chance.randrange(len(data) + 1)
     size = chance.choice((1, 1, 1, 2, 4, 8, 16))
     match chance.randrange(7):
@@ -38,4 +40,8 @@ def _changed(data: bytes, corpus: Sequence[bytes], tokens: Sequence[bytes], chan
             other = chance.choice(corpus)
             return data[:at] + other[chance.randrange(len(other) + 1) :]
         case _:
-            return data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :] if at < len(data) else data
+            return (
+                data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
+                if at < len(data)
+                else data
+            )

@@ -115,7 +115,9 @@ def one(data: bytes) -> None:
     if refused:
         assert refused != "without a word"
         name = HANDLERS[which].__name__
-        assert not _must(which, returned, sayable), f"{name} may return {returned!r}, and was refused: {refused}"
+        assert not _must(which, returned, sayable), (
+            f"{name} may return {returned!r}, and was refused: {refused}"
+        )
         return
     assert sayable, f"{returned!r} has no JSON form, and was sent as {result}"
     structured = result.structured_content
@@ -126,7 +128,9 @@ def one(data: bytes) -> None:
         assert b"\n" not in bytes(structured)
         block = result.content[0]
         assert type(block) is TextContent
-        assert _same(strict(block.text.encode()), wanted), "the text says something else than the structured content"
+        assert _same(strict(block.text.encode()), wanted), (
+            "the text says something else than the structured content"
+        )
     elif type(wanted) is str:
         assert result == CallToolResult([TextContent(wanted)])
     else:
@@ -141,7 +145,9 @@ def one(data: bytes) -> None:
             f"{lowering.revision.name} knows only objects here: {on_wire}"
         )
         wrapped: object = {"result": wanted}
-        assert _same(seen, wanted) or (not modern and _same(seen, wrapped)), f"{wanted!r} arrived as {on_wire}"
+        assert _same(seen, wanted) or (not modern and _same(seen, wrapped)), (
+            f"{wanted!r} arrived as {on_wire}"
+        )
 
 
 def _made(value: object) -> tuple[object, object, bool]:
@@ -158,7 +164,11 @@ def _made(value: object) -> tuple[object, object, bool]:
     if isinstance(value, dict):
         members = {name: _made(each) for name, each in cast("dict[str, object]", value).items()}
         made = {name: a for name, (a, _, _) in members.items()}
-        return made, {name: b for name, (_, b, _) in members.items()}, all(ok for _, _, ok in members.values())
+        return (
+            made,
+            {name: b for name, (_, b, _) in members.items()},
+            all(ok for _, _, ok in members.values()),
+        )
     if type(value) is float and value in (float("inf"), float("-inf")):  # 1e400
         return value, None, False
     return value, value, True

@@ -92,7 +92,14 @@ OFFER = Offer(Implementation("fuzzed", "1"), "Use it.", True, True, True, False,
 TEXT = CallToolResult([TextContent("done")])
 INDENTED = Raw(b'{"content":[],\n"x":[1,\r\n2]}')
 LONG = CallToolResult([TextContent("long " * 200)])
-CALLS = (b"tools/call", b"tools/list", b"prompts/get", b"resources/read", b"completion/complete", b"no/such")
+CALLS = (
+    b"tools/call",
+    b"tools/list",
+    b"prompts/get",
+    b"resources/read",
+    b"completion/complete",
+    b"no/such",
+)
 
 
 class Onlooker(Protocol):
@@ -143,18 +150,24 @@ class _Rig:
         self.held = 0
         self.calls: list[Incoming] = []  # with the backend, unanswered
         self.given_up: list[Incoming] = []  # cancelled, but the backend does not know yet
-        self.owed: Counter[object] = Counter()  # answers that must come, by type and value of the id
+        self.owed: Counter[object] = (
+            Counter()
+        )  # answers that must come, by type and value of the id
         self.perhaps: Counter[object] = (
             Counter()
         )  # ... that may come: whether the cancel was in time cannot be seen from outside
-        self.batched: set[object] = set()  # ids that were in a batch: their answers may wait for others
+        self.batched: set[object] = (
+            set()
+        )  # ids that were in a batch: their answers may wait for others
         self.garbage = 0  # answers without an id that must come, or be suppressed and counted
         self.negotiated: Any = ""
         self.asked: list[int] = []  # how often each request of ours was told how it ended
         self.abandoned = 0
         self.closed = False
         self.limits = TIGHT if switches & 1 else DEFAULT
-        self.session = Session(lambda: OFFER, self._send, self._start, self.limits, lambda: self.now)
+        self.session = Session(
+            lambda: OFFER, self._send, self._start, self.limits, lambda: self.now
+        )
         self.peer = self.session.peer
 
     # What happens
@@ -176,7 +189,9 @@ class _Rig:
     def _frame(self, line: bytes) -> bytes:
         letter, rest = _letter(line), line[1:]
         if letter == b"b":
-            return b"[%b]" % b",".join(self._frame(part) for part in rest.split(b"\x1f") if _letter(part) != b"b")
+            return b"[%b]" % b",".join(
+                self._frame(part) for part in rest.split(b"\x1f") if _letter(part) != b"b"
+            )
         if letter == b"~" and len(rest) > 2:  # a piece put into, or written over, another frame
             piece, _, other = rest[2:].partition(b"\x1f")
             frame = self._frame(other) if _letter(other) not in (b"~", b"b") else other
@@ -191,7 +206,9 @@ class _Rig:
         assert not self.closed, "a call was started after the end"
         limits, peer = self.limits, self.peer
         assert peer.ready, "a call was started before the backend was"
-        assert peer.held < limits.high_water_bytes, "a call was started while nobody reads the answers"
+        assert peer.held < limits.high_water_bytes, (
+            "a call was started while nobody reads the answers"
+        )
         assert len(peer.running) < limits.max_in_flight, "more calls in flight than allowed"
         kind = self.script[self.turn % 4] & 15
         self.turn += 1
@@ -224,7 +241,9 @@ class _Rig:
             self.peer.fail(incoming, -32000, "failed", {"why": "it had to"})
         assert not incoming.open, "answered, and open"
         before = self.owed.total()
-        self.session.respond(incoming, TEXT)  # a second answer, and what comes too late, is not sent
+        self.session.respond(
+            incoming, TEXT
+        )  # a second answer, and what comes too late, is not sent
         self.session.progress(incoming, 2.0, None, None)
         self.session.log(incoming, "error", "late", None)
         assert self.owed.total() == before
@@ -246,7 +265,9 @@ class _Rig:
             if which & 2:
                 self.session.log(incoming, "warning", {"w": which}, "fuzz")
             else:
-                self.session.progress(incoming, float(which), 300.0, "so far" if which & 4 else None)
+                self.session.progress(
+                    incoming, float(which), 300.0, "so far" if which & 4 else None
+                )
 
     def hold(self, _: int) -> None:
         """The client stops reading, or has read everything."""
@@ -298,7 +319,9 @@ class _Rig:
             left = self.peer.close()
             self.closed = True
             assert all(not incoming.open for incoming in left)
-            assert all(incoming in left for incoming in self.calls), "a call was forgotten at the end"
+            assert all(incoming in left for incoming in self.calls), (
+                "a call was forgotten at the end"
+            )
             for incoming in [*self.calls, *self.given_up]:
                 self._finish(incoming, 0)
         else:
@@ -313,7 +336,9 @@ class _Rig:
                 if not self.calls and not self.peer.waiting:
                     break
             assert not +self.owed, f"never answered: {+self.owed}"
-            assert self.garbage == self.peer.suppressed, f"{self.garbage} answers to garbage missing"
+            assert self.garbage == self.peer.suppressed, (
+                f"{self.garbage} answers to garbage missing"
+            )
             assert self.peer.close() == []
         peer = self.peer
         assert not peer.running
@@ -328,7 +353,11 @@ class _Rig:
     def _foresee(self, frame: bytes) -> None:
         """Count what a frame must bring about, before it is given to the session."""
         found = decode(frame)
-        if type(found) is Bad and found.id is UNSET and (elements := decode_batch(frame)) is not None:
+        if (
+            type(found) is Bad
+            and found.id is UNSET
+            and (elements := decode_batch(frame)) is not None
+        ):
             if self.negotiated != "2025-03-26" or not 0 < len(elements) <= self.limits.max_batch:
                 self.garbage += 1
             else:
@@ -357,7 +386,9 @@ class _Rig:
             except DecodeError:
                 return
             key = _key(cancelled.request_id)
-            if key in self.batched:  # it may have been answered, and the answer wait for those of the others
+            if (
+                key in self.batched
+            ):  # it may have been answered, and the answer wait for those of the others
                 self.perhaps[key] += self.owed.pop(key, 0)
             else:
                 self.owed.pop(key, None)
@@ -438,7 +469,11 @@ def _call(rest: bytes, meta: bytes) -> bytes:
     """A call: the rest is an id; a letter before it takes another method."""
     index = (rest[0] - 65) if rest and 65 <= rest[0] < 65 + len(CALLS) else 0
     id = rest[1:] if rest and 65 <= rest[0] < 65 + len(CALLS) else rest
-    return b'{"jsonrpc":"2.0","id":%b,"method":"%b","params":{"name":"t"%b}}' % (id or b"0", CALLS[index], meta)
+    return b'{"jsonrpc":"2.0","id":%b,"method":"%b","params":{"name":"t"%b}}' % (
+        id or b"0",
+        CALLS[index],
+        meta,
+    )
 
 
 def _initialize(rest: bytes) -> bytes:
@@ -451,7 +486,11 @@ def _initialize(rest: bytes) -> bytes:
 
 def _request(method: bytes, params: bytes) -> Callable[[bytes], bytes]:
     def frame(rest: bytes) -> bytes:
-        return b'{"jsonrpc":"2.0","id":%b,"method":"%b","params":{%b}}' % (rest or b"0", method, params)
+        return b'{"jsonrpc":"2.0","id":%b,"method":"%b","params":{%b}}' % (
+            rest or b"0",
+            method,
+            params,
+        )
 
     return frame
 
@@ -466,12 +505,18 @@ _TEMPLATES: dict[bytes, Callable[[bytes], bytes]] = {
     b"M": lambda rest: _call(
         rest, b',"_meta":{%b,"progressToken":"k","io.modelcontextprotocol/logLevel":"info"}' % META
     ),
-    b"N": lambda rest: b'{"jsonrpc":"2.0","id":"n","method":"tools/list","params":{"_meta":{%b%b}}}' % (META, rest),
+    b"N": lambda rest: (
+        b'{"jsonrpc":"2.0","id":"n","method":"tools/list","params":{"_meta":{%b%b}}}' % (META, rest)
+    ),
     b"P": lambda rest: b'{"jsonrpc":"2.0","id":"p","method":"tools/call","params":%b}' % rest,
     b"p": _request(b"ping", b""),
     b"d": _request(b"server/discover", b'"_meta":{%b}' % META),
-    b"l": lambda rest: b'{"jsonrpc":"2.0","id":"l","method":"logging/setLevel","params":{"level":%b}}' % rest,
-    b"x": lambda rest: b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%b}}' % rest,
+    b"l": lambda rest: (
+        b'{"jsonrpc":"2.0","id":"l","method":"logging/setLevel","params":{"level":%b}}' % rest
+    ),
+    b"x": lambda rest: (
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%b}}' % rest
+    ),
     b"r": lambda rest: b'{"jsonrpc":"2.0","id":%b,"result":{}}' % rest,
     b"R": lambda rest: b'{"jsonrpc":"2.0","id":1,"error":%b}' % rest,
 }
@@ -497,5 +542,17 @@ def _letter(line: bytes) -> bytes:
 
 
 _AS_IT_IS = frozenset(
-    [b"", b" ", b"{", b"}", b"[", b"]", b'"', b"-", b"\xef", b"\xff", *(b"%d" % digit for digit in range(10))]
+    [
+        b"",
+        b" ",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b'"',
+        b"-",
+        b"\xef",
+        b"\xff",
+        *(b"%d" % digit for digit in range(10)),
+    ]
 )

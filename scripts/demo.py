@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "examples" / "tour.py"
 LIBRARY = ROOT / "examples" / "library"
 WIDTH = min(shutil.get_terminal_size().columns, 110)
-COLOURS = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+COLOURS = (
+    sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+)
 sys.stdout.reconfigure(errors="replace")  # a terminal without arrows shows question marks
 BOLD, DIM, RED, GREEN, BLUE = "1", "2", "31", "32", "34"
 CLIENT = {"name": "demo", "version": "1.0"}
@@ -34,7 +36,12 @@ META = {
 
 
 async def main() -> int:
-    say(paint("A server, started as a client starts it, and every message on its stdin (──▶) and stdout (◀──).", BOLD))
+    say(
+        paint(
+            "A server, started as a client starts it, and every message on its stdin (──▶) and stdout (◀──).",
+            BOLD,
+        )
+    )
     say(f"\n$ python {SERVER.relative_to(ROOT)}")
     server = Child([sys.executable, str(SERVER)])
     try:
@@ -57,13 +64,19 @@ async def main() -> int:
 
 async def with_handshake(client: Caller, server: "Child") -> None:
     chapter("Revision 2025-11-25: a handshake first")
-    step("Opening", "Both sides say who they are and agree on a revision; these are remembered for the connection.")
+    step(
+        "Opening",
+        "Both sides say who they are and agree on a revision; these are remembered for the connection.",
+    )
     opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
     await client.request("initialize", opening)
     client.notify("notifications/initialized")
     await server.show_log()
 
-    step("List", "The schemas were made from the type hints and docstrings of the functions in the file.")
+    step(
+        "List",
+        "The schemas were made from the type hints and docstrings of the functions in the file.",
+    )
     await client.request("tools/list")
 
     step("Call", "A result comes as text for the model and as structured content for programs.")
@@ -73,22 +86,35 @@ async def with_handshake(client: Caller, server: "Child") -> None:
         "Bad arguments",
         "All of them are reported at once, in a result that a model can act on. The tool is not called.",
     )
-    await client.request("tools/call", {"name": "bake", "arguments": {"cake": "cheese", "minutes": "5", "oven": 1}})
+    await client.request(
+        "tools/call", {"name": "bake", "arguments": {"cake": "cheese", "minutes": "5", "oven": 1}}
+    )
 
-    step("A tool that fails", "Its words reach the model; the call is answered, and the server goes on.")
+    step(
+        "A tool that fails",
+        "Its words reach the model; the call is answered, and the server goes on.",
+    )
     await client.request("tools/call", {"name": "divide", "arguments": {"a": 1, "b": 0}})
 
-    step("An unknown tool", "That is the client's mistake, not the model's, and so a protocol error.")
+    step(
+        "An unknown tool", "That is the client's mistake, not the model's, and so a protocol error."
+    )
     with suppress(RpcError):
         await client.request("tools/call", {"name": "bake_bread"})
 
     step("Progress", "Asked for by a token. Log messages of the tool come the same way.")
     await client.request(
-        "tools/call", {"name": "bake", "arguments": {"cake": "plum"}, "_meta": {"progressToken": "cake-1"}}
+        "tools/call",
+        {"name": "bake", "arguments": {"cake": "plum"}, "_meta": {"progressToken": "cake-1"}},
     )
 
-    step("Cancel", "The client gives up on a call of a minute. It is never answered, and the next one is at once.")
-    call = asyncio.ensure_future(client.request("tools/call", {"name": "wait", "arguments": {"seconds": 60}}))
+    step(
+        "Cancel",
+        "The client gives up on a call of a minute. It is never answered, and the next one is at once.",
+    )
+    call = asyncio.ensure_future(
+        client.request("tools/call", {"name": "wait", "arguments": {"seconds": 60}})
+    )
     await asyncio.sleep(0.3)
     call.cancel()
     with suppress(asyncio.CancelledError):
@@ -99,17 +125,24 @@ async def with_handshake(client: Caller, server: "Child") -> None:
         "A stray print",
         "stdout is the protocol's, but a print() in a tool does no harm: it goes to the log, and is named.",
     )
-    await client.request("tools/call", {"name": "chat", "arguments": {"text": "Hello from a tool!"}})
+    await client.request(
+        "tools/call", {"name": "chat", "arguments": {"text": "Hello from a tool!"}}
+    )
     await server.show_log()
 
 
 async def without_handshake(client: Caller) -> None:
     chapter("Revision 2026-07-28: no handshake, on the same connection")
-    step("Discover", "Each request says in _meta which revision it speaks, so there is nothing to agree on before.")
+    step(
+        "Discover",
+        "Each request says in _meta which revision it speaks, so there is nothing to agree on before.",
+    )
     await client.request("server/discover", {"_meta": META})
 
     step("Call", "The answer has the shape of that revision: resultType, and the server's name.")
-    await client.request("tools/call", {"name": "add", "arguments": {"a": 40, "b": 2}, "_meta": META})
+    await client.request(
+        "tools/call", {"name": "add", "arguments": {"a": 40, "b": 2}, "_meta": META}
+    )
 
     step("A revision that does not exist", "The error lists those that can be asked for.")
     meta = META | {"io.modelcontextprotocol/protocolVersion": "2031-01-01"}
@@ -119,7 +152,10 @@ async def without_handshake(client: Caller) -> None:
 
 async def the_end(client: Caller, server: "Child") -> None:
     chapter("Shutdown")
-    step("End of input", "The client closes the server's stdin; calls under way would be finished first.")
+    step(
+        "End of input",
+        "The client closes the server's stdin; calls under way would be finished first.",
+    )
     await client.aclose()
     code = await asyncio.to_thread(server.process.wait)
     await server.show_log()
@@ -134,7 +170,9 @@ async def from_python() -> None:
     )
     async with Client([sys.executable, str(SERVER)], trace=show_message) as client:
         described = await client.call_tool("statistics", {"values": [3, 4, 8]}, into=dict)
-        say(f"  {client.server} speaks {client.protocol_version}; the mean is {paint(str(described['mean']), GREEN)}.")
+        say(
+            f"  {client.server} speaks {client.protocol_version}; the mean is {paint(str(described['mean']), GREEN)}."
+        )
         outcome = await attempt(client.call_tool("bake_bread"))
         say(f"  A failure as a value: {paint(str(outcome), RED)}")
     say(f"  The server has ended with exit code {client.exit_status}.")
@@ -142,10 +180,15 @@ async def from_python() -> None:
 
 async def a_library() -> None:
     chapter("A folder of Markdown as a server: concertino serve examples/library")
-    step("What it has", "Documents and prompts are read beside the opening; lists and searches wait for that.")
+    step(
+        "What it has",
+        "Documents and prompts are read beside the opening; lists and searches wait for that.",
+    )
     async with Client([sys.executable, "-m", "concertino", "serve", str(LIBRARY)]) as client:
         documents, prompts = await client.list_resources(), await client.list_prompts()
-        say(f"  {len(documents)} resources, {len(prompts)} prompts; for instance {paint(documents[0].uri, BLUE)}")
+        say(
+            f"  {len(documents)} resources, {len(prompts)} prompts; for instance {paint(documents[0].uri, BLUE)}"
+        )
         step(
             "A search that fits",
             "What answers the question, in full, and never more than the tokens that were asked for.",
@@ -175,7 +218,9 @@ class Child:
     def __init__(self, command: list[str]) -> None:
         its_stdin, ours_to_write = os.pipe()
         ours_to_read, its_stdout = os.pipe()
-        self.process = subprocess.Popen(command, stdin=its_stdin, stdout=its_stdout, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            command, stdin=its_stdin, stdout=its_stdout, stderr=subprocess.PIPE
+        )
         os.close(its_stdin)
         os.close(its_stdout)
         pipe = Pipe(ours_to_read, ours_to_write, Limits())
@@ -194,7 +239,12 @@ class Child:
         if said:
             say(paint("  stderr of the server:", DIM))
         for line in said.decode().splitlines():
-            say(paint(textwrap.indent(textwrap.fill(line, WIDTH - 4, subsequent_indent="  "), "    "), DIM))
+            say(
+                paint(
+                    textwrap.indent(textwrap.fill(line, WIDTH - 4, subsequent_indent="  "), "    "),
+                    DIM,
+                )
+            )
 
 
 # How it looks
@@ -249,7 +299,10 @@ def shortened(value: Any) -> Any:
         case {"_meta": meta} if meta in metas_shown:
             return shortened(value | {"_meta": "… as before"})
         case dict():
-            if "io.modelcontextprotocol/protocolVersion" in value or "io.modelcontextprotocol/serverInfo" in value:
+            if (
+                "io.modelcontextprotocol/protocolVersion" in value
+                or "io.modelcontextprotocol/serverInfo" in value
+            ):
                 metas_shown.append(value)
             return {name: shortened(each) for name, each in value.items()}
     return value

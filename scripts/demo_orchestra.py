@@ -24,13 +24,23 @@ Step = Callable[[str, str], None]
 
 async def orchestra(say: Say, step: Step) -> None:
     """Show it. say: a line; step: a title and what it explains. Raises RuntimeError when the hub does not start."""
-    with tempfile.TemporaryDirectory(prefix="demo") as name:  # mode 0700, as the folder of a socket must be
+    with tempfile.TemporaryDirectory(
+        prefix="demo"
+    ) as name:  # mode 0700, as the folder of a socket must be
         folder = Path(name)
         for each in EXAMPLE.iterdir():
             if each.is_file():
                 shutil.copy(each, folder)
         hub = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "concertino", "orchestrate", "plugins.yaml", "--listen-addr", f"unix:{name}/hub"),
+            *(
+                sys.executable,
+                "-m",
+                "concertino",
+                "orchestrate",
+                "plugins.yaml",
+                "--listen-addr",
+                f"unix:{name}/hub",
+            ),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -45,7 +55,10 @@ async def orchestra(say: Say, step: Step) -> None:
 
 
 async def _shown(hub: Any, folder: Path, say: Say, step: Step) -> None:
-    step("A hub starts two plugins", "Each is a process: one has tools, the other stores files of Markdown for it.")
+    step(
+        "A hub starts two plugins",
+        "Each is a process: one has tools, the other stores files of Markdown for it.",
+    )
     say("$ concertino orchestrate plugins.yaml --listen-addr unix:hub")
     await _until(hub, "Listening on", say)
     bridge = ServerParameters(
@@ -58,9 +71,12 @@ async def _shown(hub: Any, folder: Path, say: Say, step: Step) -> None:
     async with Client(bridge) as client:
         say(f"  {client.server}: {', '.join(tool.name for tool in await client.list_tools())}")
         step(
-            "A call", "From the bridge to the hub, to the plugin with the tool, back to the hub, to the storage plugin."
+            "A call",
+            "From the bridge to the hub, to the plugin with the tool, back to the hub, to the storage plugin.",
         )
-        await _call(client, say, "keep", {"name": "first", "text": "# Written through four processes"})
+        await _call(
+            client, say, "keep", {"name": "first", "text": "# Written through four processes"}
+        )
         (resource,) = await client.list_resources()
         (read,) = (await client.read_resource(resource.uri)).contents
         say(f"  {resource.uri} is a resource now: {str(read.text)!r}")
@@ -98,7 +114,9 @@ def _plugin(hub: int, program: str) -> int:
     """The process of a plugin, among the hub's children."""
     # -ww: whole lines, however narrow the terminal is that COLUMNS speaks of.
     command = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
-    for line in subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines():
+    for line in subprocess.run(
+        command, capture_output=True, text=True, check=True
+    ).stdout.splitlines():
         pid, parent, *words = line.split()
         if int(parent) == hub and any(word.endswith(program) for word in words):
             return int(pid)

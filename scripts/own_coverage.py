@@ -23,21 +23,33 @@ def check(module: str) -> str:
         return f"{test.relative_to(ROOT)} does not exist"
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pytest", str(test), f"--cov=concertino.protocol.{module}"]
-        options = ["--cov-branch", "--cov-report=term-missing", "--cov-fail-under=100", "-q", "--no-header"]
+        options = [
+            "--cov-branch",
+            "--cov-report=term-missing",
+            "--cov-fail-under=100",
+            "-q",
+            "--no-header",
+        ]
         environment = os.environ | {"COVERAGE_FILE": f"{folder}/coverage"}
-        done = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 def main() -> int:
-    modules = sys.argv[1:] or sorted(path.stem for path in PROTOCOL.glob("*.py") if path.stem != "__init__")
+    modules = sys.argv[1:] or sorted(
+        path.stem for path in PROTOCOL.glob("*.py") if path.stem != "__init__"
+    )
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         outcomes = dict(zip(modules, pool.map(check, modules), strict=True))
     for module, problem in outcomes.items():
         if problem:
             print(f"protocol/{module}.py is not covered by its own tests:\n{problem}")
     covered = [module for module, problem in outcomes.items() if not problem]
-    print(f"{len(covered)} of {len(modules)} modules of protocol/ are covered completely by their own tests")
+    print(
+        f"{len(covered)} of {len(modules)} modules of protocol/ are covered completely by their own tests"
+    )
     return 0 if len(covered) == len(modules) else 1
 
 

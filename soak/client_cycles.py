@@ -23,7 +23,15 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
-from concertino import Client, ConcertinoError, Disconnected, Ladder, Restart, ServerParameters, Timeouts
+from concertino import (
+    Client,
+    ConcertinoError,
+    Disconnected,
+    Ladder,
+    Restart,
+    ServerParameters,
+    Timeouts,
+)
 
 MARK = f"CONCERTINO_SOAK_CLIENT={os.getpid()}"
 TOOLBOX = [sys.executable, "-m", "concertino.check.toolbox"]
@@ -57,7 +65,11 @@ async def killed() -> str:
         try:
             await call
         except Disconnected as ended:
-            return "" if ended.exit_status == -signal.SIGKILL else f"killed: exit status {ended.exit_status}"
+            return (
+                ""
+                if ended.exit_status == -signal.SIGKILL
+                else f"killed: exit status {ended.exit_status}"
+            )
         return "a call of a killed server was answered"
 
 
@@ -77,11 +89,18 @@ async def call_cancelled() -> str:
         call.cancel()
         await asyncio.wait([call])
         await client.ping()
-    return "" if client.exit_status == 0 else f"after a cancelled call: exit status {client.exit_status}"
+    return (
+        ""
+        if client.exit_status == 0
+        else f"after a cancelled call: exit status {client.exit_status}"
+    )
 
 
 async def stubborn() -> str:
-    client = Client(parameters([sys.executable, "-c", STUBBORN], QUICK), timeouts=Timeouts(connect_s=0.2, probe_s=0.05))
+    client = Client(
+        parameters([sys.executable, "-c", STUBBORN], QUICK),
+        timeouts=Timeouts(connect_s=0.2, probe_s=0.05),
+    )
     try:
         await client.open()
     except ConcertinoError:
@@ -142,7 +161,10 @@ def marked() -> list[int]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                if MARK.encode() in (entry / "environ").read_bytes().split(b"\0") and state not in "ZX":
+                if (
+                    MARK.encode() in (entry / "environ").read_bytes().split(b"\0")
+                    and state not in "ZX"
+                ):
                     found.append(int(entry.name))
             except OSError:
                 continue
@@ -155,7 +177,9 @@ def children() -> int:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
-                found += (entry / "stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid())
+                found += (entry / "stat").read_text().rpartition(")")[2].split()[1] == str(
+                    os.getpid()
+                )
     return found
 
 
@@ -200,7 +224,9 @@ async def all_of(numbers: range, at_once: int) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cycles", type=int, default=1000)
     parser.add_argument("--at-once", type=int, default=4)
     given = parser.parse_args()
@@ -215,7 +241,9 @@ def main() -> int:
         wrong.append(f"memory has grown by {grown} KiB")
     for why in wrong[:20]:
         say(f"  {why}")
-    say(f"{given.cycles} cycles in {time.monotonic() - began:.0f} s, {len(wrong)} wrong; memory {grown:+d} KiB")
+    say(
+        f"{given.cycles} cycles in {time.monotonic() - began:.0f} s, {len(wrong)} wrong; memory {grown:+d} KiB"
+    )
     say(f"before: {before}\nafter:  {after}")
     for pid in marked():
         with contextlib.suppress(ProcessLookupError):

@@ -84,7 +84,12 @@ def live(subject: Subject) -> str:
             code = trial.must_end(10.0, "the end of input")
         except Finding as found:
             return f"{found.verdict}: {found}"
-        if code or child.strays or b"Fatal Python error" in child.stderr or b"Traceback" in child.stderr:
+        if (
+            code
+            or child.strays
+            or b"Fatal Python error" in child.stderr
+            or b"Traceback" in child.stderr
+        ):
             return f"exit code {code}, {child.strays[:1]}, {child.stderr_tail()}"
     return ""
 
@@ -92,13 +97,19 @@ def live(subject: Subject) -> str:
 def client_dies(number: int) -> str:
     """A client is killed: idle, in a call that waits, in a call that blocks."""
     call = ("", CALL % "sleep", CALL % "block")[number % 3]
-    client = subprocess.Popen([sys.executable, "-c", CLIENT, OPEN + call, *SERVER], stdout=subprocess.PIPE)
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, OPEN + call, *SERVER], stdout=subprocess.PIPE
+    )
     assert client.stdout is not None
     with client:
         said = client.stdout.readline()
         client.kill()
         client.wait()
-    return "" if said and gone(int(said)) else f"the server of a killed client ({call or 'idle'}) still runs: {said!r}"
+    return (
+        ""
+        if said and gone(int(said))
+        else f"the server of a killed client ({call or 'idle'}) still runs: {said!r}"
+    )
 
 
 def wrapper_dies(subject: Subject) -> str:
@@ -139,11 +150,16 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cycles", type=int, default=1000)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument(
-        "--at-once", type=int, default=25, help="wrappers killed at a time; each takes five seconds to be noticed"
+        "--at-once",
+        type=int,
+        default=25,
+        help="wrappers killed at a time; each takes five seconds to be noticed",
     )
     given = parser.parse_args()
     name, _, value = MARK.partition("=")
@@ -164,8 +180,12 @@ def main() -> int:
             with ThreadPoolExecutor(4) as pool:
                 wrong += filter(None, pool.map(client_dies, range(given.kills // 2)))
             with ThreadPoolExecutor(given.at_once) as pool:
-                wrong += filter(None, pool.map(wrapper_dies, [subject] * (given.kills - given.kills // 2)))
-            say(f"{given.kills} deaths in {time.monotonic() - began:.0f} s, {len(wrong)} wrong in all")
+                wrong += filter(
+                    None, pool.map(wrapper_dies, [subject] * (given.kills - given.kills // 2))
+                )
+            say(
+                f"{given.kills} deaths in {time.monotonic() - began:.0f} s, {len(wrong)} wrong in all"
+            )
             after = census(folder)
         finally:
             kill_all()

@@ -34,24 +34,46 @@ STATUS = re.compile(r"^#(\d+)\s+\w+\s+cov: (\d+) ft: (\d+)", re.MULTILINE)
 
 def main() -> int:
     """Run what the command line asks for. Exit code 0: nothing was found."""
-    parser = argparse.ArgumentParser(prog="scripts/soak fuzz", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--target", action="append", choices=TARGETS, help="which; again for more (default: all in turn)"
+    parser = argparse.ArgumentParser(
+        prog="scripts/soak fuzz", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument(
-        "--executions", type=int, default=0, help="stop a target after so many, of all its jobs together"
+        "--target",
+        action="append",
+        choices=TARGETS,
+        help="which; again for more (default: all in turn)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=0, help="stop a target after so long (default: 60, without --executions)"
+        "--executions",
+        type=int,
+        default=0,
+        help="stop a target after so many, of all its jobs together",
     )
     parser.add_argument(
-        "--jobs", type=int, default=1, help="processes at once on one target; they share what they find"
+        "--seconds",
+        type=float,
+        default=0,
+        help="stop a target after so long (default: 60, without --executions)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the search; 0 takes another each time")
-    parser.add_argument("--new", action="store_true", help="afterwards, add inputs that reach new code to fuzz/corpus")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="processes at once on one target; they share what they find",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the search; 0 takes another each time"
+    )
+    parser.add_argument(
+        "--new",
+        action="store_true",
+        help="afterwards, add inputs that reach new code to fuzz/corpus",
+    )
     options = parser.parse_args()
     if options.executions < 0 or options.seconds < 0 or options.jobs < 1:
-        parser.error("--executions and --seconds: expected no less than 0; --jobs: expected 1 or more")
+        parser.error(
+            "--executions and --seconds: expected no less than 0; --jobs: expected 1 or more"
+        )
     findings = 0
     for name in options.target or TARGETS:
         findings += campaign(name, options)
@@ -91,7 +113,9 @@ def campaign(name: str, options: argparse.Namespace) -> int:
             seed = [f"-seed={options.seed + job}"] if options.seed else []
             command = [sys.executable, "-m", "fuzz", name, "--search", *seed, *flags]
             with log.open("wb") as output:
-                workers.append(subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT))
+                workers.append(
+                    subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+                )
         codes = [worker.wait() for worker in workers]
     finally:
         for worker in workers:
@@ -119,7 +143,9 @@ def report(name: str, logs: list[Path], took: float) -> None:
     executions, covered, features = 0, 0, 0
     for log in logs:
         seen = [tuple(map(int, each)) for each in STATUS.findall(log.read_text(errors="replace"))]
-        last = re.search(r"stat::number_of_executed_units:\s*(\d+)", log.read_text(errors="replace"))
+        last = re.search(
+            r"stat::number_of_executed_units:\s*(\d+)", log.read_text(errors="replace")
+        )
         executions += int(last[1]) if last else max((count for count, _, _ in seen), default=0)
         covered = max([covered, *(cov for _, cov, _ in seen)])
         features = max([features, *(ft for _, _, ft in seen)])
@@ -166,12 +192,16 @@ def keep_new(name: str) -> None:
         "-set_cover_merge=1",
         f"-max_len={target(name).MAX_BYTES}",
     ]
-    subprocess.run([*command, str(chosen), str(WORK / name)], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(
+        [*command, str(chosen), str(WORK / name)], cwd=ROOT, check=True, capture_output=True
+    )
     fresh = [path for path in chosen.iterdir() if not (kept / path.name).exists()]
     for path in fresh:
         shutil.copy(path, kept / path.name[:12])
     shutil.rmtree(chosen)
-    print(f"    {len(fresh)} inputs added to {kept.relative_to(ROOT)}; look at them before they are committed")
+    print(
+        f"    {len(fresh)} inputs added to {kept.relative_to(ROOT)}; look at them before they are committed"
+    )
 
 
 if __name__ == "__main__":

@@ -95,7 +95,10 @@ def load(seconds: float) -> Case:
             trial.write_garbage(b"{not json}\n")
         if number % 20 == 0:
             calls.append(
-                trial.call("fail", how=trial.tool("fail").choices[number // 20 % len(trial.tool("fail").choices)])
+                trial.call(
+                    "fail",
+                    how=trial.tool("fail").choices[number // 20 % len(trial.tool("fail").choices)],
+                )
             )
             trial.send(calls[-1])
         trial.send(trial.cancel(cancelled["id"]))
@@ -120,7 +123,9 @@ def load(seconds: float) -> Case:
         while (now := time.monotonic() - began) < seconds:
             round_of(trial, number)
             number += 1
-            if (now * 20) // seconds > len(samples) and (taken := census.take(trial.child.pid)) is not None:
+            if (now * 20) // seconds > len(samples) and (
+                taken := census.take(trial.child.pid)
+            ) is not None:
                 samples.append(taken)
             trial.spend(max(0.0, began + number * 0.1 - time.monotonic()))
         if len(samples) < 8:
@@ -133,7 +138,11 @@ def load(seconds: float) -> Case:
         )
         if grown > FLAT_BYTES:
             trial.note(Differs(f"memory grew by {grown / MIB:.0f} MiB after it was warm"))
-        if late.descriptors > warm.descriptors or late.threads > warm.threads or late.pids != warm.pids:
+        if (
+            late.descriptors > warm.descriptors
+            or late.threads > warm.threads
+            or late.pids != warm.pids
+        ):
             trial.note(Differs(f"descriptors, threads or processes grew: {warm} to {late}"))
 
     return Case(
@@ -192,12 +201,16 @@ def say(text: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--load-s", type=float, default=600.0)
     parser.add_argument("command", nargs="*")
     given = parser.parse_args()
-    subject = look(given.command or [sys.executable, "-m", "concertino.check.toolbox"], Settings(timeout_s=30))
+    subject = look(
+        given.command or [sys.executable, "-m", "concertino.check.toolbox"], Settings(timeout_s=30)
+    )
     terminal = Terminal(coloured=sys.stdout.isatty())
     say(terminal.opening(subject))
     chosen = selected(cases(given.load_s), given.only)

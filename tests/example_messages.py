@@ -69,7 +69,9 @@ def _value(schema: dict[str, Any], name: str, whole: bool, definitions: dict[str
     alternatives = schema.get("anyOf") or schema.get("oneOf")
     if alternatives:
         # A result before one that only asks for more input.
-        alternatives = sorted(alternatives, key=lambda each: each.get("$ref") == "#/$defs/InputRequiredResult")
+        alternatives = sorted(
+            alternatives, key=lambda each: each.get("$ref") == "#/$defs/InputRequiredResult"
+        )
         return _value(alternatives[0], name, whole, definitions)
 
     match schema.get("type"):
@@ -81,7 +83,9 @@ def _value(schema: dict[str, Any], name: str, whole: bool, definitions: dict[str
                 items = definitions[items["$ref"].rpartition("/")[2]]
             # One of each kind that may be in it, or one.
             kinds = items.get("anyOf") or items.get("oneOf") or [items]
-            return [_value(each, name, whole, definitions) for each in (kinds if whole else kinds[:1])]
+            return [
+                _value(each, name, whole, definitions) for each in (kinds if whole else kinds[:1])
+            ]
         case "string":
             return FORMATS.get(schema.get("format", ""), TEXTS.get(name, f"some {name}"))
         case "integer" | "number":

@@ -16,19 +16,42 @@ __all__ = ["document"]
 REF = "#/$defs/"
 # A member of a definition -> its format. Models hold all of them as plain texts.
 FORMATS = {
-    **dict.fromkeys([("ImageContent", "data"), ("AudioContent", "data"), ("BlobResourceContents", "blob")], "byte"),
-    **dict.fromkeys([("Icon", "src"), ("Implementation", "websiteUrl"), ("ElicitRequestURLParams", "url")], "uri"),
+    **dict.fromkeys(
+        [("ImageContent", "data"), ("AudioContent", "data"), ("BlobResourceContents", "blob")],
+        "byte",
+    ),
+    **dict.fromkeys(
+        [("Icon", "src"), ("Implementation", "websiteUrl"), ("ElicitRequestURLParams", "url")],
+        "uri",
+    ),
     **{
         (name, "uri"): "uri"
         for name in (
-            *("BlobResourceContents", "TextResourceContents", "ResourceContents", "Resource", "ResourceLink", "Root"),
+            *(
+                "BlobResourceContents",
+                "TextResourceContents",
+                "ResourceContents",
+                "Resource",
+                "ResourceLink",
+                "Root",
+            ),
             *("ReadResourceRequestParams", "SubscribeRequestParams", "UnsubscribeRequestParams"),
             *("ResourceRequestParams", "ResourceUpdatedNotificationParams"),
         )
     },
 }
 # What the models import, and what is no part of a schema.
-IMPORTED = {"Annotated", "Any", "ConfigDict", "Field", "Literal", "TypeAliasType", "Union", "WireModel", "annotations"}
+IMPORTED = {
+    "Annotated",
+    "Any",
+    "ConfigDict",
+    "Field",
+    "Literal",
+    "TypeAliasType",
+    "Union",
+    "WireModel",
+    "annotations",
+}
 # The first revision that has each kind of content. 2026-07-28 lost none.
 CONTENT = {
     "AudioContent": "2025-03-26",
@@ -91,7 +114,9 @@ def _older(definitions: dict[str, Any], revision: str) -> dict[str, Any]:
         method = definition.get("properties", {}).get("method", {}).get("const", "")
         if name.endswith(("Request", "Notification")) and method and method not in known:
             absent.add(name)
-    definitions = _without({name: each for name, each in definitions.items() if name not in absent}, absent)
+    definitions = _without(
+        {name: each for name, each in definitions.items() if name not in absent}, absent
+    )
 
     # An answer was JSONRPCResponse if it went well and JSONRPCError if not, which had to have an id.
     error = definitions.pop("JSONRPCErrorResponse")
@@ -116,8 +141,14 @@ def _without(value: Any, absent: set[str]) -> Any:
     """The same schemas without the alternatives that are absent."""
     if isinstance(value, list):
         refs = {REF + name for name in absent}
-        return [_without(each, absent) for each in value if not (isinstance(each, dict) and each.get("$ref") in refs)]
+        return [
+            _without(each, absent)
+            for each in value
+            if not (isinstance(each, dict) and each.get("$ref") in refs)
+        ]
     if isinstance(value, dict):
         # A discriminator maps to what may be absent, and decides nothing.
-        return {name: _without(each, absent) for name, each in value.items() if name != "discriminator"}
+        return {
+            name: _without(each, absent) for name, each in value.items() if name != "discriminator"
+        }
     return value

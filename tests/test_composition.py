@@ -12,12 +12,27 @@ from loops import on_a_loop
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
-from concertino import Caller, ConcertinoError, Host, RegistrationError, RpcError, Server, compose, connect, pair, run
+from concertino import (
+    Caller,
+    ConcertinoError,
+    Host,
+    RegistrationError,
+    RpcError,
+    Server,
+    compose,
+    connect,
+    pair,
+    run,
+)
 from concertino.backend import Backend, Call, Context, Offer, Outlet
 from concertino.protocol import types
 from concertino.protocol.types import Implementation
 
-INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+INITIALIZE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "c", "version": "1"},
+}
 
 
 @asynccontextmanager
@@ -96,9 +111,13 @@ async def test_tools_of_all_parts_are_listed_and_called_under_their_parts_names(
         listed = (await caller.request("tools/list"))["tools"]
         assert [tool["name"] for tool in listed] == ["math_add", "words_add_greeting"]
         assert listed[0]["inputSchema"]["required"] == ["a", "b"]
-        result = await caller.request("tools/call", {"name": "math_add", "arguments": {"a": 2, "b": 3}})
+        result = await caller.request(
+            "tools/call", {"name": "math_add", "arguments": {"a": 2, "b": 3}}
+        )
         assert result["structuredContent"] == {"result": 5}
-        result = await caller.request("tools/call", {"name": "words_add_greeting", "arguments": {"name": "you"}})
+        result = await caller.request(
+            "tools/call", {"name": "words_add_greeting", "arguments": {"name": "you"}}
+        )
         assert result["content"][0]["text"] == "Hello, you"
 
 
@@ -113,9 +132,20 @@ async def test_the_composition_says_who_it_is_and_what_all_parts_say() -> None:
 
 def test_what_any_part_offers_is_offered_and_the_first_part_is_heard_where_two_differ() -> None:
     one = Part({}, prompts=True, experimental={"x": {"by": "one"}})
-    other = Part({}, completions=True, experimental={"x": {"by": "other"}, "y": {}}, extensions={"e.com/z": {}})
+    other = Part(
+        {},
+        completions=True,
+        experimental={"x": {"by": "other"}, "y": {}},
+        extensions={"e.com/z": {}},
+    )
     offer = compose(one=one, other=other).offer()
-    assert (offer.tools, offer.prompts, offer.resources, offer.completions, offer.logging) == (0, 1, 0, 1, 0)
+    assert (offer.tools, offer.prompts, offer.resources, offer.completions, offer.logging) == (
+        0,
+        1,
+        0,
+        1,
+        0,
+    )
     assert offer.experimental == {"x": {"by": "one"}, "y": {}}
     assert offer.extensions == {"e.com/z": {}}
     assert offer.instructions is None
@@ -131,7 +161,9 @@ async def test_a_tool_that_no_part_has_is_unknown(name: str) -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"name": 5}, {"name": None}])
-@pytest.mark.parametrize("method", ["tools/call", "prompts/get", "resources/read", "completion/complete"])
+@pytest.mark.parametrize(
+    "method", ["tools/call", "prompts/get", "resources/read", "completion/complete"]
+)
 @on_a_loop
 async def test_malformed_params_are_refused(method: str, params: dict[str, Any]) -> None:
     part = Part(
@@ -167,19 +199,32 @@ def test_names_that_cannot_be_told_apart_are_refused(names: list[str], text: str
 
 
 def test_names_with_a_common_beginning_are_fine() -> None:
-    assert list(compose(a=calculator(), ab=calculator(), b_a=calculator()).parts) == ["a", "ab", "b_a"]
+    assert list(compose(a=calculator(), ab=calculator(), b_a=calculator()).parts) == [
+        "a",
+        "ab",
+        "b_a",
+    ]
 
 
 def resources(*uris: str, templates: tuple[str, ...] = (), **more: Any) -> Part:
     def read(params: dict[str, Any]) -> Any:
         uri = params["uri"]
         if uri in uris or any(uri.startswith(each.partition("{")[0]) for each in templates):
-            return types.ReadResourceResult([types.ResourceContents(uri, text=f"of {uris or templates}")])
+            return types.ReadResourceResult(
+                [types.ResourceContents(uri, text=f"of {uris or templates}")]
+            )
         return RpcError(-32602, "Resource not found", {"uri": uri})
 
     listed = types.ListResourcesResult([types.Resource(uri, uri) for uri in uris])
-    shapes = types.ListResourceTemplatesResult([types.ResourceTemplate(each, each) for each in templates])
-    answers = {"resources/list": listed, "resources/templates/list": shapes, "resources/read": read, **more}
+    shapes = types.ListResourceTemplatesResult(
+        [types.ResourceTemplate(each, each) for each in templates]
+    )
+    answers = {
+        "resources/list": listed,
+        "resources/templates/list": shapes,
+        "resources/read": read,
+        **more,
+    }
     return Part(answers, resources=True)
 
 
@@ -192,9 +237,13 @@ async def test_resources_keep_their_uris_and_are_read_from_the_part_that_has_the
         listed = await caller.request("resources/templates/list")
         assert [each["uriTemplate"] for each in listed["resourceTemplates"]] == ["t:{x}"]
         one.calls.clear()
-        assert (await caller.request("resources/read", {"uri": "b:1"}))["contents"][0]["text"] == "of ('b:1',)"
+        assert (await caller.request("resources/read", {"uri": "b:1"}))["contents"][0][
+            "text"
+        ] == "of ('b:1',)"
         assert one.calls == []
-        assert (await caller.request("resources/read", {"uri": "t:5"}))["contents"][0]["uri"] == "t:5"
+        assert (await caller.request("resources/read", {"uri": "t:5"}))["contents"][0][
+            "uri"
+        ] == "t:5"
         with pytest.raises(RpcError) as caught:
             await caller.request("resources/read", {"uri": "c:1"})
         assert caught.value.data == {"uri": "c:1"}
@@ -211,7 +260,10 @@ async def test_an_error_that_is_no_not_found_is_not_hidden_by_asking_the_next_pa
 
 @pytest.mark.parametrize(
     "twice",
-    [(resources("a:1"), resources("a:2", "a:1")), (resources(templates=("t:{x}",)), resources(templates=("t:{x}",)))],
+    [
+        (resources("a:1"), resources("a:2", "a:1")),
+        (resources(templates=("t:{x}",)), resources(templates=("t:{x}",))),
+    ],
 )
 @on_a_loop
 async def test_two_parts_with_one_resource_do_not_start(twice: tuple[Part, Part]) -> None:
@@ -229,7 +281,14 @@ def paged(items: list[str]) -> Callable[[dict[str, Any]], Any]:
         if at < 0:
             return RpcError(-32602, "Invalid params", {"details": "cursor"})
         following = items[at + 1] if at + 1 < len(items) else None
-        return Raw(encode({"tools": [{"name": items[at], "inputSchema": {"type": "object"}}], "nextCursor": following}))
+        return Raw(
+            encode(
+                {
+                    "tools": [{"name": items[at], "inputSchema": {"type": "object"}}],
+                    "nextCursor": following,
+                }
+            )
+        )
 
     return page
 
@@ -337,15 +396,22 @@ async def test_prompts_and_their_completions_go_to_their_part() -> None:
         completions=True,
     )
     async with client_of(compose(one=one, other=calculator())) as caller:
-        assert [each["name"] for each in (await caller.request("prompts/list"))["prompts"]] == ["one_ask"]
+        assert [each["name"] for each in (await caller.request("prompts/list"))["prompts"]] == [
+            "one_ask"
+        ]
         got = await caller.request("prompts/get", {"name": "one_ask", "arguments": {"a": "b"}})
         assert got["messages"][0]["content"]["text"] == "hi"
         argument = {"name": "a", "value": ""}
         params = {"ref": {"type": "ref/prompt", "name": "one_ask"}, "argument": argument}
-        assert (await caller.request("completion/complete", params))["completion"]["values"] == ["x"]
+        assert (await caller.request("completion/complete", params))["completion"]["values"] == [
+            "x"
+        ]
         assert one.calls[-2:] == [
             ("prompts/get", {"name": "ask", "arguments": {"a": "b"}}),
-            ("completion/complete", {"ref": {"type": "ref/prompt", "name": "ask"}, "argument": argument}),
+            (
+                "completion/complete",
+                {"ref": {"type": "ref/prompt", "name": "ask"}, "argument": argument},
+            ),
         ]
         for name in ("other_ask", "ask", "nobody_ask"):
             params = {"ref": {"type": "ref/prompt", "name": name}, "argument": argument}
@@ -361,8 +427,13 @@ async def test_the_variables_of_a_template_are_completed_by_its_part() -> None:
     one = resources("a:1")
     other = resources(templates=("t:{x}",), **{"completion/complete": values})
     async with client_of(compose(one=one, other=other, more=Part({}, completions=True))) as caller:
-        params = {"ref": {"type": "ref/resource", "uri": "t:{x}"}, "argument": {"name": "x", "value": ""}}
-        assert (await caller.request("completion/complete", params))["completion"]["values"] == ["x"]
+        params = {
+            "ref": {"type": "ref/resource", "uri": "t:{x}"},
+            "argument": {"name": "x", "value": ""},
+        }
+        assert (await caller.request("completion/complete", params))["completion"]["values"] == [
+            "x"
+        ]
 
 
 @on_a_loop
@@ -370,12 +441,21 @@ async def test_after_a_change_a_part_that_completes_nothing_does_not_hide_one_th
     values = types.CompleteResult(types.Completion(["x"]))
     plain = Server("plain")
     plain.add_resource("a:1", text="")
-    gone = resources("a:2", **{"completion/complete": RpcError(-32002, "Resource not found", {"uri": "t:{x}"})})
+    gone = resources(
+        "a:2", **{"completion/complete": RpcError(-32002, "Resource not found", {"uri": "t:{x}"})}
+    )
     other = resources(templates=("t:{x}",), **{"completion/complete": values})
-    async with client_of(compose(plain=plain, gone=gone, other=other, more=Part({}, completions=True))) as caller:
+    async with client_of(
+        compose(plain=plain, gone=gone, other=other, more=Part({}, completions=True))
+    ) as caller:
         plain.remove_resource("a:1")
-        params = {"ref": {"type": "ref/resource", "uri": "t:{x}"}, "argument": {"name": "x", "value": ""}}
-        assert (await caller.request("completion/complete", params))["completion"]["values"] == ["x"]
+        params = {
+            "ref": {"type": "ref/resource", "uri": "t:{x}"},
+            "argument": {"name": "x", "value": ""},
+        }
+        assert (await caller.request("completion/complete", params))["completion"]["values"] == [
+            "x"
+        ]
 
 
 @on_a_loop
@@ -384,7 +464,9 @@ async def test_changes_of_any_part_reach_the_clients() -> None:
     server = calculator()
     async with client_of(compose(a=server, b=greeter()), told) as caller:
         server.remove_tool("add")
-        assert [tool["name"] for tool in (await caller.request("tools/list"))["tools"]] == ["b_add_greeting"]
+        assert [tool["name"] for tool in (await caller.request("tools/list"))["tools"]] == [
+            "b_add_greeting"
+        ]
         assert told == ["notifications/tools/list_changed"]
 
 
@@ -392,9 +474,14 @@ async def test_changes_of_any_part_reach_the_clients() -> None:
 async def test_a_resource_that_moves_to_another_part_is_found_there() -> None:
     one, other = resources("a:1"), resources(templates=("a:{x}",))
     async with client_of(compose(one=one, other=other)) as caller:
-        one._answers = {**one._answers, "resources/read": RpcError(-32602, "Resource not found", {"uri": "a:1"})}
+        one._answers = {
+            **one._answers,
+            "resources/read": RpcError(-32602, "Resource not found", {"uri": "a:1"}),
+        }
         one.outlet.changed("resources")
-        assert (await caller.request("resources/read", {"uri": "a:1"}))["contents"][0]["text"] == "of ('a:{x}',)"
+        assert (await caller.request("resources/read", {"uri": "a:1"}))["contents"][0][
+            "text"
+        ] == "of ('a:{x}',)"
 
 
 @on_a_loop
@@ -408,7 +495,10 @@ async def test_a_resource_that_a_second_part_adds_is_the_first_ones_and_listed_o
     async with client_of(composed) as caller:
 
         async def listed() -> list[tuple[str, str]]:
-            return [(each["uri"], each["name"]) for each in (await caller.request("resources/list"))["resources"]]
+            return [
+                (each["uri"], each["name"])
+                for each in (await caller.request("resources/list"))["resources"]
+            ]
 
         async def text(uri: str) -> str:
             return (await caller.request("resources/read", {"uri": uri}))["contents"][0]["text"]
@@ -434,7 +524,10 @@ async def test_a_part_whose_list_fails_after_a_change_is_asked_again() -> None:
         one.outlet.changed("resources")
         with pytest.raises(RpcError, match="busy"):
             await caller.request("resources/list")
-        one._answers = {**whole, "resources/list": types.ListResourcesResult([types.Resource("b:1", "mine")])}
+        one._answers = {
+            **whole,
+            "resources/list": types.ListResourcesResult([types.Resource("b:1", "mine")]),
+        }
         listed = await caller.request("resources/list")
         assert [each["name"] for each in listed["resources"]] == ["mine"]
 
@@ -442,9 +535,14 @@ async def test_a_part_whose_list_fails_after_a_change_is_asked_again() -> None:
 @on_a_loop
 async def test_a_list_without_an_end_is_an_error_at_the_start() -> None:
     endless = types.ListResourcesResult([types.Resource("a:1", "1")], "again")
-    async with Host(compose(one=resources(), other=resources(**{"resources/list": endless}))) as host:
+    async with Host(
+        compose(one=resources(), other=resources(**{"resources/list": endless}))
+    ) as host:
         await asyncio.wait([host.started])
-        assert str(host.started.exception()) == "other: resources/list gives the cursor 'again' a second time"
+        assert (
+            str(host.started.exception())
+            == "other: resources/list gives the cursor 'again' a second time"
+        )
 
 
 @on_a_loop
@@ -459,7 +557,10 @@ async def test_errors_speak_of_the_names_that_callers_know() -> None:
             ("prompts/get", {"name": "math_nope"}, "Unknown prompt: math_nope"),
             (
                 "completion/complete",
-                {"ref": {"type": "ref/prompt", "name": "math_nope"}, "argument": {"name": "a", "value": ""}},
+                {
+                    "ref": {"type": "ref/prompt", "name": "math_nope"},
+                    "argument": {"name": "a", "value": ""},
+                },
                 "Unknown prompt: math_nope",
             ),
         ):
@@ -467,7 +568,9 @@ async def test_errors_speak_of_the_names_that_callers_know() -> None:
                 await caller.request(method, params)
             assert (caught.value.code, caught.value.message) == (-32602, message)
             assert "'math_nope'" in str(caught.value.data)
-        bad = (await caller.request("tools/call", {"name": "math_add", "arguments": {}}))["content"][0]["text"]
+        bad = (await caller.request("tools/call", {"name": "math_add", "arguments": {}}))[
+            "content"
+        ][0]["text"]
         assert "Missing required field: a" in bad
         assert "add" not in bad  # it is math_add here
 
@@ -480,7 +583,10 @@ async def test_errors_speak_of_the_names_that_callers_know() -> None:
             lambda: compose(a=Server),
             "compose: a: expected a Server or another Backend, got the class Server; give an object",
         ),  # type: ignore[arg-type]
-        (lambda: compose(5, a=Server("s")), "compose: expected a name or an Implementation, got int"),  # type: ignore[arg-type]
+        (
+            lambda: compose(5, a=Server("s")),
+            "compose: expected a name or an Implementation, got int",
+        ),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_no_backend_is_refused(made: Callable[[], object], text: str) -> None:
@@ -505,7 +611,9 @@ class Failing(Part):
 
 
 @on_a_loop
-async def test_a_part_that_does_not_start_is_named_and_all_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_part_that_does_not_start_is_named_and_all_are_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     good, bad = Part({}), Failing({})
     async with Host(compose(good=good, bad=bad)) as host:
         await asyncio.wait([host.started])
@@ -534,8 +642,12 @@ async def test_a_part_that_hangs_at_its_start_does_not_hide_that_another_fails()
 @on_a_loop
 async def test_a_composition_can_be_a_part_of_another() -> None:
     async with client_of(compose(outer=compose(inner=calculator()))) as caller:
-        assert [tool["name"] for tool in (await caller.request("tools/list"))["tools"]] == ["outer_inner_add"]
-        result = await caller.request("tools/call", {"name": "outer_inner_add", "arguments": {"a": 1, "b": 1}})
+        assert [tool["name"] for tool in (await caller.request("tools/list"))["tools"]] == [
+            "outer_inner_add"
+        ]
+        result = await caller.request(
+            "tools/call", {"name": "outer_inner_add", "arguments": {"a": 1, "b": 1}}
+        )
         assert result["structuredContent"] == {"result": 2}
 
 

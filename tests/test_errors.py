@@ -12,7 +12,11 @@ BEFORE = {"RESOURCE_NOT_FOUND": -32002, "URL_ELICITATION_REQUIRED": -32042}  # 2
 
 
 def test_every_code_of_ours_is_json_rpc_s_or_mcp_s_or_outside_the_reserved_range() -> None:
-    codes = {name: value for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)}
+    codes = {
+        name: value
+        for name, value in vars(errors).items()
+        if name.isupper() and isinstance(value, int)
+    }
     assert set(codes.values()) >= JSON_RPC
     assert MCP.items() <= codes.items()
     others = codes.items() - MCP.items() - BEFORE.items()

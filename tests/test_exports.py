@@ -25,14 +25,20 @@ FROM_SITE = "import sys; known = set(sys.modules)\n"
 def run(code: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     environment = CLEAN | {"PYTHONPATH": str(PACKAGE.parent)}
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, input=stdin, env=environment, capture_output=True, text=True, check=True, timeout=20)
+    return subprocess.run(
+        command,
+        input=stdin,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
 
 
 def modules(code: str, stdin: str = "") -> set[str]:
     """What `code` had imported when it ended, beyond what Python itself begins with."""
-    report = (
-        "import atexit; atexit.register(lambda: sys.stderr.write('MODULES ' + ' '.join(set(sys.modules) - known)))\n"
-    )
+    report = "import atexit; atexit.register(lambda: sys.stderr.write('MODULES ' + ' '.join(set(sys.modules) - known)))\n"
     errors = run(FROM_SITE + report + code, stdin).stderr
     return set(errors.rpartition("MODULES ")[2].split())
 
@@ -55,9 +61,16 @@ def test_the_list_of_public_names_is_the_table_of_their_homes() -> None:
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    [block] = [node for node in ast.parse((PACKAGE / "__init__.py").read_text()).body if isinstance(node, ast.If)]
+    [block] = [
+        node
+        for node in ast.parse((PACKAGE / "__init__.py").read_text()).body
+        if isinstance(node, ast.If)
+    ]
     imported = {
-        alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
     # A name may be taken from where it is shown, not where it is made: Call lives in protocol, and backend shows it.
     assert imported == concertino._MODULE_OF
@@ -74,7 +87,9 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 def test_a_module_s_list_holds_only_what_is_there() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
-        name = ".".join(("concertino", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        name = ".".join(
+            ("concertino", *path.relative_to(PACKAGE).with_suffix("").parts)
+        ).removesuffix(".__init__")
         if name == "concertino.__main__":
             continue
         module = importlib.import_module(name)
@@ -109,7 +124,15 @@ def test_from_start_to_answers_only_the_standard_library_and_msgspec_are_importe
     assert "concertino.server.server" in imported
     assert tops(imported) - sys.stdlib_module_names <= FOREIGN
     # Of the standard library, what costs milliseconds and is not needed.
-    assert not imported & {"argparse", "importlib.metadata", "email", "json", "fractions", "shutil", "tempfile"}
+    assert not imported & {
+        "argparse",
+        "importlib.metadata",
+        "email",
+        "json",
+        "fractions",
+        "shutil",
+        "tempfile",
+    }
 
 
 def test_the_command_line_adds_argparse_and_nothing_foreign() -> None:

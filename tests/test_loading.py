@@ -9,7 +9,9 @@ import pytest
 
 
 def said(program: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -38,7 +40,9 @@ def test_also_when_an_import_fails():
 
 
 def test_what_an_application_froze_stays_frozen():
-    program = "import gc\ngc.freeze()\nfrom concertino import Server\nprint(gc.get_freeze_count() > 2000)"
+    program = (
+        "import gc\ngc.freeze()\nfrom concertino import Server\nprint(gc.get_freeze_count() > 2000)"
+    )
     assert said(program) == "True\n"
 
 

@@ -109,7 +109,9 @@ def test_a_long_output_goes_through_when_it_is_read(tmp_path: Path) -> None:
     assert (tmp_path / "stderr").read_bytes() == lines
 
 
-def test_what_does_not_go_is_held_and_goes_later_in_order(pipe: Pipe, writer: BoundedWriter) -> None:
+def test_what_does_not_go_is_held_and_goes_later_in_order(
+    pipe: Pipe, writer: BoundedWriter
+) -> None:
     size = fill(pipe[1])
     writer.write(b"one\n")
     writer.write(b"two\n")
@@ -121,7 +123,9 @@ def test_what_does_not_go_is_held_and_goes_later_in_order(pipe: Pipe, writer: Bo
     assert not writer.pending
 
 
-def test_whole_lines_beyond_the_limit_are_dropped_and_counted(pipe: Pipe, writer: BoundedWriter) -> None:
+def test_whole_lines_beyond_the_limit_are_dropped_and_counted(
+    pipe: Pipe, writer: BoundedWriter
+) -> None:
     size = fill(pipe[1])
     writer.write(b"%d\n" % 0 + LINE * 8)
     writer.write(LINE * 5)  # one of them still fits
@@ -141,7 +145,9 @@ def test_one_dropped_line_is_told_in_the_singular(pipe: Pipe, writer: BoundedWri
     assert read(pipe[0]) == LINE * 10 + b"1 line dropped (stderr was not read)\nnext\n"
 
 
-def test_a_single_line_beyond_the_limit_is_cut_between_characters(pipe: Pipe, writer: BoundedWriter) -> None:
+def test_a_single_line_beyond_the_limit_is_cut_between_characters(
+    pipe: Pipe, writer: BoundedWriter
+) -> None:
     fill(pipe[1])
     writer.write(b"x" + "é".encode() * 1000 + b"\n")
     read(pipe[0])
@@ -157,7 +163,9 @@ def test_what_follows_a_cut_line_is_counted(pipe: Pipe, writer: BoundedWriter) -
     assert read(pipe[0]) == b" [cut]\n2 lines dropped (stderr was not read)\n"
 
 
-def test_a_blocking_descriptor_stays_blocking_and_never_blocks(pipe: Pipe, writer: BoundedWriter) -> None:
+def test_a_blocking_descriptor_stays_blocking_and_never_blocks(
+    pipe: Pipe, writer: BoundedWriter
+) -> None:
     for _ in range(3000):
         writer.write(LINE)
     assert os.get_blocking(pipe[1])
@@ -179,7 +187,9 @@ def test_a_socket_that_is_not_read_does_not_block(blocking: bool) -> None:
         assert re.search(rb"\n\d+ lines dropped \(stderr was not read\)\n$", read(theirs.fileno()))
 
 
-def test_a_pipe_that_cannot_be_opened_again_is_asked_by_poll(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_that_cannot_be_opened_again_is_asked_by_poll(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_: object) -> int:
         raise PermissionError(errno.EACCES, "another user's pipe")
 
@@ -256,9 +266,16 @@ def test_a_full_device_harms_nobody() -> None:
         assert not writer.pending
 
 
-def test_a_device_that_was_full_is_told_of_what_was_lost(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_was_full_is_told_of_what_was_lost(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os_write = os.write
-    answers: list[int | OSError] = [3, OSError(errno.ENOSPC, "full"), OSError(errno.ENOSPC, "full"), 5]
+    answers: list[int | OSError] = [
+        3,
+        OSError(errno.ENOSPC, "full"),
+        OSError(errno.ENOSPC, "full"),
+        5,
+    ]
 
     def write(descriptor: int, data: bytes) -> int:
         answer = answers.pop(0) if answers else len(data)
@@ -298,7 +315,9 @@ def test_a_closed_writer_takes_nothing(pipe: Pipe, writer: BoundedWriter) -> Non
     assert read(pipe[0]) == b""
 
 
-def test_an_interrupted_write_is_repeated(pipe: Pipe, writer: BoundedWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_is_repeated(
+    pipe: Pipe, writer: BoundedWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def write(_: int, __: bytes) -> int:
         raise InterruptedError
 
@@ -352,8 +371,12 @@ def test_threads_do_not_mix_their_lines(pipe: Pipe) -> None:
     writer.close()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # 3.12, when a thread of another test is left
-def test_a_forked_child_does_not_write_what_its_parent_holds(pipe: Pipe, writer: BoundedWriter) -> None:
+@pytest.mark.filterwarnings(
+    "ignore:.*fork:DeprecationWarning"
+)  # 3.12, when a thread of another test is left
+def test_a_forked_child_does_not_write_what_its_parent_holds(
+    pipe: Pipe, writer: BoundedWriter
+) -> None:
     size = fill(pipe[1])
     writer.write(b"of the parent\n")
     assert read(pipe[0]) == b"-" * size
@@ -368,7 +391,9 @@ def test_a_forked_child_does_not_write_what_its_parent_holds(pipe: Pipe, writer:
     assert read(pipe[0]) == b"of the child\nof the parent\n"
 
 
-def test_a_change_of_process_is_noticed(pipe: Pipe, writer: BoundedWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_process_is_noticed(
+    pipe: Pipe, writer: BoundedWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(pipe[1])
     writer.write(b"of the parent\n")
     read(pipe[0])
@@ -379,7 +404,9 @@ def test_a_change_of_process_is_noticed(pipe: Pipe, writer: BoundedWriter, monke
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # 3.12 warns of just this
-def test_a_fork_while_another_thread_writes_does_not_lock_the_child(pipe: Pipe, writer: BoundedWriter) -> None:
+def test_a_fork_while_another_thread_writes_does_not_lock_the_child(
+    pipe: Pipe, writer: BoundedWriter
+) -> None:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -415,7 +442,9 @@ def stdout(writer: BoundedWriter, reports: list[str]) -> DivertedText:
     return DivertedText(writer, "<stdout>", reports.append)
 
 
-def test_the_first_print_names_its_file_and_line(pipe: Pipe, stdout: DivertedText, reports: list[str]) -> None:
+def test_the_first_print_names_its_file_and_line(
+    pipe: Pipe, stdout: DivertedText, reports: list[str]
+) -> None:
     print("hello", "é", file=stdout)
     line = sys._getframe().f_lineno - 1
     print("again", file=stdout)
@@ -425,7 +454,9 @@ def test_the_first_print_names_its_file_and_line(pipe: Pipe, stdout: DivertedTex
     ]
 
 
-def test_a_print_from_the_standard_library_names_who_called_it(stdout: DivertedText, reports: list[str]) -> None:
+def test_a_print_from_the_standard_library_names_who_called_it(
+    stdout: DivertedText, reports: list[str]
+) -> None:
     logging.StreamHandler(stdout).handle(logging.makeLogRecord({"msg": "x"}))
     assert f"test_logs.py:{sys._getframe().f_lineno - 1} " in reports[0]
 
@@ -453,7 +484,9 @@ def test_a_part_of_a_line_waits_for_flush_or_close(pipe: Pipe, stdout: DivertedT
     stdout.flush()
     stdout.flush()
     assert read(pipe[0]) == b"50 %\r"
-    thread = threading.Thread(target=print, args=("left by a thread",), kwargs={"end": "", "file": stdout})
+    thread = threading.Thread(
+        target=print, args=("left by a thread",), kwargs={"end": "", "file": stdout}
+    )
     thread.start()
     thread.join()
     stdout.close()
@@ -467,7 +500,9 @@ def test_a_line_without_end_does_not_grow_for_ever(pipe: Pipe, stdout: DivertedT
     assert len(read(pipe[0])) == 8200
 
 
-def test_the_buffer_takes_bytes_as_they_are(pipe: Pipe, stdout: DivertedText, reports: list[str]) -> None:
+def test_the_buffer_takes_bytes_as_they_are(
+    pipe: Pipe, stdout: DivertedText, reports: list[str]
+) -> None:
     assert stdout.buffer.write(b"\xff ") == 2
     assert stdout.buffer.write(memoryview(b"\xc3")) == 1
     assert stdout.buffer.write(bytearray(b"\xa9\n...")) == 5
@@ -493,8 +528,18 @@ def test_printed_secrets_are_redacted(pipe: Pipe, stdout: DivertedText) -> None:
 
 def test_diverted_text_is_a_text_stream(pipe: Pipe, stdout: DivertedText) -> None:
     assert isinstance(stdout, io.TextIOBase)
-    assert (stdout.name, stdout.encoding, stdout.errors, stdout.mode) == ("<stdout>", "utf-8", "backslashreplace", "w")
-    assert (stdout.writable(), stdout.readable(), stdout.isatty(), stdout.fileno()) == (True, False, False, pipe[1])
+    assert (stdout.name, stdout.encoding, stdout.errors, stdout.mode) == (
+        "<stdout>",
+        "utf-8",
+        "backslashreplace",
+        "w",
+    )
+    assert (stdout.writable(), stdout.readable(), stdout.isatty(), stdout.fileno()) == (
+        True,
+        False,
+        False,
+        pipe[1],
+    )
     stdout.reconfigure(encoding="latin-1", line_buffering=False)
     stdout.writelines(["a\n", "b\n"])
     subprocess.run(["echo", "of a child"], stdout=stdout, check=True)
@@ -525,7 +570,9 @@ def test_existing_handlers_are_adopted(writer: BoundedWriter, pipe: Pipe) -> Non
         handler.close()
 
 
-def test_a_handler_that_is_gone_is_passed_over(writer: BoundedWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_that_is_gone_is_passed_over(
+    writer: BoundedWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logging, "_handlerList", [lambda: None])
     adopt_handlers([io.StringIO()], DivertedText(writer))  # type: ignore[arg-type]
 
@@ -642,14 +689,18 @@ class Unprintable:
         raise KeyError(CANARY)
 
 
-@pytest.mark.parametrize(("arguments", "problem"), [((Unprintable(),), "KeyError"), ((1, 2), "TypeError")])
+@pytest.mark.parametrize(
+    ("arguments", "problem"), [((Unprintable(),), "KeyError"), ((1, 2), "TypeError")]
+)
 def test_a_record_that_cannot_be_formatted_is_named(
     pipe: Pipe, configured: Configure, arguments: tuple[object, ...], problem: str
 ) -> None:
     configured(format="trace")
     logger("x").error("with %s", *arguments)
     line = sys._getframe().f_lineno - 1
-    assert read(pipe[0]).decode() == (f"Error: a log record of test_logs.py:{line} could not be formatted: {problem}\n")
+    assert read(pipe[0]).decode() == (
+        f"Error: a log record of test_logs.py:{line} could not be formatted: {problem}\n"
+    )
 
 
 # ---- levels, and configure
@@ -674,7 +725,9 @@ def test_levels(pipe: Pipe, configured: Configure, level: str, printed: str) -> 
     assert re.findall(r"\[([A-Z]+)\]", read(pipe[0]).decode()) == printed.split()
 
 
-def test_an_unknown_setting_gives_the_default_and_one_warning(pipe: Pipe, configured: Configure) -> None:
+def test_an_unknown_setting_gives_the_default_and_one_warning(
+    pipe: Pipe, configured: Configure
+) -> None:
     environment = {"LOG_LEVEL": "loud", "CONCERTINO_LOG_FORMAT": "xml\n"}
     configured(environment=environment)
     configured(environment=environment)
@@ -688,13 +741,19 @@ def test_an_unknown_setting_gives_the_default_and_one_warning(pipe: Pipe, config
 def test_an_unknown_argument_is_refused(configured: Configure) -> None:
     with pytest.raises(ValueError, match="format: expected line, json or trace, got 'xml'"):
         configured(format="xml")
-    with pytest.raises(ValueError, match="level: expected debug, info, warn, warning or error, got 'loud'"):
+    with pytest.raises(
+        ValueError, match="level: expected debug, info, warn, warning or error, got 'loud'"
+    ):
         configured(level="loud")
     assert logging.getLogger("concertino").handlers == []
 
 
 def test_an_argument_goes_before_the_environment(pipe: Pipe, configured: Configure) -> None:
-    configured(level="debug", format="trace", environment={"LOG_LEVEL": "loud", "CONCERTINO_LOG_FORMAT": "xml"})
+    configured(
+        level="debug",
+        format="trace",
+        environment={"LOG_LEVEL": "loud", "CONCERTINO_LOG_FORMAT": "xml"},
+    )
     logger("x").debug("said")
     assert read(pipe[0]) == b"[TRACE] said\n"
 
@@ -773,10 +832,14 @@ def test_flushing_the_handler_flushes_the_writer(pipe: Pipe, configured: Configu
     assert read(pipe[0]) == b"[TRACE] one\n"
 
 
-def test_the_defaults_let_500_through_at_once(writer: BoundedWriter, clock: Clock, pipe: Pipe) -> None:
+def test_the_defaults_let_500_through_at_once(
+    writer: BoundedWriter, clock: Clock, pipe: Pipe
+) -> None:
     handler = StderrHandler(writer, clock=clock)
     for _ in range(501):
-        handler.handle(logging.makeLogRecord({"name": "concertino.x", "msg": "x", "levelno": logging.INFO}))
+        handler.handle(
+            logging.makeLogRecord({"name": "concertino.x", "msg": "x", "levelno": logging.INFO})
+        )
     assert read(pipe[0]).count(b"\n") == 500
 
 
@@ -785,7 +848,9 @@ def test_importing_loads_nothing_heavy() -> None:
         "import sys, asyncio, msgspec; before = set(sys.modules); import concertino.logs; "
         "print(*sorted(name for name in set(sys.modules) - before if not name.startswith('concertino')))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ
+    )
     assert set(done.stdout.split()) <= {"bisect", "_bisect", "gc"}  # which is built in
 
 
@@ -798,7 +863,10 @@ def test_a_secret_that_a_client_gave_as_its_request_id_is_in_no_json_line() -> N
     token = current.set(Told(CANARY))
     try:
         record = logging.LogRecord("concertino", logging.INFO, "", 0, "done", None, None)
-        lines = [FORMATS["json"](entry_of(record, "c", redact.redactor())), message_line("json", "", "<-", "{}")]
+        lines = [
+            FORMATS["json"](entry_of(record, "c", redact.redactor())),
+            message_line("json", "", "<-", "{}"),
+        ]
     finally:
         current.reset(token)
         redact.refresh()

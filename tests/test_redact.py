@@ -44,7 +44,9 @@ def test_a_secret_name_makes_its_value_secret(name: str) -> None:
     assert of(**{name: CANARY}).text(f"<{CANARY}>") == "<[REDACTED]>"
 
 
-@pytest.mark.parametrize("name", ["PATH", "KEY", "API", "APIKEY", "KEY_API", "MAX_TOKENS", "TOKENIZER", "MYSECRET"])
+@pytest.mark.parametrize(
+    "name", ["PATH", "KEY", "API", "APIKEY", "KEY_API", "MAX_TOKENS", "TOKENIZER", "MYSECRET"]
+)
 def test_a_name_without_a_secret_word_does_not(name: str) -> None:
     assert of(**{name: CANARY}).text(CANARY) == CANARY
 
@@ -72,7 +74,13 @@ def test_a_short_value_a_number_or_a_path_is_no_secret(value: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["12345678x", "0x12345678", "/9j/4AAQSkZJRgABAQ+AAAQ", "/wJalrXUtnFEMI7K7MDENG9bPxRfiCYEXAMPLEKEY", "a/b/c/d/e"],
+    [
+        "12345678x",
+        "0x12345678",
+        "/9j/4AAQSkZJRgABAQ+AAAQ",
+        "/wJalrXUtnFEMI7K7MDENG9bPxRfiCYEXAMPLEKEY",
+        "a/b/c/d/e",
+    ],
 )
 def test_what_only_looks_like_a_number_or_a_path_is_a_secret(value: str) -> None:
     assert of(TOKEN=value).text(f"<{value}>") == "<[REDACTED]>"
@@ -140,14 +148,24 @@ def test_an_escaped_secret_is_found(text: str) -> None:
 
 
 def test_what_stands_around_an_escaped_secret_stays() -> None:
-    assert Redactor(["abc/defgh"]).text(r"\n\t<abc\/\u0064efgh>\" é\u00e9") == r"\n\t<[REDACTED]>\" é\u00e9"
+    assert (
+        Redactor(["abc/defgh"]).text(r"\n\t<abc\/\u0064efgh>\" é\u00e9")
+        == r"\n\t<[REDACTED]>\" é\u00e9"
+    )
 
 
 # ---- one JSON text
 
 
 def test_a_frame_without_secrets_and_fields_is_the_same_object() -> None:
-    for frame in (b'{"a":[1.50,"x\\n",null]}', b'{"a":"\\u0061"}', b'["secret"]', b'{"secret":1}', b"", b"\xff"):
+    for frame in (
+        b'{"a":[1.50,"x\\n",null]}',
+        b'{"a":"\\u0061"}',
+        b'["secret"]',
+        b'{"secret":1}',
+        b"",
+        b"\xff",
+    ):
         assert Redactor([CANARY]).frame(frame) is frame
         assert Redactor().frame(frame) is frame
 
@@ -155,7 +173,10 @@ def test_a_frame_without_secrets_and_fields_is_the_same_object() -> None:
 @pytest.mark.parametrize(
     ("frame", "expected"),
     [
-        (b'{"a": 1.50, "a" :"sk-canary-7f3a91"}', b'{"a": 1.50, "a" :"[REDACTED]"}'),  # the rest byte for byte
+        (
+            b'{"a": 1.50, "a" :"sk-canary-7f3a91"}',
+            b'{"a": 1.50, "a" :"[REDACTED]"}',
+        ),  # the rest byte for byte
         (b'{"sk-canary-7f3a91":1e400}', b'{"[REDACTED]":1e400}'),  # a key is a string too
         (b'["x\\nsk-canary-7f3a91\\n"]', b'["x\\n[REDACTED]\\n"]'),
         (b'["\\u0073k-canary-7f3a91"]', b'["[REDACTED]"]'),
@@ -163,7 +184,10 @@ def test_a_frame_without_secrets_and_fields_is_the_same_object() -> None:
         (b'["\xff sk-canary-7f3a91"]', b'["\xff [REDACTED]"]'),  # bytes that are not UTF-8 stay
         (b"starting with sk-canary-7f3a91", b"starting with [REDACTED]"),  # not JSON: a banner
         (b'{"a":"sk-canary-7f3a91","b":"sk-can', b'{"a":"[REDACTED]","b":"sk-can'),  # not JSON: cut
-        (b"[" * 5000 + b'"sk-canary-7f3a91"' + b"]" * 5000, b"[" * 5000 + b'"[REDACTED]"' + b"]" * 5000),
+        (
+            b"[" * 5000 + b'"sk-canary-7f3a91"' + b"]" * 5000,
+            b"[" * 5000 + b'"[REDACTED]"' + b"]" * 5000,
+        ),
     ],
 )
 def test_a_secret_in_a_frame(frame: bytes, expected: bytes) -> None:
@@ -194,7 +218,16 @@ def test_a_field_with_a_secret_name_is_hidden(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["progressToken", "maxTokens", "inputTokens", "nextCursor", "requestState", "passwords", "my_password", "token"],
+    [
+        "progressToken",
+        "maxTokens",
+        "inputTokens",
+        "nextCursor",
+        "requestState",
+        "passwords",
+        "my_password",
+        "token",
+    ],
 )
 def test_other_fields_are_not(name: str) -> None:
     frame = f'{{"{name}":"x","z":"password"}}'.encode()
@@ -239,7 +272,10 @@ def test_white_space_before_json_in_a_string_does_not_hide_it(start: bytes) -> N
 
 def test_a_secret_and_a_field_in_the_same_string_are_both_hidden() -> None:
     frame = json.dumps([json.dumps({"a": CANARY, "password": f"x {CANARY} y"})]).encode()
-    assert json.loads(json.loads(Redactor([CANARY]).frame(frame))[0]) == {"a": "[REDACTED]", "password": "[REDACTED]"}
+    assert json.loads(json.loads(Redactor([CANARY]).frame(frame))[0]) == {
+        "a": "[REDACTED]",
+        "password": "[REDACTED]",
+    }
 
 
 def test_a_text_that_only_speaks_of_a_field_stays() -> None:
@@ -265,13 +301,24 @@ class Note(msgspec.Struct):
 
 
 def test_a_structure_without_secrets_is_the_same_object() -> None:
-    value = {"a": [1, ("x", 2.5, None)], 3: Note("n", {"b": True}), "raw": msgspec.Raw(b'{"a":1}'), "b": b"secret"}
+    value = {
+        "a": [1, ("x", 2.5, None)],
+        3: Note("n", {"b": True}),
+        "raw": msgspec.Raw(b'{"a":1}'),
+        "b": b"secret",
+    }
     assert Redactor([CANARY]).value(value) is value
 
 
 def test_only_what_changes_is_copied() -> None:
     same = {"x": ["y"]}
-    value = {"a": same, "b": (1, [f"<{CANARY}>"]), "password": "p", CANARY: {"secret": ["s"]}, 1: CANARY}
+    value = {
+        "a": same,
+        "b": (1, [f"<{CANARY}>"]),
+        "password": "p",
+        CANARY: {"secret": ["s"]},
+        1: CANARY,
+    }
     redacted: Any = Redactor([CANARY]).value(value)
     assert redacted == {
         "a": same,
@@ -309,7 +356,9 @@ def test_a_cyclic_structure_is_refused_as_encoding_does() -> None:
 # ---- the process-wide one
 
 
-def test_the_default_comes_from_the_environment_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_comes_from_the_environment_and_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(redact, "_default", None)
     monkeypatch.setenv("CANARY_TOKEN", CANARY)
     assert redact.redactor().text(CANARY) == "[REDACTED]"
@@ -327,10 +376,18 @@ rule = settings(deadline=None, derandomize=True)
 CHARACTERS = st.characters(blacklist_categories=["Cs"], blacklist_characters="[]eEoO")
 SECRET = st.text(CHARACTERS, min_size=8, max_size=12)
 SECRETS = st.lists(SECRET, min_size=1, max_size=3)
-NASTY = st.text(st.sampled_from('nu0061\\"/ab\n'), min_size=4, max_size=8).filter(lambda text: text.strip())
+NASTY = st.text(st.sampled_from('nu0061\\"/ab\n'), min_size=4, max_size=8).filter(
+    lambda text: text.strip()
+)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(CHARACTERS),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(CHARACTERS),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(CHARACTERS), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -346,7 +403,9 @@ def strings(value: object) -> list[str]:
 def planted(draw: st.DrawFn, value: object, secrets: list[str]) -> object:
     """Put secrets into some of the strings of a JSON value."""
     if isinstance(value, dict):
-        return {planted(draw, key, secrets): planted(draw, item, secrets) for key, item in value.items()}
+        return {
+            planted(draw, key, secrets): planted(draw, item, secrets) for key, item in value.items()
+        }
     if isinstance(value, list):
         return [planted(draw, item, secrets) for item in value]
     if isinstance(value, str) and draw(st.booleans()):
@@ -419,19 +478,26 @@ def test_no_secret_survives_in_text_however_often_it_was_escaped(
 @rule
 @given(st.binary(), SECRETS)
 def test_a_frame_of_anything_is_taken(junk: bytes, secrets: list[str]) -> None:
-    redacted = Redactor(secrets).frame(junk + b"<" + secrets[0].encode() + junk)  # "<": in no JSON number
+    redacted = Redactor(secrets).frame(
+        junk + b"<" + secrets[0].encode() + junk
+    )  # "<": in no JSON number
     assert secrets[0].encode() not in redacted
 
 
 def test_the_planted_canary_appears_in_no_form() -> None:
     redactor = of(PLANTED_TOKEN=CANARY)
-    message: dict[str, object] = {"a": CANARY, CANARY: [f"Bearer {CANARY}", json.dumps({"k": CANARY})]}
+    message: dict[str, object] = {
+        "a": CANARY,
+        CANARY: [f"Bearer {CANARY}", json.dumps({"k": CANARY})],
+    }
     assert CANARY not in redactor.text(f"{message} {message!r} {json.dumps(message)}")
     assert CANARY.encode() not in redactor.frame(json.dumps(message).encode())
     assert CANARY not in str(redactor.value(message))
 
 
-def test_what_was_learned_of_a_child_is_kept_when_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_learned_of_a_child_is_kept_when_the_environment_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two children may have different secrets under one name."""
     monkeypatch.setattr(redact, "_learned", {})
     monkeypatch.setattr(redact, "_default", None)

@@ -15,8 +15,13 @@ from requirements_of_clients import LEFT_OUT
 from requirements_of_clients import REQUIREMENTS as OF_CLIENTS
 
 TESTS = Path(__file__).parent
-SPEC = Path(os.environ.get("CONCERTINO_SPEC", TESTS.parents[1] / "shared" / "spec")) / "REQUIREMENTS.md"
-ROW = re.compile(r"^\| ([A-Z][A-Z\d]-\d+) \| [^|]+ \| ([^|]+) \|", re.MULTILINE)  # id, revisions, role
+SPEC = (
+    Path(os.environ.get("CONCERTINO_SPEC", TESTS.parents[1] / "shared" / "spec"))
+    / "REQUIREMENTS.md"
+)
+ROW = re.compile(
+    r"^\| ([A-Z][A-Z\d]-\d+) \| [^|]+ \| ([^|]+) \|", re.MULTILINE
+)  # id, revisions, role
 # The document is read where it is. Here is which of its numbers bind whom.
 SOURCES = ["here", "document"] if SPEC.is_file() else ["here"]
 BINDING = {
@@ -38,7 +43,9 @@ def defined_in(path: Path) -> frozenset[str]:
     """The tests that a file defines, by name."""
     tree = ast.parse(path.read_text())
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return frozenset(each.name for each in tree.body if isinstance(each, kinds) and each.name.startswith("test_"))
+    return frozenset(
+        each.name for each in tree.body if isinstance(each, kinds) and each.name.startswith("test_")
+    )
 
 
 def problems_of(each: Requirement) -> list[str]:
@@ -56,7 +63,9 @@ def problems_of(each: Requirement) -> list[str]:
 
 
 def test_each_requirement_names_a_test_that_exists_or_the_feature_that_brings_it() -> None:
-    assert {each.id: found for each in (*REQUIREMENTS, *OF_CLIENTS) if (found := problems_of(each))} == {}
+    assert {
+        each.id: found for each in (*REQUIREMENTS, *OF_CLIENTS) if (found := problems_of(each))
+    } == {}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +98,9 @@ def binding(source: str, side: str) -> set[str]:
     if source == "here":
         return {f"{section}-{number}" for section, number in numbered(BINDING[side])}
     roles = {side[0].upper(), "B"}
-    return {id for id, role in ROW.findall(SPEC.read_text()) if roles & set(role.strip().split("/"))}
+    return {
+        id for id, role in ROW.findall(SPEC.read_text()) if roles & set(role.strip().split("/"))
+    }
 
 
 def numbered(text: str) -> Iterator[tuple[str, int]]:

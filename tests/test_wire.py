@@ -15,7 +15,12 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {},
     "progressToken": "t",
 }
-MODERN_CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "_meta": META}}
+MODERN_CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "tools/call",
+    "params": {"name": "x", "_meta": META},
+}
 
 
 @pytest.fixture(autouse=True, params=wire.ORACLES)
@@ -31,9 +36,19 @@ def conversation(version: str) -> Conversation:
         found.sent(json.dumps(MODERN_CALL).encode())
         found.sent(json.dumps({**MODERN_CALL, "id": 2, "method": "tools/list"}).encode())
         return found
-    opening = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
-    found.sent(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening}).encode())
-    answer = {"protocolVersion": version, "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}}
+    opening = {
+        "protocolVersion": version,
+        "capabilities": {},
+        "clientInfo": {"name": "c", "version": "1"},
+    }
+    found.sent(
+        json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening}).encode()
+    )
+    answer = {
+        "protocolVersion": version,
+        "capabilities": {},
+        "serverInfo": {"name": "s", "version": "1"},
+    }
     found.received(json.dumps({"jsonrpc": "2.0", "id": 0, "result": answer}).encode())
     found.sent(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}')
     found.sent(b'{"jsonrpc":"2.0","id":2,"method":"tools/list"}')
@@ -149,7 +164,9 @@ def test_initialize_is_never_answered_with_the_modern_revision():
     found = Conversation()
     found.sent(b'{"jsonrpc":"2.0","id":0,"method":"initialize"}')
     with pytest.raises(Violation, match="initialize was answered with 2026-07-28"):
-        found.received(result(0, protocolVersion=E, capabilities={}, serverInfo={"name": "s", "version": "1"}))
+        found.received(
+            result(0, protocolVersion=E, capabilities={}, serverInfo={"name": "s", "version": "1"})
+        )
 
 
 def test_a_result_for_a_method_that_the_revision_does_not_have_is_a_violation():

@@ -22,13 +22,25 @@ from typing import Any
 import jsonschema
 import model_schemas
 
-__all__ = ["LEGACY", "MODERN", "ORACLES", "REVISIONS", "Conversation", "Violation", "check", "definitions", "one_json"]
+__all__ = [
+    "LEGACY",
+    "MODERN",
+    "ORACLES",
+    "REVISIONS",
+    "Conversation",
+    "Violation",
+    "check",
+    "definitions",
+    "one_json",
+]
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 MODERN = "2026-07-28"
 REVISIONS = (*LEGACY, MODERN)
 NULL_ID = ("2024-11-05", "2025-03-26", "2025-06-18")  # revisions in which an id cannot be left out
-SPEC = Path(os.environ.get("CONCERTINO_SPEC", Path(__file__).resolve().parents[2] / "shared" / "spec"))
+SPEC = Path(
+    os.environ.get("CONCERTINO_SPEC", Path(__file__).resolve().parents[2] / "shared" / "spec")
+)
 # What says which values are right. A value must be so by each of them.
 ORACLES = ("models", "schemas") if (SPEC / "schema").is_dir() else ("models",)
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -66,7 +78,9 @@ def check(value: Any, revision: str, definition: str) -> None:
     if not oracles:
         raise Violation(f"{revision} has no {definition}")
     for oracle in oracles:
-        best = jsonschema.exceptions.best_match(_validator(revision, definition, oracle).iter_errors(value))
+        best = jsonschema.exceptions.best_match(
+            _validator(revision, definition, oracle).iter_errors(value)
+        )
         if best is not None:
             why = f"{best.json_path}: {best.message} ({oracle})"
             raise Violation(f"no {definition} of {revision}: {why}\n{json.dumps(value)[:2000]}")
@@ -110,7 +124,9 @@ class Conversation:
                     id = params.get("requestId")
                     if isinstance(id, str | int) and isinstance(params.get("reason", ""), str):
                         self.asked.pop(_key(id), None)
-                if isinstance(meta, dict) and isinstance(token := meta.get("progressToken"), str | int):
+                if isinstance(meta, dict) and isinstance(
+                    token := meta.get("progressToken"), str | int
+                ):
                     self.tokens[_key(token)] = version or self.negotiated or LEGACY[-1]
 
     def received(self, line: bytes) -> Any:
@@ -156,7 +172,11 @@ class Conversation:
                 raise Violation(f"initialize was answered with {revision}")
             self.negotiated = revision
         self.idless = self.idless or revision not in NULL_ID
-        check(value, revision, "JSONRPCResultResponse" if revision in ("2025-11-25", MODERN) else "JSONRPCResponse")
+        check(
+            value,
+            revision,
+            "JSONRPCResultResponse" if revision in ("2025-11-25", MODERN) else "JSONRPCResponse",
+        )
         check(value["result"], revision, _result_type(method, revision, value["result"]))
         self.answers.append(value)
 
@@ -172,7 +192,11 @@ class Conversation:
         else:
             # Of two requests with one id it is the second that is refused while the first is in flight.
             _, revision = self._asked(value["id"], -1 if code == -32600 else 0)
-        check(value, revision, "JSONRPCErrorResponse" if revision in ("2025-11-25", MODERN) else "JSONRPCError")
+        check(
+            value,
+            revision,
+            "JSONRPCErrorResponse" if revision in ("2025-11-25", MODERN) else "JSONRPCError",
+        )
         if typed := ERRORS.get(code):
             check(value, MODERN, typed)
         if -32099 <= code <= -32020 and not typed:
@@ -203,7 +227,9 @@ class Conversation:
         if method == "notifications/progress":
             revisions = [self.tokens[_key(token)]]
         else:
-            revisions = [each for each in (self.negotiated, MODERN if self.modern else None) if each]
+            revisions = [
+                each for each in (self.negotiated, MODERN if self.modern else None) if each
+            ]
         failures: list[str] = []
         for revision in revisions:
             definition = _methods(revision, "Notification").get(method)
@@ -215,7 +241,9 @@ class Conversation:
                 return
             except Violation as why:
                 failures.append(str(why))
-        raise Violation("\n".join(failures) or f"a notification before any revision is known: {value!r}")
+        raise Violation(
+            "\n".join(failures) or f"a notification before any revision is known: {value!r}"
+        )
 
 
 def _key(id: object) -> object:
@@ -272,13 +300,20 @@ def _is_base64(value: object) -> bool:
 
 @_formats.checks("uri")
 def _is_uri(value: object) -> bool:
-    return not isinstance(value, str) or re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]*", value) is not None
+    return (
+        not isinstance(value, str)
+        or re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:[!-~]*", value) is not None
+    )
 
 
 @cache
 def _validator(revision: str, definition: str, oracle: str) -> Any:
     document = _document(revision, oracle)
     place = "$defs" if "$defs" in document else "definitions"
-    schema = {"$schema": document["$schema"], place: document[place], "$ref": f"#/{place}/{definition}"}
+    schema = {
+        "$schema": document["$schema"],
+        place: document[place],
+        "$ref": f"#/{place}/{definition}",
+    }
     kind = jsonschema.validators.validator_for(schema)
     return kind(schema, format_checker=_formats)

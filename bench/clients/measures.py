@@ -24,7 +24,9 @@ OPENINGS = 11
 LARGE_TIMES = 5
 
 
-async def measure(open_client: Open, program: str, seconds: float, large_bytes: int) -> dict[str, Any]:
+async def measure(
+    open_client: Open, program: str, seconds: float, large_bytes: int
+) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     openings: list[float] = []
     for _ in range(OPENINGS):
@@ -90,5 +92,7 @@ def median(values: list[Any]) -> float:
 
 def main(open_client: Open) -> None:
     program, seconds, *large = sys.argv[1:]
-    figures = asyncio.run(measure(open_client, program, float(seconds), int(large[0]) if large else 0))
+    figures = asyncio.run(
+        measure(open_client, program, float(seconds), int(large[0]) if large else 0)
+    )
     print(json.dumps(figures))

@@ -58,7 +58,9 @@ def main() -> None:
             if request.id is None:
                 continue
             if request.method == "tools/call":
-                answers.append(encode(Response(request.id, Result([Text(request.params.arguments.text)]))))
+                answers.append(
+                    encode(Response(request.id, Result([Text(request.params.arguments.text)])))
+                )
             else:
                 answers.append(HELLO)
         if answers:

@@ -1,9 +1,16 @@
 """Tools that keep notes, in whatever storage the hub has: they ask the hub, which asks the plugin that has it."""
 
 from concertino import Plugin, ToolError
-from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, StorageReadRequest, StorageWriteRequest
+from concertino.orchestra.plugin_pb2 import (
+    PluginRequest,
+    PluginResponse,
+    StorageReadRequest,
+    StorageWriteRequest,
+)
 
-plugin = Plugin("tools.notes", version="1.0.0", description="Keeps notes.", needs_storage=["markdown"])
+plugin = Plugin(
+    "tools.notes", version="1.0.0", description="Keeps notes.", needs_storage=["markdown"]
+)
 
 
 async def ask(request: PluginRequest) -> PluginResponse:
@@ -18,7 +25,9 @@ async def ask(request: PluginRequest) -> PluginResponse:
 @plugin.tool
 async def keep(name: str, text: str) -> str:
     """Keep a note under a name, in place of the one that was there."""
-    request = StorageWriteRequest(path=f"notes/{name}.md", content=text.encode(), expected_version=-1)
+    request = StorageWriteRequest(
+        path=f"notes/{name}.md", content=text.encode(), expected_version=-1
+    )
     written = (await ask(PluginRequest(storage_write=request))).storage_write
     if not written.success:
         raise ToolError(written.error)

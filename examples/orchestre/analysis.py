@@ -9,13 +9,20 @@ from msgspec import Struct
 __all__ = ["Analysis", "Complexity", "Factor", "Level", "analyze", "found_in"]
 
 Level = Literal["low", "medium", "high", "very high"]
-LEVELS: tuple[tuple[int, Level], ...] = ((25, "low"), (50, "medium"), (75, "high"), (100, "very high"))
+LEVELS: tuple[tuple[int, Level], ...] = (
+    (25, "low"),
+    (50, "medium"),
+    (75, "high"),
+    (100, "very high"),
+)
 BASE = 5  # points of any project: a repository, a build, a place to run
 PER_CONSTRAINT = 3
 VAGUE = 60  # characters; below, little can be known
 MAX_WHY = 80  # characters of a constraint in a reason
 # What takes a word back, if it stands right before it, or one word before.
-NEGATION = re.compile(r"\b(?:no|without|excluding|except|not|never)\s+(?:[\w-]+\s+)?$", re.IGNORECASE)
+NEGATION = re.compile(
+    r"\b(?:no|without|excluding|except|not|never)\s+(?:[\w-]+\s+)?$", re.IGNORECASE
+)
 
 
 class Factor(Struct, frozen=True):
@@ -83,7 +90,9 @@ def found_in(text: str) -> dict[str, str]:
             if NEGATION.search(text, max(0, match.start() - 40), match.start()) is None:
                 said[component.name] = f"the requirements say {match[0].lower()!r}"
                 break
-    excluded = {name for name in COMPONENTS if name not in said and _pattern(COMPONENTS[name]).search(text)}
+    excluded = {
+        name for name in COMPONENTS if name not in said and _pattern(COMPONENTS[name]).search(text)
+    }
     waiting = list(said)
     while waiting:
         name = waiting.pop(0)
@@ -101,7 +110,10 @@ def _pattern(component: Component) -> re.Pattern[str]:
 
 def _phases(chosen: list[Component]) -> list[Phase]:
     """Those of every project, and those that something is to be done in."""
-    phases = [Phase(name, goal, [each.name for each in chosen if each.phase == name]) for name, goal in PHASES.items()]
+    phases = [
+        Phase(name, goal, [each.name for each in chosen if each.phase == name])
+        for name, goal in PHASES.items()
+    ]
     return [phase for phase in phases if phase.components or phase.name in ALWAYS]
 
 
@@ -111,7 +123,11 @@ def _summary(heaviest: list[Component], score: int, level: Level, constraints: l
     names = [each.name for each in heaviest]
     most = ", ".join(names[:3])
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    under = f", under {len(constraints)} constraint{'s' * (len(constraints) > 1)}" if constraints else ""
+    under = (
+        f", under {len(constraints)} constraint{'s' * (len(constraints) > 1)}"
+        if constraints
+        else ""
+    )
     return f"A project of {level} complexity ({score} of 100){under}: above all {most}{rest}."
 
 
@@ -129,7 +145,9 @@ def _recommendations(requirements: str, level: Level, heaviest: list[Component])
 
 
 def _risks(requirements: str, heaviest: list[Component], constraints: list[str]) -> list[str]:
-    first = ["The requirements are short: what was not said will be found while building"] * (len(requirements) < VAGUE)
+    first = ["The requirements are short: what was not said will be found while building"] * (
+        len(requirements) < VAGUE
+    )
     first += [f"May not be met: {_short(each)}" for each in constraints]
     return first + [each.risk for each in heaviest]
 

@@ -48,7 +48,9 @@ class Plan(Struct, frozen=True, rename="camel"):
 
 def plan(analysis: Analysis, requirements: str) -> Plan:
     """Plan a project. What the analysis does not say is read from the requirements."""
-    names = [name for name in COMPONENTS if name in analysis.key_components] or list(found_in(requirements))
+    names = [name for name in COMPONENTS if name in analysis.key_components] or list(
+        found_in(requirements)
+    )
     stretch = STRETCH[analysis.complexity.level]
     tasks: dict[str, Task] = {}
     by_phase: dict[str, list[str]] = {}
@@ -56,16 +58,26 @@ def plan(analysis: Analysis, requirements: str) -> Plan:
     gate: list[str] = []  # what the tasks of a phase wait for, if nothing else
     for number, phase in enumerate(PHASES, 1):
         chains = [(None, ALWAYS[phase])] if phase in ALWAYS else []
-        chains += [(name, COMPONENTS[name].tasks) for name in _ordered(names) if COMPONENTS[name].phase == phase]
+        chains += [
+            (name, COMPONENTS[name].tasks)
+            for name in _ordered(names)
+            if COMPONENTS[name].phase == phase
+        ]
         ids: list[str] = []
         for component, steps in chains:
-            needs = [last_of[need] for need in COMPONENTS[component].needs if need in last_of] if component else []
+            needs = (
+                [last_of[need] for need in COMPONENTS[component].needs if need in last_of]
+                if component
+                else []
+            )
             before = sorted({*gate, *needs})
             if component and phase == "Foundation" and not needs:
                 before = ids[:1]  # the repository
             for what, days in steps:
                 id = f"{number}.{len(ids) + 1}"
-                start = max((tasks[each].start_day + tasks[each].days for each in before), default=0)
+                start = max(
+                    (tasks[each].start_day + tasks[each].days for each in before), default=0
+                )
                 tasks[id] = Task(id, what, component, ceil(days * stretch), start, before)
                 ids.append(id)
                 before = [id]

@@ -77,7 +77,9 @@ def create(name: str, template: str, path: str) -> Project:
         ) from None
     except (OSError, ValueError) as why:  # ValueError: a NUL
         raise _denied(path, root) if _is_denied(why) else _unfit(path) from None
-    return Project(name, template, str(target), _write(target, root, name, template), NEXT_STEPS[template])
+    return Project(
+        name, template, str(target), _write(target, root, name, template), NEXT_STEPS[template]
+    )
 
 
 def _unfit(path: str) -> ToolError:
@@ -89,7 +91,12 @@ def _unfit(path: str) -> ToolError:
 
 
 def _is_denied(why: BaseException) -> bool:
-    return isinstance(why, OSError) and why.errno in (None, errno.EACCES, errno.EPERM, errno.EROFS)  # None: ours, above
+    return isinstance(why, OSError) and why.errno in (
+        None,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+    )  # None: ours, above
 
 
 def _denied(path: str, root: Path) -> ToolError:

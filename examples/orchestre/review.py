@@ -9,7 +9,14 @@ from typing import Any, Literal, cast
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
 
-from concertino import ConcertinoError, Context, CreateMessageResult, Sampling, SamplingMessage, TextContent
+from concertino import (
+    ConcertinoError,
+    Context,
+    CreateMessageResult,
+    Sampling,
+    SamplingMessage,
+    TextContent,
+)
 
 __all__ = ["Finding", "Review", "Reviewer", "ask_models", "offers_sampling", "review"]
 
@@ -84,7 +91,10 @@ async def review(plan: dict[str, Any], context: Context) -> Review:
         else:
             reviewer, mine = _read(role, answer)
             reviewers.append(reviewer)
-        found += [Finding(each.severity, each.finding, each.suggestion, [role]) for each in mine[:MAX_FINDINGS]]
+        found += [
+            Finding(each.severity, each.finding, each.suggestion, [role])
+            for each in mine[:MAX_FINDINGS]
+        ]
     return _merged(reviewers, found)
 
 
@@ -92,7 +102,9 @@ def offers_sampling(context: Context) -> bool:
     return "sampling" in context.client.capabilities
 
 
-async def ask_models(context: Context, questions: dict[str, Sampling]) -> dict[str, CreateMessageResult | str]:
+async def ask_models(
+    context: Context, questions: dict[str, Sampling]
+) -> dict[str, CreateMessageResult | str]:
     """What the client's models answer, by key; a text says why there is no answer. All are asked at once."""
     try:
         answers = await context.ask(questions)
@@ -110,7 +122,12 @@ def _result(answer: Raw) -> CreateMessageResult | str:
 
 def _question(system: str, plan: str) -> Sampling:
     text = f"Review this plan of a software project.\n\n<plan>\n{plan}\n</plan>\n\n{ANSWER}"
-    return Sampling([SamplingMessage("user", TextContent(text))], MAX_TOKENS, system_prompt=system, temperature=0.0)
+    return Sampling(
+        [SamplingMessage("user", TextContent(text))],
+        MAX_TOKENS,
+        system_prompt=system,
+        temperature=0.0,
+    )
 
 
 def _read(role: str, result: CreateMessageResult) -> tuple[Reviewer, list[Finding]]:
@@ -121,8 +138,12 @@ def _read(role: str, result: CreateMessageResult) -> tuple[Reviewer, list[Findin
         answer = decode(text[text.find("{") : text.rfind("}") + 1], type=_Answer)
     except (DecodeError, RecursionError):
         answer = _Answer(verdict="revise" if "revise" in text.lower() else "approve")
-        return Reviewer(role, "model", answer.verdict or "approve", result.model, comment=text[:MAX_COMMENT]), []
-    return Reviewer(role, "model", answer.verdict or _verdict(answer.findings), result.model), answer.findings
+        return Reviewer(
+            role, "model", answer.verdict or "approve", result.model, comment=text[:MAX_COMMENT]
+        ), []
+    return Reviewer(
+        role, "model", answer.verdict or _verdict(answer.findings), result.model
+    ), answer.findings
 
 
 def _verdict(findings: list[Finding]) -> Verdict:
@@ -138,12 +159,18 @@ def _merged(reviewers: list[Reviewer], found: list[Finding]) -> Review:
         if same is None:
             together[key] = each
         else:
-            severity = SEVERITIES[min(SEVERITIES.index(same.severity), SEVERITIES.index(each.severity))]
+            severity = SEVERITIES[
+                min(SEVERITIES.index(same.severity), SEVERITIES.index(each.severity))
+            ]
             by = same.by + [role for role in each.by if role not in same.by]
             together[key] = Finding(severity, same.finding, same.suggestion, by)
-    findings = sorted(together.values(), key=lambda each: (SEVERITIES.index(each.severity), -len(each.by)))
+    findings = sorted(
+        together.values(), key=lambda each: (SEVERITIES.index(each.severity), -len(each.by))
+    )
     revising = sum(each.verdict == "revise" for each in reviewers)
-    verdict: Verdict = "revise" if revising * 2 >= len(reviewers) or _verdict(findings) == "revise" else "approve"
+    verdict: Verdict = (
+        "revise" if revising * 2 >= len(reviewers) or _verdict(findings) == "revise" else "approve"
+    )
     agreeing = revising if verdict == "revise" else len(reviewers) - revising
     return Review(verdict, round(agreeing / len(reviewers), 2), reviewers, findings)
 
@@ -182,25 +209,49 @@ def _architect(plan: dict[str, Any]) -> list[Finding]:
     known = {str(task.get("id")) for task in tasks}
     found: list[Finding] = []
     if not tasks:
-        found.append(Finding("high", "The plan has no tasks", "Make one with generate_plan, and review that"))
+        found.append(
+            Finding("high", "The plan has no tasks", "Make one with generate_plan, and review that")
+        )
     for task in tasks:
         missing = [each for each in map(str, _list(task.get("dependsOn"))) if each not in known]
         if missing:
             text = f"Task {task.get('id')} waits for {missing[0]}, which is not in the plan"
             found.append(Finding("high", text, "Add the task, or take the dependency out"))
     if tasks and not _speaks_of(plan, "data storage", "database", "migration"):
-        found.append(Finding("low", "The plan does not say where data is kept", "Say so, even if it is nowhere"))
+        found.append(
+            Finding(
+                "low", "The plan does not say where data is kept", "Say so, even if it is nowhere"
+            )
+        )
     return found
 
 
 def _security(plan: dict[str, Any]) -> list[Finding]:
     found: list[Finding] = []
     if not _speaks_of(plan, "security"):
-        found.append(Finding("high", "Nobody looks at security", "Plan a review of security before the launch"))
-    if _speaks_of(plan, "billing", "tenan", "user", "account") and not _speaks_of(plan, "authentication", "sign in"):
-        found.append(Finding("high", "There are users, but no task for their identity", "Plan authentication first"))
+        found.append(
+            Finding(
+                "high", "Nobody looks at security", "Plan a review of security before the launch"
+            )
+        )
+    if _speaks_of(plan, "billing", "tenan", "user", "account") and not _speaks_of(
+        plan, "authentication", "sign in"
+    ):
+        found.append(
+            Finding(
+                "high",
+                "There are users, but no task for their identity",
+                "Plan authentication first",
+            )
+        )
     if not _speaks_of(plan, "back up", "backup", "restore"):
-        found.append(Finding("medium", "Nothing is said of backups", "Plan a backup, and one trial of its restoring"))
+        found.append(
+            Finding(
+                "medium",
+                "Nothing is said of backups",
+                "Plan a backup, and one trial of its restoring",
+            )
+        )
     return found
 
 
@@ -215,7 +266,11 @@ def _delivery(plan: dict[str, Any]) -> list[Finding]:
             text = f"Task {task.get('id')} takes {_days(task):g} days, too long to notice a delay"
             found.append(Finding("medium", text, "Split it into tasks of a few days"))
     if not _speaks_of(plan, "launch", "release", "deploy"):
-        found.append(Finding("high", "The plan ends before the launch", "Plan the release, and the days after it"))
+        found.append(
+            Finding(
+                "high", "The plan ends before the launch", "Plan the release, and the days after it"
+            )
+        )
     return found
 
 

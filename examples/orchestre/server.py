@@ -34,9 +34,13 @@ from concertino import (
 
 VERSION = "3.0.0"
 # Lengths are counted in code points.
-Requirements = Annotated[str, Meta(min_length=10, max_length=5000, description="Project requirements to analyze")]
+Requirements = Annotated[
+    str, Meta(min_length=10, max_length=5000, description="Project requirements to analyze")
+]
 # Shown, but judged by the tool, which has a code for it.
-ProjectName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 100, "pattern": "^[a-z0-9-]+$"})]
+ProjectName = Annotated[
+    str, Meta(extra_json_schema={"minLength": 1, "maxLength": 100, "pattern": "^[a-z0-9-]+$"})
+]
 
 server = Server(
     "orchestre",
@@ -78,7 +82,9 @@ async def analyze_project(
     await context.progress(1, 2, "Starting analysis...")
     analysis = analyze(requirements, constraints)
     if offers_sampling(context):
-        analysis = replace(analysis, second_opinion=await second_opinion(analysis, requirements, context))
+        analysis = replace(
+            analysis, second_opinion=await second_opinion(analysis, requirements, context)
+        )
     await context.progress(2, 2, "Analysis complete")
     return analysis
 
@@ -91,7 +97,11 @@ async def second_opinion(analysis: Analysis, requirements: str, context: Context
     )
     question = Sampling([SamplingMessage("user", TextContent(text))], 500, temperature=0.0)
     answer = (await ask_models(context, {"analysis": question}))["analysis"]
-    return answer.content.text if not isinstance(answer, str) and isinstance(answer.content, TextContent) else None
+    return (
+        answer.content.text
+        if not isinstance(answer, str) and isinstance(answer.content, TextContent)
+        else None
+    )
 
 
 @server.tool(read_only=True)
@@ -128,7 +138,9 @@ def orchestrate(requirements: Requirements) -> list[PromptMessage]:
         requirements: what is to be built, in a few sentences.
     """
     analysis = analyze(requirements)
-    shown = format(encode({"analysis": analysis, "plan": plan(analysis, requirements)}), indent=2).decode()
+    shown = format(
+        encode({"analysis": analysis, "plan": plan(analysis, requirements)}), indent=2
+    ).decode()
     return [
         user(
             f"I want to build this:\n\n{requirements}\n\nTake me from here to a plan that stands:\n\n"

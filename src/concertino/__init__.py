@@ -19,7 +19,9 @@ from concertino.loading import load
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # what type checkers take for True; the module typing is loaded with the others
+TYPE_CHECKING = (
+    False  # what type checkers take for True; the module typing is loaded with the others
+)
 
 if TYPE_CHECKING:
     from concertino.backend import (
@@ -64,7 +66,14 @@ if TYPE_CHECKING:
     from concertino.guards.guarded import Guarded
     from concertino.guards.metrics import Metrics
     from concertino.guards.rates import Rate
-    from concertino.guards.single import InFlightLimit, Only, RateLimit, Redact, SizeLimit, TimeLimit
+    from concertino.guards.single import (
+        InFlightLimit,
+        Only,
+        RateLimit,
+        Redact,
+        SizeLimit,
+        TimeLimit,
+    )
     from concertino.guards.telemetry import Telemetry
     from concertino.library.library import Library
     from concertino.orchestra.plugin import Plugin

@@ -71,7 +71,9 @@ class Context(Protocol):
         """What the request's `_meta` holds that is not the protocol's own: trace context (`traceparent`), a vendor's keys."""
         ...
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
         """Tell the caller how far the work is. Nothing is sent if it did not ask, or if done does not grow.
 
         done, total: in any one unit. message: for people; callers older than 2025-03-26 do not get it.
@@ -90,7 +92,9 @@ class Context(Protocol):
     def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, into: type[T]
     ) -> Coroutine[Any, Any, T]: ...
-    def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None) -> Any:
+    def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+    ) -> Any:
         """Call another tool of the same server, in process: as a client would, with its validation and every guard.
 
         Returns its result; with `into`, a type, its structured content as that type (or its text, read as JSON, where there is
@@ -111,12 +115,16 @@ class Context(Protocol):
         ...
 
     @overload
-    async def elicit(self, message: str, form: type[T], *, key: str | None = None) -> Accepted[T] | Declined: ...
+    async def elicit(
+        self, message: str, form: type[T], *, key: str | None = None
+    ) -> Accepted[T] | Declined: ...
     @overload
     async def elicit(
         self, message: str, form: Mapping[str, Any], *, key: str | None = None
     ) -> Accepted[dict[str, Any]] | Declined: ...
-    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Accepted[Any] | Declined:
+    async def elicit(
+        self, message: str, form: Any, *, key: str | None = None
+    ) -> Accepted[Any] | Declined:
         """Let a person fill in a form. form: a class whose fields are texts, numbers, bools and choices; or a JSON Schema of such.
 
         Returns Accepted(content), or Declined(action) with `decline` or `cancel`. key: names the question, `q1` and so on by
@@ -208,7 +216,11 @@ def no_backend(value: object) -> str | None:
     if isinstance(value, type):
         return f"the class {value.__name__}; give an object"
     methods = ("start", "offer", "handle", "watch", "close")
-    return None if all(callable(getattr(value, each, None)) for each in methods) else type(value).__name__
+    return (
+        None
+        if all(callable(getattr(value, each, None)) for each in methods)
+        else type(value).__name__
+    )
 
 
 class Around:
@@ -251,7 +263,9 @@ class ContextAround:
     def meta(self) -> Mapping[str, Any]:
         return self.inner.meta
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
         return self.inner.progress(done, total, message)
 
     def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
@@ -265,7 +279,9 @@ class ContextAround:
     async def ask(self, questions: Mapping[str, Question]) -> Mapping[str, Raw]:
         return await self.inner.ask(questions)
 
-    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Accepted[Any] | Declined:
+    async def elicit(
+        self, message: str, form: Any, *, key: str | None = None
+    ) -> Accepted[Any] | Declined:
         return await self.inner.elicit(message, form, key=key)
 
     async def elicit_url(

@@ -18,7 +18,17 @@ from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode, encode
 from msgspec.structs import replace
 
-from concertino.backend import Backend, Call, Changed, ClientFacts, Context, ContextAround, Offer, Outlet, no_backend
+from concertino.backend import (
+    Backend,
+    Call,
+    Changed,
+    ClientFacts,
+    Context,
+    ContextAround,
+    Offer,
+    Outlet,
+    no_backend,
+)
 from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -62,7 +72,12 @@ LISTS: Mapping[str, _List] = {
         _List("tools/list", "tools", ListToolsResult, "tools"),
         _List("prompts/list", "prompts", ListPromptsResult, "prompts"),
         _List("resources/list", "resources", ListResourcesResult, "resources"),
-        _List("resources/templates/list", "resources", ListResourceTemplatesResult, "resource_templates"),
+        _List(
+            "resources/templates/list",
+            "resources",
+            ListResourceTemplatesResult,
+            "resource_templates",
+        ),
     )
 }
 _text = Decoder(str).decode
@@ -76,14 +91,22 @@ def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Co
     told apart; serving it fails to start with the same when two parts list the same resource.
     """
     if not parts:
-        raise RegistrationError("compose: expected at least one backend, as in compose(math=server)")
+        raise RegistrationError(
+            "compose: expected at least one backend, as in compose(math=server)"
+        )
     if info is not None and not isinstance(info, (str, Implementation)):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RegistrationError(f"compose: expected a name or an Implementation, got {type(info).__name__}")
+        raise RegistrationError(
+            f"compose: expected a name or an Implementation, got {type(info).__name__}"
+        )
     for name, part in parts.items():
         if (got := no_backend(part)) is not None:
-            raise RegistrationError(f"compose: {name}: expected a Server or another Backend, got {got}")
+            raise RegistrationError(
+                f"compose: {name}: expected a Server or another Backend, got {got}"
+            )
         if NAME.fullmatch(name) is None:
-            raise RegistrationError(f"compose: name: expected 1 to 64 of A-Z a-z 0-9 _ . - , got {name!r}")
+            raise RegistrationError(
+                f"compose: name: expected 1 to 64 of A-Z a-z 0-9 _ . - , got {name!r}"
+            )
         if clash := next((other for other in parts if name.startswith(f"{other}_")), None):
             raise RegistrationError(
                 f"compose: a tool of {name!r} and one of {clash!r} could have one name, since both begin with {clash}_; "
@@ -101,17 +124,30 @@ class Composed:
         self.parts = dict(parts)
         self._info = info
         self._owners: dict[str, str] = {}  # URI -> the first part that lists it
-        self._changed = False  # whether some part's resources are no longer what _owners was made of
-        self._lists: dict[str, tuple[list[Struct], Struct]] = {}  # by method: what the parts gave, and it put together
+        self._changed = (
+            False  # whether some part's resources are no longer what _owners was made of
+        )
+        self._lists: dict[
+            str, tuple[list[Struct], Struct]
+        ] = {}  # by method: what the parts gave, and it put together
 
     async def start(self, outlet: Outlet) -> None:
         """Start all parts side by side, then see that no two list the same resource."""
-        starting = {asyncio.ensure_future(part.start(_Up(self, outlet))): name for name, part in self.parts.items()}
+        starting = {
+            asyncio.ensure_future(part.start(_Up(self, outlet))): name
+            for name, part in self.parts.items()
+        }
         try:
             await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
-            failed = {start: name for start, name in starting.items() if start.done() and _failure(start) is not None}
+            failed = {
+                start: name
+                for start, name in starting.items()
+                if start.done() and _failure(start) is not None
+            }
         finally:
-            for start in starting:  # one that takes its time is not waited for when another has failed
+            for (
+                start
+            ) in starting:  # one that takes its time is not waited for when another has failed
                 start.cancel()
             await asyncio.wait(starting)
         for start, name in failed.items():
@@ -143,15 +179,25 @@ class Composed:
                 self._changed = True
                 raise
             for uri, (first, second) in clashes.items():
-                log.error("both %s and %s have the resource %s: it is read from %s", first, second, uri, first)
+                log.error(
+                    "both %s and %s have the resource %s: it is read from %s",
+                    first,
+                    second,
+                    uri,
+                    first,
+                )
 
     def offer(self) -> Offer:
         """Everything that any part offers."""
         offers = {name: part.offer() for name, part in self.parts.items()}
-        instructions = [f"{name}: {each.instructions}" for name, each in offers.items() if each.instructions]
+        instructions = [
+            f"{name}: {each.instructions}" for name, each in offers.items() if each.instructions
+        ]
         experimental: dict[str, Any] = {}
         extensions: dict[str, Any] = {}
-        for each in reversed(offers.values()):  # the first part to say something is the one that is heard
+        for each in reversed(
+            offers.values()
+        ):  # the first part to say something is the one that is heard
             experimental.update(each.experimental)
             extensions.update(each.extensions)
         return Offer(
@@ -166,7 +212,9 @@ class Composed:
             experimental=experimental,
             extensions=extensions,
             ttl_ms=min(each.ttl_ms for each in offers.values()),
-            cache_scope="public" if all(each.cache_scope == "public" for each in offers.values()) else "private",
+            cache_scope="public"
+            if all(each.cache_scope == "public" for each in offers.values())
+            else "private",
         )
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
@@ -195,7 +243,9 @@ class Composed:
 
     async def close(self) -> None:
         names = list(self.parts)
-        ends = await asyncio.gather(*(self.parts[name].close() for name in names), return_exceptions=True)
+        ends = await asyncio.gather(
+            *(self.parts[name].close() for name in names), return_exceptions=True
+        )
         for name, end in zip(names, ends, strict=True):
             if isinstance(end, BaseException):
                 log.error("%s failed to close", name, exc_info=end)
@@ -237,18 +287,24 @@ class Composed:
                 return whole  # the same object: what is lowered from it is kept
         # server/utilities/caching: all pages of a list have the same scope.
         shared = all(part.offer().cache_scope == "public" for part in unasked)
-        whole = asked.shape(**{asked.member: items, "next_cursor": following}, **_hints(pages, shared))
+        whole = asked.shape(
+            **{asked.member: items, "next_cursor": following}, **_hints(pages, shared)
+        )
         if "cursor" not in call.params:
             self._lists[asked.method] = pages, whole
         return whole
 
-    def _own(self, items: list[Any], name: str, asked: _List) -> list[Any]:  # Any: what _page's lists hold
+    def _own(
+        self, items: list[Any], name: str, asked: _List
+    ) -> list[Any]:  # Any: what _page's lists hold
         """A part's items as the composition shows them: under its name, or those of its resources that no part before it has."""
         if asked.feature != "resources":
             return [replace(item, name=f"{name}_{item.name}") for item in items]
         return [item for item in items if self._owners.get(_uri(item), name) == name]
 
-    def _resumed(self, params: Mapping[str, Raw], names: list[str]) -> tuple[int, Mapping[str, Raw]]:
+    def _resumed(
+        self, params: Mapping[str, Raw], names: list[str]
+    ) -> tuple[int, Mapping[str, Raw]]:
         """Which part a list goes on with, and what it is asked."""
         if "cursor" not in params:
             return 0, params
@@ -259,7 +315,9 @@ class Composed:
             name, cursor = text.split(":", 1)
             return names.index(name), {**params, "cursor": Raw(encode(cursor))}
         except (DecodeError, ValueError):
-            raise RpcError(INVALID_PARAMS, "Invalid params", {"details": "cursor: not one of this server's"}) from None
+            raise RpcError(
+                INVALID_PARAMS, "Invalid params", {"details": "cursor: not one of this server's"}
+            ) from None
 
     # Calls
 
@@ -274,7 +332,9 @@ class Composed:
         within = _Within(context, name[: len(name) - len(own)])
         params = {**call.params, "name": Raw(encode(own))}
         with _speaking_of(kind, "name", name, own):
-            return await part.handle(Call(call.method, params, call.meta, call.answers, call.state), within)
+            return await part.handle(
+                Call(call.method, params, call.meta, call.answers, call.state), within
+            )
 
     def _part_of(self, name: str) -> tuple[Backend | None, str]:
         """The part that a tool or prompt belongs to, and its name there. No part's name begins with another's and an underscore."""
@@ -313,7 +373,9 @@ class Composed:
             raise _unknown("prompt", "ref.name", name)
         ref = Raw(encode(replace(ref, name=own)))
         with _speaking_of("prompt", "ref.name", name, own):
-            return await part.handle(Call(call.method, {**call.params, "ref": ref}, call.meta), context)
+            return await part.handle(
+                Call(call.method, {**call.params, "ref": ref}, call.meta), context
+            )
 
 
 def _failure(start: asyncio.Future[None]) -> BaseException | None:
@@ -355,13 +417,17 @@ class _Nobody:
     cancelled = False
     meta: Mapping[str, Any] = {}
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
         return asyncio.sleep(0)
 
     def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
         return asyncio.sleep(0)
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None) -> Any:
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+    ) -> Any:
         raise RuntimeError("lists call no tools")
 
 
@@ -371,12 +437,16 @@ async def _uris(name: str, part: Backend, asked: _List) -> list[str]:
     params: dict[str, Raw] = {}
     cursors: set[str] = set()
     while True:
-        page = _page(await part.handle(Call(asked.method, params), cast("Context", _Nobody())), asked)
+        page = _page(
+            await part.handle(Call(asked.method, params), cast("Context", _Nobody())), asked
+        )
         uris += map(_uri, getattr(page, asked.member))
         if page.next_cursor is None:
             return uris
         if page.next_cursor in cursors:
-            raise ConcertinoError(f"{name}: {asked.method} gives the cursor {page.next_cursor[:SHOWN]!r} a second time")
+            raise ConcertinoError(
+                f"{name}: {asked.method} gives the cursor {page.next_cursor[:SHOWN]!r} a second time"
+            )
         cursors.add(page.next_cursor)
         params = {"cursor": Raw(encode(page.next_cursor))}
 
@@ -385,7 +455,9 @@ def _uri(item: Any) -> str:  # Any: a Resource or a ResourceTemplate
     return item.uri_template if hasattr(item, "uri_template") else item.uri
 
 
-def _page(result: Struct | Raw, asked: _List) -> Any:  # Any: one of four Structs without a common ancestor
+def _page(
+    result: Struct | Raw, asked: _List
+) -> Any:  # Any: one of four Structs without a common ancestor
     return decode(result, type=asked.shape) if isinstance(result, Raw) else result
 
 
@@ -412,7 +484,11 @@ def _speaking_of(kind: str, member: str, name: str, own: str) -> Generator[None,
 
 def _unknown(kind: str, member: str, name: str) -> RpcError:
     name = name[:SHOWN]
-    return RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"details": f"{member}: there is no {kind} {name!r}"})
+    return RpcError(
+        INVALID_PARAMS,
+        f"Unknown {kind}: {name}",
+        {"details": f"{member}: there is no {kind} {name!r}"},
+    )
 
 
 def _invalid(details: str) -> RpcError:

@@ -97,7 +97,13 @@ class ToolError(ConcertinoError):
     """
 
     def __init__(
-        self, code: object = "", message: object = None, /, *, suggestion: str | None = None, **extra: Any
+        self,
+        code: object = "",
+        message: object = None,
+        /,
+        *,
+        suggestion: str | None = None,
+        **extra: Any,
     ) -> None:
         super().__init__(*((code,) if message is None else (code, message)))
         self.message = str(code if message is None else message)

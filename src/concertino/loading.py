@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
-FROZEN = 1000  # objects; an application that freezes what it has has more, and CPython 3.12 itself 375
+FROZEN = (
+    1000  # objects; an application that freezes what it has has more, and CPython 3.12 itself 375
+)
 
 
 def load(name: str) -> ModuleType:

@@ -43,12 +43,18 @@ class Redactor:
     __slots__ = ("_escapable", "_secrets", "_shortest", "least", "markers")
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets: tuple[str, ...] = tuple({secret for secret in secrets if secret not in REDACTED})
+        self._secrets: tuple[str, ...] = tuple(
+            {secret for secret in secrets if secret not in REDACTED}
+        )
         self.markers: Sequence[str] | None = None  # see marked(); None until it is asked
-        self._shortest = min(map(len, self._secrets), default=sys.maxsize)  # no form of a secret is shorter
+        self._shortest = min(
+            map(len, self._secrets), default=sys.maxsize
+        )  # no form of a secret is shorter
         self.least = min(self._shortest, _LEAST_FIELD)
         # Most secrets hold nothing that must be escaped: \\u0061 can hide them, \\n cannot. Measured in frame().
-        self._escapable = any(character in _SHORT_ESCAPED for secret in self._secrets for character in secret)
+        self._escapable = any(
+            character in _SHORT_ESCAPED for secret in self._secrets for character in secret
+        )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Redactor:
@@ -56,7 +62,9 @@ class Redactor:
 
         The second form is that of keys in PEM, which are put on one line to fit a variable.
         """
-        values = [value.strip() for name, value in environment.items() if _is_secret(name, value.strip())]
+        values = [
+            value.strip() for name, value in environment.items() if _is_secret(name, value.strip())
+        ]
         return cls(values + [value.replace("\\n", "\n") for value in values])
 
     def __repr__(self) -> str:
@@ -84,7 +92,10 @@ class Redactor:
         markers: list[str] = []
         while left:
             characters = sorted({character for secret in left for character in secret})
-            best = max(characters, key=lambda each: (sum(each in secret for secret in left), not each.islower()))
+            best = max(
+                characters,
+                key=lambda each: (sum(each in secret for secret in left), not each.islower()),
+            )
             markers.append(best)
             left = tuple(secret for secret in left if best not in secret)
         self.markers = markers
@@ -147,7 +158,9 @@ class Redactor:
             changed = changed or new_key is not key or new_item is not item
         return new if changed else old
 
-    def _sequence(self, old: list[object] | tuple[object, ...]) -> list[object] | tuple[object, ...]:
+    def _sequence(
+        self, old: list[object] | tuple[object, ...]
+    ) -> list[object] | tuple[object, ...]:
         new: list[object] = []
         changed = False
         for item in old:
@@ -162,7 +175,9 @@ class Redactor:
         from copy import copy  # 1 ms, for the few that have Structs to redact
 
         new = old
-        for attribute, name in zip(old.__struct_fields__, old.__struct_encode_fields__, strict=True):
+        for attribute, name in zip(
+            old.__struct_fields__, old.__struct_encode_fields__, strict=True
+        ):
             item: object = getattr(old, attribute)
             new_item = self._member(name, item)
             if new_item is not item:
@@ -274,7 +289,11 @@ def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
 
 def learn(environment: Mapping[str, str]) -> None:
     """Add the secrets of another environment, a child's, to the process-wide redactor: what it knows, it may say."""
-    new = {(name, value): None for name, value in environment.items() if _is_secret(name, value.strip())}
+    new = {
+        (name, value): None
+        for name, value in environment.items()
+        if _is_secret(name, value.strip())
+    }
     if not new.keys() <= _learned.keys():
         _learned.update(new)
         refresh()
@@ -291,9 +310,20 @@ _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"
 
 # Whole names, so neither progressToken, maxTokens, *Tokens, nextCursor nor requestState is among them.
 _FIELDS = frozenset(
-    ("apikey", "accesstoken", "refreshtoken", "secret", "clientsecret", "password", "authorization", "privatekey")
+    (
+        "apikey",
+        "accesstoken",
+        "refreshtoken",
+        "secret",
+        "clientsecret",
+        "password",
+        "authorization",
+        "privatekey",
+    )
 )
-_LEAST_FIELD = min(map(len, _FIELDS)) + len('{"":"')  # characters of a JSON text, cut or not, that has one
+_LEAST_FIELD = min(map(len, _FIELDS)) + len(
+    '{"":"'
+)  # characters of a JSON text, cut or not, that has one
 _SEPARATORS = dict.fromkeys(map(ord, "-_ ."))
 
 
@@ -310,9 +340,16 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _is_path(value: str) -> bool:
     """Base64 may begin with a slash as well, so no part may look like it: to hide a path does less harm."""
-    parts = re.split(r"[\\/. ]", value) if re.match(_PATH, value) and not re.search("[+=]", value) else []
+    parts = (
+        re.split(r"[\\/. ]", value)
+        if re.match(_PATH, value) and not re.search("[+=]", value)
+        else []
+    )
     return bool(parts) and not any(
-        len(part) >= 16 and re.search("[a-z]", part) and re.search("[A-Z]", part) and re.search("[0-9]", part)
+        len(part) >= 16
+        and re.search("[a-z]", part)
+        and re.search("[A-Z]", part)
+        and re.search("[0-9]", part)
         for part in parts
     )
 
@@ -324,7 +361,9 @@ def _is_field(name: str) -> bool:
 
 def _may_have_fields(frame: bytes) -> bool:
     """Say whether a JSON text may have a field with a secret name; False is certain, and cheap."""
-    squeezed = str(frame.translate(None, b"-_ ."), "latin-1").lower()  # a search in str costs a fifth of one in bytes
+    squeezed = str(
+        frame.translate(None, b"-_ ."), "latin-1"
+    ).lower()  # a search in str costs a fifth of one in bytes
     for field in _FIELDS:  # not any(): a generator costs 2 us more
         if field in squeezed:
             return True
@@ -340,7 +379,13 @@ def _fields_inside(string: str, depth: int) -> list[_Span]:
     view, level = _unescaped(string)
     for match in re.finditer(_JSON_STRING, view):
         is_field = match[2] is not None and _is_field(_unescaped(match[1])[0])
-        found = [(0, len(match[1]))] if of_field else _fields_inside(match[1], depth - 1) if depth > 1 else []
+        found = (
+            [(0, len(match[1]))]
+            if of_field
+            else _fields_inside(match[1], depth - 1)
+            if depth > 1
+            else []
+        )
         of_field = is_field
         for place in found:
             start, end = (_origin([level], match.start(1) + each) for each in place)
@@ -389,7 +434,9 @@ def _unescaped(text: str) -> tuple[str, _Level]:
         if len(escape) == 2:
             character = _SHORT.get(escape[1], escape[1])
         elif len(escape) == _PAIR:
-            character = chr(0x10000 + ((int(escape[2:6], 16) & 0x3FF) << 10) + (int(escape[8:], 16) & 0x3FF))
+            character = chr(
+                0x10000 + ((int(escape[2:6], 16) & 0x3FF) << 10) + (int(escape[8:], 16) & 0x3FF)
+            )
         else:
             character = chr(int(escape[2:], 16))
         pieces += text[origins[-1] : match.start()], character

@@ -83,7 +83,10 @@ def take(line: bytes) -> None:
             kept.append(subprocess.Popen(["sleep", "60"]))
         return fail(id if has_id else None, -32600, "Invalid Request")
     if "id" not in message:
-        if FAULT == "answers a notification" and message["method"] == "notifications/nobody/knows/this":
+        if (
+            FAULT == "answers a notification"
+            and message["method"] == "notifications/nobody/knows/this"
+        ):
             fail(None, -32601, "Method not found")
         if FAULT == "answers a cancellation" and message["method"] == "notifications/cancelled":
             fail(None, -32602, "Invalid params")
@@ -110,19 +113,38 @@ def serve(id: Any, method: str, params: dict[str, Any]) -> None:
             version = REVISIONS[-1]
         info = {"name": "faulty", "version": "1"}
         return send(
-            {"id": id, "result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}}
+            {
+                "id": id,
+                "result": {
+                    "protocolVersion": version,
+                    "capabilities": {"tools": {}},
+                    "serverInfo": info,
+                },
+            }
         )
     if method == "ping":
         return send({"id": id, "result": {}})
     if method == "tools/list" and opened:
         tools = TOOLS.get(FAULT, {})
         schemas = [
-            {"name": name, "inputSchema": {"type": "object", "properties": properties, "required": list(properties)}}
+            {
+                "name": name,
+                "inputSchema": {
+                    "type": "object",
+                    "properties": properties,
+                    "required": list(properties),
+                },
+            }
             for name, properties in tools.items()
         ]
         return send({"id": id, "result": {"tools": schemas}})
     if method == "tools/call" and params.get("name") in TOOLS.get(FAULT, {}):
-        return use(id, params["name"], params.get("arguments", {}), params.get("_meta", {}).get("progressToken"))
+        return use(
+            id,
+            params["name"],
+            params.get("arguments", {}),
+            params.get("_meta", {}).get("progressToken"),
+        )
     if method == "tools/call":
         return fail(id, -32602, "Unknown tool")
     if method == "nobody/knows/this":
@@ -171,12 +193,19 @@ def use(id: Any, tool: str, arguments: dict[str, Any], token: Any) -> None:
         threading.Timer(arguments["seconds"], answer, ("slept",)).start()
     elif tool == "tell_late":
         answer("told")
-        send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
+        send(
+            {"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}}
+        )
     elif tool == "count":
 
         def tell() -> None:
             for number in range(1, 300):
-                send({"method": "notifications/progress", "params": {"progressToken": token, "progress": number}})
+                send(
+                    {
+                        "method": "notifications/progress",
+                        "params": {"progressToken": token, "progress": number},
+                    }
+                )
                 time.sleep(0.01)
 
         threading.Thread(target=tell, daemon=True).start()
@@ -214,16 +243,27 @@ def main() -> None:
             del lines[0]
             skipping = False
         if FAULT == "ends lines at U+2028":
-            lines = [part.encode() for line in lines for part in line.decode("utf-8", "replace").split("\u2028")]
+            lines = [
+                part.encode()
+                for line in lines
+                for part in line.decode("utf-8", "replace").split("\u2028")
+            ]
         if FAULT == "loses what comes in bulk":
             lines = lines[:500]
         for line in lines:
-            take(line.removeprefix(b"\xef\xbb\xbf") if FAULT != "does not know CR" else line.replace(b"\r", b"?"))
+            take(
+                line.removeprefix(b"\xef\xbb\xbf")
+                if FAULT != "does not know CR"
+                else line.replace(b"\r", b"?")
+            )
     if FAULT == "ignores the end of input":
         time.sleep(600)
     if FAULT == "leaves a child behind":
         subprocess.Popen(
-            ["sleep", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ["sleep", "60"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
     if FAULT == "prints at its end":
         os.write(1, b"good bye\n")

@@ -53,7 +53,10 @@ def test_what_is_wrong_is_explained_and_exit_code_1() -> None:
     assert "wrong    unknown-method" in done.stdout
     assert "it        calls a method that does not exist" in done.stdout
     assert "expected  an error -32601 on the id [JSON-RPC 2.0 section 5.1]" in done.stdout
-    assert "came      a stack trace (Traceback (most recent call last)) was sent to the client" in done.stdout
+    assert (
+        "came      a stack trace (Traceback (most recent call last)) was sent to the client"
+        in done.stdout
+    )
     assert done.stdout.rstrip().endswith("1 wrong")
 
 
@@ -63,7 +66,9 @@ def test_what_differs_fails_a_strict_run_alone() -> None:
 
 
 def test_a_document_has_the_keys_that_are_promised() -> None:
-    code, whole = document("--only", "unknown-method", "--only", "discover", fault="knows every method")
+    code, whole = document(
+        "--only", "unknown-method", "--only", "discover", fault="knows every method"
+    )
     assert code == whole["exit"] == 1
     assert sorted(whole) == ["cases", "exit", "problem", "server", "summary"]
     assert whole["server"] == {
@@ -76,13 +81,30 @@ def test_a_document_has_the_keys_that_are_promised() -> None:
         "tools": [],
     }
     case, *others = whole["cases"]
-    assert sorted(case) == ["came", "does", "expected", "name", "seconds", "section", "source", "stderr", "verdict"]
+    assert sorted(case) == [
+        "came",
+        "does",
+        "expected",
+        "name",
+        "seconds",
+        "section",
+        "source",
+        "stderr",
+        "verdict",
+    ]
     assert (case["name"], case["verdict"], case["section"]) == ("unknown-method", "wrong", 3)
     assert case["came"] == [
         'a method that does not exist gave a result: {"jsonrpc": "2.0", "id": 3, "result": {}}',
     ]
     assert [each["verdict"] for each in others] == ["ok", "skipped"]  # discover-first; discover
-    assert whole["summary"] == {"ok": 1, "skipped": 1, "differs": 0, "wrong": 1, "hang": 0, "crash": 0}
+    assert whole["summary"] == {
+        "ok": 1,
+        "skipped": 1,
+        "differs": 0,
+        "wrong": 1,
+        "hang": 0,
+        "crash": 0,
+    }
     assert whole["problem"] is None
 
 
@@ -104,7 +126,9 @@ def test_colours_are_for_a_terminal() -> None:
 def test_the_list_names_every_case_and_starts_nothing() -> None:
     done = subprocess.run([*CHECK, "--list"], capture_output=True, text=True, timeout=20)
     assert done.returncode == 0
-    assert re.findall(r"^  ([a-z0-9-]+)$", done.stdout, re.MULTILINE) == [case.name for case in CASES]
+    assert re.findall(r"^  ([a-z0-9-]+)$", done.stdout, re.MULTILINE) == [
+        case.name for case in CASES
+    ]
 
 
 @pytest.mark.parametrize(
@@ -131,13 +155,30 @@ def test_wrong_usage_is_exit_code_2_and_a_reason(arguments: list[str], said: str
 @pytest.mark.parametrize(
     ("script", "verdict", "said"),
     [
-        ("import sys; sys.exit('no config')", "crash", "exit code 1 (no answer to initialize (id 2))"),
+        (
+            "import sys; sys.exit('no config')",
+            "crash",
+            "exit code 1 (no answer to initialize (id 2))",
+        ),
         ("import time; time.sleep(600)", "hang", "no answer to initialize"),
         ("print('Welcome!', flush=True); input(); input()", "hang", "stdout held: Welcome!"),
     ],
 )
-def test_a_server_that_cannot_be_opened_is_exit_code_1_and_a_reason(script: str, verdict: str, said: str) -> None:
-    command = [*CHECK, "--json", "--start-timeout-s", "1", "--timeout-s", "1", "--", sys.executable, "-c", script]
+def test_a_server_that_cannot_be_opened_is_exit_code_1_and_a_reason(
+    script: str, verdict: str, said: str
+) -> None:
+    command = [
+        *CHECK,
+        "--json",
+        "--start-timeout-s",
+        "1",
+        "--timeout-s",
+        "1",
+        "--",
+        sys.executable,
+        "-c",
+        script,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     whole = json.loads(done.stdout)
     assert done.returncode == whole["exit"] == 1
@@ -161,8 +202,20 @@ with open({str(pids)!r}, "a") as file:
 sys.argv = ["faulty", "hangs on garbage"]
 runpy.run_path({FAULTY!r}, run_name="__main__")
 """)
-    command = [*CHECK, "--only", "not-json", "--only", "bad-lines-100", "--timeout-s", "60", "--jobs", jobs]
-    with subprocess.Popen([*command, "--", sys.executable, str(tmp_path / "server.py")], stdout=subprocess.PIPE) as run:
+    command = [
+        *CHECK,
+        "--only",
+        "not-json",
+        "--only",
+        "bad-lines-100",
+        "--timeout-s",
+        "60",
+        "--jobs",
+        jobs,
+    ]
+    with subprocess.Popen(
+        [*command, "--", sys.executable, str(tmp_path / "server.py")], stdout=subprocess.PIPE
+    ) as run:
         assert run.stdout is not None
         until = time.monotonic() + 30
         # The look at the server is two processes (one for each era); the next one is a case that hangs.
@@ -178,7 +231,9 @@ runpy.run_path({FAULTY!r}, run_name="__main__")
 
 def _runs(pid: int) -> bool:
     try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[
+            0
+        ] not in "ZX"
     except OSError:
         return False
 
@@ -234,4 +289,11 @@ def test_what_is_a_message_is_none(line: bytes) -> None:
 
 
 def test_the_verdicts_have_an_order() -> None:
-    assert sorted(RANK, key=RANK.__getitem__) == ["ok", "skipped", "differs", "wrong", "hang", "crash"]
+    assert sorted(RANK, key=RANK.__getitem__) == [
+        "ok",
+        "skipped",
+        "differs",
+        "wrong",
+        "hang",
+        "crash",
+    ]

@@ -79,7 +79,9 @@ def found(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
     cases = [case for case in CASES if case.name in asked]
     assert len(cases) == len(asked)
     results = run(subject, cases, lambda _: None, jobs=6)
-    return {each.case.name: each.verdict for each in results if each.verdict not in ("ok", "skipped")}
+    return {
+        each.case.name: each.verdict for each in results if each.verdict not in ("ok", "skipped")
+    }
 
 
 @pytest.mark.slow

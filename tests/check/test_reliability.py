@@ -16,7 +16,8 @@ from concertino.check.table import CASES
 
 ROOT = Path(__file__).parents[2]
 BYTES, HANDLERS, STDOUT, STDERR, KINDS, END, DIALOGUES = (
-    f"tests/stdio/test_{name}.py" for name in ("bytes", "handlers", "stdout", "stderr", "kinds", "end", "dialogues")
+    f"tests/stdio/test_{name}.py"
+    for name in ("bytes", "handlers", "stdout", "stderr", "kinds", "end", "dialogues")
 )
 WRITTEN = "tests/server/test_handwritten.py"
 Row = tuple[int, str, tuple[str, ...]]
@@ -31,7 +32,11 @@ CATALOGUE: tuple[Row, ...] = (
     (1, "a byte order mark is no obstacle", ("bom-first", "bom-later")),
     (1, "nor is CR LF", ("crlf",)),
     (1, "blank lines are ignored", ("blank-lines",)),
-    (1, "what other languages take for a line end stays in a text", ("separators-in-text", "separators-in-ids")),
+    (
+        1,
+        "what other languages take for a line end stays in a text",
+        ("separators-in-text", "separators-in-ids"),
+    ),
     (1, "a raw NUL is a parse error", ("nul-raw",)),
     (1, "an escaped one is kept", ("nul-escaped",)),
     (1, "bytes may come one at a time", ("one-byte-per-write",)),
@@ -54,7 +59,10 @@ CATALOGUE: tuple[Row, ...] = (
     (
         1,
         "a dialogue may be cut at every byte",
-        ("split-everywhere", f"{BYTES}::test_a_dialogue_split_at_every_byte_has_the_same_transcript"),
+        (
+            "split-everywhere",
+            f"{BYTES}::test_a_dialogue_split_at_every_byte_has_the_same_transcript",
+        ),
     ),
     (
         1,
@@ -76,7 +84,10 @@ CATALOGUE: tuple[Row, ...] = (
     (
         2,
         "an endless stream costs neither memory nor the obedience to SIGTERM",
-        ("soak/pressure.py endless-line-10-s", f"{BYTES}::test_a_stream_that_never_ends_leaves_sigterm_obeyed"),
+        (
+            "soak/pressure.py endless-line-10-s",
+            f"{BYTES}::test_a_stream_that_never_ends_leaves_sigterm_obeyed",
+        ),
     ),
     (2, "a deep nesting is an error", ("nested-arrays", "nested-in-params")),
     (
@@ -85,7 +96,11 @@ CATALOGUE: tuple[Row, ...] = (
         ("many-members", "colliding-keys", "long-numbers", "long-method"),
     ),
     (2, "what counts against the limit are the bytes that come", ("escapes",)),
-    (2, "a flood of notifications leaves it responsive", ("notifications-flood", "soak/pressure.py notifications-5-s")),
+    (
+        2,
+        "a flood of notifications leaves it responsive",
+        ("notifications-flood", "soak/pressure.py notifications-5-s"),
+    ),
     (
         2,
         "ten thousand calls at once are answered or told that it is busy",
@@ -117,14 +132,22 @@ CATALOGUE: tuple[Row, ...] = (
         ),
     ),
     # 3. JSON-RPC shape
-    (3, "a batch is refused or served, never met with silence", ("batch", "batch-2025-03-26", "batch-empty")),
+    (
+        3,
+        "a batch is refused or served, never met with silence",
+        ("batch", "batch-2025-03-26", "batch-empty"),
+    ),
     (
         3,
         "JSON that is no object is an invalid request",
         ("json-number", "json-string", "json-true", "json-null", "object-empty"),
     ),
     (3, "so is a message that does not say jsonrpc 2.0", ("jsonrpc-missing", "jsonrpc-1-0")),
-    (3, "params that are no object are refused on the id", ("params-array", "params-string", "params-null")),
+    (
+        3,
+        "params that are no object are refused on the id",
+        ("params-array", "params-string", "params-null"),
+    ),
     (3, "so is a method that is no name", ("method-number", "method-empty", "method-missing")),
     (3, "a message is one thing at a time", ("method-and-result", "result-and-error")),
     (3, "an unknown method is told to be one", ("unknown-method",)),
@@ -137,7 +160,15 @@ CATALOGUE: tuple[Row, ...] = (
     (
         3,
         "almost JSON is no JSON",
-        ("nan", "infinity", "trailing-garbage", "trailing-comma", "two-objects", "comment", "single-quotes"),
+        (
+            "nan",
+            "infinity",
+            "trailing-garbage",
+            "trailing-comma",
+            "two-objects",
+            "comment",
+            "single-quotes",
+        ),
     ),
     (3, "unknown members are ignored", ("members-unknown", "meta-unknown", "escaped-names")),
     (
@@ -170,7 +201,14 @@ CATALOGUE: tuple[Row, ...] = (
     (
         4,
         "each request is served by the rules of its era",
-        ("eras-interleaved", "discover", "discover-first", "version-unsupported", "capabilities-missing", "no-era"),
+        (
+            "eras-interleaved",
+            "discover",
+            "discover-first",
+            "version-unsupported",
+            "capabilities-missing",
+            "no-era",
+        ),
     ),
     (
         4,
@@ -180,7 +218,10 @@ CATALOGUE: tuple[Row, ...] = (
     (
         4,
         "what is sent before it is ready is kept",
-        ("request-at-start", f"{DIALOGUES}::test_requests_sent_before_the_imports_are_done_are_answered"),
+        (
+            "request-at-start",
+            f"{DIALOGUES}::test_requests_sent_before_the_imports_are_done_are_answered",
+        ),
     ),
     # 5. tools, stdout, children
     (
@@ -218,7 +259,10 @@ CATALOGUE: tuple[Row, ...] = (
     (
         5,
         "a tool that changes the process does not change the protocol",
-        ("process-disturbed", f"{HANDLERS}::test_a_handler_that_ends_what_it_finds_on_the_loop_ends_itself_at_most"),
+        (
+            "process-disturbed",
+            f"{HANDLERS}::test_a_handler_that_ends_what_it_finds_on_the_loop_ends_itself_at_most",
+        ),
     ),
     (
         5,
@@ -233,12 +277,25 @@ CATALOGUE: tuple[Row, ...] = (
     (
         6,
         "blocking and waiting calls leave others alone",
-        ("ping-during-block", "ping-during-sleep", "blocking-64", "sleeps-500", "answers-as-ready", "id-in-use"),
+        (
+            "ping-during-block",
+            "ping-during-sleep",
+            "blocking-64",
+            "sleeps-500",
+            "answers-as-ready",
+            "id-in-use",
+        ),
     ),
     (
         6,
         "a cancelled call is not answered, and nothing is twice",
-        ("cancel-in-flight", "cancel-nothing", "cancel-other-type", "cancel-races", "cancelled-frees"),
+        (
+            "cancel-in-flight",
+            "cancel-nothing",
+            "cancel-other-type",
+            "cancel-races",
+            "cancelled-frees",
+        ),
     ),
     (
         6,
@@ -335,10 +392,14 @@ def test_every_row_is_proved_by_something_that_exists() -> None:
         for proof in proofs:
             file, is_test, name = proof.partition("::")
             if is_test:
-                assert re.search(rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE), proof
+                assert re.search(
+                    rf"^(async )?def {name}\(", (ROOT / file).read_text(), re.MULTILINE
+                ), proof
             elif proof.startswith("soak/"):
                 file, _, name = proof.partition(" ")
-                assert re.search(rf'"{name}",|^def {name}\(', (ROOT / file).read_text(), re.MULTILINE), proof
+                assert re.search(
+                    rf'"{name}",|^def {name}\(', (ROOT / file).read_text(), re.MULTILINE
+                ), proof
             else:
                 assert proof in names, proof
 
@@ -353,6 +414,8 @@ def test_soak_programs_say_what_they_take(path: Path) -> None:
     import subprocess
     import sys
 
-    done = subprocess.run([sys.executable, str(path), "--help"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, str(path), "--help"], capture_output=True, text=True, timeout=30
+    )
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout

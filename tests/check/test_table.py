@@ -49,7 +49,9 @@ def test_every_case_is_ok() -> None:
 
 @pytest.mark.slow
 def test_every_quicker_case_is_ok_in_the_modern_era() -> None:
-    cases = [case for case in MODERN if not case.slow and not {"legacy", "modern"} & set(case.needs)]
+    cases = [
+        case for case in MODERN if not case.slow and not {"legacy", "modern"} & set(case.needs)
+    ]
     assert not_ok(cases, "modern") == []
 
 
@@ -77,5 +79,8 @@ def test_cases_are_chosen_by_section_name_or_pattern() -> None:
         "json-true",
         "json-null",
     ]
-    assert {case.name for case in selected(CASES, ["crlf", "nan?", "infin*"])} == {"crlf", "infinity"}
+    assert {case.name for case in selected(CASES, ["crlf", "nan?", "infin*"])} == {
+        "crlf",
+        "infinity",
+    }
     assert selected(CASES, ["no such case"]) == []

@@ -28,5 +28,7 @@ def test_nearly_every_case_finds_something() -> None:
     results: list[Result] = run(subject, CASES, lambda _: None, jobs=6)
     # 104 of 150 when counted by hand; whether a few find something depends on who is quicker.
     assert sum(each.verdict != "ok" for each in results) >= 95
-    assert {each.case.name for each in results if each.verdict in ("wrong", "hang", "crash")} >= WRONG
+    assert {
+        each.case.name for each in results if each.verdict in ("wrong", "hang", "crash")
+    } >= WRONG
     assert not [each.case.name for each in results if each.verdict == "skipped"]

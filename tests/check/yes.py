@@ -39,16 +39,30 @@ def result(message: dict[str, Any]) -> dict[str, Any]:
     match message.get("method"):
         case "initialize":
             version = params.get("protocolVersion", "2025-11-25")
-            return {"protocolVersion": version, "capabilities": {}, "serverInfo": {"name": "yes", "version": "0"}}
+            return {
+                "protocolVersion": version,
+                "capabilities": {},
+                "serverInfo": {"name": "yes", "version": "0"},
+            }
         case "server/discover":
             return {"supportedVersions": ["2026-07-28"], "capabilities": {}}
         case "tools/list":
             shape = {"type": "object"}
-            return {"tools": [{"name": name, "inputSchema": {**shape, "properties": TOOLS[name]}} for name in TOOLS]}
+            return {
+                "tools": [
+                    {"name": name, "inputSchema": {**shape, "properties": TOOLS[name]}}
+                    for name in TOOLS
+                ]
+            }
         case "tools/call":
             arguments = params.get("arguments")
             return {
-                "content": [{"type": "text", "text": use(params, arguments if isinstance(arguments, dict) else {})}]
+                "content": [
+                    {
+                        "type": "text",
+                        "text": use(params, arguments if isinstance(arguments, dict) else {}),
+                    }
+                ]
             }
     return {}
 
@@ -57,7 +71,12 @@ def use(params: dict[str, Any], arguments: dict[str, Any]) -> str:
     token = params.get("_meta", {}).get("progressToken")
     match params.get("name"):
         case "echo":
-            return str(arguments.get("text", "")).replace("\n", " ").replace("ü", "u").replace("\u2028", " ")[:60_000]
+            return (
+                str(arguments.get("text", ""))
+                .replace("\n", " ")
+                .replace("ü", "u")
+                .replace("\u2028", " ")[:60_000]
+            )
         case "sleep" | "block":
             time.sleep(min(2, arguments["seconds"]))
         case "say" | "fork":
@@ -66,7 +85,12 @@ def use(params: dict[str, Any], arguments: dict[str, Any]) -> str:
             return "x" * 1_000_000
         case "count" | "tell_late":
             for _ in range(2):
-                send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
+                send(
+                    {
+                        "method": "notifications/progress",
+                        "params": {"progressToken": token, "progress": 1},
+                    }
+                )
         case "leak" | "fail":
             print("failed", arguments, "!" * 3000, file=sys.stderr)
     return "yes"

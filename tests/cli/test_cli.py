@@ -61,7 +61,10 @@ def test_run_under_the_usual_guard_is_not_called(tmp_path: Path) -> None:
 
 def test_a_server_made_in_a_function_is_found_by_its_run(tmp_path: Path) -> None:
     assert (
-        find(written(tmp_path, "def main():\n    Server('inner').run()\nmain()")).backend.offer().info.name == "inner"
+        find(written(tmp_path, "def main():\n    Server('inner').run()\nmain()"))
+        .backend.offer()
+        .info.name
+        == "inner"
     )
 
 
@@ -120,7 +123,9 @@ def test_any_backend_will_do(tmp_path: Path) -> None:
     assert find(f"{written(tmp_path, source)}:guarded").backend.offer().info.name == "inner"
 
 
-def test_a_module_is_found_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_is_found_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written(tmp_path, "s = Server('s')", "shop_for_test/floor.py")
     monkeypatch.chdir(tmp_path)
     assert find("shop_for_test.floor:s").backend.offer().info.name == "s"
@@ -187,8 +192,15 @@ def add_tool(name: str) -> str:
 
 
 def test_several_targets_are_composed_under_their_names(tmp_path: Path) -> None:
-    one, other = written(tmp_path, add_tool("one"), "one_t.py"), written(tmp_path, add_tool("other"), "other_t.py")
-    assert list(find_all([one, f"my_name={other}", f"c={other}:server"]).backend.parts) == ["one_t", "my_name", "c"]
+    one, other = (
+        written(tmp_path, add_tool("one"), "one_t.py"),
+        written(tmp_path, add_tool("other"), "other_t.py"),
+    )
+    assert list(find_all([one, f"my_name={other}", f"c={other}:server"]).backend.parts) == [
+        "one_t",
+        "my_name",
+        "c",
+    ]
     assert list(find_all([f"a={one}"]).backend.parts) == ["a"]
     assert isinstance(find_all([one]).backend, Server)
 
@@ -245,16 +257,27 @@ def test_a_start_that_fails_late_counts_although_nobody_speaks(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "source", ["import json\njson.loads('{')", "a = Server('a')\n@a.tool\ndef f(*args): ...", "\nimport part"]
+    "source",
+    [
+        "import json\njson.loads('{')",
+        "a = Server('a')\n@a.tool\ndef f(*args): ...",
+        "\nimport part",
+    ],
 )
-def test_a_failed_import_names_the_place_in_what_was_written_not_in_a_library(source: str, tmp_path: Path) -> None:
+def test_a_failed_import_names_the_place_in_what_was_written_not_in_a_library(
+    source: str, tmp_path: Path
+) -> None:
     (tmp_path / "part.py").write_text("\n\nimport json; json.loads('{')")
     run = served(written(tmp_path, source))
     assert run.returncode == 1
-    assert run.stderr.splitlines()[0].endswith("(part.py:3)" if "part" in source else "(target.py:3)")
+    assert run.stderr.splitlines()[0].endswith(
+        "(part.py:3)" if "part" in source else "(target.py:3)"
+    )
 
 
-def test_version_names_package_python_protocol_and_extras(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_names_package_python_protocol_and_extras(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
@@ -266,7 +289,9 @@ def test_version_names_package_python_protocol_and_extras(capsys: pytest.Capture
     assert "validate (installed)" in said or "validate (not installed)" in said
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["serve"], ["serve", "a.py", "--allow-remote"], ["--no-such"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["serve"], ["serve", "a.py", "--allow-remote"], ["--no-such"]]
+)
 def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
@@ -286,7 +311,9 @@ def test_help_ends_with_0(arguments: list[str], capsys: pytest.CaptureFixture[st
 
 def test_importing_the_package_loads_nothing_that_is_not_used() -> None:
     """PERFORMANCE: nothing but asyncio and msgspec belongs on the way to the first answer; import alone needs neither."""
-    source = "import sys, concertino; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    source = (
+        "import sys, concertino; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
     done = subprocess.run(
         [sys.executable, "-S", "-c", source],
         env={**os.environ, "PYTHONPATH": SRC},

@@ -71,10 +71,18 @@ def server(tmp_path: Path) -> list[str]:
     return [sys.executable, str(tmp_path / "server.py")]
 
 
-def run(*words: str, server: list[str], stdin: str = "", **settings: Any) -> subprocess.CompletedProcess[bytes]:
+def run(
+    *words: str, server: list[str], stdin: str = "", **settings: Any
+) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "concertino", *words, "--", *server]
     return subprocess.run(
-        command, input=stdin.encode(), env=ENVIRONMENT, capture_output=True, timeout=30, check=False, **settings
+        command,
+        input=stdin.encode(),
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=30,
+        check=False,
+        **settings,
     )
 
 
@@ -103,7 +111,9 @@ def test_a_tool_that_fails_and_one_that_is_not_there_exit_with_1() -> None:
     assert unknown.stderr == b"concertino call: Unknown tool: multiply (-32602)\n"
 
 
-def test_arguments_come_as_texts_json_files_and_from_stdin(server: list[str], tmp_path: Path) -> None:
+def test_arguments_come_as_texts_json_files_and_from_stdin(
+    server: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "poem.txt").write_text("roses")
     (tmp_path / "list.json").write_text("[1, 2]")
     done = run(
@@ -119,14 +129,33 @@ def test_arguments_come_as_texts_json_files_and_from_stdin(server: list[str], tm
         cwd=tmp_path,
     )
     said, picture, _ = done.stdout.split(b"\n")
-    assert json.loads(said.removesuffix(b"\x1b[31m")) == {"s": True, "t": "a=b", "n": 1, "p": "roses", "l": [1, 2]}
+    assert json.loads(said.removesuffix(b"\x1b[31m")) == {
+        "s": True,
+        "t": "a=b",
+        "n": 1,
+        "p": "roses",
+        "l": [1, 2],
+    }
     assert picture == b"[image image/png, 3 bytes]"
 
 
 def test_the_grammar_of_arguments(tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text('{"a": 1, "b": 2}')
-    assert _arguments([f"@{tmp_path}/all.json", "b:=3", "c=", "d:e=x"]) == {"a": 1, "b": 3, "c": "", "d:e": "x"}
-    for word in ("nothing", "=x", ":=1", "a:={", "a=@/no/such/file", "@/no/such/file", f"a:=@{tmp_path}"):
+    assert _arguments([f"@{tmp_path}/all.json", "b:=3", "c=", "d:e=x"]) == {
+        "a": 1,
+        "b": 3,
+        "c": "",
+        "d:e": "x",
+    }
+    for word in (
+        "nothing",
+        "=x",
+        ":=1",
+        "a:={",
+        "a=@/no/such/file",
+        "@/no/such/file",
+        f"a:=@{tmp_path}",
+    ):
         with pytest.raises(_Usage):
             _arguments([word])
     (tmp_path / "list.json").write_text("[]")
@@ -135,11 +164,15 @@ def test_the_grammar_of_arguments(tmp_path: Path) -> None:
 
 
 def test_resources_and_prompts_are_listed_and_read(server: list[str]) -> None:
-    assert run("resources", server=server).stdout == b"x:1  text/plain\n  one\n  first\nx:{n}\n  any\n"
+    assert (
+        run("resources", server=server).stdout == b"x:1  text/plain\n  one\n  first\nx:{n}\n  any\n"
+    )
     assert run("read", "x:1", server=server).stdout == b"the text\n"
     assert run("read", "x:blob", server=server).stdout == bytes(range(256))
     assert run("prompts", server=server).stdout == b"p a [b]\n    a: what\n"
-    assert run("prompt", "p", "a=1", "b:=2", server=server).stdout == b'[user]\n{"a": "1", "b": "2"}\n'
+    assert (
+        run("prompt", "p", "a=1", "b:=2", server=server).stdout == b'[user]\n{"a": "1", "b": "2"}\n'
+    )
     read = json.loads(run("read", "--json", "x:1", server=server).stdout)
     assert read == {"contents": [{"uri": "x:1", "text": "the text"}]}
 
@@ -151,7 +184,9 @@ def test_names_never_command_a_terminal(server: list[str]) -> None:
 def test_on_a_terminal_texts_are_made_visible_and_a_bar_is_drawn(server: list[str]) -> None:
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "concertino", "call", "echo", "--", *server]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs) as process:
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+    ) as process:
         os.close(theirs)
         shown = b""
         try:
@@ -175,7 +210,11 @@ def test_on_a_terminal_texts_are_made_visible_and_a_bar_is_drawn(server: list[st
         (["call", "x", "nonsense"], 2, "expected KEY=TEXT"),
         (["call", "x", "--env", "NAME"], 2, "expected NAME=VALUE"),
         (["call", "x", "--timeout-s", "-1"], 2, "expected a positive number of seconds"),
-        (["call", "x", "--timeout-s", "long"], 2, "expected a positive number of seconds, got long"),
+        (
+            ["call", "x", "--timeout-s", "long"],
+            2,
+            "expected a positive number of seconds, got long",
+        ),
         (["call", "x", os.fsdecode(b"a=\xff")], 2, "expected UTF-8"),
         (["read", os.fsdecode(b"x:\xff")], 2, "expected UTF-8"),
         (["call"], 2, "NAME"),
@@ -205,11 +244,19 @@ def test_an_address_that_is_none_and_a_stdin_that_is_closed_are_said(server: lis
     assert done.returncode == 2
     assert done.stderr.startswith(b"concertino tools: expected unix:PATH or tcp:HOST:PORT")
     command = shlex.join([sys.executable, "-m", "concertino", "call", "x", "-", "--", *server])
-    done = subprocess.run(["sh", "-c", f"{command} <&-"], env=ENVIRONMENT, capture_output=True, timeout=30, check=False)
+    done = subprocess.run(
+        ["sh", "-c", f"{command} <&-"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (2, b"concertino call: -: stdin is closed\n")
 
 
-def test_arguments_that_are_longer_than_a_message_are_refused(server: list[str], tmp_path: Path) -> None:
+def test_arguments_that_are_longer_than_a_message_are_refused(
+    server: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "long").write_text("a" * 11_000_000)
     done = run("call", "x", f"text=@{tmp_path}/long", server=server)
     assert done.returncode == 2
@@ -220,7 +267,9 @@ def test_arguments_that_are_longer_than_a_message_are_refused(server: list[str],
 def test_an_answer_that_cannot_be_written_down_is_said() -> None:
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "concertino", "tools", "--", *TOUR]
-        done = subprocess.run(command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
+        done = subprocess.run(
+            command, env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE, timeout=30, check=False
+        )
     assert (done.returncode, done.stderr) == (1, b"concertino tools: No space left on device\n")
 
 
@@ -232,7 +281,9 @@ def test_json_stays_json_whatever_a_server_says_and_whatever_stdout_takes(
     said = '\x1b \x7f \x9b \x85 \u202e \u2603 \xe9 \U0001f600 \U000e0001 \\ "'
     shown = run("call", "--json", "say", f"text={said}", server=server)
     assert shown.returncode == 0, shown.stderr
-    assert json.loads(shown.stdout.decode(encoding)) == {"content": [{"type": "text", "text": said}]}
+    assert json.loads(shown.stdout.decode(encoding)) == {
+        "content": [{"type": "text", "text": said}]
+    }
     for hidden in "\x1b\x7f\x9b\x85\u202e\U000e0001":
         assert hidden not in shown.stdout.decode(encoding)
     shown = run("call", "say", f"text={said}", server=server)
@@ -263,7 +314,9 @@ def test_what_a_server_writes_to_stderr_and_every_message_can_be_seen(server: li
 
 def test_ctrl_c_ends_it_and_the_server(server: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "concertino", "call", "hang", "--stderr", "--", *server]
-    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == b"hanging\n"
         process.send_signal(signal.SIGINT)

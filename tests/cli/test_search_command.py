@@ -45,7 +45,9 @@ def library(tmp_path: Path) -> Path:
 def searched(*words: str, cwd: Path, status: int = 0, **variables: str) -> str:
     environment = os.environ | {"XDG_CACHE_HOME": str(cwd / "cache")} | variables
     command = [sys.executable, "-m", "concertino", "search", *words]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == status, done.stderr
     return done.stdout if status < 2 else done.stderr
 
@@ -64,13 +66,20 @@ def test_each_hit_says_what_made_it_fit(library: Path) -> None:
 
 
 def test_json_has_the_same_and_sums_that_are_right(library: Path) -> None:
-    said: dict[str, Any] = json.loads(searched("library", "kuberntes", "blurble", "--json", cwd=library.parent))
+    said: dict[str, Any] = json.loads(
+        searched("library", "kuberntes", "blurble", "--json", cwd=library.parent)
+    )
     assert said["repairs"] == {"kuberntes": "kubernetes"}
     assert said["unknown"] == ["blurble"]
     assert (said["query"], said["documents"]) == ("kuberntes blurble", 3)
-    assert {each["uri"] for each in said["found"]} == {"orchestr8://guides/rollback", "orchestr8://guides/other"}
+    assert {each["uri"] for each in said["found"]} == {
+        "orchestr8://guides/rollback",
+        "orchestr8://guides/other",
+    }
     for each in said["found"]:
-        assert sum(part["score"] for part in each["parts"]) == pytest.approx(each["score"], abs=1e-3)
+        assert sum(part["score"] for part in each["parts"]) == pytest.approx(
+            each["score"], abs=1e-3
+        )
 
 
 def test_a_mode_prints_what_a_client_gets(library: Path) -> None:
@@ -81,10 +90,12 @@ def test_a_mode_prints_what_a_client_gets(library: Path) -> None:
 
 
 def test_filters_narrow_what_is_found(library: Path) -> None:
-    assert "guides/other" not in searched("library", "kubernetes", "--tag", "deploy", cwd=library.parent)
-    assert searched("library", "kubernetes", "--category", "skill", cwd=library.parent, status=1).startswith(
-        "None of 3"
+    assert "guides/other" not in searched(
+        "library", "kubernetes", "--tag", "deploy", cwd=library.parent
     )
+    assert searched(
+        "library", "kubernetes", "--category", "skill", cwd=library.parent, status=1
+    ).startswith("None of 3")
     assert "  2." not in searched("library", "kubernetes", "--max-results", "1", cwd=library.parent)
 
 
@@ -96,8 +107,12 @@ def test_no_document_steers_the_terminal(library: Path) -> None:
 
 def test_the_folder_can_come_from_the_environment(library: Path) -> None:
     resources = str(library / "resources")
-    assert "guides/rollback" in searched("-", "release", cwd=library.parent, RESOURCES_PATH=resources)
-    assert "mine://guides/rollback" in searched("library", "release", "--scheme", "mine", cwd=library.parent)
+    assert "guides/rollback" in searched(
+        "-", "release", cwd=library.parent, RESOURCES_PATH=resources
+    )
+    assert "mine://guides/rollback" in searched(
+        "library", "release", "--scheme", "mine", cwd=library.parent
+    )
 
 
 def test_an_edit_is_found_and_without_a_cache_nothing_is_kept(library: Path) -> None:

@@ -55,11 +55,16 @@ def folder() -> Iterator[Path]:
 class Service(Process):
     """A server behind sockets, which has said where it listens. stdin and stdout are those of a daemon."""
 
-    def __init__(self, *options: str, target: str = TOOLBOX, listening: bool = True, **popen: Any) -> None:
+    def __init__(
+        self, *options: str, target: str = TOOLBOX, listening: bool = True, **popen: Any
+    ) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         try:
             super().__init__(
-                ["-m", "concertino", "serve", target, *options], stdin=null, stdout=popen.pop("stdout", null), **popen
+                ["-m", "concertino", "serve", target, *options],
+                stdin=null,
+                stdout=popen.pop("stdout", null),
+                **popen,
             )
         finally:
             os.close(null)
@@ -216,7 +221,9 @@ class Impatient(logging.Handler):
             os.kill(os.getpid(), signal.SIGTERM)
 logging.getLogger("concertino").addHandler(Impatient())
 """
-    with Service("--unix", str(folder / "s"), target=script(folder, source), listening=False) as service:
+    with Service(
+        "--unix", str(folder / "s"), target=script(folder, source), listening=False
+    ) as service:
         assert service.wait(10) == 0
     assert not (folder / "s").exists()
 
@@ -235,12 +242,23 @@ def test_a_signal_during_the_import_ends_it_in_order(number: int, folder: Path) 
 
 
 def test_several_listeners_lead_to_one_server(folder: Path) -> None:
-    options = ["--unix", f"{folder}/a", "--tcp", "127.0.0.1:0", "--unix", f"{folder}/b", "--tcp", "[::1]:0"]
+    options = [
+        "--unix",
+        f"{folder}/a",
+        "--tcp",
+        "127.0.0.1:0",
+        "--unix",
+        f"{folder}/b",
+        "--tcp",
+        "[::1]:0",
+    ]
     with Service(*options) as service:
         kinds = sorted(address.rpartition(":")[0] for address in service.addresses)
         assert kinds == ["tcp:127.0.0.1", "tcp:[::1]", "unix", "unix"]
         with contextlib.ExitStack() as stack:
-            clients = [stack.enter_context(service.client(number)).initialize() for number in range(4)]
+            clients = [
+                stack.enter_context(service.client(number)).initialize() for number in range(4)
+            ]
             for client in clients[:3]:
                 client.send(call(1, "wait_at", {"name": "shared"}))
                 client.until("at shared")
@@ -254,7 +272,9 @@ def test_several_listeners_lead_to_one_server(folder: Path) -> None:
 def test_the_line_is_as_stable_in_the_other_formats(folder: Path) -> None:
     with Service("--unix", f"{folder}/s", "--log-format", "json") as service:
         lines = [json.loads(line) for line in service.stderr.splitlines()]
-        assert f"Listening on unix:{folder}/s" in [value for line in lines for value in line.values()]
+        assert f"Listening on unix:{folder}/s" in [
+            value for line in lines for value in line.values()
+        ]
         assert service.stop() == 0
 
 
@@ -332,7 +352,9 @@ def test_a_hundred_clients_at_once_with_calls_in_flight(folder: Path) -> None:
             for number, client in enumerate(clients):
                 echo = call(2, "echo", {"text": f"text {number}"})
                 client.send(INITIALIZE, INITIALIZED, call(1, "wait_at", {"name": "all"}), echo)
-            for number, client in enumerate(clients):  # all of them wait at the gate now, and are served
+            for number, client in enumerate(
+                clients
+            ):  # all of them wait at the gate now, and are served
                 assert text_of(client.answer(2)) == f"text {number}"
             assert service.census()["fds"] == before + 100
             with service.client() as opener:
@@ -346,7 +368,11 @@ def test_a_hundred_clients_at_once_with_calls_in_flight(folder: Path) -> None:
 
 
 def test_one_that_stops_reading_delays_nobody_and_loses_nothing(folder: Path) -> None:
-    with Service("--unix", f"{folder}/s") as service, service.client() as slow, service.client() as other:
+    with (
+        Service("--unix", f"{folder}/s") as service,
+        service.client() as slow,
+        service.client() as other,
+    ):
         slow.initialize()
         other.initialize()
         slow.send(*(call(n, "big", {"count": 200_000}) for n in range(1, 101)))  # 20 MB
@@ -359,7 +385,11 @@ def test_one_that_stops_reading_delays_nobody_and_loses_nothing(folder: Path) ->
 
 
 def test_one_that_sends_garbage_harms_nobody(folder: Path) -> None:
-    with Service("--unix", f"{folder}/s") as service, service.client() as hostile, service.client() as other:
+    with (
+        Service("--unix", f"{folder}/s") as service,
+        service.client() as hostile,
+        service.client() as other,
+    ):
         other.initialize()
         hostile.socket.sendall(b"{not json}\n\xff\xfe\x80\n[]\n" + b"garbage\n" * 1000)
         answers = [hostile.receive() for _ in range(3)]
@@ -375,7 +405,11 @@ def test_one_that_sends_garbage_harms_nobody(folder: Path) -> None:
 
 def test_one_that_floods_without_end_delays_nobody(folder: Path) -> None:
     """Bytes without a newline, as fast as they are taken: discarded."""
-    with Service("--unix", f"{folder}/s") as service, service.client() as flood, service.client() as other:
+    with (
+        Service("--unix", f"{folder}/s") as service,
+        service.client() as flood,
+        service.client() as other,
+    ):
         other.initialize()
         flood.socket.sendall(b"{")
         piece = b"x" * 2**20
@@ -409,7 +443,10 @@ def test_the_calls_of_a_client_that_is_killed_are_cancelled(kind: str, folder: P
     with Service(*options, env={"CONCERTINO_DRAIN_S": drain}) as service, service.client() as other:
         other.initialize()
         before = service.census()["fds"]
-        messages = [frame(each).decode().strip() for each in (INITIALIZE, call(1, "cleaned_up", {"name": "x"}))]
+        messages = [
+            frame(each).decode().strip()
+            for each in (INITIALIZE, call(1, "cleaned_up", {"name": "x"}))
+        ]
         address = service.addresses[0].rpartition(":")[2]
         with subprocess.Popen(
             [sys.executable, "-c", KILLED, kind, address, *messages], stdout=subprocess.PIPE
@@ -437,11 +474,17 @@ def test_a_client_that_resets_its_connection_harms_nobody() -> None:
         assert service.stop() == 0
 
 
-@pytest.mark.parametrize("options", [["--unix", "s"], ["--tcp", "127.0.0.1:0"]], ids=["unix", "tcp"])
-def test_a_client_that_only_shuts_its_sending_half_down_gets_its_answers(options: list[str], folder: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [["--unix", "s"], ["--tcp", "127.0.0.1:0"]], ids=["unix", "tcp"]
+)
+def test_a_client_that_only_shuts_its_sending_half_down_gets_its_answers(
+    options: list[str], folder: Path
+) -> None:
     """As `nc -N` does."""
     with Service(*options, cwd=folder) as service, service.client() as client:
-        client.send(INITIALIZE, INITIALIZED, *(call(n, "sleep", {"seconds": 0.2}) for n in range(1, 11)))
+        client.send(
+            INITIALIZE, INITIALIZED, *(call(n, "sleep", {"seconds": 0.2}) for n in range(1, 11))
+        )
         client.socket.shutdown(socket.SHUT_WR)
         answers = {message["id"]: message for message in client.rest() if "id" in message}
         assert [text_of(answers[n]) for n in range(1, 11)] == ["slept"] * 10
@@ -449,7 +492,9 @@ def test_a_client_that_only_shuts_its_sending_half_down_gets_its_answers(options
 
 
 def test_beyond_the_limit_of_clients_the_next_is_closed_at_once(folder: Path) -> None:
-    with Service("--unix", f"{folder}/s", "--max-connections", "3", env={"CONCERTINO_MAX_CONNECTIONS": "1"}) as service:
+    with Service(
+        "--unix", f"{folder}/s", "--max-connections", "3", env={"CONCERTINO_MAX_CONNECTIONS": "1"}
+    ) as service:
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(service.client()).initialize() for _ in range(2)]
             silent = stack.enter_context(service.client())
@@ -475,7 +520,10 @@ def test_without_descriptors_clients_wait_and_nothing_spins(folder: Path) -> Non
     def few() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 
-    with Service("--unix", f"{folder}/s", preexec_fn=few) as service, contextlib.ExitStack() as stack:
+    with (
+        Service("--unix", f"{folder}/s", preexec_fn=few) as service,
+        contextlib.ExitStack() as stack,
+    ):
         first = stack.enter_context(service.client()).initialize()
         clients = [stack.enter_context(service.client()) for _ in range(60)]
         service.until_stderr("nobody can be let in for a while: Too many open files")
@@ -488,7 +536,9 @@ def test_without_descriptors_clients_wait_and_nothing_spins(folder: Path) -> Non
             assert client.answer(1)["result"] == {}
             client.__exit__()
         assert service.stop() == 0
-        assert service.stderr.count(b"nobody can be let in") == 1  # a line for each time, not for each attempt
+        assert (
+            service.stderr.count(b"nobody can be let in") == 1
+        )  # a line for each time, not for each attempt
 
 
 # Who may connect
@@ -506,9 +556,14 @@ def test_what_a_browser_sends_is_not_served(kind: str, folder: Path) -> None:
         ):
             with service.client() as browser:
                 browser.socket.sendall(sent.encode())
-                with contextlib.suppress(ConnectionResetError):  # what it sent was not read to the end
+                with contextlib.suppress(
+                    ConnectionResetError
+                ):  # what it sent was not read to the end
                     assert browser.rest() == []
-        names = [tool["name"] for tool in other.ask(request(1, "tools/list", modern=True))["result"]["tools"]]
+        names = [
+            tool["name"]
+            for tool in other.ask(request(1, "tools/list", modern=True))["result"]["tools"]
+        ]
         assert "echo" in names
         assert "forged" not in names
         assert service.stop() == 0
@@ -551,13 +606,17 @@ def test_another_user_is_kept_out_by_the_mode_and_by_the_credentials(folder: Pat
 def test_an_address_that_others_may_reach_is_refused(host: str) -> None:
     code, said = refused("--tcp", f"{host}:0")
     assert code == 2
-    assert f"tcp:{host}:0 may be reached from other machines, and there is no authentication" in said
+    assert (
+        f"tcp:{host}:0 may be reached from other machines, and there is no authentication" in said
+    )
     assert "--allow-remote" in said
 
 
 def test_with_allow_remote_it_is_listened_at_with_a_warning() -> None:
     with Service("--tcp", "0.0.0.0:0", "--allow-remote") as service:
-        assert b"other machines may reach it, and whoever does can call every tool" in service.stderr
+        assert (
+            b"other machines may reach it, and whoever does can call every tool" in service.stderr
+        )
         assert service.addresses[0].startswith("tcp:0.0.0.0:")
         assert service.stop() == 0
 
@@ -628,12 +687,24 @@ def test_a_start_that_cannot_be_says_why_and_leaves_nothing(
             "class Failing(Server):\n    async def start(self, outlet):\n        raise ValueError\nserver = Failing('f')",
             1,
         ),
-        ("class Failing(Server):\n    def offer(self):\n        raise ValueError\nserver = Failing('f')", 1),
+        (
+            "class Failing(Server):\n    def offer(self):\n        raise ValueError\nserver = Failing('f')",
+            1,
+        ),
         ("os.environ['CONCERTINO_MAX_CONNECTIONS'] = 'x'", 2),
     ],
-    ids=["import fails", "import exits", "no server", "start fails", "offer fails", "a limit that is none"],
+    ids=[
+        "import fails",
+        "import exits",
+        "no server",
+        "start fails",
+        "offer fails",
+        "a limit that is none",
+    ],
 )
-def test_a_server_that_fails_to_start_leaves_no_socket(source: str, code: int, folder: Path) -> None:
+def test_a_server_that_fails_to_start_leaves_no_socket(
+    source: str, code: int, folder: Path
+) -> None:
     ended, errors = refused("--unix", f"{folder}/s", target=script(folder, source))
     assert ended == code, errors
     assert not (folder / "s").exists()
@@ -654,7 +725,10 @@ def test_calls_under_way_at_a_signal_finish_on_every_connection(folder: Path) ->
 
 
 def test_a_call_that_does_not_finish_is_cut_off_after_the_drain_time(folder: Path) -> None:
-    with Service("--unix", f"{folder}/s", env={"CONCERTINO_DRAIN_S": "0.3"}) as service, service.client() as client:
+    with (
+        Service("--unix", f"{folder}/s", env={"CONCERTINO_DRAIN_S": "0.3"}) as service,
+        service.client() as client,
+    ):
         client.initialize().send(call(1, "cleaned_up", {"name": "never"}))
         client.until("at never")
         assert service.stop() == 0
@@ -675,7 +749,9 @@ def test_nobody_is_let_in_during_the_drain_and_a_second_signal_ends_it(folder: P
         assert service.wait(5) == 0
 
 
-def test_a_second_signal_ends_at_once_even_while_a_handler_holds_the_loop_and_removes_the_file(folder: Path) -> None:
+def test_a_second_signal_ends_at_once_even_while_a_handler_holds_the_loop_and_removes_the_file(
+    folder: Path,
+) -> None:
     with Service("--unix", f"{folder}/s", env=DRAIN_LONG) as service, service.client() as client:
         client.initialize().send(call(1, "hold_the_loop", {"seconds": 60}))
         service.until_stderr("holding")
@@ -686,8 +762,13 @@ def test_a_second_signal_ends_at_once_even_while_a_handler_holds_the_loop_and_re
 
 
 @pytest.mark.slow
-def test_a_handler_that_holds_the_loop_does_not_hold_the_end_nor_leave_the_file(folder: Path) -> None:
-    with Service("--unix", f"{folder}/s", env={"CONCERTINO_DRAIN_S": "0.3"}) as service, service.client() as client:
+def test_a_handler_that_holds_the_loop_does_not_hold_the_end_nor_leave_the_file(
+    folder: Path,
+) -> None:
+    with (
+        Service("--unix", f"{folder}/s", env={"CONCERTINO_DRAIN_S": "0.3"}) as service,
+        service.client() as client,
+    ):
         client.initialize().send(call(1, "hold_the_loop", {"seconds": 60}))
         service.until_stderr("holding")
         assert service.stop() == 0
@@ -696,7 +777,11 @@ def test_a_handler_that_holds_the_loop_does_not_hold_the_end_nor_leave_the_file(
 
 
 def test_a_forked_child_does_not_keep_clients_waiting_nor_write_to_them(folder: Path) -> None:
-    with Service("--unix", f"{folder}/s") as service, service.client() as client, service.client() as other:
+    with (
+        Service("--unix", f"{folder}/s") as service,
+        service.client() as client,
+        service.client() as other,
+    ):
         other.initialize()
         client.initialize().send(call(1, "fork", {"how": "linger"}))
         service.until_stderr("lingering")
@@ -780,10 +865,19 @@ class Activated(Service):
 
 def test_the_sockets_that_systemd_gives_are_served_and_left_alone(folder: Path) -> None:
     target = script(folder, CURIOUS)
-    sockets = [["unix", f"{folder}/given"], ["tcp", "127.0.0.1"], ["abstract", f"concertino-test-{os.getpid()}"]]
+    sockets = [
+        ["unix", f"{folder}/given"],
+        ["tcp", "127.0.0.1"],
+        ["abstract", f"concertino-test-{os.getpid()}"],
+    ]
     with Activated(activated(sockets, target, "--unix", f"{folder}/own")) as service:
         service.until_stderr("started successfully")
-        assert [address.partition(":")[0] for address in service.addresses] == ["unix", "tcp", "unix", "unix"]
+        assert [address.partition(":")[0] for address in service.addresses] == [
+            "unix",
+            "tcp",
+            "unix",
+            "unix",
+        ]
         assert service.addresses[2] == f"unix:@concertino-test-{os.getpid()}"
         assert service.addresses[0] == f"unix:{folder}/given"
         for number in range(4):
@@ -822,12 +916,24 @@ def test_a_message_that_waits_in_the_socket_starts_the_conversation(folder: Path
     ("sockets", "spec", "said"),
     [
         ([["datagram", "s"]], {}, "expected a stream socket, Unix or TCP, got AF_UNIX SOCK_DGRAM"),
-        ([["connected", ""]], {}, "expected a socket that listens; with Accept=yes the service needs"),
+        (
+            [["connected", ""]],
+            {},
+            "expected a socket that listens; with Accept=yes the service needs",
+        ),
         ([["file", "f"]], {}, "LISTEN_FDS: descriptor 3: expected a listening socket"),
         ([["unix", "s"]], {"count": 2}, "LISTEN_FDS: descriptor 4: expected a listening socket"),
-        ([["unix", "s"]], {"count": "many"}, "LISTEN_FDS: expected a number of descriptors, got 'many'"),
+        (
+            [["unix", "s"]],
+            {"count": "many"},
+            "LISTEN_FDS: expected a number of descriptors, got 'many'",
+        ),
         ([["unix", "s"]], {"count": 0}, "LISTEN_FDS: no socket was given"),
-        ([["tcp", "0.0.0.0"]], {}, "may be reached from other machines, and there is no authentication"),
+        (
+            [["tcp", "0.0.0.0"]],
+            {},
+            "may be reached from other machines, and there is no authentication",
+        ),
     ],
     ids=["datagram", "connected", "a file", "too few", "no number", "none", "remote"],
 )
@@ -856,7 +962,9 @@ def test_a_connected_socket_as_stdin_and_stdout_is_stdio(folder: Path) -> None:
         listening.listen()
         with Client(f"unix:{folder}/s") as client:
             peer, _ = listening.accept()
-            with Process(["-m", "concertino", "serve", TOOLBOX], stdin=peer.fileno(), stdout=peer.fileno()) as process:
+            with Process(
+                ["-m", "concertino", "serve", TOOLBOX], stdin=peer.fileno(), stdout=peer.fileno()
+            ) as process:
                 peer.close()
                 client.initialize()
                 assert text_of(client.ask(call(1, "echo", {"text": "accepted"}))) == "accepted"
@@ -896,7 +1004,9 @@ def test_stdio_pays_nothing_for_sockets() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to/sockets.md"])
-def test_the_command_of_a_page_can_be_pasted_where_nothing_is_but_the_server(page: str, folder: Path) -> None:
+def test_the_command_of_a_page_can_be_pasted_where_nothing_is_but_the_server(
+    page: str, folder: Path
+) -> None:
     text = (Path(__file__).parents[2] / page).read_text()
     lines = re.findall(r"^concertino serve (\S+) (--unix \S+)", text, re.MULTILINE)
     assert lines
@@ -911,7 +1021,10 @@ def test_the_command_of_a_page_can_be_pasted_where_nothing_is_but_the_server(pag
             text=True,
         ) as serving:
             assert serving.stderr is not None
-            said = next((line for line in serving.stderr if "Listening on" in line or "ERROR" in line), "nothing")
+            said = next(
+                (line for line in serving.stderr if "Listening on" in line or "ERROR" in line),
+                "nothing",
+            )
             serving.terminate()
         assert "Listening on unix:" in said
         assert serving.returncode == 0

@@ -33,12 +33,28 @@ for line in sys.stdin:
     if method == "server/discover" and era == "modern":
         answer(
             message["id"],
-            {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+            {
+                "resultType": "complete",
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"tools": {}},
+            },
         )
     elif method == "initialize":
         info = {"name": "misbehaving", "version": "1"}
-        answer(message["id"], {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info})
+        answer(
+            message["id"],
+            {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info},
+        )
     elif method == "tools/call":
-        exec(compiled, {**scope, "id": message["id"], "arguments": message["params"].get("arguments")})
+        exec(
+            compiled,
+            {**scope, "id": message["id"], "arguments": message["params"].get("arguments")},
+        )
     elif "id" in message:
-        say({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "method not found"}})
+        say(
+            {
+                "jsonrpc": "2.0",
+                "id": message["id"],
+                "error": {"code": -32601, "message": "method not found"},
+            }
+        )

@@ -20,7 +20,13 @@ MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 SILENCE = object()  # a handler's answer: none
 VERSION = "io.modelcontextprotocol/protocolVersion"
-EVERYTHING = {"tools": {}, "resources": {"subscribe": True}, "prompts": {}, "completions": {}, "logging": {}}
+EVERYTHING = {
+    "tools": {},
+    "resources": {"subscribe": True},
+    "prompts": {},
+    "completions": {},
+    "logging": {},
+}
 Handler = Callable[["Script", dict[str, Any]], Any]
 
 
@@ -74,7 +80,9 @@ class Script:
 
     def send(self, *messages: Any) -> None:
         for message in messages:
-            self.connection.write(message if isinstance(message, bytes) else json.dumps(message).encode(), None)
+            self.connection.write(
+                message if isinstance(message, bytes) else json.dumps(message).encode(), None
+            )
         self.connection.flush()
 
     def notify(self, method: str, **params: Any) -> None:
@@ -98,13 +106,20 @@ def _unknown(script: Script, message: dict[str, Any]) -> Any:
 def legacy(version: str = LEGACY, capabilities: Mapping[str, Any] = EVERYTHING) -> dict[str, Any]:
     """The handlers of a server with a handshake."""
     info = {"name": "script", "version": "1"}
-    return {"initialize": {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}}
+    return {
+        "initialize": {"protocolVersion": version, "capabilities": capabilities, "serverInfo": info}
+    }
 
 
 def modern(capabilities: Mapping[str, Any] = EVERYTHING) -> dict[str, Any]:
     """Those of one without."""
     info = {"io.modelcontextprotocol/serverInfo": {"name": "script", "version": "2"}}
-    result = {"resultType": "complete", "supportedVersions": [MODERN], "capabilities": capabilities, "_meta": info}
+    result = {
+        "resultType": "complete",
+        "supportedVersions": [MODERN],
+        "capabilities": capabilities,
+        "_meta": info,
+    }
     return {"server/discover": result | {"ttlMs": 0, "cacheScope": "private"}}
 
 

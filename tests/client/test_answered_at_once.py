@@ -38,7 +38,10 @@ class Prompt:
 
     def exchange(self, frame: bytes, about: Id | None) -> bytes | int:
         message = json.loads(frame)
-        if message.get("method") == "tools/call" and (line := self._answer(message["id"])) is not None:
+        if (
+            message.get("method") == "tools/call"
+            and (line := self._answer(message["id"])) is not None
+        ):
             return line
         held = self.write(frame, about)
         self.flush()
@@ -81,7 +84,9 @@ def line(id: int, **members: Any) -> bytes:
 @on_a_loop
 async def test_an_answer_that_is_there_is_returned_without_a_turn_of_the_loop(like: str) -> None:
     turns: list[int] = []
-    async with prompt(lambda id: line(id, result=OK | {"content": [{"type": "text", "text": "\u00fc"}]}), like) as (
+    async with prompt(
+        lambda id: line(id, result=OK | {"content": [{"type": "text", "text": "\u00fc"}]}), like
+    ) as (
         client,
         _,
         _,
@@ -104,7 +109,11 @@ async def test_a_call_whose_answer_is_not_there_waits_for_it(like: str) -> None:
 
 @on_a_loop
 async def test_a_refusal_that_is_there_is_raised() -> None:
-    async with prompt(lambda id: line(id, error={"code": -32602, "message": "no"})) as (client, connection, _):
+    async with prompt(lambda id: line(id, error={"code": -32602, "message": "no"})) as (
+        client,
+        connection,
+        _,
+    ):
         with pytest.raises(RpcError, match="no"):
             await client.call_tool("x")
         assert len(connection.given_back) == 1
@@ -113,7 +122,9 @@ async def test_a_refusal_that_is_there_is_raised() -> None:
 @on_a_loop
 async def test_what_is_there_and_is_no_result_of_a_tool_is_said_to_be_none() -> None:
     async with prompt(lambda id: line(id, result={"content": 1})) as (client, _, _):
-        with pytest.raises(ProtocolError, match="tools/call x: the answer is not what the protocol says"):
+        with pytest.raises(
+            ProtocolError, match="tools/call x: the answer is not what the protocol says"
+        ):
             await client.call_tool("x")
 
 
@@ -150,7 +161,9 @@ async def test_a_notification_that_is_there_is_told_and_the_answer_waited_for() 
 @on_a_loop
 async def test_an_answer_to_another_request_is_no_answer() -> None:
     def late(id: int) -> bytes:
-        asyncio.get_running_loop().call_later(0, lambda: connection._to.frames([line(id, result=OK)]))
+        asyncio.get_running_loop().call_later(
+            0, lambda: connection._to.frames([line(id, result=OK)])
+        )
         return line(id - 1, result=OK | {"content": []})
 
     async with prompt(late) as (client, connection, _):

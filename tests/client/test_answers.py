@@ -14,19 +14,34 @@ from scripted import SILENCE, Script, on_a_loop, opened
 
 from concertino.client.forms import filled
 from concertino.errors import ProtocolError, RpcError
-from concertino.protocol.questions import CreateMessageResult, Elicitation, ElicitResult, Root, Sampling
+from concertino.protocol.questions import (
+    CreateMessageResult,
+    Elicitation,
+    ElicitResult,
+    Root,
+    Sampling,
+)
 from concertino.protocol.types import Implementation, TextContent
 
 TEXT = {"content": [{"type": "text", "text": "done"}], "resultType": "complete"}
 FORM = {
     "type": "object",
-    "properties": {"name": {"type": "string", "minLength": 1}, "size": {"type": "integer", "default": 3}},
+    "properties": {
+        "name": {"type": "string", "minLength": 1},
+        "size": {"type": "integer", "default": 3},
+    },
     "required": ["name"],
 }
-ELICIT = {"method": "elicitation/create", "params": {"message": "Who?", "mode": "form", "requestedSchema": FORM}}
+ELICIT = {
+    "method": "elicitation/create",
+    "params": {"message": "Who?", "mode": "form", "requestedSchema": FORM},
+}
 SAMPLE = {
     "method": "sampling/createMessage",
-    "params": {"messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}], "maxTokens": 10},
+    "params": {
+        "messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}],
+        "maxTokens": 10,
+    },
 }
 ROOTS = {"method": "roots/list"}
 
@@ -37,7 +52,9 @@ def asks(questions: dict[str, Any], state: Any = "s") -> Any:
     def handler(script: Script, message: dict[str, Any]) -> Any:
         params = message["params"]
         if "inputResponses" in params or "requestState" in params:
-            shown = {key: params[key] for key in ("inputResponses", "requestState") if key in params}
+            shown = {
+                key: params[key] for key in ("inputResponses", "requestState") if key in params
+            }
             return {**TEXT, "structuredContent": shown}
         asked: dict[str, Any] = {"resultType": "input_required"}
         if questions:
@@ -68,7 +85,11 @@ async def ask(script: Script, question: dict[str, Any], id: Any = "q") -> dict[s
 @on_a_loop
 async def test_questions_of_all_kinds_are_answered_and_the_call_is_repeated() -> None:
     def elicit(question: Elicitation, server: Implementation) -> Any:
-        assert (question.message, question.mode, question.requested_schema) == ("Who?", "form", FORM)
+        assert (question.message, question.mode, question.requested_schema) == (
+            "Who?",
+            "form",
+            FORM,
+        )
         assert server.name == "script"
         return {"name": "Ada"}
 
@@ -78,7 +99,10 @@ async def test_questions_of_all_kinds_are_answered_and_the_call_is_repeated() ->
         return "Hello"
 
     handlers = {"tools/call": asks({"a": ELICIT, "b": SAMPLE, "c": ROOTS})}
-    async with opened(handlers, elicit=elicit, sample=sample, roots=["file:///work"]) as (client, script):
+    async with opened(handlers, elicit=elicit, sample=sample, roots=["file:///work"]) as (
+        client,
+        script,
+    ):
         result = await client.call_tool("x", {"n": 1}, into=dict)
         assert result == {
             "inputResponses": {
@@ -153,7 +177,9 @@ async def test_parallel_calls_keep_their_states_apart() -> None:
         return {**TEXT, "structuredContent": [n, message["params"]["requestState"]]}
 
     async with opened({"tools/call": handler}) as (client, _):
-        results = await asyncio.gather(*(client.call_tool("x", {"n": n}, into=list) for n in range(50)))
+        results = await asyncio.gather(
+            *(client.call_tool("x", {"n": n}, into=list) for n in range(50))
+        )
         assert results == [[n, f"state {n}"] for n in range(50)]
 
 
@@ -167,7 +193,9 @@ async def test_parallel_calls_keep_their_states_apart() -> None:
     ],
 )
 @on_a_loop
-async def test_what_was_not_offered_is_refused_and_the_call_not_repeated(question: Any, code: int) -> None:
+async def test_what_was_not_offered_is_refused_and_the_call_not_repeated(
+    question: Any, code: int
+) -> None:
     async with opened({"tools/call": asks({"q": question})}) as (client, script):
         with pytest.raises(RpcError, match="was not offered by this client"):
             await client.call_tool("x")
@@ -177,7 +205,8 @@ async def test_what_was_not_offered_is_refused_and_the_call_not_repeated(questio
 
 
 @pytest.mark.parametrize(
-    "result", [{"resultType": "input_required"}, {"resultType": "input_required", "inputRequests": 5}]
+    "result",
+    [{"resultType": "input_required"}, {"resultType": "input_required", "inputRequests": 5}],
 )
 @on_a_loop
 async def test_a_wish_without_a_question_is_shown(result: Any) -> None:
@@ -189,8 +218,13 @@ async def test_a_wish_without_a_question_is_shown(result: Any) -> None:
 @on_a_loop
 async def test_only_calls_prompts_and_resources_may_ask() -> None:
     """MR-2."""
-    async with opened({"tools/list": {"resultType": "input_required", "requestState": "x"}}) as (client, _):
-        with pytest.raises(ProtocolError, match="tools/list: a result of unknown type 'input_required'"):
+    async with opened({"tools/list": {"resultType": "input_required", "requestState": "x"}}) as (
+        client,
+        _,
+    ):
+        with pytest.raises(
+            ProtocolError, match="tools/list: a result of unknown type 'input_required'"
+        ):
             await client.list_tools()
 
 
@@ -214,8 +248,13 @@ async def test_the_same_functions_answer_the_requests_of_older_servers() -> None
         }
         answer = await ask(script, ELICIT, 1)
         assert answer["result"] == {"action": "accept", "content": {"name": "Ada", "size": 3}}
-        assert (await ask(script, SAMPLE, 2))["result"]["content"] == {"type": "text", "text": "Hello"}
-        assert (await ask(script, ROOTS, 3))["result"] == {"roots": [{"uri": "file:///a", "name": "A"}]}
+        assert (await ask(script, SAMPLE, 2))["result"]["content"] == {
+            "type": "text",
+            "text": "Hello",
+        }
+        assert (await ask(script, ROOTS, 3))["result"] == {
+            "roots": [{"uri": "file:///a", "name": "A"}]
+        }
         assert (await ask(script, {"method": "ping"}, "3"))["result"] == {}
 
 
@@ -229,7 +268,10 @@ async def test_a_question_is_answered_while_the_call_that_it_belongs_to_waits() 
         script.work = asyncio.ensure_future(work())  # pyright: ignore[reportAttributeAccessIssue]
         return SILENCE
 
-    async with opened({"tools/call": handler}, "legacy", elicit=lambda *_: "decline") as (client, _):
+    async with opened({"tools/call": handler}, "legacy", elicit=lambda *_: "decline") as (
+        client,
+        _,
+    ):
         assert await client.call_tool("x", into=dict) == {"action": "decline"}
 
 
@@ -271,7 +313,9 @@ async def test_since_2026_a_request_of_the_servers_is_neither_answered_nor_heard
     """FR-12: the client writes no responses."""
     asked: list[Any] = []
     async with opened({"tools/call": TEXT}, elicit=lambda *_: asked.append(1)) as (client, script):
-        script.send({"jsonrpc": "2.0", "id": 1, **ELICIT}, {"jsonrpc": "2.0", "id": 2, "method": "ping"})
+        script.send(
+            {"jsonrpc": "2.0", "id": 1, **ELICIT}, {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+        )
         await client.call_tool("x")
         assert asked == []
         assert client.stray == 2
@@ -289,7 +333,10 @@ async def test_since_2026_a_request_of_the_servers_is_neither_answered_nor_heard
         ("cancel", {"action": "cancel"}),
         (None, {"action": "cancel"}),
         (ElicitResult("decline"), {"action": "decline"}),
-        (ElicitResult("accept", {"name": "Ada"}), {"action": "accept", "content": {"name": "Ada", "size": 3}}),
+        (
+            ElicitResult("accept", {"name": "Ada"}),
+            {"action": "accept", "content": {"name": "Ada", "size": 3}},
+        ),
     ],
 )
 @on_a_loop
@@ -298,16 +345,22 @@ async def test_every_way_to_answer_a_form(said: Any, result: Any) -> None:
         assert (await ask(script, ELICIT))["result"] == result
 
 
-@pytest.mark.parametrize("said", [{"size": 1}, {"name": ""}, {"name": "Ada", "size": "big"}, 5, ["Ada"]])
+@pytest.mark.parametrize(
+    "said", [{"size": 1}, {"name": ""}, {"name": "Ada", "size": "big"}, 5, ["Ada"]]
+)
 @on_a_loop
-async def test_an_answer_that_does_not_fit_the_form_does_not_leave(said: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_that_does_not_fit_the_form_does_not_leave(
+    said: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async with opened({}, "legacy", elicit=lambda *_: said) as (_, script):
         assert (await ask(script, ELICIT))["error"]["code"] == -32603
         assert caplog.records[-1].levelname == "ERROR"
 
 
 @on_a_loop
-async def test_a_function_that_fails_is_logged_and_says_no_more_than_that(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_function_that_fails_is_logged_and_says_no_more_than_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def elicit(question: Elicitation, server: Implementation) -> Any:
         raise ValueError("a private path")
 
@@ -329,12 +382,17 @@ async def test_a_person_may_refuse_to_sample_with_a_code() -> None:
         raise RpcError(-1, "User rejected sampling request")
 
     async with opened({}, "legacy", sample=sample) as (_, script):
-        assert (await ask(script, SAMPLE))["error"] == {"code": -1, "message": "User rejected sampling request"}
+        assert (await ask(script, SAMPLE))["error"] == {
+            "code": -1,
+            "message": "User rejected sampling request",
+        }
 
 
 @on_a_loop
 async def test_a_whole_message_of_a_model_is_passed_on() -> None:
-    said = CreateMessageResult("assistant", [TextContent("a"), TextContent("b")], model="m1", stop_reason="maxTokens")
+    said = CreateMessageResult(
+        "assistant", [TextContent("a"), TextContent("b")], model="m1", stop_reason="maxTokens"
+    )
     async with opened({}, "legacy", sample=lambda *_: said) as (_, script):
         assert (await ask(script, SAMPLE))["result"] == {
             "role": "assistant",
@@ -346,7 +404,10 @@ async def test_a_whole_message_of_a_model_is_passed_on() -> None:
 
 @on_a_loop
 async def test_tools_for_a_model_are_refused_unless_offered() -> None:
-    with_tools = {**SAMPLE, "params": SAMPLE["params"] | {"tools": [{"name": "t", "inputSchema": {}}]}}  # pyright: ignore[reportOperatorIssue]
+    with_tools = {
+        **SAMPLE,
+        "params": SAMPLE["params"] | {"tools": [{"name": "t", "inputSchema": {}}]},
+    }  # pyright: ignore[reportOperatorIssue]
     async with opened({}, "legacy", sample=lambda *_: "x") as (_, script):
         assert (await ask(script, with_tools))["error"]["code"] == -32602
     async with opened({}, "legacy", sample=lambda *_: "x", sampling={"tools": {}}) as (_, script):
@@ -372,14 +433,17 @@ async def test_a_url_reaches_the_function_only_if_that_was_offered() -> None:
     async with opened({}, "legacy", elicit=elicit, elicit_urls=True) as (_, script):
         assert (await ask(script, question))["result"] == {"action": "accept"}
         assert seen == ["https://x.example/"]
-        assert (await ask(script, {**question, "params": {"mode": "url", "message": "x"}}, 2))["error"][
-            "code"
-        ] == -32602
+        assert (await ask(script, {**question, "params": {"mode": "url", "message": "x"}}, 2))[
+            "error"
+        ]["code"] == -32602
 
 
 @on_a_loop
 async def test_malformed_questions_are_refused() -> None:
-    async with opened({}, "legacy", elicit=lambda *_: {}, sample=lambda *_: "", roots=[]) as (_, script):
+    async with opened({}, "legacy", elicit=lambda *_: {}, sample=lambda *_: "", roots=[]) as (
+        _,
+        script,
+    ):
         for id, (method, params) in enumerate(
             [
                 ("elicitation/create", {}),
@@ -387,7 +451,9 @@ async def test_malformed_questions_are_refused() -> None:
                 ("sampling/createMessage", {"messages": []}),
             ]
         ):
-            assert (await ask(script, {"method": method, "params": params}, id))["error"]["code"] == -32602
+            assert (await ask(script, {"method": method, "params": params}, id))["error"][
+                "code"
+            ] == -32602
 
 
 @pytest.mark.parametrize(
@@ -402,8 +468,14 @@ async def test_malformed_questions_are_refused() -> None:
 @on_a_loop
 async def test_a_form_that_makes_no_sense_is_refused_in_every_era(schema: Any) -> None:
     """What a server says never raises what is not documented out of a call."""
-    question = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": schema}}
-    async with opened({"tools/call": asks({"q": question})}, elicit=lambda *_: {"a": "b"}) as (client, _):
+    question = {
+        "method": "elicitation/create",
+        "params": {"message": "?", "requestedSchema": schema},
+    }
+    async with opened({"tools/call": asks({"q": question})}, elicit=lambda *_: {"a": "b"}) as (
+        client,
+        _,
+    ):
         with pytest.raises(RpcError, match="Invalid params: Expected"):
             await client.call_tool("x")
     async with opened({}, "legacy", elicit=lambda *_: {"a": "b"}) as (_, script):

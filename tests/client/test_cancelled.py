@@ -31,7 +31,9 @@ PATIENT = Ladder(stdin_closed_s=5, terminated_s=5, killed_s=10)
 
 
 @types.coroutine
-def cancelled_at(work: Coroutine[Any, Any, Any], place: int, places: list[int]) -> Generator[Any, Any, Any]:
+def cancelled_at(
+    work: Coroutine[Any, Any, Any], place: int, places: list[int]
+) -> Generator[Any, Any, Any]:
     """Run work, and cancel its task at the place-th time that it waits. places: counts them."""
     thrown: BaseException | None = None
     while True:
@@ -75,7 +77,9 @@ async def restarted(pids: list[int], era: Any) -> None:
     code = f"os._exit(1) if arguments else {ANSWER}"
     target = ServerParameters(sys.executable, [str(MISBEHAVING), speaks, code], ladder=PATIENT)
     rules = Restart(first_s=0.001, longest_s=0.001)
-    client = Client(target, era=era, timeouts=Timeouts(probe_s=20), restart=rules, changed=lambda what: None)
+    client = Client(
+        target, era=era, timeouts=Timeouts(probe_s=20), restart=rules, changed=lambda what: None
+    )
     start = client._start
 
     async def noted() -> Any:
@@ -109,7 +113,9 @@ async def in_memory(pids: list[int], era: Any) -> None:
 def test_nothing_is_left_wherever_it_is_cancelled(
     scenario: Any, era: str, patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "GLANCES", 0)  # each answer is waited for: as many places to cancel at, each time
+    monkeypatch.setattr(
+        process, "GLANCES", 0
+    )  # each answer is waited for: as many places to cancel at, each time
 
     async def run(place: int) -> tuple[int, bool, list[int]]:
         places = [0]
@@ -146,7 +152,10 @@ def test_nothing_is_left_wherever_it_is_cancelled(
 @pytest.mark.parametrize("like", ["legacy", "modern"])
 @on_a_loop
 async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(like: str) -> None:
-    async with opened({"tools/call": SILENCE, "tools/list": {"tools": []}}, like) as (client, script):
+    async with opened({"tools/call": SILENCE, "tools/list": {"tools": []}}, like) as (
+        client,
+        script,
+    ):
         call = asyncio.ensure_future(client.call_tool("x"))
         await script.until(lambda: script.of("tools/call"))
         call.cancel()

@@ -18,7 +18,14 @@ from concertino.client.client import Client
 from concertino.client.conversation import LogMessage
 from concertino.driver.accepting import accept
 from concertino.errors import ProtocolError, ToolError
-from concertino.protocol.types import Prompt, PromptReference, Resource, ResourceTemplate, TextContent, Tool
+from concertino.protocol.types import (
+    Prompt,
+    PromptReference,
+    Resource,
+    ResourceTemplate,
+    TextContent,
+    Tool,
+)
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator.py"
 BOTH = pytest.mark.parametrize("like", ["legacy", "modern"])
@@ -90,7 +97,9 @@ async def test_a_server_at_a_socket_is_called(tmp_path: Path) -> None:
     ],
 )
 @on_a_loop
-async def test_what_a_tool_gives_comes_as_the_type_that_is_wanted(result: Any, into: Any, value: Any) -> None:
+async def test_what_a_tool_gives_comes_as_the_type_that_is_wanted(
+    result: Any, into: Any, value: Any
+) -> None:
     async with opened(gives(**result)) as (client, _):
         assert await client.call_tool("x", into=into) == value
 
@@ -98,9 +107,15 @@ async def test_what_a_tool_gives_comes_as_the_type_that_is_wanted(result: Any, i
 @on_a_loop
 async def test_what_is_not_of_the_type_is_shown_and_a_failed_tool_raises_its_text() -> None:
     async with opened(gives(structuredContent={"x": "one"})) as (client, _):
-        with pytest.raises(ProtocolError, match=r"tools/call p: the result is no .*Point.*: Expected `int`, got `str`"):
+        with pytest.raises(
+            ProtocolError,
+            match=r"tools/call p: the result is no .*Point.*: Expected `int`, got `str`",
+        ):
             await client.call_tool("p", into=Point)
-    async with opened(gives(isError=True, content=[{"type": "text", "text": "no such city"}])) as (client, _):
+    async with opened(gives(isError=True, content=[{"type": "text", "text": "no such city"}])) as (
+        client,
+        _,
+    ):
         assert (await client.call_tool("p")).is_error
         with pytest.raises(ToolError, match="no such city"):
             await client.call_tool("p", into=Point)
@@ -135,7 +150,9 @@ def paged(key: str, pages: list[tuple[list[Any], Any]]) -> Any:
         cursor = message["params"].get("cursor")
         index = 0 if cursor is None else 1 + [after for _, after in pages].index(cursor)
         items, after = pages[index]
-        return {"resultType": "complete", key: items} | ({} if after is None else {"nextCursor": after})
+        return {"resultType": "complete", key: items} | (
+            {} if after is None else {"nextCursor": after}
+        )
 
     return handler
 
@@ -148,12 +165,18 @@ async def test_lists_are_read_to_their_last_page(like: str) -> None:
     handlers = {
         "tools/list": paged("tools", [([tool], "a"), ([], ""), ([tool], None)]),
         "resources/list": paged("resources", [([{"uri": "x:1", "name": "one"}], "a"), ([], None)]),
-        "resources/templates/list": paged("resourceTemplates", [([{"uriTemplate": "x:{n}", "name": "n"}], None)]),
+        "resources/templates/list": paged(
+            "resourceTemplates", [([{"uriTemplate": "x:{n}", "name": "n"}], None)]
+        ),
         "prompts/list": paged("prompts", [([{"name": "p"}], None)]),
     }
     async with opened(handlers, like) as (client, script):
         assert await client.list_tools() == [Tool("t", {"type": "object"})] * 2
-        assert [message["params"].get("cursor") for message in script.of("tools/list")] == [None, "a", ""]
+        assert [message["params"].get("cursor") for message in script.of("tools/list")] == [
+            None,
+            "a",
+            "",
+        ]
         assert await client.list_resources() == [Resource("x:1", "one")]
         assert await client.list_resource_templates() == [ResourceTemplate("x:{n}", "n")]
         assert await client.list_prompts() == [Prompt("p")]
@@ -173,18 +196,25 @@ async def test_a_list_that_goes_in_circles_ends() -> None:
 @on_a_loop
 async def test_resources_and_prompts_are_read(like: str) -> None:
     handlers = {
-        "resources/read": {"contents": [{"uri": "x:1", "text": "hello"}, {"uri": "x:2", "blob": "aGk="}]},
+        "resources/read": {
+            "contents": [{"uri": "x:1", "text": "hello"}, {"uri": "x:2", "blob": "aGk="}]
+        },
         "prompts/get": {"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}]},
         "completion/complete": {"completion": {"values": ["Paris"], "total": 1, "hasMore": False}},
     }
-    async with opened({k: v | {"resultType": "complete"} for k, v in handlers.items()}, like) as (client, script):
+    async with opened({k: v | {"resultType": "complete"} for k, v in handlers.items()}, like) as (
+        client,
+        script,
+    ):
         read = await client.read_resource("x:1")
         assert [each.text for each in read.contents] == ["hello", UNSET]
         assert read.contents[1].blob == b"hi"
         prompt = await client.get_prompt("p", {"a": "1"})
         assert prompt.messages[0].content == TextContent("hi")
         assert script.of("prompts/get")[0]["params"]["arguments"] == {"a": "1"}
-        completed = await client.complete(PromptReference("p"), "city", "Pa", chosen={"country": "FR"})
+        completed = await client.complete(
+            PromptReference("p"), "city", "Pa", chosen={"country": "FR"}
+        )
         assert completed.values == ["Paris"]
         params = script.of("completion/complete")[0]["params"]
         assert {key: params[key] for key in ("ref", "argument", "context")} == {
@@ -203,7 +233,9 @@ async def test_a_subscription_of_an_older_server() -> None:
         seen.append(uri)
         told.set()
 
-    async with opened({"resources/subscribe": {}, "resources/unsubscribe": {}}, "legacy", updated=updated) as (
+    async with opened(
+        {"resources/subscribe": {}, "resources/unsubscribe": {}}, "legacy", updated=updated
+    ) as (
         client,
         script,
     ):
@@ -245,7 +277,9 @@ async def test_a_subscription_since_2026() -> None:
         assert asked["params"]["notifications"] == {"resourceSubscriptions": ["x:1"]}
         script.notify("notifications/resources/updated", uri="x:0", _meta={SUBSCRIPTION: "another"})
         script.notify("notifications/resources/updated", uri="x:0")
-        script.notify("notifications/resources/updated", uri="x:1", _meta={SUBSCRIPTION: asked["id"]})
+        script.notify(
+            "notifications/resources/updated", uri="x:1", _meta={SUBSCRIPTION: asked["id"]}
+        )
         await told.wait()
         assert seen == ["x:1"]
         await client.unsubscribe("x:1")
@@ -254,14 +288,18 @@ async def test_a_subscription_since_2026() -> None:
         script.answer(asked, {"resultType": "complete", "_meta": {SUBSCRIPTION: asked["id"]}})
 
 
-@pytest.mark.parametrize("honoured", [{}, {"resourceSubscriptions": []}, {"toolsListChanged": True}])
+@pytest.mark.parametrize(
+    "honoured", [{}, {"resourceSubscriptions": []}, {"toolsListChanged": True}]
+)
 @on_a_loop
 async def test_a_subscription_that_is_not_honoured_is_given_up(honoured: Any) -> None:
     """SU-6."""
 
     def listen(script: Script, message: dict[str, Any]) -> Any:
         meta = {SUBSCRIPTION: message["id"]}
-        script.notify("notifications/subscriptions/acknowledged", _meta=meta, notifications=honoured)
+        script.notify(
+            "notifications/subscriptions/acknowledged", _meta=meta, notifications=honoured
+        )
         return SILENCE
 
     async with opened({"subscriptions/listen": listen}) as (client, script):
@@ -275,7 +313,9 @@ async def test_a_subscription_that_ends_at_once_is_said_and_can_be_made_again() 
     ending: Any = {"resultType": "complete", "_meta": {SUBSCRIPTION: 1}}
     async with opened({"subscriptions/listen": ending}) as (client, script):
         for _ in range(2):
-            with pytest.raises(ProtocolError, match="ended the subscription before it was acknowledged"):
+            with pytest.raises(
+                ProtocolError, match="ended the subscription before it was acknowledged"
+            ):
                 await client.subscribe("x:1")
         assert len(script.of("subscriptions/listen")) == 2
 
@@ -309,7 +349,9 @@ async def test_a_storm_of_changes_makes_one_refresh_at_a_time(like: str) -> None
 
     from scripted import legacy, modern
 
-    offers = {"legacy": legacy, "modern": modern}[like](capabilities={"tools": {"listChanged": True}})
+    offers = {"legacy": legacy, "modern": modern}[like](
+        capabilities={"tools": {"listChanged": True}}
+    )
     handlers = offers | {"subscriptions/listen": listen, "tools/list": {"tools": []}}
     async with opened(handlers, like, changed=changed) as (client, script):
         meta = {"_meta": {SUBSCRIPTION: ids[0]}} if ids else {}
@@ -329,7 +371,10 @@ async def test_a_storm_of_changes_makes_one_refresh_at_a_time(like: str) -> None
 @on_a_loop
 async def test_log_messages_come_at_the_level_that_was_asked_for(like: str) -> None:
     logged: list[LogMessage] = []
-    async with opened({"logging/setLevel": {}, **gives()}, like, logged=logged.append) as (client, script):
+    async with opened({"logging/setLevel": {}, **gives()}, like, logged=logged.append) as (
+        client,
+        script,
+    ):
         await client.set_log_level("warning")
         await client.call_tool("x")
         if like == "legacy":
@@ -364,11 +409,15 @@ async def test_other_notifications_are_passed_on_and_ours_are_sent() -> None:
 
 
 @on_a_loop
-async def test_a_function_that_fails_is_logged_and_nothing_else_suffers(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_function_that_fails_is_logged_and_nothing_else_suffers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def fails(*_: Any) -> None:
         raise RuntimeError("mine")
 
-    async with opened(gives(), "legacy", notified=fails, updated=fails, logged=fails, changed=fails) as (
+    async with opened(
+        gives(), "legacy", notified=fails, updated=fails, logged=fails, changed=fails
+    ) as (
         client,
         script,
     ):
@@ -418,7 +467,9 @@ async def test_answers_to_requests_of_different_kinds_may_come_in_any_order(like
     async with opened(dict.fromkeys(results, later), like) as (client, script):
         for turned in (False, True):
             asked.clear()
-            under_way = asyncio.gather(client.call_tool("x"), client.list_tools(), client.call_tool("100% x"))
+            under_way = asyncio.gather(
+                client.call_tool("x"), client.list_tools(), client.call_tool("100% x")
+            )
             await script.until(lambda: len(asked) == 3)
             for to, message in reversed(asked) if turned else asked:
                 to.answer(message, {"resultType": "complete", **results[message["method"]]})
@@ -426,7 +477,10 @@ async def test_answers_to_requests_of_different_kinds_may_come_in_any_order(like
             assert [tool.name for tool in tools] == ["x"]
             assert first == second
             assert first.content == [TextContent("\u00fc")]
-        assert [message["params"]["name"] for message in script.of("tools/call")] == ["x", "100% x"] * 2
+        assert [message["params"]["name"] for message in script.of("tools/call")] == [
+            "x",
+            "100% x",
+        ] * 2
         assert client.stray == 0
 
 
@@ -443,14 +497,19 @@ async def test_what_a_task_sets_after_a_call_stays_set() -> None:
             await asyncio.sleep(0)
             return seen.get()
 
-        assert await asyncio.get_running_loop().create_task(task(), context=Context()) == "something"
+        assert (
+            await asyncio.get_running_loop().create_task(task(), context=Context()) == "something"
+        )
 
 
 @BOTH
 @on_a_loop
 async def test_every_message_can_be_seen(like: str) -> None:
     seen: list[tuple[str, str]] = []
-    async with opened(gives(), like, trace=lambda way, text: seen.append((way, text))) as (client, script):
+    async with opened(gives(), like, trace=lambda way, text: seen.append((way, text))) as (
+        client,
+        script,
+    ):
         await client.call_tool("x")
         sent = [text for way, text in seen if way == "->"]
         assert len(sent) == len(script.came)
@@ -472,9 +531,15 @@ async def test_a_function_that_is_shown_messages_may_fail() -> None:
         ({"restart": True}, r"restart: expected Restart\(\.\.\.\), got True"),
         ({"timeouts": 5}, "timeouts: expected Timeouts"),
         ({"limits": {}}, "limits: expected Limits"),
-        ({"stderr": 2}, "stderr: expected a function that takes a line, or the path of a file, got int"),
+        (
+            {"stderr": 2},
+            "stderr: expected a function that takes a line, or the path of a file, got int",
+        ),
         ({"roots": "file:///x"}, "roots: expected a list of file:// URIs, got 'file:///x'"),
-        ({"roots": [Path("/x")]}, r"roots: expected a URI that begins with file://, got PosixPath\('/x'\)"),
+        (
+            {"roots": [Path("/x")]},
+            r"roots: expected a URI that begins with file://, got PosixPath\('/x'\)",
+        ),
         ({"elicit": "yes"}, "elicit: expected a function, got 'yes'"),
         ({"sample": 1}, "sample: expected a function, got 1"),
         ({"changed": []}, r"changed: expected a function, got \[\]"),
@@ -492,7 +557,9 @@ def test_settings_that_make_no_sense_are_refused_at_once(settings: Any, said: st
 async def test_what_is_asked_for_wrongly_is_refused_before_anything_is_sent(like: str) -> None:
     async with opened(gives(), like) as (client, script):
         came = len(script.came)
-        with pytest.raises(TypeError, match=r"progress: expected a function of \(done, total, message\), got 5"):
+        with pytest.raises(
+            TypeError, match=r"progress: expected a function of \(done, total, message\), got 5"
+        ):
             await client.call_tool("x", progress=5)  # pyright: ignore[reportArgumentType, reportCallIssue]
         with pytest.raises(ValueError, match=r"level: expected one of debug, info, .*, got 'loud'"):
             await client.set_log_level("loud")  # pyright: ignore[reportArgumentType]

@@ -39,13 +39,17 @@ async def test_left_over_bytes_at_the_end_are_a_last_line(ending: str) -> None:
 @on_a_loop
 async def test_half_a_line_at_the_end_is_no_message_and_is_shown() -> None:
     async with running(server('os.write(1, b\'{"jsonrpc":"2.0","id\'); os._exit(5)')) as client:
-        with pytest.raises(Disconnected, match=r'skipped: 1, the last: \{"jsonrpc":"2.0","id;') as caught:
+        with pytest.raises(
+            Disconnected, match=r'skipped: 1, the last: \{"jsonrpc":"2.0","id;'
+        ) as caught:
             await client.call_tool("x")
         assert caught.value.exit_status == 5
 
 
 @on_a_loop
-async def test_a_server_that_stops_in_the_middle_of_an_answer_is_waited_for_no_longer_than_a_silent_one() -> None:
+async def test_a_server_that_stops_in_the_middle_of_an_answer_is_waited_for_no_longer_than_a_silent_one() -> (
+    None
+):
     code = f"frame = ({ANSWER!r} % id).encode(); os.write(1, frame[:30]); held = frame[30:] + bytes([10])"
     async with running(server(code)) as client:
         with pytest.raises(TimedOut, match=r"tools/call x: no answer within 0\.[12]"):
@@ -145,7 +149,9 @@ WRAPPERS = {
     "env": lambda at, command: ["env", "X=1", *command],
     "shebang": lambda at, command: [_script(at / "run", f"#!/bin/sh\n{' '.join(command)}\n")],
     "shebang of env": lambda at, command: [
-        _script(at / "run", f"#!/usr/bin/env python3\nimport subprocess\nsubprocess.call({command!r})\n")
+        _script(
+            at / "run", f"#!/usr/bin/env python3\nimport subprocess\nsubprocess.call({command!r})\n"
+        )
     ],
     "nohup in the background": lambda at, command: [
         "sh",
@@ -164,7 +170,9 @@ def _script(path: Path, text: str) -> str:
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @on_a_loop
-async def test_a_chain_of_wrappers_is_gone_as_a_whole(wrapper: str, end: str, tmp_path: Path) -> None:
+async def test_a_chain_of_wrappers_is_gone_as_a_whole(
+    wrapper: str, end: str, tmp_path: Path
+) -> None:
     """Whether the client closes it, or its outermost member is killed. `npx` and `uv run`: tests/interop/test_wrappers.py."""
     (tmp_path / "server.py").write_text(MISBEHAVING.read_text())
     (tmp_path / "code").write_text(DONE)
@@ -176,7 +184,9 @@ async def test_a_chain_of_wrappers_is_gone_as_a_whole(wrapper: str, end: str, tm
     )
     command = WRAPPERS[wrapper](tmp_path, [sys.executable, str(starter)])
     quick = Ladder(stdin_closed_s=0.5, terminated_s=5, killed_s=10)
-    async with running(ServerParameters(command[0], command[1:], ladder=quick)) as client:  # looks at the group
+    async with running(
+        ServerParameters(command[0], command[1:], ladder=quick)
+    ) as client:  # looks at the group
         assert (await client.call_tool("x")).content
         if end == "killed":
             assert client.pid is not None

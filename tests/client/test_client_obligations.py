@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 import wire
-from scripted import LEGACY, MODERN, SILENCE, VERSION, Refusal, Script, legacy, modern, on_a_loop, opened
+from scripted import (
+    LEGACY,
+    MODERN,
+    SILENCE,
+    VERSION,
+    Refusal,
+    Script,
+    legacy,
+    modern,
+    on_a_loop,
+    opened,
+)
 
 from concertino.client.client import Client, Timeouts
 from concertino.errors import Incompatible, RpcError, TimedOut
@@ -31,7 +42,10 @@ FORM = {
         "verified": {"type": "boolean", "default": True},
     },
 }
-ELICIT = {"method": "elicitation/create", "params": {"message": "Who?", "mode": "form", "requestedSchema": FORM}}
+ELICIT = {
+    "method": "elicitation/create",
+    "params": {"message": "Who?", "mode": "form", "requestedSchema": FORM},
+}
 DONE = {"resultType": "complete", "content": []}
 
 
@@ -56,7 +70,9 @@ class Onlooker(Script):
         version = value.get("params", {}).get("_meta", {}).get(VERSION)
         method = value.get("method")
         if method is None:
-            wire.check(value, self.revision, "JSONRPCResponse" if "result" in value else self.error_name())
+            wire.check(
+                value, self.revision, "JSONRPCResponse" if "result" in value else self.error_name()
+            )
         elif "id" in value:
             definition = wire._methods(version or self.revision, "Request")[method]
             wire.check(value, version or self.revision, definition)
@@ -73,7 +89,9 @@ def empty(key: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("revision", wire.REVISIONS)
 @on_a_loop
-async def test_every_line_of_a_client_of_everything_fits_the_schema_of_the_revision(revision: str) -> None:
+async def test_every_line_of_a_client_of_everything_fits_the_schema_of_the_revision(
+    revision: str,
+) -> None:
     """FR-5: "The client MUST NOT write anything to the server's stdin that is not a valid MCP message"; FR-12 and JR-17 too."""
 
     def call(script: Script, message: dict[str, Any]) -> Any:
@@ -100,16 +118,30 @@ async def test_every_line_of_a_client_of_everything_fits_the_schema_of_the_revis
         "prompts/get": {"resultType": "complete", "messages": []},
         "completion/complete": {"resultType": "complete", "completion": {"values": []}},
         "subscriptions/listen": listen,
-        **{method: {} for method in ("ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe")},
+        **{
+            method: {}
+            for method in (
+                "ping",
+                "logging/setLevel",
+                "resources/subscribe",
+                "resources/unsubscribe",
+            )
+        },
     }
     ours, theirs = pair()
     script = Onlooker.__new__(Onlooker)
     script.lines, script.wrong, script.revision = [], [], revision
     Script.__init__(script, theirs, handlers)
-    settings: dict[str, Any] = {"elicit": lambda *_: {}, "sample": lambda *_: "Hello", "roots": ["file:///a"]}
+    settings: dict[str, Any] = {
+        "elicit": lambda *_: {},
+        "sample": lambda *_: "Hello",
+        "roots": ["file:///a"],
+    }
     async with Client(ours, changed=lambda _: None, **settings) as client:
         assert client.protocol_version == revision
-        await client.call_tool("x", {"text": "two\nlines \u2028 and an 😀"}, progress=lambda *_: None)
+        await client.call_tool(
+            "x", {"text": "two\nlines \u2028 and an 😀"}, progress=lambda *_: None
+        )
         await client.list_tools()
         await client.list_resources()
         await client.list_resource_templates()
@@ -123,7 +155,9 @@ async def test_every_line_of_a_client_of_everything_fits_the_schema_of_the_revis
         await client.ping()
         client.set_roots(["file:///b"])
         if revision != MODERN:
-            for id, question in enumerate((WHOLE, SAMPLE, {"method": "roots/list"}, {"method": "no/such"})):
+            for id, question in enumerate(
+                (WHOLE, SAMPLE, {"method": "roots/list"}, {"method": "no/such"})
+            ):
                 script.send({"jsonrpc": "2.0", "id": id, "params": {}, **question})
             await script.until(lambda: sum("method" not in each for each in script.came) == 4)
         call_late = asyncio.ensure_future(client.request("tools/list", timeout_s=5))
@@ -143,12 +177,18 @@ WHOLE = {
     "method": "elicitation/create",
     "params": {
         "message": "?",
-        "requestedSchema": {"type": "object", "properties": {"n": {"type": "integer", "default": 1}}},
+        "requestedSchema": {
+            "type": "object",
+            "properties": {"n": {"type": "integer", "default": 1}},
+        },
     },
 }
 SAMPLE = {
     "method": "sampling/createMessage",
-    "params": {"messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}], "maxTokens": 10},
+    "params": {
+        "messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}],
+        "maxTokens": 10,
+    },
 }
 
 
@@ -158,7 +198,11 @@ SAMPLE = {
 @on_a_loop
 async def test_request_metadata() -> None:
     """request-metadata: the triple on each request, with roots, sampling and elicitation declared."""
-    settings: dict[str, Any] = {"elicit": lambda *_: {}, "sample": lambda *_: "x", "roots": ["file:///a"]}
+    settings: dict[str, Any] = {
+        "elicit": lambda *_: {},
+        "sample": lambda *_: "x",
+        "roots": ["file:///a"],
+    }
     handlers = {"tools/list": empty("tools"), "tools/call": DONE, "prompts/list": empty("prompts")}
     async with opened(handlers, **settings) as (client, script):
         await client.list_tools()
@@ -175,7 +219,9 @@ async def test_request_metadata() -> None:
 
 @pytest.mark.parametrize("method", ["server/discover", "tools/list"])
 @on_a_loop
-async def test_a_revision_that_is_refused_and_named_among_the_supported_is_asked_for_once_more(method: str) -> None:
+async def test_a_revision_that_is_refused_and_named_among_the_supported_is_asked_for_once_more(
+    method: str,
+) -> None:
     """request-metadata: "retry on -32022 with a supported version"; ER-15 (SHOULD pick a mutual version and retry)."""
     refusals = 1
 
@@ -184,7 +230,11 @@ async def test_a_revision_that_is_refused_and_named_among_the_supported_is_asked
         if refusals == 0:
             return modern()["server/discover"] | empty("tools")
         refusals -= 1
-        raise Refusal(-32022, "Unsupported protocol version", {"supported": [MODERN, LEGACY], "requested": MODERN})
+        raise Refusal(
+            -32022,
+            "Unsupported protocol version",
+            {"supported": [MODERN, LEGACY], "requested": MODERN},
+        )
 
     async with opened({method: refuse}) as (client, script):
         assert await client.request("tools/list") if method == "tools/list" else True
@@ -216,7 +266,11 @@ async def test_the_states_of_rounds_are_echoed_where_they_belong_and_nowhere_els
             return DONE
         if params["name"] == "test_mrtr_no_result_type":
             return {"content": [{"type": "text", "text": "complete"}]}
-        state = {} if params["name"] == "test_mrtr_no_state" else {"requestState": "opaque \u2603 state"}
+        state = (
+            {}
+            if params["name"] == "test_mrtr_no_state"
+            else {"requestState": "opaque \u2603 state"}
+        )
         if not again:
             return {"resultType": "input_required", "inputRequests": {"confirm": ELICIT}, **state}
         assert params["inputResponses"] == {
@@ -234,7 +288,12 @@ async def test_the_states_of_rounds_are_echoed_where_they_belong_and_nowhere_els
         return {}
 
     async with opened({"tools/call": call}, elicit=elicit) as (client, script):
-        names = ("test_mrtr_echo_state", "test_mrtr_no_state", "test_mrtr_unrelated", "test_mrtr_no_result_type")
+        names = (
+            "test_mrtr_echo_state",
+            "test_mrtr_no_state",
+            "test_mrtr_unrelated",
+            "test_mrtr_no_result_type",
+        )
         results = await asyncio.gather(*(client.call_tool(name, {"n": 1}) for name in names))
         assert [len(each.content) for each in results] == [0, 0, 0, 1]
         ids = [each["id"] for each in script.of("tools/call")]
@@ -280,7 +339,9 @@ async def test_a_mode_that_a_question_does_not_name_is_a_form() -> None:
     async with opened({}, "legacy", elicit=elicit) as (_, script):
         params = {"message": "Who?", "requestedSchema": FORM}
         script.send({"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": params})
-        await script.until(lambda: [each for each in script.came if each.get("id") == 1 and "result" in each])
+        await script.until(
+            lambda: [each for each in script.came if each.get("id") == 1 and "result" in each]
+        )
     assert seen == ["form"]
 
 
@@ -325,12 +386,15 @@ async def test_initialize_is_alone_until_it_is_answered_and_initialized_follows_
 
     def initialize(script: Script, message: dict[str, Any]) -> Any:
         script.send(
-            {"jsonrpc": "2.0", "id": "p", "method": "ping"}, {"jsonrpc": "2.0", "id": "r", "method": "roots/list"}
+            {"jsonrpc": "2.0", "id": "p", "method": "ping"},
+            {"jsonrpc": "2.0", "id": "r", "method": "roots/list"},
         )
         return legacy()["initialize"]
 
     settings: dict[str, Any] = {"era": "legacy", "roots": ["file:///a"]}
-    async with opened({"initialize": initialize, "tools/list": {"tools": []}}, "legacy", **settings) as (
+    async with opened(
+        {"initialize": initialize, "tools/list": {"tools": []}}, "legacy", **settings
+    ) as (
         client,
         script,
     ):
@@ -361,10 +425,16 @@ async def test_not_found_is_known_by_either_code() -> None:
 async def test_what_is_said_of_a_tool_and_a_server_changes_nothing() -> None:
     """ME-8, TO-18: names and annotations are shown as they came, with the defaults of the schema, and nothing follows from them."""
     tools = [
-        {"name": "a", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True, "title": "A"}},
+        {
+            "name": "a",
+            "inputSchema": {"type": "object"},
+            "annotations": {"readOnlyHint": True, "title": "A"},
+        },
         {"name": "b", "inputSchema": {"type": "object"}},
     ]
-    async with opened({"tools/list": {"resultType": "complete", "tools": tools}, "tools/call": DONE}) as (client, _):
+    async with opened(
+        {"tools/list": {"resultType": "complete", "tools": tools}, "tools/call": DONE}
+    ) as (client, _):
         first, second = await client.list_tools()
         assert first.annotations is not None
         assert first.annotations.read_only_hint is True
@@ -379,7 +449,10 @@ async def test_a_locally_raised_error_is_of_another_type_than_one_of_the_server(
     def refuse(script: Script, message: dict[str, Any]) -> Any:
         raise Refusal(-32001, "Request timed out")
 
-    async with opened({"x": refuse, "y": SILENCE}, timeouts=Timeouts(request_s=0.05)) as (client, _):
+    async with opened({"x": refuse, "y": SILENCE}, timeouts=Timeouts(request_s=0.05)) as (
+        client,
+        _,
+    ):
         with pytest.raises(RpcError):
             await client.request("x")
         with pytest.raises(TimedOut):
@@ -413,8 +486,13 @@ async def test_a_batch_is_received_in_2025_03_26_and_is_no_message_elsewhere() -
     async with Client(ours, notified=lambda method, _: seen.append(method)) as client:
         assert (await client.call_tool("x")).content == []
     assert seen == ["notifications/x"]
-    assert answers == [[{"jsonrpc": "2.0", "id": "p", "result": {}}, {"jsonrpc": "2.0", "id": "q", "result": {}}]]
-    async with opened({"tools/call": call}, "legacy", timeouts=Timeouts(request_s=0.05)) as (client, _):
+    assert answers == [
+        [{"jsonrpc": "2.0", "id": "p", "result": {}}, {"jsonrpc": "2.0", "id": "q", "result": {}}]
+    ]
+    async with opened({"tools/call": call}, "legacy", timeouts=Timeouts(request_s=0.05)) as (
+        client,
+        _,
+    ):
         with pytest.raises(TimedOut):
             await client.call_tool("x")
         assert client.stray == 1
@@ -443,7 +521,11 @@ async def test_the_reason_of_a_cancel_is_logged(caplog: pytest.LogCaptureFixture
 async def test_a_server_is_called_by_its_title(title: str | None, shown: str) -> None:
     """IC-3."""
     handlers = legacy()
-    handlers["initialize"]["serverInfo"] = {"name": "script", "version": "1", "websiteUrl": "https://x.example/"}
+    handlers["initialize"]["serverInfo"] = {
+        "name": "script",
+        "version": "1",
+        "websiteUrl": "https://x.example/",
+    }
     if title is not None:
         handlers["initialize"]["serverInfo"]["title"] = title
     async with opened(handlers, "legacy") as (client, _):

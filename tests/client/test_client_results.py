@@ -38,7 +38,9 @@ def gives(structured: Any, schema: Any = WEATHER, **more: Any) -> dict[str, Any]
 
 @pytest.mark.parametrize("like", ["legacy", "modern"])
 @on_a_loop
-async def test_a_result_that_fits_comes_through_and_one_that_does_not_is_told_with_its_place(like: str) -> None:
+async def test_a_result_that_fits_comes_through_and_one_that_does_not_is_told_with_its_place(
+    like: str,
+) -> None:
     async with opened(gives(GOOD), like) as (client, script):
         await client.list_tools()
         assert (await client.call_tool("t")).structured_content == GOOD
@@ -65,7 +67,9 @@ async def test_a_result_that_fits_comes_through_and_one_that_does_not_is_told_wi
 )
 @on_a_loop
 async def test_every_way_not_to_fit_is_found(wrong: Any, said: str) -> None:
-    schema = WEATHER | {"properties": WEATHER["properties"] | {n: {"type": "number"} for n in "abcdef"}}  # pyright: ignore[reportOperatorIssue]
+    schema = WEATHER | {
+        "properties": WEATHER["properties"] | {n: {"type": "number"} for n in "abcdef"}
+    }  # pyright: ignore[reportOperatorIssue]
     async with opened(gives(wrong, schema)) as (client, _):
         await client.list_tools()
         with pytest.raises(ProtocolError, match=said):
@@ -73,12 +77,16 @@ async def test_every_way_not_to_fit_is_found(wrong: Any, said: str) -> None:
 
 
 @on_a_loop
-async def test_a_promise_that_is_not_kept_at_all_is_told_but_a_tool_that_failed_owes_nothing() -> None:
+async def test_a_promise_that_is_not_kept_at_all_is_told_but_a_tool_that_failed_owes_nothing() -> (
+    None
+):
     handlers = gives(None)
     del handlers["tools/call"]["structuredContent"]
     async with opened(handlers) as (client, _):
         await client.list_tools()
-        with pytest.raises(ProtocolError, match="has an output schema, and its result no structured content"):
+        with pytest.raises(
+            ProtocolError, match="has an output schema, and its result no structured content"
+        ):
             await client.call_tool("t")
     handlers["tools/call"]["isError"] = True
     async with opened(handlers) as (client, _):
@@ -87,7 +95,9 @@ async def test_a_promise_that_is_not_kept_at_all_is_told_but_a_tool_that_failed_
 
 
 @on_a_loop
-async def test_only_tools_whose_list_was_fetched_are_checked_and_none_where_that_is_not_wanted() -> None:
+async def test_only_tools_whose_list_was_fetched_are_checked_and_none_where_that_is_not_wanted() -> (
+    None
+):
     async with opened(gives({})) as (client, script):
         assert (await client.call_tool("t")).structured_content == {}
         assert script.of("tools/list") == []
@@ -116,12 +126,32 @@ async def test_a_schema_that_has_changed_meanwhile_is_fetched_before_anything_is
 @pytest.mark.parametrize(
     "schema",
     [
-        {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "array", "prefixItems": [{"const": 1}]},
-        {"$schema": "https://json-schema.org/draft/2019-09/schema", "type": "array", "items": [{"const": 1}]},
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "array",
+            "prefixItems": [{"const": 1}],
+        },
+        {
+            "$schema": "https://json-schema.org/draft/2019-09/schema",
+            "type": "array",
+            "items": [{"const": 1}],
+        },
         {"$schema": DRAFT_7, "type": "array", "items": [{"const": 1}]},
-        {"$schema": DRAFT_7, "$ref": "#/definitions/one", "definitions": {"one": {"items": [{"const": 1}]}}},
-        {"$schema": "http://json-schema.org/draft-06/schema#", "type": "array", "items": [{"const": 1}]},
-        {"$schema": "http://json-schema.org/draft-04/schema#", "type": "array", "items": [{"enum": [1]}]},
+        {
+            "$schema": DRAFT_7,
+            "$ref": "#/definitions/one",
+            "definitions": {"one": {"items": [{"const": 1}]}},
+        },
+        {
+            "$schema": "http://json-schema.org/draft-06/schema#",
+            "type": "array",
+            "items": [{"const": 1}],
+        },
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "type": "array",
+            "items": [{"enum": [1]}],
+        },
     ],
 )
 @on_a_loop
@@ -190,7 +220,10 @@ async def test_a_reference_to_elsewhere_is_listed_as_it_came_and_nobody_goes_the
             "allOf": [{"if": {"required": ["x"]}, "then": {"required": ["y"]}, "else": {}}],
             "additionalProperties": False,
         }
-        tools = {"resultType": "complete", "tools": [{"name": "t", "inputSchema": schema, "outputSchema": schema}]}
+        tools = {
+            "resultType": "complete",
+            "tools": [{"name": "t", "inputSchema": schema, "outputSchema": schema}],
+        }
         answer = {"resultType": "complete", "content": []}
         async with opened({"tools/list": tools, "tools/call": answer}) as (client, _):
             [listed] = await client.list_tools()
@@ -198,14 +231,19 @@ async def test_a_reference_to_elsewhere_is_listed_as_it_came_and_nobody_goes_the
             assert list(listed.input_schema) == list(schema)
             with pytest.raises(ProtocolError, match="could not be checked"):
                 await client.call_tool("t", {"x": 1})
-        async with opened({"tools/list": tools, "tools/call": answer}, validate=False) as (client, _):
+        async with opened({"tools/list": tools, "tools/call": answer}, validate=False) as (
+            client,
+            _,
+        ):
             await client.list_tools()
             assert (await client.call_tool("t", {"x": 1})).content == []
         with pytest.raises(BlockingIOError):
             canary.accept()
 
 
-def test_without_the_extra_nothing_is_checked_unless_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_nothing_is_checked_unless_that_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("concertino.client.results.find_spec", lambda name: None)
     ours, _ = pair()
     with pytest.raises(ImportError, match=r"pip install 'concertino\[validate\]'"):
@@ -216,7 +254,9 @@ def test_without_the_extra_nothing_is_checked_unless_that_is_wanted(monkeypatch:
 
 
 @on_a_loop
-async def test_a_result_that_does_not_fit_is_told_although_the_list_cannot_be_fetched_again() -> None:
+async def test_a_result_that_does_not_fit_is_told_although_the_list_cannot_be_fetched_again() -> (
+    None
+):
     def once(script: Script, message: dict[str, Any]) -> Any:
         if len(script.of("tools/list")) > 1:
             return SILENCE

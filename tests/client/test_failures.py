@@ -24,7 +24,15 @@ from concertino.client import channel
 from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import Failure, Success, attempt
 from concertino.client.targets import ServerParameters
-from concertino.errors import ConcertinoError, Disconnected, NotOffered, ProtocolError, RpcError, SpawnError, TimedOut
+from concertino.errors import (
+    ConcertinoError,
+    Disconnected,
+    NotOffered,
+    ProtocolError,
+    RpcError,
+    SpawnError,
+    TimedOut,
+)
 from concertino.transports.process import Ladder, _living
 
 HERE = Path(__file__).parent
@@ -90,8 +98,13 @@ async def test_lines_that_are_no_messages_are_skipped_counted_shown_and_never_an
         await client.call_tool("x")
         assert result.content[0].text == "done"  # pyright: ignore[reportAttributeAccessIssue]
         assert client.stray >= 3 * len(garbage)  # the last ones may still be on their way
-        assert any("Server started on port 3000" in record.getMessage() for record in caplog.records)
-        assert {message["method"] for message in script.came[came:]} <= {"tools/call", "notifications/initialized"}
+        assert any(
+            "Server started on port 3000" in record.getMessage() for record in caplog.records
+        )
+        assert {message["method"] for message in script.came[came:]} <= {
+            "tools/call",
+            "notifications/initialized",
+        }
 
 
 @on_a_loop
@@ -99,7 +112,13 @@ async def test_answers_that_nobody_waits_for_leave_the_pending_alone() -> None:
     def many(script: Script, message: dict[str, Any]) -> Any:
         id = message["id"]
         for other in (str(id), id + 1, -id, "x"):
-            script.send({"jsonrpc": "2.0", "id": other, "result": {"content": [{"type": "text", "text": "forged"}]}})
+            script.send(
+                {
+                    "jsonrpc": "2.0",
+                    "id": other,
+                    "result": {"content": [{"type": "text", "text": "forged"}]},
+                }
+            )
         script.answer(message, TEXT)
         script.answer(message, {"content": [{"type": "text", "text": "twice"}]})
         return SILENCE
@@ -157,15 +176,34 @@ async def test_a_request_over_the_limit_is_not_sent() -> None:
     ("code", "status", "said"),
     [
         ('print("a reason", file=sys.stderr); sys.exit(3)', 3, "exited with code 3"),
-        ('sys.stderr.write("a reason"); sys.stderr.flush(); os.kill(os.getpid(), 9)', -9, "was ended by SIGKILL"),
-        ('sys.stderr.write("a reason"); sys.stderr.flush(); os.kill(os.getpid(), 11)', -11, "was ended by SIGSEGV"),
-        ('print("a reason", file=sys.stderr); os.write(1, b\'{"jsonrpc":"2.0","id\'); os._exit(1)', 1, "code 1"),
+        (
+            'sys.stderr.write("a reason"); sys.stderr.flush(); os.kill(os.getpid(), 9)',
+            -9,
+            "was ended by SIGKILL",
+        ),
+        (
+            'sys.stderr.write("a reason"); sys.stderr.flush(); os.kill(os.getpid(), 11)',
+            -11,
+            "was ended by SIGSEGV",
+        ),
+        (
+            'print("a reason", file=sys.stderr); os.write(1, b\'{"jsonrpc":"2.0","id\'); os._exit(1)',
+            1,
+            "code 1",
+        ),
     ],
 )
 @on_a_loop
-async def test_a_server_that_dies_fails_every_call_at_once_and_says_how(code: str, status: int, said: str) -> None:
-    async with running(server(f"if arguments:\n    {code}"), timeouts=Timeouts(request_s=3600, total_s=3600)) as client:
-        calls = [asyncio.ensure_future(client.call_tool("x", {"die": True} if n == 9 else {})) for n in range(10)]
+async def test_a_server_that_dies_fails_every_call_at_once_and_says_how(
+    code: str, status: int, said: str
+) -> None:
+    async with running(
+        server(f"if arguments:\n    {code}"), timeouts=Timeouts(request_s=3600, total_s=3600)
+    ) as client:
+        calls = [
+            asyncio.ensure_future(client.call_tool("x", {"die": True} if n == 9 else {}))
+            for n in range(10)
+        ]
         for call in calls:
             with pytest.raises(Disconnected) as caught:
                 await call
@@ -242,7 +280,9 @@ async def test_a_command_that_is_not_there_is_named_with_the_path_searched() -> 
 @on_a_loop
 async def test_a_command_that_is_not_there_is_named_with_what_was_searched_without_a_path() -> None:
     """/bin:/usr/bin is what the os module documents as os.defpath."""
-    with pytest.raises(SpawnError, match="command not found in /bin:/usr/bin; the environment has no PATH"):
+    with pytest.raises(
+        SpawnError, match="command not found in /bin:/usr/bin; the environment has no PATH"
+    ):
         await Client(ServerParameters("no-such-program", inherit=())).open()
 
 
@@ -270,7 +310,9 @@ async def test_nobody_at_an_address_is_a_disconnection(tmp_path: Path) -> None:
         await Client(f"unix:{tmp_path}/nobody").open()
 
 
-@pytest.mark.parametrize("target", ["python server.py", "tcp:host", "tcp::1", "unix:", "http://x", [], [1], 5, None])
+@pytest.mark.parametrize(
+    "target", ["python server.py", "tcp:host", "tcp::1", "unix:", "http://x", [], [1], 5, None]
+)
 def test_what_is_no_target_is_said_at_once(target: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="expected"):
         Client(target)
@@ -279,7 +321,10 @@ def test_what_is_no_target_is_said_at_once(target: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"command": ["python", "server.py"]}, "command: expected a str such as 'python', got list"),
+        (
+            {"command": ["python", "server.py"]},
+            "command: expected a str such as 'python', got list",
+        ),
         ({"command": None}, "command: expected a str"),
         ({"args": "server.py"}, r"args: expected a list of str such as \['server.py'\], got str"),
         ({"args": 5}, "args: expected a list of str"),
@@ -290,7 +335,9 @@ def test_what_is_no_target_is_said_at_once(target: Any) -> None:
         ({"cwd": 5}, "cwd: expected a folder, got int"),
     ],
 )
-def test_parameters_of_a_server_that_make_no_sense_are_refused_at_once(fields: Any, said: str) -> None:
+def test_parameters_of_a_server_that_make_no_sense_are_refused_at_once(
+    fields: Any, said: str
+) -> None:
     with pytest.raises(TypeError, match=said):
         ServerParameters(**{"command": "python", **fields})
 
@@ -331,7 +378,10 @@ async def test_a_time_limit_of_a_call_may_be_longer_than_that_of_all_calls() -> 
 async def test_a_call_that_is_not_answered_ends_in_time_tells_the_server_and_its_late_answer_is_dropped(
     like: str,
 ) -> None:
-    async with opened({"tools/call": SILENCE, "tools/list": {"tools": []}}, like) as (client, script):
+    async with opened({"tools/call": SILENCE, "tools/list": {"tools": []}}, like) as (
+        client,
+        script,
+    ):
         with pytest.raises(TimedOut, match=r"tools/call slow: no answer within 0\.0[5-9]"):
             await client.call_tool("slow", timeout_s=0.05)
         await script.until(lambda: script.of("notifications/cancelled"))
@@ -359,7 +409,9 @@ async def test_a_time_out_says_how_the_process_is() -> None:
     seen = asyncio.Event()
     async with running(server(code), stderr=lambda line: seen.set()) as client:
         call = asyncio.ensure_future(client.call_tool("x", timeout_s=0.3))
-        with pytest.raises(TimedOut, match=r"\(process \d+\) is running; its stderr ends with:\nthinking"):
+        with pytest.raises(
+            TimedOut, match=r"\(process \d+\) is running; its stderr ends with:\nthinking"
+        ):
             await call
         assert seen.is_set()
 
@@ -413,7 +465,9 @@ async def test_progress_that_makes_no_sense_is_ignored() -> None:
     async with opened({"tools/call": work}) as (client, script):
         await client.call_tool("x", progress=lambda *said: told.append(said))
         assert told == [(1, 3, "one"), (2.5, None, None)]
-        script.notify("notifications/progress", progressToken=script.of("tools/call")[0]["id"], progress=9)
+        script.notify(
+            "notifications/progress", progressToken=script.of("tools/call")[0]["id"], progress=9
+        )
 
 
 @on_a_loop
@@ -422,10 +476,14 @@ async def test_a_call_is_answered_although_notifications_flood_in() -> None:
 
     def flood(script: Script, message: dict[str, Any]) -> Any:
         for n in range(20_000):
-            script.connection.write(b'{"jsonrpc":"2.0","method":"notifications/x","params":{"n":%d}}' % n, None)
+            script.connection.write(
+                b'{"jsonrpc":"2.0","method":"notifications/x","params":{"n":%d}}' % n, None
+            )
         return TEXT
 
-    async with opened({"tools/call": flood}, notified=lambda method, params: seen.append(method)) as (client, _):
+    async with opened(
+        {"tools/call": flood}, notified=lambda method, params: seen.append(method)
+    ) as (client, _):
         assert (await client.call_tool("x")).content
         assert len(seen) == 20_000
 
@@ -440,7 +498,9 @@ async def test_a_server_that_does_not_read_is_no_reason_to_wait_for_ever() -> No
         big = {"text": "x" * 1_000_000}
         first = asyncio.ensure_future(client.call_tool("x", big, timeout_s=0.3))
         await asyncio.sleep(0)
-        with pytest.raises(TimedOut, match=r"could not be sent within 0\.1 s: the server does not read its input"):
+        with pytest.raises(
+            TimedOut, match=r"could not be sent within 0\.1 s: the server does not read its input"
+        ):
             await client.call_tool("y", big, timeout_s=0.1)
         with pytest.raises(TimedOut):
             await first
@@ -504,7 +564,11 @@ async def test_an_error_answer_keeps_its_code_and_data() -> None:
     async with opened({"tools/call": refuse}) as (client, _):
         with pytest.raises(RpcError) as caught:
             await client.call_tool("x")
-        assert (caught.value.code, caught.value.message, caught.value.data) == (-32602, "no such tool", {"name": "x"})
+        assert (caught.value.code, caught.value.message, caught.value.data) == (
+            -32602,
+            "no such tool",
+            {"name": "x"},
+        )
         outcome = await attempt(client.call_tool("x"))
         assert isinstance(outcome, Failure)
         assert isinstance(outcome.error, ConcertinoError)
@@ -528,7 +592,9 @@ async def test_stderr_is_read_whatever_comes_and_its_end_is_kept() -> None:
 
 
 @on_a_loop
-async def test_lines_of_stderr_go_where_they_are_wanted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_lines_of_stderr_go_where_they_are_wanted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     code = 'sys.stderr.write("one\\r\\ntwo \\x1b[31m\\nno newline"); sys.stderr.flush(); ' + DONE
     lines: list[str] = []
     async with running(server(code), stderr=lines.append) as client:
@@ -540,12 +606,18 @@ async def test_lines_of_stderr_go_where_they_are_wanted(tmp_path: Path, caplog: 
     with caplog.at_level(logging.DEBUG, "concertino.client.mine.stderr"):
         async with running(server(code), name="mine", stderr_level=logging.DEBUG) as client:
             await client.call_tool("x")
-    said = [record.getMessage() for record in caplog.records if record.name == "concertino.client.mine.stderr"]
+    said = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "concertino.client.mine.stderr"
+    ]
     assert said == ["one", "two \\x1b[31m", "no newline"]
 
 
 @on_a_loop
-async def test_a_secret_of_the_child_is_in_no_error_log_trace_or_repr(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_secret_of_the_child_is_in_no_error_log_trace_or_repr(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     secret = "canary-7f3a91c2"
     code = (
         'secret = os.environ["SERVICE_API_KEY"]; say({"jsonrpc": "2.0", "method": "notifications/x", '
@@ -559,11 +631,21 @@ async def test_a_secret_of_the_child_is_in_no_error_log_trace_or_repr(caplog: py
     lines: list[str] = []
     traced: list[str] = []
     caplog.set_level(logging.DEBUG)
-    async with running(parameters, stderr=lines.append, trace=lambda way, text: traced.append(way + text)) as client:
+    async with running(
+        parameters, stderr=lines.append, trace=lambda way, text: traced.append(way + text)
+    ) as client:
         with pytest.raises(Disconnected) as caught:
             await client.call_tool("x")
-        shown = [str(caught.value), caught.value.stderr, client.stderr_tail, repr(client), *client.strays]
-    everything = "\n".join([*shown, *lines, *traced, *(record.getMessage() for record in caplog.records)])
+        shown = [
+            str(caught.value),
+            caught.value.stderr,
+            client.stderr_tail,
+            repr(client),
+            *client.strays,
+        ]
+    everything = "\n".join(
+        [*shown, *lines, *traced, *(record.getMessage() for record in caplog.records)]
+    )
     assert secret not in everything
     assert everything.count("[REDACTED]") >= 5
 
@@ -595,7 +677,9 @@ async def test_answers_in_any_order_reach_their_callers() -> None:
         return SILENCE
 
     async with opened({"tools/call": later}) as (client, _):
-        results = await asyncio.gather(*(client.call_tool("x", {"n": n}, into=int) for n in range(100)))
+        results = await asyncio.gather(
+            *(client.call_tool("x", {"n": n}, into=int) for n in range(100))
+        )
         assert results == list(range(100))
 
 
@@ -620,7 +704,10 @@ CONTENT = '{"content":[{"type":"text","text":"'
         ('{"jsonrpc":"2.0","id":ID,"result":' + CONTENT, '"}]}}'),
         ('{"jsonrpc": "2.0", "id": ID, "result": ' + CONTENT, '"}]}}'),
         ('{"id":ID,"jsonrpc":"2.0","error":{"code":1,"message":"', '"}}'),
-        ('{"result":' + CONTENT, '"}]},"jsonrpc":"2.0","id":ID}'),  # as the TypeScript SDK writes it
+        (
+            '{"result":' + CONTENT,
+            '"}]},"jsonrpc":"2.0","id":ID}',
+        ),  # as the TypeScript SDK writes it
     ],
 )
 @on_a_loop
@@ -628,7 +715,8 @@ async def test_an_answer_over_the_limit_fails_its_call_at_once(head: str, tail: 
     code = too_long(head, tail)
     async with running(server(code), limits=Limits(max_message_bytes=100_000)) as client:
         with pytest.raises(
-            ProtocolError, match=r"tools/call big: the answer has more than 100000 bytes, which is max_m"
+            ProtocolError,
+            match=r"tools/call big: the answer has more than 100000 bytes, which is max_m",
         ):
             await client.call_tool("big", {"n": 1})
         assert client.stray == 0
@@ -647,7 +735,9 @@ async def test_only_the_call_that_an_answer_over_the_limit_names_fails() -> None
 
 
 @on_a_loop
-async def test_an_answer_over_the_limit_that_may_belong_to_several_calls_is_named_when_they_are_late() -> None:
+async def test_an_answer_over_the_limit_that_may_belong_to_several_calls_is_named_when_they_are_late() -> (
+    None
+):
     code = 'if arguments:\n    sys.stdout.write(\'{"result":{"x":"\' + \'x\' * 300_000 + chr(10)); sys.stdout.flush()'
     async with running(server(code), limits=Limits(max_message_bytes=100_000)) as client:
         first = asyncio.ensure_future(attempt(client.call_tool("x", timeout_s=0.5)))
@@ -655,15 +745,18 @@ async def test_an_answer_over_the_limit_that_may_belong_to_several_calls_is_name
         for outcome in (await first, second):
             assert isinstance(outcome, Failure)
             assert isinstance(outcome.error, TimedOut)
-            assert "came and was discarded, which may have been the answer: max_message_bytes is 100000" in str(
-                outcome.error
+            assert (
+                "came and was discarded, which may have been the answer: max_message_bytes is 100000"
+                in str(outcome.error)
             )
         assert client.strays[0].startswith('{"result":{"x":"xxx')
 
 
 @pytest.mark.parametrize("megabytes", [20, 40, 80])
 @on_a_loop
-async def test_a_long_notification_is_discarded_while_a_call_waits_and_nothing_of_it_is_kept(megabytes: int) -> None:
+async def test_a_long_notification_is_discarded_while_a_call_waits_and_nothing_of_it_is_kept(
+    megabytes: int,
+) -> None:
     """At most the limit of its bytes is held."""
     code = (
         'sys.stdout.write(\'{"jsonrpc":"2.0","method":"notifications/x","params":{"x":"\')\n'
@@ -683,7 +776,9 @@ async def test_a_long_notification_is_discarded_while_a_call_waits_and_nothing_o
         assert client.strays[0].startswith('{"jsonrpc":"2.0","method":"notifications/x"')
 
 
-@pytest.mark.parametrize("error", [5, {}, {"code": "x", "message": "y"}, {"code": 1}, {"message": "x"}, None, []])
+@pytest.mark.parametrize(
+    "error", [5, {}, {"code": "x", "message": "y"}, {"code": 1}, {"message": "x"}, None, []]
+)
 @on_a_loop
 async def test_an_error_that_is_none_breaks_the_protocol_and_is_quoted(error: Any) -> None:
     """JR-8."""
@@ -694,7 +789,8 @@ async def test_an_error_that_is_none_breaks_the_protocol_and_is_quoted(error: An
 
     async with opened({"tools/call": wrong}) as (client, _):
         with pytest.raises(
-            ProtocolError, match=r'tools/call x: expected an error object .*: \{"jsonrpc": "2.0", "id": '
+            ProtocolError,
+            match=r'tools/call x: expected an error object .*: \{"jsonrpc": "2.0", "id": ',
         ):
             await client.call_tool("x")
     async with opened({"server/discover": wrong}, "legacy") as (client, _):

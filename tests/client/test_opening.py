@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scripted import LEGACY, MODERN, SILENCE, VERSION, Refusal, Script, legacy, modern, on_a_loop, opened
+from scripted import (
+    LEGACY,
+    MODERN,
+    SILENCE,
+    VERSION,
+    Refusal,
+    Script,
+    legacy,
+    modern,
+    on_a_loop,
+    opened,
+)
 
 from concertino.client.client import Client, Timeouts
 from concertino.errors import Disconnected, Incompatible, ProtocolError, TimedOut
@@ -59,7 +70,10 @@ async def test_any_other_error_leads_to_the_handshake(code: int) -> None:
 @on_a_loop
 async def test_silence_leads_to_the_handshake_and_the_late_answer_is_dropped() -> None:
     """ER-16: the id is known, the era is chosen. No cancel is sent: an old server has not heard of the request."""
-    async with opened({"server/discover": SILENCE, "ping": {}}, "legacy", timeouts=QUICK) as (client, script):
+    async with opened({"server/discover": SILENCE, "ping": {}}, "legacy", timeouts=QUICK) as (
+        client,
+        script,
+    ):
         script.answer(script.of("server/discover")[0], modern()["server/discover"])
         await client.ping()
         assert client.protocol_version == LEGACY
@@ -83,7 +97,9 @@ async def test_a_result_that_is_none_of_discover_leads_to_the_handshake(answer: 
     ],
 )
 @on_a_loop
-async def test_an_error_that_only_newer_servers_have_does_not_lead_to_the_handshake(code: int, data: Any) -> None:
+async def test_an_error_that_only_newer_servers_have_does_not_lead_to_the_handshake(
+    code: int, data: Any
+) -> None:
     """ER-5, MUST NOT."""
     ours, theirs = pair()
     script = Script(theirs, legacy() | {"server/discover": refuses(code, data)})
@@ -93,7 +109,9 @@ async def test_an_error_that_only_newer_servers_have_does_not_lead_to_the_handsh
 
 
 @on_a_loop
-async def test_a_server_that_only_speaks_other_versions_is_told_from_one_that_does_not_answer() -> None:
+async def test_a_server_that_only_speaks_other_versions_is_told_from_one_that_does_not_answer() -> (
+    None
+):
     ours, theirs = pair()
     Script(theirs, {"server/discover": {"supportedVersions": ["2027-01-01"], "capabilities": {}}})
     with pytest.raises(Incompatible, match="speaks 2027-01-01"):
@@ -161,7 +179,9 @@ async def test_a_server_that_says_nothing_at_all_costs_no_more_than_the_time_to_
 async def test_a_malformed_handshake_is_shown() -> None:
     ours, theirs = pair()
     Script(theirs, {"initialize": {"version": "mine"}})
-    with pytest.raises(ProtocolError, match=r'expected protocolVersion, got \{"version": ?"mine"\}'):
+    with pytest.raises(
+        ProtocolError, match=r'expected protocolVersion, got \{"version": ?"mine"\}'
+    ):
         await Client(ours).open()
 
 
@@ -175,7 +195,9 @@ async def test_a_connection_that_cannot_be_opened_again_is_not() -> None:
         return SILENCE
 
     Script(theirs, {"server/discover": leave})
-    with pytest.raises(Disconnected, match="server/discover: the connection ended before the answer came"):
+    with pytest.raises(
+        Disconnected, match="server/discover: the connection ended before the answer came"
+    ):
         await Client(ours).open()
 
 

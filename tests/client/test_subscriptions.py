@@ -57,9 +57,13 @@ async def test_the_server_may_end_it_with_a_result_or_a_cancel_or_both_in_either
         [asked] = script.of("subscriptions/listen")
         for each in order.split():
             if each == "result":
-                script.answer(asked, {"resultType": "complete", "_meta": {SUBSCRIPTION: asked["id"]}})
+                script.answer(
+                    asked, {"resultType": "complete", "_meta": {SUBSCRIPTION: asked["id"]}}
+                )
             else:
-                script.notify("notifications/cancelled", requestId=asked["id"], reason="shutting down")
+                script.notify(
+                    "notifications/cancelled", requestId=asked["id"], reason="shutting down"
+                )
         await client.call_tool("x")
         assert caplog.text.count("the server ended a subscription") == 1
         assert client.stray == 0
@@ -77,7 +81,9 @@ async def test_it_has_no_time_limit_once_it_is_acknowledged() -> None:
     """SU-12."""
     seen: list[str] = []
     times = Timeouts(request_s=0.1, total_s=0.1)
-    async with opened({**LISTENING, "tools/list": SILENCE}, updated=seen.append, timeouts=times) as (client, script):
+    async with opened(
+        {**LISTENING, "tools/list": SILENCE}, updated=seen.append, timeouts=times
+    ) as (client, script):
         await client.subscribe("x:1")
         for _ in range(3):
             with pytest.raises(TimedOut):
@@ -91,7 +97,9 @@ async def test_it_has_no_time_limit_once_it_is_acknowledged() -> None:
 async def test_one_that_is_not_acknowledged_is_given_up_in_time_and_the_server_is_told() -> None:
     times = Timeouts(request_s=0.05)
     async with opened({"subscriptions/listen": SILENCE}, timeouts=times) as (client, script):
-        with pytest.raises(TimedOut, match=r"subscriptions/listen x:1: not acknowledged within 0\.05 s"):
+        with pytest.raises(
+            TimedOut, match=r"subscriptions/listen x:1: not acknowledged within 0\.05 s"
+        ):
             await client.subscribe("x:1")
         await script.until(lambda: script.of("notifications/cancelled"))
         assert not client._here.channel.peer.outgoing
@@ -127,7 +135,9 @@ async def test_the_same_subscribed_twice_at_once_is_open_once() -> None:
     async with opened(LISTENING) as (client, script):
         await asyncio.gather(client.subscribe("x:1"), client.subscribe("x:1"))
         await client.call_tool("x")
-        assert len(script.of("subscriptions/listen")) - len(script.of("notifications/cancelled")) == 1
+        assert (
+            len(script.of("subscriptions/listen")) - len(script.of("notifications/cancelled")) == 1
+        )
         await client.unsubscribe("x:1")
         await client.call_tool("x")
         assert len(script.of("subscriptions/listen")) == len(script.of("notifications/cancelled"))
@@ -136,9 +146,14 @@ async def test_the_same_subscribed_twice_at_once_is_open_once() -> None:
 @pytest.mark.parametrize("like", ["modern", "legacy"])
 @on_a_loop
 async def test_a_server_that_is_gone_is_said_at_once_to_who_subscribes(like: str) -> None:
-    async with opened({"subscriptions/listen": SILENCE, "resources/subscribe": SILENCE}, like) as (client, script):
+    async with opened({"subscriptions/listen": SILENCE, "resources/subscribe": SILENCE}, like) as (
+        client,
+        script,
+    ):
         subscribing = asyncio.ensure_future(client.subscribe("x:1"))
-        await script.until(lambda: script.of("subscriptions/listen") + script.of("resources/subscribe"))
+        await script.until(
+            lambda: script.of("subscriptions/listen") + script.of("resources/subscribe")
+        )
         await script.connection.close(0)
         with pytest.raises(Disconnected, match="the connection ended before the answer came"):
             await subscribing
@@ -156,13 +171,20 @@ async def test_a_list_whose_changes_a_server_declares_and_does_not_tell_is_no_re
 
     def listen(script: Script, message: dict[str, Any]) -> Any:
         meta = {SUBSCRIPTION: message["id"]}
-        script.notify("notifications/subscriptions/acknowledged", _meta=meta, notifications=honoured)
+        script.notify(
+            "notifications/subscriptions/acknowledged", _meta=meta, notifications=honoured
+        )
         return SILENCE
 
     offers = modern(capabilities={"tools": {"listChanged": True}, "prompts": {"listChanged": True}})
-    async with opened({**offers, "subscriptions/listen": listen, **CALL}, changed=lambda _: None) as (client, script):
+    async with opened(
+        {**offers, "subscriptions/listen": listen, **CALL}, changed=lambda _: None
+    ) as (client, script):
         [asked] = script.of("subscriptions/listen")
-        assert asked["params"]["notifications"] == {"toolsListChanged": True, "promptsListChanged": True}
+        assert asked["params"]["notifications"] == {
+            "toolsListChanged": True,
+            "promptsListChanged": True,
+        }
         assert (await client.call_tool("x")).content == []
         assert "promptsListChanged, and does not honour it" in caplog.text
 

@@ -74,7 +74,9 @@ for line in sys.stdin:
 
 def counted(folder: Path, era: str) -> ServerParameters:
     (folder / "counted.py").write_text(SERVER)
-    return ServerParameters(sys.executable, [str(folder / "counted.py"), str(folder / "starts"), era], ladder=LADDER)
+    return ServerParameters(
+        sys.executable, [str(folder / "counted.py"), str(folder / "starts"), era], ladder=LADDER
+    )
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -96,7 +98,8 @@ async def test_a_server_that_died_is_started_again_and_what_was_under_way_is_not
         dying = asyncio.ensure_future(client.call_tool("x", {"do": "die"}))
         for call in (waiting, dying):
             with pytest.raises(
-                Disconnected, match=r"exited with code 7; it is to be started again, but what was under way is not repe"
+                Disconnected,
+                match=r"exited with code 7; it is to be started again, but what was under way is not repe",
             ) as caught:
                 await call
             assert caught.value.exit_status == 7
@@ -140,10 +143,14 @@ async def test_subscriptions_the_log_level_and_changes_hold_on(era: Any, tmp_pat
 
 @ERAS
 @on_a_loop
-async def test_a_server_that_ends_again_while_it_is_set_up_loses_no_subscription(era: Any, tmp_path: Path) -> None:
+async def test_a_server_that_ends_again_while_it_is_set_up_loses_no_subscription(
+    era: Any, tmp_path: Path
+) -> None:
     """Nor does the one who starts it wait for itself: the second start follows at once, not after request_s for each."""
     updated: list[str] = []
-    async with Client(counted(tmp_path, era), era=era, restart=SOON, updated=updated.append) as client:
+    async with Client(
+        counted(tmp_path, era), era=era, restart=SOON, updated=updated.append
+    ) as client:
         for uri in ("x:fatal", "x:2", "x:3"):
             await client.subscribe(uri)
         with pytest.raises(Disconnected):
@@ -174,8 +181,15 @@ async def test_a_server_that_does_not_stay_is_given_up_after_pauses_that_grow(
                 await client.call_tool("x", {"do": "die"})
         await until(lambda: client.state == "failed")
         assert client.restarts == 4
-        for ask in (client.call_tool("x"), client.list_tools(), client.ping(), client.subscribe("x:1")):
-            with pytest.raises(Disconnected, match=r"was started 4 times in a row and did not stay.*code 7") as caught:
+        for ask in (
+            client.call_tool("x"),
+            client.list_tools(),
+            client.ping(),
+            client.subscribe("x:1"),
+        ):
+            with pytest.raises(
+                Disconnected, match=r"was started 4 times in a row and did not stay.*code 7"
+            ) as caught:
                 await ask
             assert caught.value.exit_status == 7
     assert (tmp_path / "starts").read_text() == "....."
@@ -206,7 +220,9 @@ async def test_a_program_that_is_gone_is_looked_for_again_and_then_given_up(tmp_
         program.unlink()
         with pytest.raises(Disconnected):
             await client.call_tool("x", {"do": "die"})
-        with pytest.raises(Disconnected, match=r"started 2 times in a row and did not stay.*no such file"):
+        with pytest.raises(
+            Disconnected, match=r"started 2 times in a row and did not stay.*no such file"
+        ):
             await client.call_tool("x")
         assert isinstance(client.failure, SpawnError)
 
@@ -214,12 +230,18 @@ async def test_a_program_that_is_gone_is_looked_for_again_and_then_given_up(tmp_
 @on_a_loop
 async def test_the_first_start_is_not_tried_again() -> None:
     with pytest.raises(Disconnected, match="exited with code 1"):
-        await Client([sys.executable, "-c", "raise SystemExit(1)"], era="legacy", restart=SOON).open()
+        await Client(
+            [sys.executable, "-c", "raise SystemExit(1)"], era="legacy", restart=SOON
+        ).open()
 
 
 @on_a_loop
-async def test_what_is_asked_while_the_server_is_down_waits_no_longer_than_its_own_time(tmp_path: Path) -> None:
-    async with Client(counted(tmp_path, "legacy"), era="legacy", restart=Restart(first_s=60)) as client:
+async def test_what_is_asked_while_the_server_is_down_waits_no_longer_than_its_own_time(
+    tmp_path: Path,
+) -> None:
+    async with Client(
+        counted(tmp_path, "legacy"), era="legacy", restart=Restart(first_s=60)
+    ) as client:
         with pytest.raises(Disconnected):
             await client.call_tool("x", {"do": "die"})
         with pytest.raises(
@@ -252,18 +274,24 @@ async def test_the_old_tree_is_gone_before_the_next_start(tmp_path: Path) -> Non
     )
     program.chmod(0o755)
     quick = Ladder(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
-    async with Client(ServerParameters(str(program), ladder=quick), era="legacy", restart=SOON) as client:
+    async with Client(
+        ServerParameters(str(program), ladder=quick), era="legacy", restart=SOON
+    ) as client:
         with pytest.raises(Disconnected):
             await client.call_tool("x", {"do": "die"})
         assert (await client.call_tool("x", into=dict))["number"] == 1
-    states = [line.rpartition(")")[2].split()[0] for line in (tmp_path / "found").read_text().splitlines()]
+    states = [
+        line.rpartition(")")[2].split()[0] for line in (tmp_path / "found").read_text().splitlines()
+    ]
     assert set(states) <= {"Z"}  # not there any more, or waiting for init to look at it
 
 
 @pytest.mark.parametrize("restart", [SOON, None])
 @ERAS
 @on_a_loop
-async def test_a_server_that_hangs_is_noticed_by_pings_and_ended(restart: Any, era: Any, tmp_path: Path) -> None:
+async def test_a_server_that_hangs_is_noticed_by_pings_and_ended(
+    restart: Any, era: Any, tmp_path: Path
+) -> None:
     """LC-15."""
     times = Timeouts(ping_every_s=0.05, ping_s=0.2)
     quick = Ladder(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
@@ -293,7 +321,10 @@ async def test_a_server_that_answers_pings_with_errors_or_only_talks_is_there() 
 
     for answer in (refuse, talk):
         times = Timeouts(ping_every_s=0.01, ping_s=0.05)
-        async with opened({"ping": answer}, "legacy", era="legacy", timeouts=times) as (client, script):
+        async with opened({"ping": answer}, "legacy", era="legacy", timeouts=times) as (
+            client,
+            script,
+        ):
             await script.until(lambda: len(script.of("ping")) >= 4)
             assert client.state == "running"
         assert client.failure is None
@@ -304,7 +335,11 @@ async def test_a_server_that_answers_pings_with_errors_or_only_talks_is_there() 
 async def test_closing_ends_it_wherever_it_is_and_leaves_nothing(tmp_path: Path) -> None:
     descriptors = set(os.listdir("/proc/self/fd"))
     for turns in range(0, 60, 3):
-        client = Client(counted(tmp_path, "legacy"), era="legacy", restart=Restart(first_s=0.001, longest_s=0.001))
+        client = Client(
+            counted(tmp_path, "legacy"),
+            era="legacy",
+            restart=Restart(first_s=0.001, longest_s=0.001),
+        )
         await client.open()
         with pytest.raises(Disconnected):
             await client.call_tool("x", {"do": "die"})
@@ -329,7 +364,9 @@ async def test_a_mistake_of_ours_in_a_start_is_logged_and_does_not_leave_callers
     async def fails() -> None:
         raise DecodeError("a bug")
 
-    supervisor = Supervisor(Restart(first_s=0.001, tries=2), nothing, fails, nothing, logging.getLogger("concertino"))
+    supervisor = Supervisor(
+        Restart(first_s=0.001, tries=2), nothing, fails, nothing, logging.getLogger("concertino")
+    )
     supervisor.ended(ConcertinoError("gone"))
     with pytest.raises(Disconnected, match="DecodeError: a bug"):
         await supervisor.until_it_runs("x", 20)

@@ -45,7 +45,9 @@ def test_a_script_calls_a_server_and_leaves_nothing() -> None:
 
 def test_it_is_used_from_many_threads_at_once() -> None:
     with SyncClient([sys.executable, EXAMPLE]) as client, ThreadPoolExecutor(16) as pool:
-        sums = list(pool.map(lambda n: client.call_tool("add", {"a": n, "b": n}, into=int), range(400)))
+        sums = list(
+            pool.map(lambda n: client.call_tool("add", {"a": n, "b": n}, into=int), range(400))
+        )
     assert sums == [2 * n for n in range(400)]
 
 
@@ -65,7 +67,9 @@ def test_closing_it_ends_the_calls_of_other_threads() -> None:
         client.ping()
 
 
-def test_an_answer_that_comes_just_when_it_is_looked_for_is_not_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_comes_just_when_it_is_looked_for_is_not_a_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Between the end of one look and the question whether there is an answer, it may come."""
 
     class Late(Future[int]):
@@ -89,8 +93,12 @@ def test_an_answer_that_comes_just_when_it_is_looked_for_is_not_a_time_out(monke
 def test_a_script_that_forgets_to_close_it_leaves_no_process() -> None:
     """Not even what does not end with its stdin."""
     server = ["sh", "-c", f"{sys.executable} {EXAMPLE}; sleep 60"]
-    script = f"from concertino import SyncClient; c = SyncClient({server!r}); c.open(); print(c.pid)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=30, check=True)
+    script = (
+        f"from concertino import SyncClient; c = SyncClient({server!r}); c.open(); print(c.pid)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, timeout=30, check=True
+    )
     assert _living(int(done.stdout)) == []
 
 
@@ -188,4 +196,6 @@ def test_it_has_what_the_client_has() -> None:
     for name in ours & theirs:
         one, other = getattr(Client, name), getattr(SyncClient, name)
         if inspect.isfunction(one):
-            assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters), name
+            assert list(inspect.signature(one).parameters) == list(
+                inspect.signature(other).parameters
+            ), name

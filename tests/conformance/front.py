@@ -63,17 +63,26 @@ class Server:
 
     @classmethod
     async def started(cls, command: list[str]) -> Server:
-        return cls(await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT))
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *command, stdin=PIPE, stdout=PIPE, limit=LINE_LIMIT
+            )
+        )
 
     def ask(self, request: Message) -> Exchange:
         """Send a request under a number of ours."""
         exchange = self._exchanges[self._next] = Exchange(self._next, request["id"])
         self._next += 1
         request = {**request, "id": exchange.number}
-        with contextlib.suppress(KeyError, TypeError):  # params, or a _meta, of another shape go as they are
+        with contextlib.suppress(
+            KeyError, TypeError
+        ):  # params, or a _meta, of another shape go as they are
             exchange.token = request["params"]["_meta"]["progressToken"]
             params = request["params"]
-            request["params"] = {**params, "_meta": {**params["_meta"], "progressToken": exchange.number}}
+            request["params"] = {
+                **params,
+                "_meta": {**params["_meta"], "progressToken": exchange.number},
+            }
         if self._reading.done():
             exchange.said.put_nowait(None)
         else:
@@ -84,7 +93,11 @@ class Server:
         """Send a notification, or an answer to a question of the server's."""
         if message.get("method") == "notifications/cancelled":
             params = message["params"]
-            known = [each.number for each in self._exchanges.values() if each.id == params.get("requestId")]
+            known = [
+                each.number
+                for each in self._exchanges.values()
+                if each.id == params.get("requestId")
+            ]
             message = {**message, "params": {**params, "requestId": (known or [-1])[0]}}
         self.send(message)
 
@@ -120,7 +133,10 @@ class Server:
             if message["method"] == "notifications/progress":
                 exchange = self._exchanges.get(params["progressToken"])
                 params["progressToken"] = exchange and exchange.token
-            elif message["method"] == "notifications/cancelled" and params["requestId"] in self._exchanges:
+            elif (
+                message["method"] == "notifications/cancelled"
+                and params["requestId"] in self._exchanges
+            ):
                 exchange = self._exchanges[params["requestId"]]
                 params["requestId"] = exchange.id
         meta = subject.get("_meta", {})
@@ -136,7 +152,10 @@ class Server:
         try:
             await asyncio.wait_for(self._process.wait(), END_S)
         except TimeoutError:
-            print(f"front: process {self._process.pid} outlived its stdin by {END_S:g} s", file=sys.stderr)
+            print(
+                f"front: process {self._process.pid} outlived its stdin by {END_S:g} s",
+                file=sys.stderr,
+            )
             self._process.kill()
         await self._reading
 
@@ -152,7 +171,9 @@ class Front:
 
     async def handle(self, request: Request) -> Response:
         origin = request.headers.get("origin")
-        if not _is_local(f"//{request.headers.get('host', '')}") or not (origin is None or _is_local(origin)):
+        if not _is_local(f"//{request.headers.get('host', '')}") or not (
+            origin is None or _is_local(origin)
+        ):
             return Response("only this machine may ask", 403)
         if request.method == "POST":
             return await self._post(request)
@@ -163,7 +184,10 @@ class Front:
         return Response(status_code=204)
 
     async def _post(self, request: Request) -> Response:
-        if not all(each in request.headers.get("accept", "") for each in ("application/json", "text/event-stream")):
+        if not all(
+            each in request.headers.get("accept", "")
+            for each in ("application/json", "text/event-stream")
+        ):
             return Response("Accept: expected application/json and text/event-stream", 406)
         try:
             message: Any = await request.json()
@@ -176,7 +200,9 @@ class Front:
         header = request.headers.get("mcp-protocol-version")
         if VERSION in meta or (header is not None and header not in LEGACY):
             if meta.get(VERSION, header) != header:
-                return _refusal(message.get("id"), -32020, "MCP-Protocol-Version is not what _meta says")
+                return _refusal(
+                    message.get("id"), -32020, "MCP-Protocol-Version is not what _meta says"
+                )
             async with self._starting:
                 self._modern = self._modern or await Server.started(self._command)
             return await self._exchanged(self._modern, message, modern=True)
@@ -186,11 +212,18 @@ class Front:
             self._sessions[name] = await Server.started(self._command)
         server = self._sessions.get(name)
         if server is None:
-            return Response("expected Mcp-Session-Id of a session, or initialize", 404 if name else 400)
+            return Response(
+                "expected Mcp-Session-Id of a session, or initialize", 404 if name else 400
+            )
         return await self._exchanged(server, message, headers={"Mcp-Session-Id": name})
 
     async def _exchanged(
-        self, server: Server, message: Message, *, modern: bool = False, headers: dict[str, str] | None = None
+        self,
+        server: Server,
+        message: Message,
+        *,
+        modern: bool = False,
+        headers: dict[str, str] | None = None,
     ) -> Response:
         if "id" not in message or "method" not in message:
             server.tell(message)
@@ -212,7 +245,9 @@ class Front:
         await asyncio.gather(*(server.end() for server in servers if server))
 
 
-async def _events(server: Server, exchange: Exchange, said: Message | None, *, modern: bool) -> AsyncIterator[bytes]:
+async def _events(
+    server: Server, exchange: Exchange, said: Message | None, *, modern: bool
+) -> AsyncIterator[bytes]:
     """All that is said about a request, up to its answer. Closing the stream cancels a request of 2026-07-28, and no older one."""
     try:
         while said is not None:

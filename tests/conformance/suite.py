@@ -26,7 +26,9 @@ TOOLS = ROOT / ".tools" / "conformance"
 PACKAGES = {  # the suite's versions are no semver: each may change what is asked
     "private": True,
     "dependencies": {"@modelcontextprotocol/conformance": "0.2.0-alpha.12", "node": "22.23.3"},
-    "allowScripts": {"node": True},  # it fetches Node for this machine from npm when it is installed
+    "allowScripts": {
+        "node": True
+    },  # it fetches Node for this machine from npm when it is installed
 }
 NODE = TOOLS / "node_modules" / "node" / "bin" / "node"
 SUITE = TOOLS / "node_modules" / "@modelcontextprotocol" / "conformance"
@@ -34,7 +36,10 @@ NO_TOOL = "Unknown tool: "  # what our server says of a tool that it does not ha
 PASSED = ("success", "info")
 WITHIN_S = 240.0  # one run; it takes 5 to 10 s
 
-SCORED = {"2025-11-25": 30, "2026-07-28": 37}  # requirement set -> how many scenarios of a server count
+SCORED = {
+    "2025-11-25": 30,
+    "2026-07-28": 37,
+}  # requirement set -> how many scenarios of a server count
 
 
 class Scenario(NamedTuple):
@@ -60,14 +65,20 @@ def install() -> None:
         return
     npm = shutil.which("npm")
     if npm is None:
-        raise RuntimeError("npm is not on PATH: the conformance suite is a package of npm; install Node 20 or newer")
+        raise RuntimeError(
+            "npm is not on PATH: the conformance suite is a package of npm; install Node 20 or newer"
+        )
     shutil.rmtree(TOOLS / "node_modules", ignore_errors=True)
     TOOLS.mkdir(parents=True, exist_ok=True)
     (TOOLS / "package.json").write_text(wanted)
     command = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
-    done = subprocess.run(command, cwd=TOOLS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, cwd=TOOLS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if done.returncode or not NODE.exists():
-        raise RuntimeError(f"npm install ended with {done.returncode}, and Node is not at {NODE}:\n{done.stdout}")
+        raise RuntimeError(
+            f"npm install ended with {done.returncode}, and Node is not at {NODE}:\n{done.stdout}"
+        )
     stamp.write_text(wanted)
 
 
@@ -76,7 +87,10 @@ def front(log: Path, *command: str | Path) -> Generator[str, None, None]:
     """A front over a server, as a process of its own. Gives its URL; its stderr and the server's go to the log."""
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, FRONT, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            [sys.executable, FRONT, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -106,9 +120,13 @@ def run(requirements: str, into: Path) -> list[Scenario]:
             "-o",
             into,
         ]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("NODE_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("NODE_")
+        }
         with (into / "suite.log").open("wb") as said:
-            done = subprocess.run(command, stdout=said, stderr=said, env=environment, timeout=WITHIN_S)
+            done = subprocess.run(
+                command, stdout=said, stderr=said, env=environment, timeout=WITHIN_S
+            )
     found: dict[str, Scenario] = {}
     for checks in sorted(into.glob("server-*/checks.json")):
         match = re.fullmatch(r"server-(.+?)-\d{4}-\d\d-\d\dT.*", checks.parent.name)
@@ -148,11 +166,15 @@ def judge(requirements: str, scenarios: list[Scenario]) -> Verdict:
     scored = [each for each in scenarios if each.scored]
     for name, _, failures in scored:
         if failures:
-            verdict.wrong.extend(f"{name}: {check}: {failures[check]}" for check in sorted(failures))
+            verdict.wrong.extend(
+                f"{name}: {check}: {failures[check]}" for check in sorted(failures)
+            )
         else:
             verdict.passed.append(name)
     if len(scored) != SCORED[requirements]:
-        verdict.wrong.append(f"{requirements}: expected {SCORED[requirements]} scored scenarios, got {len(scored)}")
+        verdict.wrong.append(
+            f"{requirements}: expected {SCORED[requirements]} scored scenarios, got {len(scored)}"
+        )
     return verdict
 
 
@@ -174,7 +196,9 @@ def main() -> int:
         for sentence in verdict.wrong:
             print(f"    WRONG: {sentence}")
         wrong = wrong or bool(verdict.wrong)
-    print(f"\n{'FAILED' if wrong else 'As it should be'}. What the suite saw is in {TOOLS / 'results'}")
+    print(
+        f"\n{'FAILED' if wrong else 'As it should be'}. What the suite saw is in {TOOLS / 'results'}"
+    )
     return 1 if wrong else 0
 
 

@@ -68,10 +68,24 @@ ARGUMENTS = {
     "test_prompt_with_embedded_resource": {"resourceUri": "test://example-resource"},
 }
 # CONFORMANCE.md, json-schema-2020-12: what must come through. `address` by its anchor, beside what types can say.
-KEYWORDS = {"$schema", "type", "$defs", "properties", "allOf", "if", "then", "else", "additionalProperties"}
+KEYWORDS = {
+    "$schema",
+    "type",
+    "$defs",
+    "properties",
+    "allOf",
+    "if",
+    "then",
+    "else",
+    "additionalProperties",
+}
 PNG = b"\x89PNG\r\n\x1a\n"  # ISO/IEC 15948, 5.2
 PIXEL = {"type": "image", "mimeType": "image/png"}
-MIXED = {"uri": "test://mixed-content-resource", "mimeType": "application/json", "text": '{"test":"data","value":123}'}
+MIXED = {
+    "uri": "test://mixed-content-resource",
+    "mimeType": "application/json",
+    "text": '{"test":"data","value":123}',
+}
 
 Lines = list[dict[str, Any]]
 
@@ -79,14 +93,25 @@ Lines = list[dict[str, Any]]
 @cache
 def talk(revision: str, *requests: tuple[str, str]) -> Lines:
     """What the server says to requests, each a method and its params as JSON, numbered from 1. Every line is held to its schema."""
-    opening = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    opening = {
+        "protocolVersion": revision,
+        "capabilities": {},
+        "clientInfo": {"name": "c", "version": "1"},
+    }
     sent: Lines = []
     if revision != wire.MODERN:
         sent.append({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening})
         sent.append({"jsonrpc": "2.0", "method": "notifications/initialized"})
     for id, (method, params) in enumerate(requests, 1):
         meta = {"progressToken": id, **(META if revision == wire.MODERN else {})}
-        sent.append({"jsonrpc": "2.0", "id": id, "method": method, "params": {**json.loads(params), "_meta": meta}})
+        sent.append(
+            {
+                "jsonrpc": "2.0",
+                "id": id,
+                "method": method,
+                "params": {**json.loads(params), "_meta": meta},
+            }
+        )
     lines = [json.dumps(each).encode() for each in sent]
     command = [sys.executable, EVERYTHING]
     done = subprocess.run(command, input=b"\n".join(lines) + b"\n", capture_output=True, timeout=60)
@@ -141,7 +166,9 @@ def read(revision: str, uri: str) -> Any:
 
 
 def get(revision: str, prompt: str) -> Any:
-    messages = answer(revision, "prompts/get", name=prompt, arguments=ARGUMENTS.get(prompt, {}))["result"]["messages"]
+    messages = answer(revision, "prompts/get", name=prompt, arguments=ARGUMENTS.get(prompt, {}))[
+        "result"
+    ]["messages"]
     assert {message["role"] for message in messages} == {"user"}
     return [message["content"] for message in messages]
 
@@ -185,7 +212,9 @@ def test_a_schema_of_2020_12_is_enforced() -> None:
     ]
     calls = [_call("json_schema_2020_12_tool", **arguments) for arguments, _ in fits]
     answers = {each["id"]: each["result"] for each in talk(wire.MODERN, *calls)}
-    assert [not answers[id].get("isError", False) for id in range(1, 1 + len(fits))] == [fit for _, fit in fits]
+    assert [not answers[id].get("isError", False) for id in range(1, 1 + len(fits))] == [
+        fit for _, fit in fits
+    ]
 
 
 @every_revision
@@ -198,7 +227,9 @@ def test_text_is_the_suite_s(revision: str) -> None:
 def test_a_failure_is_a_result(revision: str) -> None:
     result = call(revision, "test_error_handling")
     assert result["isError"] is True
-    assert result["content"] == [{"type": "text", "text": "This tool intentionally returns an error for testing"}]
+    assert result["content"] == [
+        {"type": "text", "text": "This tool intentionally returns an error for testing"}
+    ]
 
 
 @every_revision
@@ -246,7 +277,9 @@ def test_log_messages_come_in_order(revision: str) -> None:
 def test_progress_goes_from_nothing_to_all(revision: str) -> None:
     told = heard(revision, "notifications/progress")
     token = 1 + REQUESTS.index(_call("test_tool_with_progress"))
-    assert told == [{"progressToken": token, "progress": done, "total": 100} for done in (0, 50, 100)]
+    assert told == [
+        {"progressToken": token, "progress": done, "total": 100} for done in (0, 50, 100)
+    ]
 
 
 @every_revision
@@ -281,13 +314,18 @@ def test_the_suite_s_prompts_are_there_with_their_arguments(revision: str) -> No
     listed = answer(revision, "prompts/list")["result"]["prompts"]
     assert [each["name"] for each in listed] == [*PROMPTS, ASKING_PROMPT]
     assert all(each["description"] for each in listed)
-    named = {each["name"]: [(one["name"], one["required"]) for one in each.get("arguments", [])] for each in listed}
+    named = {
+        each["name"]: [(one["name"], one["required"]) for one in each.get("arguments", [])]
+        for each in listed
+    }
     assert named["test_prompt_with_arguments"] == [("arg1", True), ("arg2", True)]
 
 
 @every_revision
 def test_prompts_are_messages_of_a_user(revision: str) -> None:
-    assert get(revision, "test_simple_prompt") == [{"type": "text", "text": "This is a simple prompt for testing."}]
+    assert get(revision, "test_simple_prompt") == [
+        {"type": "text", "text": "This is a simple prompt for testing."}
+    ]
     [text] = get(revision, "test_prompt_with_arguments")
     assert text["text"] == "Prompt with arguments: arg1='hello', arg2='world'"
     embedded, words = get(revision, "test_prompt_with_embedded_resource")
@@ -303,7 +341,9 @@ def test_prompts_are_messages_of_a_user(revision: str) -> None:
 @every_revision
 def test_an_argument_is_completed_and_one_that_cannot_be_has_no_values(revision: str) -> None:
     known, unknown = (
-        answer(revision, "completion/complete", **COMPLETE, argument={"name": name, "value": "par"})["result"]
+        answer(
+            revision, "completion/complete", **COMPLETE, argument={"name": name, "value": "par"}
+        )["result"]
         for name in ("arg1", "arg2")
     )
     assert known["completion"]["values"] == ["paris", "park", "party"]
@@ -317,13 +357,17 @@ def test_what_is_there_is_declared(revision: str) -> None:
     else:
         [found] = talk(revision)
     expected = {"tools", "resources", "prompts", "logging", "completions"}
-    assert found["result"]["capabilities"].keys() == expected - ({"completions"} if revision == "2024-11-05" else set())
+    assert found["result"]["capabilities"].keys() == expected - (
+        {"completions"} if revision == "2024-11-05" else set()
+    )
 
 
 @every_revision
 def test_lists_and_contents_say_how_long_they_hold_in_2026_07_28_alone(revision: str) -> None:
     results = [answer(revision, method)["result"] for method in LISTS]
-    results += [answer(revision, "resources/read", uri=uri)["result"] for uri in [*RESOURCES, TEMPLATED]]
+    results += [
+        answer(revision, "resources/read", uri=uri)["result"] for uri in [*RESOURCES, TEMPLATED]
+    ]
     for result in results:
         if revision == wire.MODERN:
             assert type(result["ttlMs"]) is int
@@ -335,11 +379,18 @@ def test_lists_and_contents_say_how_long_they_hold_in_2026_07_28_alone(revision:
 
 @every_revision
 def test_what_is_not_there_is_an_error_with_its_uri(revision: str) -> None:
-    uris = ["test://no-such", "test://template/1/2/data", "test://template//data", "file:///etc/passwd"]
+    uris = [
+        "test://no-such",
+        "test://template/1/2/data",
+        "test://template//data",
+        "file:///etc/passwd",
+    ]
     answers = {each["id"]: each for each in talk(revision, *(_read(uri) for uri in uris))}
     for id, uri in enumerate(uris, 1):
         error = answers[id]["error"]
-        assert error["code"] == (-32602 if revision == wire.MODERN else -32002)  # REQUIREMENTS A.27-5
+        assert error["code"] == (
+            -32602 if revision == wire.MODERN else -32002
+        )  # REQUIREMENTS A.27-5
         assert error["data"]["uri"] == uri
 
 
@@ -349,14 +400,26 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("prompts/get", {"name": "test_prompt_with_arguments", "arguments": {"arg1": "a"}}),
     ("prompts/get", {"name": "test_prompt_with_arguments"}),
     ("prompts/get", {"name": "test_prompt_with_arguments", "arguments": {"arg1": "a", "arg2": 5}}),
-    ("prompts/get", {"name": "test_prompt_with_arguments", "arguments": {"arg1": "a", "arg2": "b", "arg3": "c"}}),
+    (
+        "prompts/get",
+        {
+            "name": "test_prompt_with_arguments",
+            "arguments": {"arg1": "a", "arg2": "b", "arg3": "c"},
+        },
+    ),
     ("resources/read", {}),
     ("resources/read", {"uri": 5}),
     ("completion/complete", {}),
     ("completion/complete", {**COMPLETE, "argument": {"name": "no such", "value": ""}}),
     ("completion/complete", {**COMPLETE, "argument": {"name": "arg1", "value": 5}}),
-    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "no"}, "argument": {"name": "a", "value": ""}}),
-    ("completion/complete", {"ref": {"type": "ref/tool", "name": "no"}, "argument": {"name": "a", "value": ""}}),
+    (
+        "completion/complete",
+        {"ref": {"type": "ref/prompt", "name": "no"}, "argument": {"name": "a", "value": ""}},
+    ),
+    (
+        "completion/complete",
+        {"ref": {"type": "ref/tool", "name": "no"}, "argument": {"name": "a", "value": ""}},
+    ),
     *((method, {"cursor": "no such"}) for method in LISTS),
     *((method, {"cursor": 5}) for method in LISTS),
 ]
@@ -364,8 +427,14 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 @every_revision
 def test_params_that_do_not_fit_are_invalid(revision: str) -> None:
-    answers = {each["id"]: each for each in talk(revision, *((method, json.dumps(each)) for method, each in WRONG))}
-    codes = {(method, json.dumps(each)): answers[id]["error"]["code"] for id, (method, each) in enumerate(WRONG, 1)}
+    answers = {
+        each["id"]: each
+        for each in talk(revision, *((method, json.dumps(each)) for method, each in WRONG))
+    }
+    codes = {
+        (method, json.dumps(each)): answers[id]["error"]["code"]
+        for id, (method, each) in enumerate(WRONG, 1)
+    }
     assert {asked: code for asked, code in codes.items() if code != -32602} == {}
 
 
@@ -382,6 +451,10 @@ def test_a_change_of_a_list_is_told_and_can_be_undone(
 ) -> None:
     listing = (f"{method}/list", "{}")
     lines = talk(revision, listing, _call(trigger), listing, _call(trigger), listing)
-    lists = [[each["name"] for each in line["result"][method]] for line in lines if method in line.get("result", {})]
+    lists = [
+        [each["name"] for each in line["result"][method]]
+        for line in lines
+        if method in line.get("result", {})
+    ]
     assert lists == [names, [*names, more], names]
     assert sum(each.get("method") == f"notifications/{method}/list_changed" for each in lines) == 2

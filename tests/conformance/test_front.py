@@ -50,7 +50,9 @@ class Caller:
         self._stack = stack
 
     def open(self, message: object, method: str = "POST", **headers: str) -> HTTPResponse:
-        connection = self._stack.enter_context(closing(HTTPConnection(self._url.netloc, timeout=30)))
+        connection = self._stack.enter_context(
+            closing(HTTPConnection(self._url.netloc, timeout=30))
+        )
         given = {
             "Accept": "application/json, text/event-stream",
             **{k.replace("_", "-"): v for k, v in headers.items()},
@@ -58,7 +60,9 @@ class Caller:
         connection.request(method, self._url.path, json.dumps(message).encode(), given)
         return connection.getresponse()
 
-    def modern(self, id: object, method: str, meta: dict[str, Any] | None = None, **params: Any) -> HTTPResponse:
+    def modern(
+        self, id: object, method: str, meta: dict[str, Any] | None = None, **params: Any
+    ) -> HTTPResponse:
         message = _request(id, method, **params, _meta={**META, **(meta or {})})
         return self.open(message, mcp_protocol_version=MODERN)
 
@@ -66,7 +70,11 @@ class Caller:
         self._stack.close()
 
     def session(self) -> str:
-        opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        opening = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "c", "version": "1"},
+        }
         answer = self.open(_request(0, "initialize", **opening))
         assert answer.status == 200
         return answer.headers["Mcp-Session-Id"]
@@ -110,7 +118,9 @@ def asked(asker: str) -> Iterator[Caller]:
 
 def test_callers_with_one_id_and_one_token_hear_what_is_theirs(caller: Caller) -> None:
     tool = {"name": "test_tool_with_progress", "arguments": {}}
-    streams = [caller.modern("same", "tools/call", {"progressToken": "one"}, **tool) for _ in range(3)]
+    streams = [
+        caller.modern("same", "tools/call", {"progressToken": "one"}, **tool) for _ in range(3)
+    ]
     for stream in streams:
         progress = [event(stream) for _ in range(3)]
         assert [each["params"] for each in progress] == [
@@ -127,7 +137,10 @@ def test_a_plain_answer_is_json_and_an_error_has_a_status(caller: Caller) -> Non
     assert json.load(answer)["id"] == 7
     assert caller.modern(8, "no/such").status == 404
     assert caller.open(_request(9, "tools/list"), mcp_protocol_version=MODERN).status == 400
-    assert caller.open({**_request(9, "tools/list"), "params": []}, mcp_protocol_version=MODERN).status == 400
+    assert (
+        caller.open({**_request(9, "tools/list"), "params": []}, mcp_protocol_version=MODERN).status
+        == 400
+    )
 
 
 def test_a_question_goes_to_the_call_in_flight_and_its_answer_to_the_session(asked: Caller) -> None:
@@ -153,7 +166,9 @@ def test_closing_a_stream_cancels_a_modern_call(asked: Caller) -> None:
     asked.hang_up()
     cancelled: list[int] = []
     until = time.monotonic() + 30
-    while number not in cancelled and time.monotonic() < until:  # the front learns of it in its own time
+    while (
+        number not in cancelled and time.monotonic() < until
+    ):  # the front learns of it in its own time
         cancelled = json.load(asked.modern("b", "seen"))["result"]["cancelled"]
     assert number in cancelled
 
@@ -167,7 +182,11 @@ def test_each_subscription_hears_what_carries_its_id(asked: Caller) -> None:
 def test_a_session_can_be_ended(caller: Caller) -> None:
     session = caller.session()
     ping = _request(1, "ping")
-    assert json.load(caller.open(ping, mcp_session_id=session)) == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    assert json.load(caller.open(ping, mcp_session_id=session)) == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "result": {},
+    }
     assert caller.open(None, "DELETE", mcp_session_id=session).status == 204
     assert caller.open(ping, mcp_session_id=session).status == 404
 
@@ -182,7 +201,9 @@ def test_a_session_can_be_ended(caller: Caller) -> None:
         ({"mcp_session_id": "guessed"}, 404),
     ],
 )
-def test_what_http_does_not_allow_reaches_no_server(caller: Caller, headers: dict[str, str], status: int) -> None:
+def test_what_http_does_not_allow_reaches_no_server(
+    caller: Caller, headers: dict[str, str], status: int
+) -> None:
     assert caller.open(_request(1, "ping"), **headers).status == status
 
 

@@ -99,7 +99,12 @@ class Talk:
 
     def say(self, method: str, params: Any, id: int | None = None) -> None:
         assert self.process.stdin is not None
-        message = {"jsonrpc": "2.0", "method": method, "params": params, **({} if id is None else {"id": id})}
+        message = {
+            "jsonrpc": "2.0",
+            "method": method,
+            "params": params,
+            **({} if id is None else {"id": id}),
+        }
         self.process.stdin.write(json.dumps(message) + "\n")
         self.process.stdin.flush()
 
@@ -119,11 +124,17 @@ def test_a_probe_with_discover_is_answered_before_anything_else_and_latches_noth
     with Talk(EVERYTHING) as talk:
         answer = talk.ask("server/discover", {"_meta": meta()}, 1)
         assert wire.MODERN in answer["result"]["supportedVersions"]
-        opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+        opening = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "c", "version": "1"},
+        }
         assert talk.ask("initialize", opening, 2)["result"]["protocolVersion"] == "2025-11-25"
 
 
-def test_a_version_that_is_not_supported_is_refused_with_those_that_are_and_the_retry_is_served() -> None:
+def test_a_version_that_is_not_supported_is_refused_with_those_that_are_and_the_retry_is_served() -> (
+    None
+):
     """ER-14, ER-15, schema.json: "The client should choose a mutually supported version from this list and retry"."""
     with Talk(EVERYTHING) as talk:
         refused = talk.ask("tools/list", {"_meta": meta("2031-01-01")}, 1)["error"]
@@ -166,7 +177,9 @@ def test_a_client_cancels_by_a_notification_that_names_the_request(server: Path)
 
     async def main() -> None:
         begun = asyncio.Event()
-        async with client_of(server, trace=lambda way, frame: seen.append((way, json.loads(frame)))) as client:
+        async with client_of(
+            server, trace=lambda way, frame: seen.append((way, json.loads(frame)))
+        ) as client:
             call = asyncio.create_task(client.call_tool("talk", progress=lambda *_: begun.set()))
             await asyncio.wait_for(begun.wait(), 20)
             call.cancel()
@@ -181,14 +194,18 @@ def test_a_client_cancels_by_a_notification_that_names_the_request(server: Path)
     assert cancel["params"]["requestId"] == call["id"]
 
 
-def test_a_server_that_crashed_is_started_again_and_the_subscription_is_sent_again(server: Path) -> None:
+def test_a_server_that_crashed_is_started_again_and_the_subscription_is_sent_again(
+    server: Path,
+) -> None:
     """SH-4: a client should "restart a server that exited unexpectedly" and has to "re-open subscriptions"; SU-10: "Re-send
     `subscriptions/listen` after a re-established stdio connection".
     """
 
     async def main() -> None:
         updated: asyncio.Queue[str] = asyncio.Queue()
-        async with client_of(server, restart=Restart(first_s=0.01), updated=updated.put_nowait) as client:
+        async with client_of(
+            server, restart=Restart(first_s=0.01), updated=updated.put_nowait
+        ) as client:
             await client.subscribe("x:1")
             first = client.pid
             with pytest.raises(Disconnected):

@@ -29,7 +29,10 @@ def test_every_scored_scenario_passes(requirements: str, tmp_path: Path) -> None
 
 def judged(*scenarios: Scenario) -> list[str]:
     """What is wrong when these go so, and all others pass."""
-    others = [Scenario(f"other-{number}", True, {}) for number in range(suite.SCORED[SET] - len(scenarios))]
+    others = [
+        Scenario(f"other-{number}", True, {})
+        for number in range(suite.SCORED[SET] - len(scenarios))
+    ]
     return suite.judge(SET, [*scenarios, *others]).wrong
 
 
@@ -49,10 +52,31 @@ def test_what_falls_short_is_wrong(said: str) -> None:
 @pytest.mark.parametrize(
     ("checks", "fallen_short"),
     [
-        ([{"id": "a", "status": "SUCCESS"}, {"id": "b", "status": "INFO", "details": {"note": 1}}], []),
-        ([{"id": "a", "status": "SUCCESS"}, {"id": "b", "status": "WARNING", "errorMessage": "x"}], ["b"]),
+        (
+            [
+                {"id": "a", "status": "SUCCESS"},
+                {"id": "b", "status": "INFO", "details": {"note": 1}},
+            ],
+            [],
+        ),
+        (
+            [
+                {"id": "a", "status": "SUCCESS"},
+                {"id": "b", "status": "WARNING", "errorMessage": "x"},
+            ],
+            ["b"],
+        ),
         ([{"id": "a", "status": "SKIPPED"}, {"id": "b", "status": "FAILURE"}], ["a", "b"]),
-        ([{"id": "a", "status": "SUCCESS", "details": {"error": {"message": "Unknown tool: test_x"}}}], ["a"]),
+        (
+            [
+                {
+                    "id": "a",
+                    "status": "SUCCESS",
+                    "details": {"error": {"message": "Unknown tool: test_x"}},
+                }
+            ],
+            ["a"],
+        ),
         ([], ["no checks"]),
     ],
 )

@@ -55,7 +55,9 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(Path(concertino.__file__).parents[1]), **more}
 
 
-def serve(command: list[str], calls: list[tuple[str, dict[str, Any]]], cwd: Path, **more: str) -> list[dict[str, Any]]:
+def serve(
+    command: list[str], calls: list[tuple[str, dict[str, Any]]], cwd: Path, **more: str
+) -> list[dict[str, Any]]:
     """Start a server with this Python, open, call some tools, close its stdin; the results in order. It must end with 0."""
     return spoken_to([sys.executable, *command], calls, cwd, **more)[0]
 
@@ -64,14 +66,31 @@ def spoken_to(
     command: list[str], calls: list[tuple[str, dict[str, Any]]], cwd: Path, **more: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
     """The results, the notifications, and what stood on stderr."""
-    opening = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
+    opening = {
+        "jsonrpc": "2.0",
+        "id": 0,
+        "method": "initialize",
+        "params": {"protocolVersion": "2025-11-25"},
+    }
     requests = [
-        {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+        {
+            "jsonrpc": "2.0",
+            "id": number,
+            "method": "tools/call",
+            "params": {"name": name, "arguments": arguments},
+        }
         for number, (name, arguments) in enumerate(calls, 1)
     ]
     stdin = "".join(json.dumps(message) + "\n" for message in (opening, *requests))
     done = subprocess.run(
-        command, input=stdin, cwd=cwd, env=environment(**more), capture_output=True, text=True, timeout=30, check=False
+        command,
+        input=stdin,
+        cwd=cwd,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     messages = [json.loads(line) for line in done.stdout.splitlines()]
@@ -86,7 +105,9 @@ def asked(
     """Start a server, open, send requests, close its stdin: the results, or errors, in order; the notifications; stderr."""
     lines = [
         json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-        for number, (method, params) in enumerate([("initialize", {"protocolVersion": "2025-11-25"}), *requests])
+        for number, (method, params) in enumerate(
+            [("initialize", {"protocolVersion": "2025-11-25"}), *requests]
+        )
     ]
     done = subprocess.run(
         command,
@@ -100,7 +121,11 @@ def asked(
     )
     assert done.returncode == 0, done.stderr
     messages = [json.loads(line) for line in done.stdout.splitlines()]
-    answers = {each["id"]: each["result"] if "result" in each else each["error"] for each in messages if "id" in each}
+    answers = {
+        each["id"]: each["result"] if "result" in each else each["error"]
+        for each in messages
+        if "id" in each
+    }
     notifications = [each for each in messages if "id" not in each]
     return [answers[number + 1] for number in range(len(requests))], notifications, done.stderr
 
@@ -127,7 +152,13 @@ def run_tests(folder: Path, *names: str) -> str:
     """Run pytest on files of a folder; what it printed. It must pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *names]
     done = subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

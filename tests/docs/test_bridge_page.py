@@ -34,9 +34,16 @@ def test_the_page_s_commands_do_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_demo_s_part_shows_a_plugin_killed_and_back() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "demo_orchestra.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment(), check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment(), check=False
+    )
     assert done.returncode == 0, done.stderr
-    told = ["kept first, version 1", "orchestra://notes/first is a resource now", "kill -9", "failed: tools.notes:"]
+    told = [
+        "kept first, version 1",
+        "orchestra://notes/first is a resource now",
+        "kill -9",
+        "failed: tools.notes:",
+    ]
     places = [done.stdout.index(each) for each in told]
     assert places == sorted(places)
     assert done.stdout.count("# Written through four processes") >= 3

@@ -36,7 +36,10 @@ def test_both_servers_are_one(command: list[str], name: str, folder: Path) -> No
         ("initialize", {"protocolVersion": "2025-11-25"}),
         ("tools/list", {}),
         ADD,
-        ("tools/call", {"name": "diary_add", "arguments": {"day": "2026-07-28", "text": "It rained."}}),
+        (
+            "tools/call",
+            {"name": "diary_add", "arguments": {"day": "2026-07-28", "text": "It rained."}},
+        ),
         ("resources/read", {"uri": "diary://2026-07-28"}),
         ("prompts/get", {"name": "diary_look_back", "arguments": {"day": "2026-07-28"}}),
         ("prompts/list", {}),
@@ -48,16 +51,26 @@ def test_both_servers_are_one(command: list[str], name: str, folder: Path) -> No
     assert added["content"][0]["text"] == "A new revision came out. It rained."
     assert "diary://2026-07-28" in prompt["messages"][0]["content"]["text"]
     assert [each["name"] for each in prompts["prompts"]] == ["diary_look_back"]
-    opening = '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}\n'
+    opening = (
+        '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}\n'
+    )
     done = subprocess.run(
-        command, input=opening, cwd=folder, env=environment(), capture_output=True, text=True, timeout=30
+        command,
+        input=opening,
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     assert f'"name":"{name}"' in done.stdout
     assert '"instructions":"math: Adds floats.\\n\\ndiary: One page for each day."' in done.stdout
 
 
 def test_a_page_of_the_diary_is_read_under_its_own_uri(folder: Path) -> None:
-    [page], _, _ = asked([*SERVE, "desk.py"], [("resources/read", {"uri": "diary://2026-07-28"})], folder)
+    [page], _, _ = asked(
+        [*SERVE, "desk.py"], [("resources/read", {"uri": "diary://2026-07-28"})], folder
+    )
     assert page["contents"] == [
         {"uri": "diary://2026-07-28", "mimeType": "text/plain", "text": "A new revision came out."}
     ]
@@ -76,7 +89,9 @@ def test_the_command_of_the_page_starts_and_ends(folder: Path) -> None:
         (["sums.py", "broken.py"], 1, "broken: ValueError: no pages"),
     ],
 )
-def test_what_cannot_be_told_apart_ends_the_start(targets: list[str], code: int, text: str, folder: Path) -> None:
+def test_what_cannot_be_told_apart_ends_the_start(
+    targets: list[str], code: int, text: str, folder: Path
+) -> None:
     (folder / "other").mkdir()
     for name in ("sums.py", "diary.py"):
         (folder / "other" / name).write_text((folder / name).read_text())
@@ -103,5 +118,7 @@ def test_modules_of_one_name_are_the_first_one_imported(folder: Path) -> None:
             'server = Server("configured")\n@server.tool\ndef who() -> str:\n    return WHO\n'
         )
     calls = [("tools/call", {"name": name}) for name in ("a_who", "b_who")]
-    answers, _, _ = asked([*SERVE, "a=first/first_server.py", "b=second/second_server.py"], calls, folder)
+    answers, _, _ = asked(
+        [*SERVE, "a=first/first_server.py", "b=second/second_server.py"], calls, folder
+    )
     assert [each["content"][0]["text"] for each in answers] == ["first", "first"]

@@ -46,8 +46,16 @@ def spoken(folder: Path, server: str, *messages: dict[str, Any]) -> list[dict[st
 
 def test_what_the_page_shows_goes_over_the_wire_and_the_end_comes_in_order(tmp_path: Path) -> None:
     paste(TELL, tmp_path)
-    wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourceSubscriptions": ["weather://rome"]}
-    listen = {"id": 7, "method": "subscriptions/listen", "params": {"notifications": wanted, "_meta": META}}
+    wanted = {
+        "toolsListChanged": True,
+        "promptsListChanged": True,
+        "resourceSubscriptions": ["weather://rome"],
+    }
+    listen = {
+        "id": 7,
+        "method": "subscriptions/listen",
+        "params": {"notifications": wanted, "_meta": META},
+    }
     arguments = {"place": "rome", "weather": "rain"}
     call = {
         "id": 8,
@@ -61,7 +69,10 @@ def test_what_the_page_shows_goes_over_the_wire_and_the_end_comes_in_order(tmp_p
         "result",
         "notifications/cancelled",
     ]
-    honoured = {"toolsListChanged": True, "resourceSubscriptions": ["weather://rome"]}  # there are no prompts
+    honoured = {
+        "toolsListChanged": True,
+        "resourceSubscriptions": ["weather://rome"],
+    }  # there are no prompts
     assert said[0]["params"]["notifications"] == honoured
     assert said[1]["params"]["uri"] == "weather://rome"
     key = "io.modelcontextprotocol/subscriptionId"

@@ -30,7 +30,9 @@ def address(tmp_path: Path) -> Iterator[str]:
     names = paste(PAGE, tmp_path)
     assert names == ["websocket_connection.py", "websocket_server.py", "websocket_client.py"]
     command = [sys.executable, "websocket_server.py"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+    ) as server:
         try:
             assert server.stdout is not None
             yield server.stdout.readline().strip()
@@ -40,7 +42,9 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 def test_the_connection_is_as_short_as_it_says() -> None:
     page = (PAGE).read_text()
-    connection = next(block for block in blocks(page, "python") if block.startswith("# websocket_connection.py"))
+    connection = next(
+        block for block in blocks(page, "python") if block.startswith("# websocket_connection.py")
+    )
     assert len(connection.splitlines()) <= 60
 
 
@@ -63,12 +67,22 @@ def test_a_plain_websocket_client_is_served_and_one_message_is_one_frame(address
     from websockets.sync.client import connect
 
     with connect(address, subprotocols=["mcp"]) as socket:  # pyright: ignore
-        opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-        socket.send(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening}, indent=1))
+        opening = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "1"},
+        }
+        socket.send(
+            json.dumps(
+                {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening}, indent=1
+            )
+        )
         assert json.loads(socket.recv(10))["result"]["serverInfo"]["name"] == "shop"
         for number in range(2, 302):
             call = {"name": "price", "arguments": {"item": "plum", "amount": number}}
-            socket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}))
+            socket.send(
+                json.dumps({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call})
+            )
         answers = [json.loads(socket.recv(10)) for _ in range(2, 302)]
         assert [answer["result"]["structuredContent"]["result"] for answer in answers] == [
             1.5 * number for number in range(2, 302)
@@ -86,10 +100,14 @@ def test_a_web_page_is_refused(address: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_official_typescript_client_calls_the_page_s_server(address: str, tmp_path: Path) -> None:
+def test_the_official_typescript_client_calls_the_page_s_server(
+    address: str, tmp_path: Path
+) -> None:
     folder = node.packages()
     source = Path(__file__).with_name("websocket.mjs")
-    (folder / source.name).write_text(source.read_text())  # modules are looked up from where the file lies
+    (folder / source.name).write_text(
+        source.read_text()
+    )  # modules are looked up from where the file lies
     modern_node = folder / "node_modules" / ".bin" / "node"  # with a WebSocket of its own
     ran = node.run([modern_node, folder / source.name, address], environment(), cwd=tmp_path)
     assert ran.code == 0, ran.stderr
@@ -140,17 +158,26 @@ async def served(connection_class: Any, **settings: Any) -> AsyncIterator[tuple[
             await asyncio.wait([host.attach(made[-1]).closed])
 
         async with (
-            websockets.serve(one, "127.0.0.1", 0, max_size=limits.max_message_bytes, close_timeout=2) as at,
+            websockets.serve(
+                one, "127.0.0.1", 0, max_size=limits.max_message_bytes, close_timeout=2
+            ) as at,
             asyncio.timeout(30),
         ):
             port = at.sockets[0].getsockname()[1]
-            async with websockets.connect(f"ws://127.0.0.1:{port}", max_size=None, **settings) as client:
+            async with websockets.connect(
+                f"ws://127.0.0.1:{port}", max_size=None, **settings
+            ) as client:
                 await client.send(json.dumps(OPENING))
                 await client.recv()
                 yield client, made
 
 
-OPENING = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
+OPENING = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25"},
+}
 
 
 def call(id: int, name: str, **arguments: Any) -> str:
@@ -181,7 +208,9 @@ def test_a_client_that_does_not_read_is_held_back_and_loses_nothing(connection_c
     asyncio.run(talk())
 
 
-def test_a_message_over_the_limit_ends_the_connection_and_the_next_client_is_served(connection_class: Any) -> None:
+def test_a_message_over_the_limit_ends_the_connection_and_the_next_client_is_served(
+    connection_class: Any,
+) -> None:
     from websockets.exceptions import ConnectionClosed
 
     async def talk() -> None:
@@ -223,16 +252,25 @@ def test_the_caller_s_end_speaks_to_any_server_and_hears_of_its_end(connection_c
             if request["method"] == "leave":
                 await socket.close()
                 return
-            said = json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "heard"}})
+            said = json.dumps(
+                {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "heard"}}
+            )
             await socket.send(said)
-            await socket.send(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": request["params"]}))
+            await socket.send(
+                json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": request["params"]})
+            )
 
     async def talk() -> None:
         heard: list[tuple[str, dict[str, Any]]] = []
-        async with asyncio.timeout(30), websockets.serve(scripted, "127.0.0.1", 0, max_size=None) as at:
+        async with (
+            asyncio.timeout(30),
+            websockets.serve(scripted, "127.0.0.1", 0, max_size=None) as at,
+        ):
             port = at.sockets[0].getsockname()[1]
             socket = await websockets.connect(f"ws://127.0.0.1:{port}", max_size=None)
-            client = connect(connection_class(socket), lambda method, params: heard.append((method, params)))
+            client = connect(
+                connection_class(socket), lambda method, params: heard.append((method, params))
+            )
             for text in ("a", "é\u2028" * 400_000):
                 assert await client.request("echo", {"text": text}) == {"text": text}
             assert heard == [("notifications/message", {"data": "heard"})] * 2

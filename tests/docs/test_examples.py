@@ -15,14 +15,19 @@ from pages import NAME, ROOT, asked, blocks, serve
 
 from concertino import Limits
 
-PAGES = [ROOT / "README.md", *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 README = (ROOT / "README.md").read_text()
 ENVIRONMENT = (ROOT / "docs" / "reference" / "environment.md").read_text()
 COMMAND_LINE = (ROOT / "docs" / "reference" / "command-line.md").read_text()
 
 
-@pytest.mark.parametrize("command", [["calculator.py"], ["-m", "concertino", "serve", "calculator.py"]], ids=str)
+@pytest.mark.parametrize(
+    "command", [["calculator.py"], ["-m", "concertino", "serve", "calculator.py"]], ids=str
+)
 @pytest.mark.parametrize(
     "source",
     [blocks(README, "python")[0], (ROOT / "examples" / "calculator.py").read_text()],
@@ -40,9 +45,10 @@ def test_the_resource_and_the_prompt_of_the_readme(served: str, tmp_path: Path) 
     (tmp_path / "calculator.py").write_text(calculator)
     (tmp_path / "motto.py").write_text(motto)
     [together] = re.findall(r"^concertino (serve math=.*?) +#", README, re.MULTILINE)
-    command, prefix = {"alone": (["motto.py"], ""), "composed": (["-m", "concertino", *together.split()], "motto_")}[
-        served
-    ]
+    command, prefix = {
+        "alone": (["motto.py"], ""),
+        "composed": (["-m", "concertino", *together.split()], "motto_"),
+    }[served]
     requests: list[tuple[str, dict[str, Any]]] = [
         ("resources/read", {"uri": "motto://en"}),
         ("resources/read", {"uri": "motto://xx"}),
@@ -52,7 +58,9 @@ def test_the_resource_and_the_prompt_of_the_readme(served: str, tmp_path: Path) 
     (english, missing, prompt, added), _, _ = asked([sys.executable, *command], requests, tmp_path)
     assert [each["text"] for each in english["contents"]] == ["Write it down."]
     assert missing["message"] == "Resource not found"
-    assert [each["content"]["text"] for each in prompt["messages"]] == ["Translate motto://en into fr."]
+    assert [each["content"]["text"] for each in prompt["messages"]] == [
+        "Translate motto://en into fr."
+    ]
     if served == "composed":
         assert added["structuredContent"] == {"result": 42}
     else:
@@ -78,13 +86,21 @@ def test_the_tour_has_a_tool_of_every_kind() -> None:
 
 
 def test_the_demo_runs_to_its_end_without_colours_in_a_pipe() -> None:
-    done = subprocess.run([sys.executable, "scripts/demo.py"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "scripts/demo.py"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr + done.stdout[-2000:]
     assert "The server has ended with exit code 0." in done.stdout
     assert re.search(r"\d+ of 700 tokens up to here", done.stdout)  # the library's
     assert "The hub has ended with exit code 0, and its plugins with it." in done.stdout
     assert "\x1b" not in done.stdout
-    for seen in ("initialize", "server/discover", "tools/list", "notifications/progress", "notifications/cancelled"):
+    for seen in (
+        "initialize",
+        "server/discover",
+        "tools/list",
+        "notifications/progress",
+        "notifications/cancelled",
+    ):
         assert f'"method": "{seen}"' in done.stdout
     assert '"id": 8, "result"' not in done.stdout  # the call that was cancelled
     [entry] = re.findall(r"^\{\n.*?^\}$", done.stdout, re.MULTILINE | re.DOTALL)
@@ -106,11 +122,15 @@ def test_links_to_a_heading_lead_to_one(page: Path) -> None:
         if other.exists():  # else the test above says so
             headings = re.findall(r"^#+ (.*)$", other.read_text(), re.MULTILINE)
             # As GitHub makes anchors: lower case, no punctuation, hyphens for spaces.
-            assert anchor in [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings], anchor
+            assert anchor in [
+                re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings
+            ], anchor
 
 
 def test_every_limit_and_its_default_are_documented() -> None:
-    documented = dict(re.findall(r"^\| `CONCERTINO_(\w+)` \| ([\d.]+) \|", ENVIRONMENT, re.MULTILINE))
+    documented = dict(
+        re.findall(r"^\| `CONCERTINO_(\w+)` \| ([\d.]+) \|", ENVIRONMENT, re.MULTILINE)
+    )
     assert {name.lower(): float(value) for name, value in documented.items()} == {
         each.name: each.default for each in fields(Limits)
     }
@@ -126,7 +146,10 @@ def test_every_variable_that_is_read_is_documented() -> None:
 def test_every_option_of_the_command_line_is_documented() -> None:
     for command in ([], ["serve"], ["check"]):
         done = subprocess.run(
-            [sys.executable, "-m", "concertino", *command, "--help"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "concertino", *command, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         options = set(re.findall(r"--[a-z][a-z-]+", done.stdout)) - {"--help"}
         assert options
@@ -148,7 +171,11 @@ def test_every_block_of_python_is_a_file_that_a_test_uses() -> None:
     """Architecture and decisions show pieces of the source; the other pages show what can be pasted."""
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     for page in PAGES:
-        if page.is_relative_to(ROOT / "docs") and "decisions" not in page.parts and page.name != "architecture.md":
+        if (
+            page.is_relative_to(ROOT / "docs")
+            and "decisions" not in page.parts
+            and page.name != "architecture.md"
+        ):
             for source in blocks(page.read_text(), "python"):
                 named = NAME.match(source)
                 assert named, (page.name, source[:60])
@@ -159,14 +186,19 @@ def test_every_block_says_what_it_is() -> None:
     """python is pasted, sh is run, json and yaml are read, text is neither."""
     for page in PAGES:
         fences = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)
-        assert not [fence for fence in fences[::2] if fence not in ("python", "sh", "json", "yaml", "ini", "text")], (
-            page.name
-        )
+        assert not [
+            fence
+            for fence in fences[::2]
+            if fence not in ("python", "sh", "json", "yaml", "ini", "text")
+        ], page.name
         assert set(fences[1::2]) <= {""}, page.name
 
 
 def test_every_page_says_at_its_top_what_it_is_for() -> None:
-    for page in [*(ROOT / "docs" / "tutorial").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md")]:
+    for page in [
+        *(ROOT / "docs" / "tutorial").glob("*.md"),
+        *(ROOT / "docs" / "how-to").glob("*.md"),
+    ]:
         title, _, purpose, *_ = page.read_text().splitlines()
         assert title.startswith("# "), page.name
         assert purpose.startswith("*"), page.name
@@ -174,5 +206,9 @@ def test_every_page_says_at_its_top_what_it_is_for() -> None:
 
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
-    pages = [path for folder in ("tutorial", "how-to", "reference") for path in (ROOT / "docs" / folder).glob("*.md")]
+    pages = [
+        path
+        for folder in ("tutorial", "how-to", "reference")
+        for path in (ROOT / "docs" / folder).glob("*.md")
+    ]
     assert not [path.name for path in pages if f"({path.relative_to(ROOT / 'docs')})" not in index]

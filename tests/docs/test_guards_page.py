@@ -16,9 +16,13 @@ PAGE = DOCS / "how-to" / "guards.md"
 
 
 @pytest.mark.parametrize(
-    "command", [["limited.py"], [*SERVE, "limited.py"], [*SERVE, "limited.py:guarded"]], ids=["run", "serve", "named"]
+    "command",
+    [["limited.py"], [*SERVE, "limited.py"], [*SERVE, "limited.py:guarded"]],
+    ids=["run", "serve", "named"],
 )
-def test_the_fourth_call_within_a_minute_is_refused_and_each_is_logged(command: list[str], tmp_path: Path) -> None:
+def test_the_fourth_call_within_a_minute_is_refused_and_each_is_logged(
+    command: list[str], tmp_path: Path
+) -> None:
     assert paste(PAGE, tmp_path) == ["shop.py", "limited.py"]
     call = ("tools/call", {"name": "price", "arguments": {"item": "apple"}})
     requests: list[tuple[str, dict[str, Any]]] = [call, call, ("tools/list", {}), call, call]
@@ -27,7 +31,9 @@ def test_the_fourth_call_within_a_minute_is_refused_and_each_is_logged(command: 
     assert [each["structuredContent"] for each in prices] == [{"result": 1.5}] * 3
     assert [tool["name"] for tool in results[2]["tools"]] == ["price"]
     assert results[4]["isError"] is True
-    assert re.fullmatch(r"Too many calls; try again in (60|59|5\d) s\.", results[4]["content"][0]["text"])
+    assert re.fullmatch(
+        r"Too many calls; try again in (60|59|5\d) s\.", results[4]["content"][0]["text"]
+    )
     assert len(re.findall(r'\[INFO\] .* called "price": \d+\.\d ms$', log, re.MULTILINE)) == 4
 
 
@@ -96,7 +102,12 @@ def test_a_guard_changes_refuses_and_forwards_the_calls_of_one_part(tmp_path: Pa
     )
     assert [each["content"][0]["text"] for each in (first, second, plain)] == ["b", "a", "a"]
     assert refused["message"] == "there is no c"
-    assert [each["name"] for each in tools["tools"]] == ["swapped_a", "swapped_b", "plain_a", "plain_b"]
+    assert [each["name"] for each in tools["tools"]] == [
+        "swapped_a",
+        "swapped_b",
+        "plain_a",
+        "plain_b",
+    ]
 
 
 def test_the_shop_is_guarded_as_the_page_says(tmp_path: Path) -> None:
@@ -115,7 +126,10 @@ def test_the_shop_is_guarded_as_the_page_says(tmp_path: Path) -> None:
     ]
     results, _, _ = asked([sys.executable, "shop.py"], [*requests, ("tools/list", {})], tmp_path)
     apples, plums, pears, refused, order, catalogue, hours, dropped, tools = results
-    assert [apples["structuredContent"], pears["structuredContent"]] == [{"result": 1.5}, {"result": 2.0}]
+    assert [apples["structuredContent"], pears["structuredContent"]] == [
+        {"result": 1.5},
+        {"result": 2.0},
+    ]
 
     def body(result: dict[str, Any]) -> dict[str, Any]:
         assert result["isError"] is True
@@ -127,4 +141,9 @@ def test_the_shop_is_guarded_as_the_page_says(tmp_path: Path) -> None:
     assert [block["type"] for block in catalogue["content"]] == ["text", "resource_link"]
     assert json.loads(hours["content"][0]["text"])["metadata"]["version"] == "1.2.0"
     assert dropped["message"] == "Unknown tool: drop_everything"
-    assert [tool["name"] for tool in tools["tools"]] == ["price", "order", "catalogue", "opening_hours"]
+    assert [tool["name"] for tool in tools["tools"]] == [
+        "price",
+        "order",
+        "catalogue",
+        "opening_hours",
+    ]

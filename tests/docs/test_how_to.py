@@ -37,7 +37,9 @@ def test_each_of_the_three_ways_to_say_something_arrives_where_it_says(tmp_path:
     assert "[INFO] [talkative] greeting Ada\n" in log
     assert "\nhello\n" in log
     assert "a print at talkative.py:14 went to stderr" in log
-    assert [(each["params"]["level"], each["params"]["data"]) for each in notifications] == [("info", "greeting Ada")]
+    assert [(each["params"]["level"], each["params"]["data"]) for each in notifications] == [
+        ("info", "greeting Ada")
+    ]
 
 
 def test_the_log_s_level_and_format_can_be_chosen(tmp_path: Path) -> None:
@@ -45,14 +47,17 @@ def test_the_log_s_level_and_format_can_be_chosen(tmp_path: Path) -> None:
     assert "[MCP] <- {" in said(tmp_path, CONCERTINO_TRACE="1")[1]
     assert "greeting Ada" not in said(tmp_path, LOG_LEVEL="warn")[1]
     log = said(tmp_path, CONCERTINO_LOG_FORMAT="json")[1]
-    assert "greeting Ada" in [json.loads(line).get("text") for line in log.splitlines() if line.startswith("{")]
+    assert "greeting Ada" in [
+        json.loads(line).get("text") for line in log.splitlines() if line.startswith("{")
+    ]
 
 
 # troubleshooting.md
 
 
 @pytest.mark.parametrize(
-    ("command", "reaches_stdout"), [(["early.py"], True), (["-m", "concertino", "serve", "early.py"], False)]
+    ("command", "reaches_stdout"),
+    [(["early.py"], True), (["-m", "concertino", "serve", "early.py"], False)],
 )
 def test_what_is_printed_before_run_reaches_stdout_unless_the_command_line_serves_the_file(
     command: list[str], reaches_stdout: bool, tmp_path: Path
@@ -86,19 +91,29 @@ def test_threads_tell_progress_and_share_under_a_lock(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [["cpu.py"], ["-m", "concertino", "serve", "cpu.py"]], ids=str)
-def test_a_pool_of_processes_computes_and_is_gone_with_the_server(command: list[str], tmp_path: Path) -> None:
+def test_a_pool_of_processes_computes_and_is_gone_with_the_server(
+    command: list[str], tmp_path: Path
+) -> None:
     paste(HOW_TO / "blocking-work.md", tmp_path)
     requests = [
         {"id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
-        {"id": 1, "method": "tools/call", "params": {"name": "primes", "arguments": {"below": 1000}}},
+        {
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "primes", "arguments": {"below": 1000}},
+        },
     ]
-    (tmp_path / "in").write_text("".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in requests))
+    (tmp_path / "in").write_text(
+        "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in requests)
+    )
     # The shell keeps stdin open until the answer is there: at the end of input a call has 2 s, and workers start slowly.
     line = '{ cat in; while ! grep -q \'"id":1\' out; do sleep 0.05; done; } | "$@" >out'
     ran = node.run(["sh", "-c", line, "sh", sys.executable, *command], environment(), cwd=tmp_path)
     assert ran.code == 0, ran.stderr
     answers = [json.loads(each) for each in (tmp_path / "out").read_text().splitlines()]
-    assert [each["result"]["structuredContent"] for each in answers if each["id"] == 1] == [{"result": 168}]
+    assert [each["result"]["structuredContent"] for each in answers if each["id"] == 1] == [
+        {"result": 168}
+    ]
     assert not ran.left, "worker processes were left behind"
 
 
@@ -116,7 +131,12 @@ def test_another_program_s_failure_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_tried_by_hand_answers(tmp_path: Path) -> None:
-    paste("```python\n# calculator.py\n" + blocks((ROOT / "README.md").read_text(), "python")[0] + "```\n", tmp_path)
+    paste(
+        "```python\n# calculator.py\n"
+        + blocks((ROOT / "README.md").read_text(), "python")[0]
+        + "```\n",
+        tmp_path,
+    )
     assert run_shell(HOW_TO / "deploy.md", tmp_path) == '{"jsonrpc":"2.0","id":1,"result":{}}\n'
 
 
@@ -134,15 +154,25 @@ def test_what_is_pasted_into_a_client_s_configuration_is_json_with_absolute_path
 @pytest.mark.slow
 def test_the_inspector_s_command_is_one_that_it_knows(tmp_path: Path) -> None:
     """The page's command, but with the packages that are installed already instead of npx, and with this concertino."""
-    [command] = re.findall(r"mcp-inspector (--cli .*?)\n```", (HOW_TO / "deploy.md").read_text(), re.DOTALL)
+    [command] = re.findall(
+        r"mcp-inspector (--cli .*?)\n```", (HOW_TO / "deploy.md").read_text(), re.DOTALL
+    )
     modules = node.packages() / "node_modules"
     (tmp_path / "calculator.py").write_text(blocks((ROOT / "README.md").read_text(), "python")[0])
     (tmp_path / "concertino").write_text(f'#!/bin/sh\nexec {sys.executable} -m concertino "$@"\n')
     (tmp_path / "concertino").chmod(0o755)
-    here = {"/absolute/path/to/.venv/bin/concertino": "concertino", "/absolute/path/to/calculator.py": "calculator.py"}
-    words = [str(tmp_path / here[word]) if word in here else word for word in command.replace("\\\n", " ").split()]
+    here = {
+        "/absolute/path/to/.venv/bin/concertino": "concertino",
+        "/absolute/path/to/calculator.py": "calculator.py",
+    }
+    words = [
+        str(tmp_path / here[word]) if word in here else word
+        for word in command.replace("\\\n", " ").split()
+    ]
     variables = ["-e", f"PYTHONPATH={environment()['PYTHONPATH']}"]
     inspector = [modules / ".bin" / "node", modules / ".bin" / "mcp-inspector"]
-    ran = node.run([*inspector, *words, *variables], {**environment(), "HOME": str(tmp_path)}, cwd=tmp_path)
+    ran = node.run(
+        [*inspector, *words, *variables], {**environment(), "HOME": str(tmp_path)}, cwd=tmp_path
+    )
     assert ran.code == 0, ran.stderr
     assert json.loads(ran.stdout)["structuredContent"] == {"result": 42}

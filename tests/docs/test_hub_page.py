@@ -37,7 +37,9 @@ def test_the_example_keeps_notes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "concertino", "serve", "plugins.yaml"]
     keep = {"name": "keep", "arguments": {"name": "first", "text": "Hello you"}}
     recall = {"name": "recall", "arguments": {"name": "other"}}
-    results, _, log = asked(command, [("tools/call", keep), ("tools/call", recall), ("tools/list", {})], folder)
+    results, _, log = asked(
+        command, [("tools/call", keep), ("tools/call", recall), ("tools/list", {})], folder
+    )
     assert results[0]["content"] == [{"type": "text", "text": "kept first, version 1"}], log
     assert results[1]["isError"]
     assert results[1]["content"][0]["text"] == "notes/other.md: there is nothing under this path"
@@ -46,19 +48,30 @@ def test_the_example_keeps_notes(tmp_path: Path) -> None:
     assert read["contents"][0]["text"] == "Hello you"
 
 
-def test_the_reference_has_every_member_and_its_file_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reference_has_every_member_and_its_file_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     page = REFERENCE.read_text()
     rows = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    members = {*PluginsFile.__struct_fields__, *PluginEntry.__struct_fields__} - {"path", "warnings", "line"}
+    members = {*PluginsFile.__struct_fields__, *PluginEntry.__struct_fields__} - {
+        "path",
+        "warnings",
+        "line",
+    }
     assert members | {"tcp_addr"} <= rows
     [file] = blocks(page, "yaml")
     monkeypatch.setenv("FEATURES_API_KEY", "x")
     monkeypatch.chdir(tmp_path)
     Path("plugins.yaml").write_text(file)
-    assert [entry.id for entry in read_plugins("plugins.yaml").enabled] == ["storage.markdown", "tools.features"]
+    assert [entry.id for entry in read_plugins("plugins.yaml").enabled] == [
+        "storage.markdown",
+        "tools.features",
+    ]
     # The message that it shows is what a mistake gives; only its line depends on where the entry stands.
     [shown] = re.findall(r"^plugins\.yaml:\d+: (.*)$", page, re.MULTILINE)
-    Path("plugins.yaml").write_text(file.replace("    enabled: true\n    socket", "    enabled: maybe\n    socket"))
+    Path("plugins.yaml").write_text(
+        file.replace("    enabled: true\n    socket", "    enabled: maybe\n    socket")
+    )
     with pytest.raises(BadPluginsFile, match=re.escape(shown)):
         read_plugins("plugins.yaml")
 

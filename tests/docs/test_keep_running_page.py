@@ -9,8 +9,13 @@ from pathlib import Path
 from pages import DOCS, environment, paste
 
 
-def test_the_call_that_crashed_is_told_and_the_next_is_answered_by_another_process(tmp_path: Path) -> None:
-    assert paste(DOCS / "how-to" / "keep-a-server-running.md", tmp_path) == ["fragile.py", "patient.py"]
+def test_the_call_that_crashed_is_told_and_the_next_is_answered_by_another_process(
+    tmp_path: Path,
+) -> None:
+    assert paste(DOCS / "how-to" / "keep-a-server-running.md", tmp_path) == [
+        "fragile.py",
+        "patient.py",
+    ]
     done = subprocess.run(
         [sys.executable, "patient.py"],
         cwd=tmp_path,

@@ -46,7 +46,9 @@ def test_its_server_is_the_folder_and_the_tools(folder: Path) -> None:
         ("resources/read", {"uri": "docs://skills/dns"}),
         ("prompts/get", {"name": "docs_review", "arguments": {"what": "it", "depth": "quick"}}),
     ]
-    (added, read, prompt), _, _ = asked([sys.executable, "-m", "concertino", "serve", "knowing.py"], requests, folder)
+    (added, read, prompt), _, _ = asked(
+        [sys.executable, "-m", "concertino", "serve", "knowing.py"], requests, folder
+    )
     assert added["structuredContent"] == {"result": 42}
     assert "Lower its time to live" in read["contents"][0]["text"]
     assert prompt["messages"][0]["content"]["text"].startswith("Give it a quick review.")
@@ -56,14 +58,19 @@ def test_what_the_reference_says_of_uris_is_true() -> None:
     table = REFERENCE.read_text().partition("| file | URI |")[2].partition("\n\n")[0]
     shown: dict[str, str] = {}
     for paths, uris in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|$", table, re.MULTILINE):
-        shown |= dict(zip(re.findall(r"`([^`]+)`", paths), re.findall(r"`([^`]+)`", uris), strict=True))
+        shown |= dict(
+            zip(re.findall(r"`([^`]+)`", paths), re.findall(r"`([^`]+)`", uris), strict=True)
+        )
     assert len(shown) == 5
     assert {path: uri_of("orchestr8", key_of(path)) for path in shown} == shown
 
 
 def test_the_figures_of_the_reference_are_those_of_the_program() -> None:
     text = REFERENCE.read_text()
-    assert f"nested more than {MAX_DEPTH} deep, more than {MAX_VALUES:,} of them or {MAX_BYTES:,} characters" in text
+    assert (
+        f"nested more than {MAX_DEPTH} deep, more than {MAX_VALUES:,} of them or {MAX_BYTES:,} characters"
+        in text
+    )
     assert f"| files in a folder | {MAX_FILES:,} |" in text
 
 
@@ -72,7 +79,9 @@ def test_every_option_and_every_rule_of_lint_is_named() -> None:
     named = re.findall(r"^\| (`.*?) \|", part.partition("| rule |")[2], re.MULTILINE)
     assert {*re.findall(r"`([a-z-]+)`", " ".join(named))} == {*RULES}
     command = [sys.executable, "-m", "concertino", "lint", "--help"]
-    said = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=30).stdout
+    said = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=True, timeout=30
+    ).stdout
     for option in set(re.findall(r"--[a-z]+", said)) - {"--help"}:
         assert option in COMMANDS.read_text().partition("## serve, a folder\n")[2], option
 
@@ -81,7 +90,9 @@ def test_every_option_and_every_rule_of_lint_is_named() -> None:
 def test_lint_says_what_its_json_is_said_to_hold(folder: Path) -> None:
     run_shell(HOW_TO, folder)
     command = [sys.executable, "-m", "concertino", "lint", "knowledge", "--json"]
-    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=30
+    )
     assert (done.returncode, json.loads(done.stdout)) == (
         0,
         {"documents": 2, "prompts": 1, "problems": [], "skipped": []},

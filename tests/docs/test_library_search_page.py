@@ -35,7 +35,12 @@ def test_it_names_every_parameter_and_every_option() -> None:
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(PARAMETERS)
     command = [sys.executable, "-m", "concertino", "search", "--help"]
     said = subprocess.run(
-        command, env=environment(COLUMNS="80"), capture_output=True, text=True, check=True, timeout=30
+        command,
+        env=environment(COLUMNS="80"),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     ).stdout
     options = set(re.findall(r"--[a-z][a-z-]+", said)) - {"--help"}
     assert options == set(re.findall(r"--[a-z][a-z-]+", text.split("## concertino search")[1]))

@@ -18,13 +18,25 @@ FILES = ["shelves.py", "test_shelves.py"]
 
 def test_what_is_put_is_there_in_the_next_life_and_clients_see_no_database(tmp_path: Path) -> None:
     assert paste(PAGE, tmp_path) == FILES
-    call: tuple[str, dict[str, Any]] = ("tools/call", {"name": "put", "arguments": {"item": "plum", "amount": 5}})
+    call: tuple[str, dict[str, Any]] = (
+        "tools/call",
+        {"name": "put", "arguments": {"item": "plum", "amount": 5}},
+    )
     for amount in (5, 10):
-        requests: list[tuple[str, dict[str, Any]]] = [call, ("tools/call", {"name": "up"}), ("tools/list", {})]
-        (put, up, tools), _, _ = asked([sys.executable, "shelves.py"], requests, tmp_path, SHELVES="kept.db")
+        requests: list[tuple[str, dict[str, Any]]] = [
+            call,
+            ("tools/call", {"name": "up"}),
+            ("tools/list", {}),
+        ]
+        (put, up, tools), _, _ = asked(
+            [sys.executable, "shelves.py"], requests, tmp_path, SHELVES="kept.db"
+        )
         assert put["structuredContent"] == {"result": amount}
         assert up["content"][0]["text"] == "0 s"
-        assert [list(tool["inputSchema"].get("properties", {})) for tool in tools["tools"]] == [["item", "amount"], []]
+        assert [list(tool["inputSchema"].get("properties", {})) for tool in tools["tools"]] == [
+            ["item", "amount"],
+            [],
+        ]
     with closing(sqlite3.connect(tmp_path / "kept.db")) as kept:
         assert kept.execute("SELECT item, amount FROM shelves").fetchall() == [("plum", 10)]
 
@@ -42,7 +54,9 @@ def test_a_start_that_fails_is_answered_logged_and_ends_the_process(tmp_path: Pa
         {"id": 1, "method": "tools/call", "params": {"name": "up"}},
     ]
     stdin = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in messages)
-    code, stdout, stderr = refused([sys.executable, "shelves.py"], tmp_path, stdin, SHELVES="no/such/folder/kept.db")
+    code, stdout, stderr = refused(
+        [sys.executable, "shelves.py"], tmp_path, stdin, SHELVES="no/such/folder/kept.db"
+    )
     assert code == 1
     assert "unable to open database file" in stderr
     answers = {each["id"]: each for each in map(json.loads, stdout.splitlines())}

@@ -30,10 +30,19 @@ def test_the_pieces_are_told_and_the_whole_is_the_result(tmp_path: Path) -> None
     ]
     (told, found), notifications, _ = asked([sys.executable, "pieces.py"], requests, tmp_path)
     assert told["content"][0]["text"] == "Once upon a time "
-    assert found["structuredContent"] == {"result": [{"line": 1, "text": "an apple"}, {"line": 3, "text": "cake"}]}
+    assert found["structuredContent"] == {
+        "result": [{"line": 1, "text": "an apple"}, {"line": 3, "text": "cake"}]
+    }
     heard = [each["params"] for each in notifications]
-    assert [each["message"] for each in heard if each["progressToken"] == "t"] == ["Once ", "upon ", "a ", "time "]
-    assert [(each["progress"], each["message"]) for each in heard if each["progressToken"] == "f"] == [
+    assert [each["message"] for each in heard if each["progressToken"] == "t"] == [
+        "Once ",
+        "upon ",
+        "a ",
+        "time ",
+    ]
+    assert [
+        (each["progress"], each["message"]) for each in heard if each["progressToken"] == "f"
+    ] == [
         (1, '{"line":1,"text":"an apple"}'),
         (2, '{"line":3,"text":"cake"}'),
     ]
@@ -46,7 +55,9 @@ def test_the_studio_answers_with_a_handle_and_is_asked_by_it(tmp_path: Path) -> 
     [shown] = [json.loads(block) for block in blocks(page.read_text(), "json")]
 
     async def talk() -> None:
-        target = ServerParameters(sys.executable, ["studio.py"], cwd=str(tmp_path), env=environment())
+        target = ServerParameters(
+            sys.executable, ["studio.py"], cwd=str(tmp_path), env=environment()
+        )
         async with Client(target) as client:
             quick = await client.call_tool("render", {"scene": "a lake", "frames": 1})
             assert quick.structured_content == {"scene": "a lake", "frames": 1}
@@ -62,9 +73,13 @@ def test_the_studio_answers_with_a_handle_and_is_asked_by_it(tmp_path: Path) -> 
             )
             assert last == {"scene": "a lake", "frames": 100}
             assert heard[-1] == (100, 100, "frame 100")
-            again = await client.call_tool("render", {"scene": "a sea", "frames": 100_000}, into=dict)
+            again = await client.call_tool(
+                "render", {"scene": "a sea", "frames": 100_000}, into=dict
+            )
             handle = {"operationId": again["operationId"]}
-            assert (await client.call_tool("cancel_operation", handle, into=dict))["status"] == "cancelled"
+            assert (await client.call_tool("cancel_operation", handle, into=dict))[
+                "status"
+            ] == "cancelled"
             gone = await client.call_tool("get_operation", handle)
             assert gone.is_error
             assert json.loads(gone.content[0].text)["code"] == "OPERATION_CANCELLED"  # type: ignore[union-attr]
@@ -88,7 +103,9 @@ def test_the_planner_does_what_its_page_says(tmp_path: Path) -> None:
         ("prompts/get", {"name": "plan_it", "arguments": {"requirements": text}}),
     ]
     notes = tmp_path / "notes.db"
-    answers, _, _ = asked([sys.executable, "planner.py"], requests, tmp_path, PLANNER_NOTES=str(notes))
+    answers, _, _ = asked(
+        [sys.executable, "planner.py"], requests, tmp_path, PLANNER_NOTES=str(notes)
+    )
     analysis, missing, blank, planned, given, started, unknown, kept, prompt = answers
     assert analysis["structuredContent"]["parts"] == ["login", "billing"]
     assert missing == {
@@ -105,7 +122,10 @@ def test_the_planner_does_what_its_page_says(tmp_path: Path) -> None:
     assert text in prompt["messages"][0]["content"]["text"]
     handle = kept["structuredContent"]["context"]
     [got], _, _ = asked(
-        [sys.executable, "planner.py"], [call("get_context", context=handle)], tmp_path, PLANNER_NOTES=str(notes)
+        [sys.executable, "planner.py"],
+        [call("get_context", context=handle)],
+        tmp_path,
+        PLANNER_NOTES=str(notes),
     )
     assert got["structuredContent"] == {"context": handle, "values": {"decided": [1]}}
 

@@ -30,14 +30,18 @@ PAGES = (
     "plugin",
     "library",
 )  # of Python; the others have tests of their own
-RECEIVER = {name for name in vars(transports.Receiver) if not name.startswith("_")}  # of a Caller: not for its users
+RECEIVER = {
+    name for name in vars(transports.Receiver) if not name.startswith("_")
+}  # of a Caller: not for its users
 
 
 def sections() -> dict[str, str]:
     """Each heading of the second level, and what stands below it."""
     found: dict[str, str] = {}
     for page in (REFERENCE / f"{name}.md" for name in PAGES):
-        for title, body in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", page.read_text(), re.MULTILINE | re.DOTALL):
+        for title, body in re.findall(
+            r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", page.read_text(), re.MULTILINE | re.DOTALL
+        ):
             assert title not in found, f"two sections are called {title}"
             found[title] = re.sub(r"^```.*?^```$", "", body, flags=re.MULTILINE | re.DOTALL)
     return found
@@ -81,7 +85,11 @@ def missing(name: str, of: object) -> list[str]:
         if of is concertino.RpcError:
             wanted += parameters(of)
         for member, value in members(of):
-            if member.startswith("_") or (of is concertino.Caller and member in RECEIVER) or member in structs:
+            if (
+                member.startswith("_")
+                or (of is concertino.Caller and member in RECEIVER)
+                or member in structs
+            ):
                 continue
             wanted.append(member)
             if callable(value) or isinstance(value, (classmethod, staticmethod)):
@@ -112,7 +120,9 @@ def test_what_is_missing_would_be_found_out() -> None:
     assert missing("invented", invented) == ["colour"]
 
 
-@pytest.mark.parametrize("name", [name for name in concertino.__all__ if inspect.isclass(getattr(concertino, name))])
+@pytest.mark.parametrize(
+    "name", [name for name in concertino.__all__ if inspect.isclass(getattr(concertino, name))]
+)
 def test_defaults_that_are_shown_are_true(name: str) -> None:
     """In the first line of a section: `Name(parameter=value)`."""
     of = getattr(concertino, name)
@@ -135,7 +145,11 @@ def test_defaults_that_are_shown_are_true(name: str) -> None:
 
 
 def test_the_limits_are_the_table_of_the_limits() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", (REFERENCE / "limits.md").read_text(), re.MULTILINE))
+    rows = dict(
+        re.findall(
+            r"^\| `(\w+)` \| ([\d.]+) \|", (REFERENCE / "limits.md").read_text(), re.MULTILINE
+        )
+    )
     assert {name: float(value) for name, value in rows.items()} == {
         each.name: each.default for each in fields(concertino.Limits)
     }
@@ -175,7 +189,11 @@ def test_a_guard_is_served_by_its_name_and_refuses(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "concertino", "serve", "guarded.py:backend"]
     [told], _, _ = spoken_to(command, [("secret", {})], tmp_path)
     assert told["content"][0]["text"] == "42"
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "stranger", "version": "1"}}
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "stranger", "version": "1"},
+    }
     stdin = "".join(
         json.dumps({"jsonrpc": "2.0", **message}) + "\n"
         for message in (
@@ -184,15 +202,28 @@ def test_a_guard_is_served_by_its_name_and_refuses(tmp_path: Path) -> None:
         )
     )
     done = subprocess.run(
-        command, input=stdin, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=30, check=True
+        command,
+        input=stdin,
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
     )
-    [refused] = [message for message in map(json.loads, done.stdout.splitlines()) if message["id"] == 1]
+    [refused] = [
+        message for message in map(json.loads, done.stdout.splitlines()) if message["id"] == 1
+    ]
     assert refused["error"] == {"code": -32602, "message": "not for you"}
 
 
 @pytest.mark.parametrize(
     ("annotation", "kinds"),
-    [("-> list[str | ImageContent]", ["text", "image"]), ("", ["text", "image"]), ("-> list", ["text"])],
+    [
+        ("-> list[str | ImageContent]", ["text", "image"]),
+        ("", ["text", "image"]),
+        ("-> list", ["text"]),
+    ],
 )
 def test_a_list_is_content_if_its_type_says_so_or_says_nothing(
     annotation: str, kinds: list[str], tmp_path: Path
@@ -230,7 +261,10 @@ def test_a_type_that_is_listed_can_be_taken_and_given(written: str) -> None:
         "Optional": typing.Optional[int],  # noqa: UP045
         "Struct": msgspec.defstruct("S", [("x", int)]),
     }
-    scope |= {"TypedDict": typing.TypedDict("TD", {"x": int}), "NamedTuple": typing.NamedTuple("NT", [("x", int)])}
+    scope |= {
+        "TypedDict": typing.TypedDict("TD", {"x": int}),
+        "NamedTuple": typing.NamedTuple("NT", [("x", int)]),
+    }
     for name in written.split():
         server = concertino.Server("types")
         annotation = eval(name, scope)

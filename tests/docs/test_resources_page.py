@@ -25,7 +25,13 @@ def asked(folder: Path, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
 
 
 def test_its_resources_are_read(tmp_path: Path) -> None:
-    uris = ["notes://motto", "notes://source", "notes://index", "notes://notes/ideas?style=shouted", "notes://notes/x"]
+    uris = [
+        "notes://motto",
+        "notes://source",
+        "notes://index",
+        "notes://notes/ideas?style=shouted",
+        "notes://notes/x",
+    ]
     listed, *found, missing, _ = asked(
         tmp_path, ("resources/list", {}), *(("resources/read", {"uri": uri}) for uri in uris)
     )
@@ -44,10 +50,16 @@ def test_its_prompts_are_filled_in_and_completed(tmp_path: Path) -> None:
         ("prompts/get", {"name": "improve", "arguments": {"name": "ideas", "sentences": "2"}}),
         ("prompts/get", {"name": "describe_picture"}),
         ("prompts/get", {"name": "improve", "arguments": {"sentences": "many", "tone": "x"}}),
-        ("completion/complete", {"ref": {"type": "ref/prompt", "name": "improve"}, "argument": argument}),
         (
             "completion/complete",
-            {"ref": {"type": "ref/resource", "uri": "notes://notes/{name}{?style}"}, "argument": argument},
+            {"ref": {"type": "ref/prompt", "name": "improve"}, "argument": argument},
+        ),
+        (
+            "completion/complete",
+            {
+                "ref": {"type": "ref/resource", "uri": "notes://notes/{name}{?style}"},
+                "argument": argument,
+            },
         ),
     )
     assert [each["role"] for each in improved["messages"]] == ["user", "user", "assistant"]

@@ -34,7 +34,11 @@ def test_a_command_listens_where_it_says(command: str, tmp_path: Path) -> None:
         del words[at - 1 : at + 1]
     wanted = [word for option, word in pairwise(words) if option in ("--unix", "--tcp")]
     with subprocess.Popen(
-        [sys.executable, "-m", "concertino", *words], cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "concertino", *words],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
     ) as server:
         try:
             assert server.stderr is not None

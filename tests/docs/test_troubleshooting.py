@@ -29,13 +29,22 @@ def templates() -> set[str]:
             if isinstance(tree, ast.Constant) and isinstance(tree.value, str):
                 found.add(re.sub(r"%(?:\d+)?[srdg]", "...", tree.value))
             elif isinstance(tree, ast.JoinedStr):
-                found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in tree.values))
+                found.add(
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "..."
+                        for part in tree.values
+                    )
+                )
     return found
 
 
 OURS = [
     text
-    for section in ("What concertino answers", "What concertino logs", "When a tool cannot be offered")
+    for section in (
+        "What concertino answers",
+        "What concertino logs",
+        "When a tool cannot be offered",
+    )
     for text in quoted(section)
 ]
 TEMPLATES = templates()
@@ -60,7 +69,11 @@ def test_a_text_that_is_not_ours_would_be_found_out() -> None:
 def test_a_text_of_a_client_stands_in_that_client(text: str) -> None:
     if text in ("spawn ... ENOENT", "is not valid JSON"):  # of Node itself: made by it, here
         code = "require('child_process').spawn('/no/such').on('error', e => console.log(e.message))"
-        code = code if "spawn" in text else "try { JSON.parse('starting') } catch (e) { console.log(e.message) }"
+        code = (
+            code
+            if "spawn" in text
+            else "try { JSON.parse('starting') } catch (e) { console.log(e.message) }"
+        )
         ran = node.run([node.node(), "-e", code], {})
         assert re.search(re.escape(text).replace(r"\.\.\.", ".*"), ran.stdout), ran.stdout
         return

@@ -39,13 +39,18 @@ def test_the_resources_and_the_prompt_say_what_it_says(tmp_path: Path) -> None:
         ("prompts/get", {"name": "shopping_list", "arguments": {"name": "compote"}}),
         ("completion/complete", {"ref": reference, "argument": {"name": "name", "value": "p"}}),
     ]
-    [index, recipe, missing, prompt, names], _, _ = asked([sys.executable, "recipes.py"], asking, tmp_path)
+    [index, recipe, missing, prompt, names], _, _ = asked(
+        [sys.executable, "recipes.py"], asking, tmp_path
+    )
     assert json.loads(index["contents"][0]["text"]) == ["compote", "pancakes"]
     assert recipe["contents"][0]["text"] == "Plums, sugar. Simmer."
     assert missing["message"] == "Resource not found"
     [message] = prompt["messages"]
     assert message["role"] == "user"
-    assert message["content"]["text"] == "What do I have to buy to cook this for 2?\n\nPlums, sugar. Simmer."
+    assert (
+        message["content"]["text"]
+        == "What do I have to buy to cook this for 2?\n\nPlums, sugar. Simmer."
+    )
     assert names["completion"]["values"] == ["pancakes"]
 
 

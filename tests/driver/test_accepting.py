@@ -106,13 +106,19 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
 @on_a_loop
-async def test_many_clients_at_several_listeners_share_one_backend(path: Path, loop_factory: Any) -> None:
+async def test_many_clients_at_several_listeners_share_one_backend(
+    path: Path, loop_factory: Any
+) -> None:
     before = open_descriptors()
     shop = Shop()
     async with Host(shop.server) as host:
-        with accept(host, listen_unix(path), listen_tcp("127.0.0.1", 0), listen_tcp("::1", 0)) as accepting:
+        with accept(
+            host, listen_unix(path), listen_tcp("127.0.0.1", 0), listen_tcp("::1", 0)
+        ) as accepting:
             makers: list[Callable[[], Coroutine[Any, Any, Connection]]] = [
                 partial(connect_unix, path),
                 partial(connect_tcp, "127.0.0.1", port(accepting, 1)),
@@ -122,7 +128,9 @@ async def test_many_clients_at_several_listeners_share_one_backend(path: Path, l
             assert accepting.clients == len(host.links) == 30
             waits = [asyncio.create_task(call(caller, "wait")) for caller in callers]
             await shop.until(lambda: shop.waiting == 30)
-            echoes = await asyncio.gather(*(call(each, "echo", text=str(n)) for n, each in enumerate(callers)))
+            echoes = await asyncio.gather(
+                *(call(each, "echo", text=str(n)) for n, each in enumerate(callers))
+            )
             assert echoes == [str(n) for n in range(30)]
             shop.gate.set()
             assert await asyncio.gather(*waits) == ["waited"] * 30
@@ -138,7 +146,10 @@ async def test_many_clients_at_several_listeners_share_one_backend(path: Path, l
 async def test_every_client_has_a_session_of_its_own(path: Path) -> None:
     async with Host(Shop().server) as host:
         with accept(host, listen_unix(path)):
-            first, second = await opened(await connect_unix(path)), connect(await connect_unix(path))
+            first, second = (
+                await opened(await connect_unix(path)),
+                connect(await connect_unix(path)),
+            )
             with pytest.raises(Exception, match="neither initialize was seen"):
                 await second.request("tools/list")
             assert (await first.request("tools/list"))["tools"]
@@ -156,7 +167,9 @@ async def test_a_change_is_told_to_every_client(path: Path) -> None:
         with accept(host, listen_unix(path)):
             callers = []
             for number in range(3):
-                caller = connect(await connect_unix(path), lambda method, params, n=number: told.append(n))
+                caller = connect(
+                    await connect_unix(path), lambda method, params, n=number: told.append(n)
+                )
                 await caller.request("initialize", {"protocolVersion": "2025-11-25"})
                 caller.notify("notifications/initialized")
                 await caller.request("ping")
@@ -198,9 +211,9 @@ async def test_one_more_than_may_be_is_sent_away_until_another_leaves(
             await until(lambda: accepting.clients == 2)
             with pytest.raises(Disconnected):
                 await opened(await connect_unix(path))
-            assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-                f"unix:{path}: a client was sent away: 2 are connected, as many as may be"
-            ]
+            assert [
+                record.getMessage() for record in caplog.records if record.levelname == "WARNING"
+            ] == [f"unix:{path}: a client was sent away: 2 are connected, as many as may be"]
             assert await call(first, "echo", text="still here") == "still here"
             await silent.close(0)
             await until(lambda: accepting.clients == 1)
@@ -248,7 +261,10 @@ async def test_the_calls_of_a_client_that_is_gone_are_cancelled_and_no_others(pa
     shop = Shop()
     async with Host(shop.server, Limits(drain_s=1000.0)) as host:
         with accept(host, listen_unix(path)) as accepting:
-            gone, stays = await opened(await connect_unix(path)), await opened(await connect_unix(path))
+            gone, stays = (
+                await opened(await connect_unix(path)),
+                await opened(await connect_unix(path)),
+            )
             calls = [asyncio.create_task(call(caller, "wait")) for caller in (gone, gone, stays)]
             await shop.until(lambda: shop.waiting == 3)
             await gone.aclose()
@@ -341,7 +357,9 @@ async def test_a_client_gone_before_it_is_looked_at_harms_nobody(path: Path) -> 
 async def test_without_descriptors_accepting_pauses_and_goes_on_when_there_are_some(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concertino.driver.accepting.PAUSE_S", 1000.0)  # only a client that leaves brings it about
+    monkeypatch.setattr(
+        "concertino.driver.accepting.PAUSE_S", 1000.0
+    )  # only a client that leaves brings it about
     tries = 0
     accept_one = Listener.accept
 
@@ -360,7 +378,9 @@ async def test_without_descriptors_accepting_pauses_and_goes_on_when_there_are_s
             third = await connect_unix(path)
             resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() - 1, limits[1]))
             try:
-                await until(lambda: "nobody can be let in for a while: Too many open files" in caplog.text)
+                await until(
+                    lambda: "nobody can be let in for a while: Too many open files" in caplog.text
+                )
                 before = tries
                 for _ in range(100):
                     await asyncio.sleep(0)
@@ -398,7 +418,9 @@ async def test_after_a_refusal_of_the_system_accepting_is_tried_again_by_itself(
 
 
 @on_a_loop
-async def test_while_accepting_pauses_it_can_be_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_accepting_pauses_it_can_be_closed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(self: Listener) -> socket.socket:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -437,7 +459,11 @@ async def test_a_forked_child_holds_nothing_of_it(path: Path) -> None:
             caller = await opened(await connect_unix(path))
             silent = await connect_unix(path)
             await until(lambda: accepting.clients == 2)
-            ours = [f"/proc/self/fd/{n}" for n in os.listdir("/proc/self/fd") if _is_socket(f"/proc/self/fd/{n}")]
+            ours = [
+                f"/proc/self/fd/{n}"
+                for n in os.listdir("/proc/self/fd")
+                if _is_socket(f"/proc/self/fd/{n}")
+            ]
             pid = os.fork()
             if pid == 0:
                 # What is left: the two clients' ends, which are this test's, and the loop's own pair.

@@ -135,7 +135,12 @@ async def test_the_same_question_from_two_places_at_once_is_put_once(era: str) -
         said = await asyncio.gather(
             context.elicit("Who?", Name, key="who"),
             context.elicit("Who?", Name, key="who"),
-            context.ask({"who": Elicitation("Who?", requested_schema=form_of(Name)[0]), "where": ListRoots()}),
+            context.ask(
+                {
+                    "who": Elicitation("Who?", requested_schema=form_of(Name)[0]),
+                    "where": ListRoots(),
+                }
+            ),
         )
         return f"{said[0].action} {said[1].action} {sorted(said[2])}"
 
@@ -211,7 +216,9 @@ async def test_once_is_once_and_gives_the_same_every_time(era: str) -> None:
         return Name("x", len(made))
 
     async def ask(context: Context) -> str:
-        first, other = await asyncio.gather(context.once("a", make, Name), context.once("a", make, Name))
+        first, other = await asyncio.gather(
+            context.once("a", make, Name), context.once("a", make, Name)
+        )
         plain = await context.once("b", lambda: [1, None])
         await context.elicit("1?", Name)
         await context.elicit("2?", Name)
@@ -248,7 +255,10 @@ async def test_what_was_not_declared_is_an_error_that_says_what_is_missing(era: 
             return
         with pytest.raises(RpcError) as error:
             await client.call_tool("ask")
-    assert (error.value.code, error.value.data) == (-32021, {"requiredCapabilities": {"sampling": {}}})
+    assert (error.value.code, error.value.data) == (
+        -32021,
+        {"requiredCapabilities": {"sampling": {}}},
+    )
 
 
 @both
@@ -396,7 +406,9 @@ async def test_a_cancelled_call_takes_its_question_back_and_frees_its_thread(thr
         finally:
             over.set()
 
-    async with Client(server_of(in_thread if thread else on_loop), era="legacy", sample=never) as client:
+    async with Client(
+        server_of(in_thread if thread else on_loop), era="legacy", sample=never
+    ) as client:
         call = asyncio.create_task(client.call_tool("ask"))
         await asked.wait()
         call.cancel()
@@ -460,7 +472,9 @@ async def test_sampling_with_tools_goes_on_from_use_to_result(era: str) -> None:
     def model(question: Sampling, of: Implementation) -> CreateMessageResult:
         if len(question.messages) == 1:
             use = ToolUseContent("u1", "add", {"a": 1})
-            return CreateMessageResult("assistant", [TextContent("let me add"), use], "m", "toolUse")
+            return CreateMessageResult(
+                "assistant", [TextContent("let me add"), use], "m", "toolUse"
+            )
         return CreateMessageResult("assistant", TextContent("3"), "m", "endTurn")
 
     async def ask(context: Context) -> str:
@@ -553,13 +567,18 @@ class Asking:
             name = decode(call.answers["who"])["content"]["name"]
             return InputRequired({"where": ListRoots()}, f"second:{name}".encode())
         roots = decode(call.answers["where"])["roots"]
-        return Raw(b'{"content":[{"type":"text","text":"%b at %b"}]}' % (call.state, roots[0]["uri"].encode()))
+        return Raw(
+            b'{"content":[{"type":"text","text":"%b at %b"}]}'
+            % (call.state, roots[0]["uri"].encode())
+        )
 
 
 @both
 @pytest.mark.parametrize("composed", [False, True])
 @on_a_loop
-async def test_a_backend_that_asks_is_called_again_with_its_state_and_the_answers(composed: bool, era: str) -> None:
+async def test_a_backend_that_asks_is_called_again_with_its_state_and_the_answers(
+    composed: bool, era: str
+) -> None:
     backend = Asking()
     served: Any = Around(compose(part=backend)) if composed else Around(backend)
     async with Client(served, era=era, elicit=ada, roots=["file:///r"]) as client:  # pyright: ignore[reportArgumentType]
@@ -577,7 +596,9 @@ async def test_a_backend_that_asks_for_nothing_or_nonsense_is_an_internal_error(
 ) -> None:
     class Wrong(Asking):
         async def handle(self, call: Call, context: Context) -> Any:
-            return InputRequired({"x": Elicitation("no schema")}) if call.params else InputRequired()
+            return (
+                InputRequired({"x": Elicitation("no schema")}) if call.params else InputRequired()
+            )
 
     async with Client(Wrong(), era=era, elicit=ada) as client:  # pyright: ignore[reportArgumentType]
         for params in ({"name": "x"}, {}):
@@ -639,7 +660,9 @@ asyncio.run(main())
     if key is not None:
         environment["CONCERTINO_STATE_KEY"] = key
     command = [sys.executable, "-c", script.replace('Server("s")', f"Server({name!r})"), *states]
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=30, check=True
+    )
     return decode(done.stdout)
 
 
@@ -654,7 +677,9 @@ def test_a_state_outlives_its_process_if_there_is_a_key_and_only_then(tmp_path: 
             assert (retried, doubled) == (-32602, -32602)
 
 
-def test_a_state_is_of_one_server_although_another_has_the_same_key_and_tool(tmp_path: Path) -> None:
+def test_a_state_is_of_one_server_although_another_has_the_same_key_and_tool(
+    tmp_path: Path,
+) -> None:
     [first] = states_of(tmp_path, "k" * 32)
     assert states_of(tmp_path, "k" * 32, first["requestState"], name="other")[1] == -32602
 

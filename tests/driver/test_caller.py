@@ -40,7 +40,9 @@ class Other:
 
     def send(self, *messages: Any) -> None:
         for message in messages:
-            self.connection.write(message if isinstance(message, bytes) else json.dumps(message).encode(), None)
+            self.connection.write(
+                message if isinstance(message, bytes) else json.dumps(message).encode(), None
+            )
         self.connection.flush()
 
     async def until(self, count: int) -> None:
@@ -66,7 +68,13 @@ async def test_an_error_answer_is_raised() -> None:
     other, caller = Other(theirs), connect(ours)
     asked = asyncio.create_task(caller.request("m"))
     await other.until(1)
-    other.send({"jsonrpc": "2.0", "id": other.came[0]["id"], "error": {"code": -32601, "message": "no", "data": [1]}})
+    other.send(
+        {
+            "jsonrpc": "2.0",
+            "id": other.came[0]["id"],
+            "error": {"code": -32601, "message": "no", "data": [1]},
+        }
+    )
     with pytest.raises(RpcError) as refused:
         await asked
     assert (refused.value.code, refused.value.message, refused.value.data) == (-32601, "no", [1])
@@ -82,7 +90,9 @@ async def test_no_answer_in_time_is_a_timeout_and_the_server_is_told() -> None:
     await other.until(2)
     assert other.came[1]["method"] == "notifications/cancelled"
     assert other.came[1]["params"]["requestId"] == other.came[0]["id"]
-    other.send({"jsonrpc": "2.0", "id": other.came[0]["id"], "result": {}})  # too late: nobody minds
+    other.send(
+        {"jsonrpc": "2.0", "id": other.came[0]["id"], "result": {}}
+    )  # too late: nobody minds
     again = asyncio.create_task(caller.request("n"))
     await other.until(3)
     other.send({"jsonrpc": "2.0", "id": other.came[2]["id"], "result": {"late": False}})
@@ -186,7 +196,10 @@ async def test_garbage_is_never_answered_and_harms_nothing() -> None:
 async def test_requests_of_the_server_are_refused_except_ping() -> None:
     ours, theirs = pair()
     other, caller = Other(theirs), connect(ours)
-    other.send({"jsonrpc": "2.0", "id": "p", "method": "ping"}, {"jsonrpc": "2.0", "id": 1, "method": "roots/list"})
+    other.send(
+        {"jsonrpc": "2.0", "id": "p", "method": "ping"},
+        {"jsonrpc": "2.0", "id": 1, "method": "roots/list"},
+    )
     await other.until(2)
     assert other.came[0] == {"jsonrpc": "2.0", "id": "p", "result": {}}
     assert other.came[1]["error"]["code"] == -32601
@@ -203,7 +216,9 @@ async def test_notifications_are_told_and_a_teller_that_fails_harms_nothing() ->
 
     ours, theirs = pair()
     other, caller = Other(theirs), connect(ours, notified)
-    other.send({"jsonrpc": "2.0", "method": "a", "params": {"x": 1}}, {"jsonrpc": "2.0", "method": "b"})
+    other.send(
+        {"jsonrpc": "2.0", "method": "a", "params": {"x": 1}}, {"jsonrpc": "2.0", "method": "b"}
+    )
     while len(told) < 2:
         await asyncio.sleep(0)
     assert told == [("a", {"x": 1}), ("b", {})]

@@ -63,7 +63,8 @@ def test_room_is_asked_for_only_when_it_is_awaited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "sent"), [(1, 1), (0.5, 0.5), (Decimal("0.5"), 0.5), (2**63, 2**63), (2**70, float(2**70))]
+    ("given", "sent"),
+    [(1, 1), (0.5, 0.5), (Decimal("0.5"), 0.5), (2**63, 2**63), (2**70, float(2**70))],
 )
 def test_progress_is_sent_as_a_plain_number(given: Any, sent: float) -> None:
     rig = Rig(threading.get_ident())
@@ -86,12 +87,16 @@ def test_progress_is_sent_as_a_plain_number(given: Any, sent: float) -> None:
         ((10**400,), ValueError),
     ],
 )
-def test_progress_tells_its_author_what_is_wrong(values: Any, error: type[Exception], thread: int) -> None:
+def test_progress_tells_its_author_what_is_wrong(
+    values: Any, error: type[Exception], thread: int
+) -> None:
     with pytest.raises(error, match=r"^progress"):
         Rig(thread).context.progress(*values)
 
 
-def test_a_message_that_fails_does_not_stop_the_later_ones(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_message_that_fails_does_not_stop_the_later_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     rig = Rig()
     for number in range(3):
         rig.context.log("info", number, "fails" if number == 1 else None)
@@ -139,7 +144,9 @@ def test_progress_without_room_gives_way_to_newer_progress(monkeypatch: pytest.M
 def test_log_lines_without_room_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "KEPT", 2)
     rig = Rig()
-    thread = threading.Thread(target=lambda: [rig.context.log("info", number) for number in range(7)])
+    thread = threading.Thread(
+        target=lambda: [rig.context.log("info", number) for number in range(7)]
+    )
     thread.start()
     while thread.is_alive() or rig.posts:
         assert rig.posted.wait(10)

@@ -15,17 +15,34 @@ from loops import on_a_loop
 from msgspec import Raw
 from msgspec.json import encode
 
-from concertino import Around, Caller, Disconnected, Host, Limits, RpcError, Server, connect, pair, serve
+from concertino import (
+    Around,
+    Caller,
+    Disconnected,
+    Host,
+    Limits,
+    RpcError,
+    Server,
+    connect,
+    pair,
+    serve,
+)
 from concertino.backend import Call, Context, Offer, Outlet
 from concertino.protocol.types import Implementation
 
-INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+INITIALIZE = {
+    "protocolVersion": "2025-11-25",
+    "capabilities": {},
+    "clientInfo": {"name": "c", "version": "1"},
+}
 
 
 class Backend:
     """Answers every tools/call with what the given function does."""
 
-    def __init__(self, handle: Callable[[Call, Context], Coroutine[Any, Any, Any]] | None = None) -> None:
+    def __init__(
+        self, handle: Callable[[Call, Context], Coroutine[Any, Any, Any]] | None = None
+    ) -> None:
         self._handle = handle
         self.started = self.closed = 0
         self.outlet: Outlet
@@ -66,7 +83,9 @@ async def test_serve_ends_when_the_other_side_closes() -> None:
     await caller.aclose()
     await serving
     assert (backend.started, backend.closed) == (1, 1)
-    assert asyncio.all_tasks() == {asyncio.current_task()} or len(asyncio.all_tasks()) == 2  # the time limit's own
+    assert (
+        asyncio.all_tasks() == {asyncio.current_task()} or len(asyncio.all_tasks()) == 2
+    )  # the time limit's own
 
 
 @on_a_loop
@@ -97,7 +116,9 @@ async def test_one_backend_serves_many_connections_apart() -> None:
             ours, theirs = pair()
             host.attach(theirs)
             caller = connect(ours)
-            await caller.request("initialize", {**INITIALIZE, "clientInfo": {"name": f"c{number}", "version": "1"}})
+            await caller.request(
+                "initialize", {**INITIALIZE, "clientInfo": {"name": f"c{number}", "version": "1"}}
+            )
             callers.append(caller)
         await asyncio.gather(*(caller.request("tools/call", CALL) for caller in callers))
         assert sorted(clients) == sorted(f"c{n}" for n in range(20))
@@ -121,7 +142,12 @@ async def test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came() 
         "tracestate": "congo=t61rcWkgMzE",
         "baggage": "userId=alice",
     }
-    foreign = {"com.example/a.b": {"deep": [1, None, "\u00e9"]}, "plain": None, "traceparent": "not a trace", "x": ""}
+    foreign = {
+        "com.example/a.b": {"deep": [1, None, "\u00e9"]},
+        "plain": None,
+        "traceparent": "not a trace",
+        "x": "",
+    }
     modern = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
@@ -132,16 +158,21 @@ async def test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came() 
         for meta in (trace, foreign, {}):
             for era in (modern, {}):
                 await caller.request("tools/call", {**CALL, "_meta": {**era, **meta}})
-    expected = [{name: encode(value) for name, value in meta.items()} for meta in (trace, foreign, {})]
+    expected = [
+        {name: encode(value) for name, value in meta.items()} for meta in (trace, foreign, {})
+    ]
     assert came == [meta for meta in expected for _ in range(2)]
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("secret"), KeyError("x"), SystemExit(1), GeneratorExit(), asyncio.CancelledError()]
+    "error",
+    [ValueError("secret"), KeyError("x"), SystemExit(1), GeneratorExit(), asyncio.CancelledError()],
 )
 @pytest.mark.parametrize("later", [False, True])
 @on_a_loop
-async def test_what_a_backend_raises_is_an_internal_error_without_its_text(error: BaseException, later: bool) -> None:
+async def test_what_a_backend_raises_is_an_internal_error_without_its_text(
+    error: BaseException, later: bool
+) -> None:
     async def handle(call: Call, context: Context) -> Any:
         if later:
             await asyncio.sleep(0)
@@ -175,7 +206,9 @@ async def test_an_rpc_error_is_given_as_it_is() -> None:
 @on_a_loop
 async def test_what_a_handle_that_is_no_coroutine_function_raises_is_answered() -> None:
     class Guard(Around):
-        def handle(self, call: Call, context: Context) -> Any:  # raises before there is anything to await
+        def handle(
+            self, call: Call, context: Context
+        ) -> Any:  # raises before there is anything to await
             raise RpcError(-32001, "not today")
 
     async with Host(Guard(Backend())) as host:
@@ -186,7 +219,9 @@ async def test_what_a_handle_that_is_no_coroutine_function_raises_is_answered() 
 
 
 @on_a_loop
-async def test_a_request_that_is_lost_for_want_of_memory_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_is_lost_for_want_of_memory_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Found by tests/simulation: the connection went on, and who had sent the request waited for ever."""
     release = asyncio.Event()
 
@@ -239,7 +274,9 @@ async def refuses(caller: Caller, params: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("result", [Raw(b"5"), Raw(b"{bad"), object()])
 @pytest.mark.parametrize("meta", [{}, {"_meta": "modern"}])
 @on_a_loop
-async def test_a_result_that_is_none_is_refused_on_its_id(result: Any, meta: dict[str, Any]) -> None:
+async def test_a_result_that_is_none_is_refused_on_its_id(
+    result: Any, meta: dict[str, Any]
+) -> None:
     """A backend's mistake must not end the connection, nor leave the caller waiting."""
 
     async def handle(call: Call, context: Context) -> Any:
@@ -306,7 +343,9 @@ async def test_a_start_that_fails_answers_the_calls_that_wait() -> None:
 
 
 @on_a_loop
-async def test_a_start_that_ends_in_a_cancel_answers_the_calls_that_wait_and_those_that_come() -> None:
+async def test_a_start_that_ends_in_a_cancel_answers_the_calls_that_wait_and_those_that_come() -> (
+    None
+):
     gate = asyncio.Event()
 
     class Cancelled(Backend):
@@ -502,8 +541,13 @@ async def test_a_call_of_a_batch_that_ends_makes_room_for_those_that_wait() -> N
         client = Receiver()
         ours.open(client)
         opening = {**INITIALIZE, "protocolVersion": "2025-03-26"}  # the one revision with batches
-        batch = [{"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": CALL} for id in (1, 2, 3)]
-        for message in ({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening}, batch):
+        batch = [
+            {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": CALL} for id in (1, 2, 3)
+        ]
+        for message in (
+            {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": opening},
+            batch,
+        ):
             ours.write(json.dumps(message).encode(), None)
         ours.flush()
         assert (await client.came.get())["id"] == 0
@@ -534,7 +578,9 @@ async def test_changes_are_announced_to_every_connection_from_any_thread() -> No
     backend = Backend()
     heard: list[tuple[int, str]] = []
     async with Host(backend) as host:
-        callers = [await opened(host, lambda method, _, n=n: heard.append((n, method))) for n in range(3)]
+        callers = [
+            await opened(host, lambda method, _, n=n: heard.append((n, method))) for n in range(3)
+        ]
         await asyncio.gather(*(caller.request("ping") for caller in callers))
         await asyncio.to_thread(backend.outlet.changed, "tools")
         backend.outlet.changed("tools")
@@ -584,7 +630,9 @@ async def test_a_backend_watches_what_any_client_subscribed_to_one_set_after_the
         second = await opened(host)
         await first.request("resources/subscribe", {"uri": "a:1"})
         assert await settled(backend, 1) == [{"a:1"}]
-        await first.request("resources/subscribe", {"uri": "a:2"})  # while the first watch() is under way
+        await first.request(
+            "resources/subscribe", {"uri": "a:2"}
+        )  # while the first watch() is under way
         await second.request("resources/subscribe", {"uri": "a:1"})
         await second.request("resources/subscribe", {"uri": "a:3"})
         assert len(backend.told) == 1
@@ -660,7 +708,10 @@ async def test_a_handler_sees_the_meta_that_is_not_the_protocols() -> None:
         seen.append(dict(context.meta))
         return Raw(b'{"content":[]}')
 
-    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "example.com/k": {"a": [1]}}
+    trace = {
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "example.com/k": {"a": [1]},
+    }
     async with Host(Backend(handle)) as host:
         caller = await opened(host)
         await caller.request("tools/call", {**CALL, "_meta": {**trace, "progressToken": 1}})
@@ -686,7 +737,9 @@ async def test_a_call_that_does_nothing_but_tell_lets_others_in_and_can_be_cance
 
     async with Host(Backend(handle)) as host:
         caller = await opened(host)
-        asked = asyncio.ensure_future(caller.request("tools/call", {**CALL, "_meta": {"progressToken": 1}}))
+        asked = asyncio.ensure_future(
+            caller.request("tools/call", {**CALL, "_meta": {"progressToken": 1}})
+        )
         await begun.wait()
         assert await caller.request("ping") == {}
         asked.cancel()
@@ -742,7 +795,9 @@ async def test_progress_and_log_from_a_thread_come_in_order_before_the_answer() 
         return Raw(b'{"content":[]}')
 
     async with Host(Backend(handle)) as host:
-        caller = await opened(host, lambda method, params: heard.append(params.get("progress", params.get("data"))))
+        caller = await opened(
+            host, lambda method, params: heard.append(params.get("progress", params.get("data")))
+        )
         await caller.request("tools/call", {**CALL, "_meta": {"progressToken": 1}})
         assert heard == [number for number in range(1, 101) for _ in range(2)]
 
@@ -775,7 +830,9 @@ def test_a_context_that_is_used_after_its_loop_is_closed_is_harmless() -> None:
 
     async def main() -> None:
         async with Host(Backend(handle)) as host:
-            await (await opened(host)).request("tools/call", {**CALL, "_meta": {"progressToken": 1}})
+            await (await opened(host)).request(
+                "tools/call", {**CALL, "_meta": {"progressToken": 1}}
+            )
 
     asyncio.run(main())
     failures: list[BaseException] = []

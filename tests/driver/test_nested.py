@@ -65,7 +65,9 @@ def planner() -> Server:
     return server
 
 
-async def asked(backend: Backend, *calls: tuple[str, dict[str, Any]], token: str | None = None) -> list[Any]:
+async def asked(
+    backend: Backend, *calls: tuple[str, dict[str, Any]], token: str | None = None
+) -> list[Any]:
     """The results, or the errors, of tools/call; with the notifications as the last."""
     heard: list[Any] = []
     async with asyncio.timeout(20), Host(backend) as host:
@@ -86,7 +88,9 @@ async def asked(backend: Backend, *calls: tuple[str, dict[str, Any]], token: str
     return [*results, heard]
 
 
-def run(backend: Backend, *calls: tuple[str, dict[str, Any]], token: str | None = None) -> list[Any]:
+def run(
+    backend: Backend, *calls: tuple[str, dict[str, Any]], token: str | None = None
+) -> list[Any]:
     return asyncio.run(asked(backend, *calls, token=token))
 
 
@@ -122,7 +126,9 @@ def test_guards_see_every_call_with_its_trace() -> None:
         async def handle(self, call: Call, context: Context) -> msgspec.Struct | Raw:
             name = msgspec.json.decode(call.params["name"])
             self.seen.append((name, context.meta.get("traceparent")))
-            assert {name: msgspec.json.decode(raw) for name, raw in call.meta.items()} == dict(context.meta)
+            assert {name: msgspec.json.decode(raw) for name, raw in call.meta.items()} == dict(
+                context.meta
+            )
             if len(self.seen) > 3:
                 raise RpcError(-31099, "enough")
             return await self.inner.handle(call, context)
@@ -175,7 +181,9 @@ def test_the_inner_s_progress_goes_nowhere_and_its_log_to_the_caller() -> None:
     result, heard = run(server, ("outer", {}), token="t")
     assert result["content"][0]["text"] == "2025-11-25"
     assert [params["progress"] for method, params in heard if method.endswith("progress")] == [1, 2]
-    assert [params["data"] for method, params in heard if method.endswith("message")] == ["from inside"]
+    assert [params["data"] for method, params in heard if method.endswith("message")] == [
+        "from inside"
+    ]
 
 
 def test_a_cancel_reaches_the_inner_and_the_outer() -> None:
@@ -346,7 +354,10 @@ def test_an_inner_backend_s_own_questions_are_asked_too(era: Any) -> None:
             if msgspec.json.decode(call.params["name"]) != "analyze":
                 return await self.inner.handle(call, context)
             if not call.answers:
-                return InputRequired({"q": Sampling([SamplingMessage("user", TextContent("How many?"))], 10)}, b"kept")
+                return InputRequired(
+                    {"q": Sampling([SamplingMessage("user", TextContent("How many?"))], 10)},
+                    b"kept",
+                )
             assert call.state == b"kept"
             said = msgspec.json.decode(call.answers["q"], type=CreateMessageResult)
             assert isinstance(said.content, TextContent)

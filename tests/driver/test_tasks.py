@@ -55,7 +55,9 @@ class Bench:
         for number, work in enumerate(works):
             started: asyncio.Future[None] = self.loop.create_future()
 
-            def begin(work: Work = work, number: int = number, started: asyncio.Future[None] = started) -> None:
+            def begin(
+                work: Work = work, number: int = number, started: asyncio.Future[None] = started
+            ) -> None:
                 begun.append(self._start(work, str(number)))
                 started.set_result(None)
 
@@ -99,7 +101,13 @@ async def raises(bench: Bench) -> Any:
             await asyncio.sleep(0)
         raise error
 
-    errors = [ValueError("x"), GeneratorExit(), asyncio.CancelledError("y"), TimeoutError(), MemoryError()]
+    errors = [
+        ValueError("x"),
+        GeneratorExit(),
+        asyncio.CancelledError("y"),
+        TimeoutError(),
+        MemoryError(),
+    ]
     await bench.start(*(work(error, turns) for error in errors for turns in (0, 1, 2)))
     return sorted(await bench.all(15), key=lambda end: int(end[0]))
 
@@ -109,7 +117,12 @@ async def awaits_failing_futures(bench: Bench) -> Any:
 
     async def work() -> list[str]:
         seen = []
-        for error in (ValueError("1"), KeyError("2"), asyncio.CancelledError("3"), TimeoutError("4")):
+        for error in (
+            ValueError("1"),
+            KeyError("2"),
+            asyncio.CancelledError("3"),
+            TimeoutError("4"),
+        ):
             future = bench.loop.create_future()
             bench.loop.call_soon(future.set_exception, error)
             try:
@@ -127,7 +140,12 @@ async def knows_its_task(bench: Bench) -> Any:
         first = asyncio.current_task()
         await asyncio.sleep(0)
         second = asyncio.current_task()
-        return first is second, first in asyncio.all_tasks(), type(first).__name__, first is not None
+        return (
+            first is second,
+            first in asyncio.all_tasks(),
+            type(first).__name__,
+            first is not None,
+        )
 
     await bench.start(work(), work())
     return sorted(await bench.all(2))
@@ -182,7 +200,9 @@ async def groups(bench: Bench) -> Any:
 
 async def gathers(bench: Bench) -> Any:
     async def work() -> list[str]:
-        return await asyncio.gather(asyncio.sleep(0, "a"), asyncio.sleep(0.001, "b"), asyncio.to_thread(lambda: "c"))
+        return await asyncio.gather(
+            asyncio.sleep(0, "a"), asyncio.sleep(0.001, "b"), asyncio.to_thread(lambda: "c")
+        )
 
     await bench.start(work())
     return await bench.all(1)
@@ -426,7 +446,9 @@ async def test_the_spare_serves_again_when_nobody_noticed_it() -> None:
     assert len(set(seen)) == 1
 
 
-@pytest.mark.parametrize("keeps", ["reference", "weak reference", "callback", "variable", "cancel", "name in a set"])
+@pytest.mark.parametrize(
+    "keeps", ["reference", "weak reference", "callback", "variable", "cancel", "name in a set"]
+)
 def test_the_spare_is_thrown_away_when_the_call_left_a_trace(keeps: str) -> None:
     async def main() -> None:
         bench = Bench(True)
@@ -454,7 +476,9 @@ def test_the_spare_is_thrown_away_when_the_call_left_a_trace(keeps: str) -> None
         async def looks() -> tuple[bool, str, int]:
             task = asyncio.current_task()
             assert task is not None
-            same = bool(kept[1:]) and (task is kept[1] or task in (kept[1] if isinstance(kept[1], set) else ()))
+            same = bool(kept[1:]) and (
+                task is kept[1] or task in (kept[1] if isinstance(kept[1], set) else ())
+            )
             return same, variable.get(), task.cancelling()
 
         await bench.start(leaves(), looks())
@@ -571,7 +595,9 @@ async def test_a_task_is_done_after_its_end_was_told() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_nothing_is_left_or_said_when_the_loop_ends(loop: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_left_or_said_when_the_loop_ends(
+    loop: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     """No hang, no "Task was destroyed", no "never awaited"; calls that still wait are cancelled as any task is."""
     ends: list[Any] = []
 
@@ -691,7 +717,9 @@ def test_what_hangs_on_a_call_of_one_step_hears_of_its_end(ours: bool, loop: str
 
 
 @pytest.mark.parametrize("answer", ["raises", "equal"])
-def test_a_variable_is_kept_from_the_next_call_whatever_its_value_says_of_equality(answer: str) -> None:
+def test_a_variable_is_kept_from_the_next_call_whatever_its_value_says_of_equality(
+    answer: str,
+) -> None:
     class Value:
         def __eq__(self, other: object) -> bool:
             if answer == "raises":

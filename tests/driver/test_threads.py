@@ -20,7 +20,9 @@ def test_a_job_runs_elsewhere_and_its_value_comes_back() -> None:
     async def main() -> tuple[int, bool]:
         threads = Threads(2)
         try:
-            ident, daemon = await threads.run(lambda: (threading.get_ident(), threading.current_thread().daemon))
+            ident, daemon = await threads.run(
+                lambda: (threading.get_ident(), threading.current_thread().daemon)
+            )
         finally:
             threads.close()
         return ident, daemon
@@ -31,7 +33,14 @@ def test_a_job_runs_elsewhere_and_its_value_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("x"), SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()]
+    "error",
+    [
+        ValueError("x"),
+        SystemExit(1),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+    ],
 )
 def test_what_a_job_raises_is_raised_and_the_thread_lives(error: BaseException) -> None:
     def fail() -> None:
@@ -340,7 +349,9 @@ def refuse(self: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_job_for_which_no_thread_can_be_started_fails_and_is_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_for_which_no_thread_can_be_started_fails_and_is_never_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def main() -> None:
         threads, ran = Threads(2), []
         with monkeypatch.context() as patch:
@@ -355,7 +366,9 @@ def test_a_job_for_which_no_thread_can_be_started_fails_and_is_never_run(monkeyp
     asyncio.run(main())
 
 
-def test_a_job_for_which_no_second_thread_can_be_started_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_for_which_no_second_thread_can_be_started_waits_for_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def main() -> None:
         threads, gate = Threads(2), threading.Event()
         busy = asyncio.create_task(threads.run(lambda: gate.wait(10)))

@@ -63,7 +63,9 @@ def test_a_project_has_real_files_with_its_name_in_them(root: Path, template: st
     assert [each.name for each in target.parent.iterdir()] == ["my-shop-2"]
 
 
-@pytest.mark.parametrize("name", ["", "Shop", "a b", "a/b", "..", ".", "a.b", "a\n", "ä", "x" * 101, "a\0"])
+@pytest.mark.parametrize(
+    "name", ["", "Shop", "a b", "a/b", "..", ".", "a.b", "a\n", "ä", "x" * 101, "a\0"]
+)
 def test_other_names_are_refused(root: Path, name: str) -> None:
     assert refused(name) == "INVALID_PROJECT_NAME"
     assert list(root.iterdir()) == []
@@ -103,11 +105,22 @@ def test_nothing_is_written_outside_of_the_root(root: Path) -> None:
     outside = root.parent / "outside"
     outside.mkdir()
     (root / "link").symlink_to(outside)
-    for path in ("..", "../outside", str(outside), "/", "link", "link/deeper", "a/../../outside", str(root) + "2"):
+    for path in (
+        "..",
+        "../outside",
+        str(outside),
+        "/",
+        "link",
+        "link/deeper",
+        "a/../../outside",
+        str(root) + "2",
+    ):
         assert refused("shop", "cloudflare-hono", path) == "PERMISSION_DENIED"
     assert list(outside.iterdir()) == []
     assert sorted(each.name for each in root.parent.iterdir()) == ["outside", "root"]
-    assert create("shop", "cloudflare-hono", str(root / "inside")).path == str(root / "inside" / "shop")
+    assert create("shop", "cloudflare-hono", str(root / "inside")).path == str(
+        root / "inside" / "shop"
+    )
 
 
 def test_what_is_no_folder_is_told(root: Path) -> None:
@@ -117,7 +130,9 @@ def test_what_is_no_folder_is_told(root: Path) -> None:
         assert refused("shop", "cloudflare-hono", path) == "INVALID_PROJECT_PATH"
 
 
-@pytest.mark.parametrize("failing", [PermissionError(13, "denied"), OSError(30, "read-only file system")])
+@pytest.mark.parametrize(
+    "failing", [PermissionError(13, "denied"), OSError(30, "read-only file system")]
+)
 def test_a_folder_that_may_not_be_written_is_told(
     root: Path, failing: OSError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,7 +144,9 @@ def test_a_folder_that_may_not_be_written_is_told(
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
-def test_a_failure_half_way_leaves_nothing(root: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_half_way_leaves_nothing(
+    root: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written, write = [], Path.write_text
 
     def failing(self: Path, *arguments: Any, **options: Any) -> int:
@@ -157,7 +174,10 @@ def test_of_many_who_make_the_same_project_one_succeeds(root: Path) -> None:
         except ToolError as error:
             outcomes.append(str(error.code))
 
-    threads = [threading.Thread(target=one, args=(("makerkit-nextjs", "cloudflare-hono")[n % 2],)) for n in range(8)]
+    threads = [
+        threading.Thread(target=one, args=(("makerkit-nextjs", "cloudflare-hono")[n % 2],))
+        for n in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

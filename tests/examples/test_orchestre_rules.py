@@ -33,14 +33,22 @@ def plan(text: str) -> Any:
 
 def test_what_is_said_and_what_it_implies_is_found_with_its_reason() -> None:
     found = analyze(IDEA)
-    assert found.key_components == ["Data storage", "Web interface", "Authentication", "Tenancy", "Billing"]
+    assert found.key_components == [
+        "Data storage",
+        "Web interface",
+        "Authentication",
+        "Tenancy",
+        "Billing",
+    ]
     because = {factor.name: factor.because for factor in found.complexity.factors}
     assert because["Tenancy"] == "the requirements say 'saas'"
     assert because["Web interface"] == "the requirements say 'application'"
     assert because["Data storage"] == "Authentication cannot do without it"
     # 5 for any project; 6 + 6 + 8 + 8 + 9 by the table.
     assert (found.complexity.score, found.complexity.level) == (42, "medium")
-    assert found.summary.startswith("A project of medium complexity (42 of 100): above all Billing, ")
+    assert found.summary.startswith(
+        "A project of medium complexity (42 of 100): above all Billing, "
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +73,10 @@ def test_what_is_excluded_is_not_brought_back_by_what_implies_it() -> None:
 
 
 def test_constraints_weigh_and_are_risks() -> None:
-    plain, bound = analyze("a simple static thing"), analyze("a simple static thing", ["must run offline", " "])
+    plain, bound = (
+        analyze("a simple static thing"),
+        analyze("a simple static thing", ["must run offline", " "]),
+    )
     assert bound.complexity.score == plain.complexity.score + 3
     assert "May not be met: must run offline" in bound.risks
     assert "Compliance" in analyze("a simple static thing", ["GDPR applies"]).key_components
@@ -87,17 +98,24 @@ def test_every_row_of_the_table_can_be_found_and_refers_to_others_that_exist() -
         assert component.tasks
 
 
-WORDS = [word.replace("*", "s") for word in ("login", "chat*", "million*", "gdpr", "no", "without", "shop", "search*")]
+WORDS = [
+    word.replace("*", "s")
+    for word in ("login", "chat*", "million*", "gdpr", "no", "without", "shop", "search*")
+]
 TEXTS = st.one_of(
     st.text(min_size=10, max_size=200),
-    st.lists(st.sampled_from([*WORDS, "the", "app,", "ios", "ai.", "reports\n"]), min_size=3).map(" ".join),
+    st.lists(st.sampled_from([*WORDS, "the", "app,", "ios", "ai.", "reports\n"]), min_size=3).map(
+        " ".join
+    ),
 )
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(TEXTS, st.lists(st.text(max_size=30), max_size=3))
-def test_any_text_has_an_analysis_that_adds_up_and_is_always_the_same(text: str, constraints: list[str]) -> None:
+def test_any_text_has_an_analysis_that_adds_up_and_is_always_the_same(
+    text: str, constraints: list[str]
+) -> None:
     found = analyze(text, constraints)
     assert found == analyze(text, constraints)
     factors = found.complexity.factors
@@ -116,7 +134,9 @@ def test_any_plan_can_be_kept_to_and_takes_as_long_as_its_longest_way(text: str)
     tasks = {task.id: task for phase in made.phases for task in phase.tasks}
 
     @cache
-    def end(id: str) -> int:  # by the longest way that leads to it, not by what the plan says of its start
+    def end(
+        id: str,
+    ) -> int:  # by the longest way that leads to it, not by what the plan says of its start
         return max((end(other) for other in tasks[id].depends_on), default=0) + tasks[id].days
 
     for id, task in tasks.items():
@@ -142,7 +162,10 @@ def test_what_an_analysis_does_not_say_is_read_from_the_requirements() -> None:
     import planning
 
     bare = planning.plan(analysis.Analysis(), IDEA)
-    assert {task.component for phase in bare.phases for task in phase.tasks} >= {"Billing", "Authentication"}
+    assert {task.component for phase in bare.phases for task in phase.tasks} >= {
+        "Billing",
+        "Authentication",
+    }
     chosen = planning.plan(analysis.Analysis(key_components=["Search", "no such"]), IDEA)
     assert {task.component for phase in chosen.phases for task in phase.tasks} == {None, "Search"}
 
@@ -152,11 +175,23 @@ def test_what_an_analysis_does_not_say_is_read_from_the_requirements() -> None:
     [
         ({}, "The plan has no tasks"),
         ({"phases": "none"}, "The plan has no tasks"),
-        ({"phases": [{"tasks": [{"id": "a", "dependsOn": ["b"]}]}]}, "Task a waits for b, which is not in the plan"),
-        ({"phases": [{"tasks": [{"id": "a", "days": 20}]}]}, "Task a takes 20 days, too long to notice a delay"),
-        ({"phases": [{"tasks": [{"id": [], "dependsOn": [{}]}]}]}, "Task [] waits for {}, which is not in the plan"),
+        (
+            {"phases": [{"tasks": [{"id": "a", "dependsOn": ["b"]}]}]},
+            "Task a waits for b, which is not in the plan",
+        ),
+        (
+            {"phases": [{"tasks": [{"id": "a", "days": 20}]}]},
+            "Task a takes 20 days, too long to notice a delay",
+        ),
+        (
+            {"phases": [{"tasks": [{"id": [], "dependsOn": [{}]}]}]},
+            "Task [] waits for {}, which is not in the plan",
+        ),
         ({"durationDays": 90}, "It takes 90 working days before anybody uses it"),
-        ({"phases": [{"tasks": [{"name": "user accounts"}]}]}, "There are users, but no task for their identity"),
+        (
+            {"phases": [{"tasks": [{"name": "user accounts"}]}]},
+            "There are users, but no task for their identity",
+        ),
     ],
 )
 def test_the_rules_find_what_is_wrong_with_a_plan(given: dict[str, Any], said: str) -> None:
@@ -178,7 +213,10 @@ def test_equal_findings_are_merged_and_the_gravest_and_most_shared_come_first() 
     def finding(severity: Any, text: str, by: str) -> Any:
         return review.Finding(severity, text, "do", [by])
 
-    reviewers = [review.Reviewer(role, "model", verdict) for role, verdict in zip("abc", ["approve"] * 3, strict=True)]
+    reviewers = [
+        review.Reviewer(role, "model", verdict)
+        for role, verdict in zip("abc", ["approve"] * 3, strict=True)
+    ]
     found = [
         finding("low", "No  backups.", "a"),
         finding("low", "Other", "a"),
@@ -202,7 +240,9 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["phases", "tasks", "id", "days", "dependsOn", "durationDays"]), inner, max_size=4
+            st.sampled_from(["phases", "tasks", "id", "days", "dependsOn", "durationDays"]),
+            inner,
+            max_size=4,
         )
     ),
 )

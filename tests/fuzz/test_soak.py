@@ -16,8 +16,13 @@ def soak(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_alone_it_lists_every_soak_in_a_sentence():
     done = soak()
     assert done.returncode == 0
-    listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith("  "))
-    files = {path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in (ROOT / "soak").glob("*.py")}
+    listed = dict(
+        line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith("  ")
+    )
+    files = {
+        path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or ""
+        for path in (ROOT / "soak").glob("*.py")
+    }
     assert listed == {name: text.partition("\n")[0] for name, text in files.items()}
     assert "fuzz" in listed
     assert all(sentence.endswith(".") for sentence in listed.values())

@@ -53,7 +53,9 @@ def inputs(name: str) -> list[bytes]:
 def test_nothing_is_wrong_with_any_kept_input(name: str):
     one = fuzz.target(name).one
     for path in fuzz.corpus(name):
-        assert fault(one, path.read_bytes()) is None, f"again: python -m fuzz {name} {path.relative_to(ROOT)}"
+        assert fault(one, path.read_bytes()) is None, (
+            f"again: python -m fuzz {name} {path.relative_to(ROOT)}"
+        )
 
 
 @pytest.mark.slow
@@ -72,7 +74,9 @@ def test_the_corpus_is_small(name: str):
 
 
 def test_arguments_are_what_another_validator_says_too(monkeypatch: pytest.MonkeyPatch):
-    second = tuple(jsonschema.Draft202012Validator(each.schema).is_valid for each in arguments_target.READ)
+    second = tuple(
+        jsonschema.Draft202012Validator(each.schema).is_valid for each in arguments_target.READ
+    )
     monkeypatch.setattr(arguments_target, "validators", second)
     for data in inputs("arguments"):
         assert fault(arguments_target.one, data) is None, data
@@ -123,7 +127,9 @@ def swallow(*_: object) -> None:
 
 def test_a_framer_that_keeps_carriage_returns_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        framing.Framer, "_checked", lambda self, line: line if len(line) <= self._limit else framing.Overlong(999)
+        framing.Framer,
+        "_checked",
+        lambda self, line: line if len(line) <= self._limit else framing.Overlong(999),
     )
     assert found("framing")
 
@@ -146,17 +152,25 @@ def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest
     [
         lambda found: replace(found, id=UNSET) if type(found) is jsonrpc.Message else found,
         lambda found: replace(found, id=str(found.id)) if type(found.id) is int else found,
-        lambda found: replace(found, code=-32700) if type(found) is jsonrpc.Bad and found.code else found,
-        lambda found: replace(found, code=-32600) if type(found) is jsonrpc.Bad and found.code == 0 else found,
+        lambda found: (
+            replace(found, code=-32700) if type(found) is jsonrpc.Bad and found.code else found
+        ),
+        lambda found: (
+            replace(found, code=-32600) if type(found) is jsonrpc.Bad and found.code == 0 else found
+        ),
     ],
     ids=["the id is lost", "a number becomes text", "all is a parse error", "silence is broken"],
 )
-def test_a_decoder_that_misunderstands_is_found(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]):
+def test_a_decoder_that_misunderstands_is_found(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
+):
     monkeypatch.setattr(messages_target, "decode", changed(jsonrpc.decode, change))
     assert found("messages")
 
 
-def test_a_decoder_that_takes_half_a_surrogate_pair_or_nan_is_found(monkeypatch: pytest.MonkeyPatch):
+def test_a_decoder_that_takes_half_a_surrogate_pair_or_nan_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+):
     decode = jsonrpc.decode
     for wrong, right in ((b"\\ud83c", b"\\u0041"), (b"NaN", b"0.0")):
         monkeypatch.setattr(
@@ -177,7 +191,9 @@ def test_a_second_decoder_that_disagrees_is_found(monkeypatch: pytest.MonkeyPatc
 
 def test_a_batch_that_loses_an_element_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        messages_target, "decode_batch", changed(jsonrpc.decode_batch, lambda found: found and found[1:])
+        messages_target,
+        "decode_batch",
+        changed(jsonrpc.decode_batch, lambda found: found and found[1:]),
     )
     assert found("messages")
 
@@ -199,7 +215,11 @@ Peer_take = Peer._take
         (Peer, "admitted", swallow),
         (Peer, "_refuse", swallow),
         (Peer, "_collect", swallow),
-        (Peer, "_take", lambda self, incoming: Peer_take(self, incoming) if len(incoming.params) != 1 else None),
+        (
+            Peer,
+            "_take",
+            lambda self, incoming: Peer_take(self, incoming) if len(incoming.params) != 1 else None,
+        ),
         (Peer, "_few_running", lambda self: True),
         (Peer, "abandon", swallow),
         (Session, "_unfit", swallow),
@@ -207,13 +227,17 @@ Peer_take = Peer._take
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_a_session_that_breaks_a_promise_is_found(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Any):
+def test_a_session_that_breaks_a_promise_is_found(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, wrong: Any
+):
     monkeypatch.setattr(owner, name, wrong)
     assert found("session")
 
 
 def test_arguments_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatch):
-    lenient = tuple(arguments.arguments_of(handler, coerce=True) for handler in arguments_target.HANDLERS)
+    lenient = tuple(
+        arguments.arguments_of(handler, coerce=True) for handler in arguments_target.HANDLERS
+    )
     monkeypatch.setattr(arguments_target, "READ", lenient)
     assert found("arguments")
 
@@ -222,7 +246,9 @@ def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPat
     def emptied(result: CallToolResult) -> CallToolResult:
         return replace(result, content=[])
 
-    wrong = [results.Returns(each.schema, changed(each.shape, emptied)) for each in results_target.READ]
+    wrong = [
+        results.Returns(each.schema, changed(each.shape, emptied)) for each in results_target.READ
+    ]
     monkeypatch.setattr(results_target, "READ", wrong)
     assert found("results")
 
@@ -230,7 +256,9 @@ def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPat
 def test_a_docstring_whose_words_are_invented_is_found(monkeypatch: pytest.MonkeyPatch):
     parse = docstrings_target.parse
     monkeypatch.setattr(
-        docstrings_target, "parse", changed(parse, lambda doc: replace(doc, description=f"{doc.description}!"))
+        docstrings_target,
+        "parse",
+        changed(parse, lambda doc: replace(doc, description=f"{doc.description}!")),
     )
     assert found("docstrings")
 
@@ -242,7 +270,9 @@ def test_an_assembler_that_takes_too_long_a_frame_is_found(monkeypatch: pytest.M
 
 def test_an_assembler_that_loses_a_byte_is_found(monkeypatch: pytest.MonkeyPatch):
     feed = frames.Assembler.feed
-    monkeypatch.setattr(frames.Assembler, "feed", changed(feed, lambda payloads: [each[1:] for each in payloads]))
+    monkeypatch.setattr(
+        frames.Assembler, "feed", changed(feed, lambda payloads: [each[1:] for each in payloads])
+    )
     assert found("frames")
 
 
@@ -255,7 +285,9 @@ def test_an_assembler_that_loses_a_byte_is_found(monkeypatch: pytest.MonkeyPatch
     ],
     ids=["more", "infinity", "no text"],
 )
-def test_a_struct_that_is_misread_is_found(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]):
+def test_a_struct_that_is_misread_is_found(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
+):
     monkeypatch.setattr(frames_target, "decode_struct", changed(structs.decode_struct, change))
     assert found("frames")
 
@@ -275,7 +307,9 @@ def test_a_finding_becomes_small_and_fails_at_the_same_place():
 
 
 def test_mutations_are_the_same_for_the_same_seed_and_stay_small():
-    first, again, another = (list(mutations([b"abc", b"defg"], [b"!"], 6, seed, 200)) for seed in (5, 5, 6))
+    first, again, another = (
+        list(mutations([b"abc", b"defg"], [b"!"], 6, seed, 200)) for seed in (5, 5, 6)
+    )
     assert first == again
     assert first != another
     assert max(map(len, first)) <= 6

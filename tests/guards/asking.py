@@ -19,7 +19,9 @@ def asked(server: Any, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
             ours, theirs = pair()
             host.attach(theirs)
             caller: Caller = connect(ours)
-            await caller.request("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}})
+            await caller.request(
+                "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}
+            )
             for method, params in requests:
                 try:
                     answers.append(await caller.request(method, params))

@@ -114,7 +114,9 @@ def on_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 @asynccontextmanager
-async def called(backend: Backend, told: list[Any] | None = None) -> AsyncIterator[Callable[[str], Awaitable[Any]]]:
+async def called(
+    backend: Backend, told: list[Any] | None = None
+) -> AsyncIterator[Callable[[str], Awaitable[Any]]]:
     """A function that calls `work`, as a client of 2025-11-25 with a progress token does."""
     async with Host(backend) as host:
         ours, theirs = pair()
@@ -136,7 +138,9 @@ def code_of(result: Any) -> str:
 
 
 @on_a_loop
-async def test_a_call_that_ignores_its_cancel_is_answered_in_time_and_keeps_its_slot(way: Any) -> None:
+async def test_a_call_that_ignores_its_cancel_is_answered_in_time_and_keeps_its_slot(
+    way: Any,
+) -> None:
     desk = Desk()
     told: list[Any] = []
     async with called(way(Guarded(desk.server, timeout_s=0.05, max_in_flight=1)), told) as call:
@@ -171,7 +175,9 @@ async def test_what_is_left_over_ends_with_the_guard(way: Any) -> None:
 
 
 @on_a_loop
-async def test_a_call_that_its_client_cancels_gives_its_slot_back_and_has_no_answer(way: Any) -> None:
+async def test_a_call_that_its_client_cancels_gives_its_slot_back_and_has_no_answer(
+    way: Any,
+) -> None:
     desk = Desk()
     async with called(way(Guarded(desk.server, timeout_s=30, max_in_flight=1))) as call:
         task = asyncio.ensure_future(call("waits"))
@@ -183,7 +189,9 @@ async def test_a_call_that_its_client_cancels_gives_its_slot_back_and_has_no_ans
 
 
 @on_a_loop
-async def test_a_call_that_waits_and_is_done_in_time_is_answered_and_leaves_no_timer(way: Any) -> None:
+async def test_a_call_that_waits_and_is_done_in_time_is_answered_and_leaves_no_timer(
+    way: Any,
+) -> None:
     desk = Desk()
     async with called(way(Guarded(desk.server, timeout_s=3600, max_in_flight=1))) as call:
         task = asyncio.ensure_future(call("waits"))
@@ -191,7 +199,11 @@ async def test_a_call_that_waits_and_is_done_in_time_is_answered_and_leaves_no_t
         desk.release.set()
         assert text_of(await task) == "done"
         loop: Any = asyncio.get_running_loop()
-        timers = [each for each in loop._scheduled if not each.cancelled() and each.when() > loop.time() + 3000]
+        timers = [
+            each
+            for each in loop._scheduled
+            if not each.cancelled() and each.when() > loop.time() + 3000
+        ]
         assert timers == []
         with pytest.raises(RpcError, match="not with"):
             await call("is_refused")
@@ -258,18 +270,24 @@ async def test_guards_around_guards_each_do_their_part(way: Any) -> None:
     inner = Guarded(desk.server, timeout_s=0.05, max_in_flight=2)
     async with called(way(Guarded(inner, max_in_flight=1, timeout_s=30, redact=True))) as call:
         assert code_of(await call("ignores_its_cancel")) == "TIMED_OUT"
-        assert text_of(await call("at_once")) == "done"  # the outer slot is free, and one of two inner ones
+        assert (
+            text_of(await call("at_once")) == "done"
+        )  # the outer slot is free, and one of two inner ones
         assert code_of(await call("ignores_its_cancel")) == "TIMED_OUT"
         assert code_of(await call("at_once")) == "TOO_MANY_IN_FLIGHT"
         desk.release.set()
 
 
 @on_a_loop
-async def test_what_fails_to_be_written_is_an_internal_error_and_gives_its_slot_back(way: Any) -> None:
+async def test_what_fails_to_be_written_is_an_internal_error_and_gives_its_slot_back(
+    way: Any,
+) -> None:
     desk = Desk()
     logging.getLogger("concertino.host").disabled = True
     try:
-        async with called(way(Guarded(desk.server, max_result_bytes=10_000, max_in_flight=1))) as call:
+        async with called(
+            way(Guarded(desk.server, max_result_bytes=10_000, max_in_flight=1))
+        ) as call:
             with pytest.raises(RpcError, match="Internal error"):
                 await call("is_odd")
             assert text_of(await call("at_once")) == "done"
@@ -289,7 +307,11 @@ def test_a_call_that_is_cancelled_before_its_first_step_gives_its_slot_back() ->
             await host.started
             params = {"name": "work", "arguments": {"how": "waits"}}
             request = {"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": params}
-            cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 77}}
+            cancel = {
+                "jsonrpc": "2.0",
+                "method": "notifications/cancelled",
+                "params": {"requestId": 77},
+            }
             link.frames([json.dumps(each).encode() for each in (request, cancel)])
             while guard._slots.free < guard._slots.most:
                 await asyncio.sleep(0)
@@ -298,7 +320,9 @@ def test_a_call_that_is_cancelled_before_its_first_step_gives_its_slot_back() ->
             assert text_of(await caller.request("tools/call", params)) == "done"
             await caller.aclose()
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # where every call begins a turn later
+    with asyncio.Runner(
+        loop_factory=uvloop.new_event_loop
+    ) as runner:  # where every call begins a turn later
         runner.run(asyncio.wait_for(test(), 20))
 
 
@@ -384,7 +408,12 @@ class Proxy:
 
 def test_whoever_has_a_handle_of_its_own_is_called_by_it() -> None:
     guard = Guarded(Server("s"), max_in_flight=1)
-    others: list[Any] = [Server("s"), Around(guard), Audit(Server("s"), max_in_flight=1), Proxy(guard)]
+    others: list[Any] = [
+        Server("s"),
+        Around(guard),
+        Audit(Server("s"), max_in_flight=1),
+        Proxy(guard),
+    ]
     assert [admission(each) for each in others] == [None] * 4
 
 

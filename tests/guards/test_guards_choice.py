@@ -69,7 +69,10 @@ def test_lists_and_calls_agree(allow: Any, deny: Any, seen: list[str]) -> None:
             assert answer["content"][0]["text"] == "done"
         else:  # as the server says it of a tool that there is not
             [unknown] = asked(server(), ("tools/call", {"name": "nothing"}))
-            assert (answer.code, answer.message) == (unknown.code, unknown.message.replace("nothing", name))
+            assert (answer.code, answer.message) == (
+                unknown.code,
+                unknown.message.replace("nothing", name),
+            )
             assert answer.data == {"details": unknown.data["details"].replace("nothing", name)}
 
 
@@ -91,12 +94,30 @@ def test_prompts_and_their_completion() -> None:
 
 
 def test_resources_their_templates_and_other_spellings() -> None:
-    backend = Only(server(), allow=("resource:notes://*", "resource:day://*"), deny="resource:*private*")
+    backend = Only(
+        server(), allow=("resource:notes://*", "resource:day://*"), deny="resource:*private*"
+    )
     assert listed(backend, "resources/list", "resources", "uri") == ["notes://public"]
-    assert listed(backend, "resources/templates/list", "resourceTemplates", "uriTemplate") == ["day://{day}"]
-    uris = ("notes://public", "day://monday", "notes://private", "day://private", "day://%70rivate", "other://x")
+    assert listed(backend, "resources/templates/list", "resourceTemplates", "uriTemplate") == [
+        "day://{day}"
+    ]
+    uris = (
+        "notes://public",
+        "day://monday",
+        "notes://private",
+        "day://private",
+        "day://%70rivate",
+        "other://x",
+    )
     answers = asked(backend, *(("resources/read", {"uri": uri}) for uri in uris))
-    assert [isinstance(each, RpcError) for each in answers] == [False, False, True, True, True, True]
+    assert [isinstance(each, RpcError) for each in answers] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
     assert all(error.message == "Resource not found" for error in answers[2:])
 
 
@@ -137,7 +158,9 @@ def test_changes_of_what_nobody_may_see_are_not_told_nor_watched() -> None:
     assert watched == [frozenset({"a:1"})]
 
 
-@pytest.mark.parametrize("pattern", ["prompts:*", "notes://private*", "Resource:a", "prompt:", ["drop_*", "tools:x"]])
+@pytest.mark.parametrize(
+    "pattern", ["prompts:*", "notes://private*", "Resource:a", "prompt:", ["drop_*", "tools:x"]]
+)
 def test_a_pattern_that_would_hide_nothing_is_refused(pattern: Any) -> None:
     with pytest.raises(ValueError, match=r"expected tool:, prompt: or resource: before"):
         Only(server(), deny=pattern)
@@ -147,7 +170,9 @@ def test_a_tool_of_another_server_may_have_a_colon_in_its_name() -> None:
     assert Patterns("tool:shop:*").match("tool", "shop:price")
 
 
-@pytest.mark.parametrize("settings", [{"rate_limit": 5}, {"allow": 5}, {"deny": None}, {"match": 5}])
+@pytest.mark.parametrize(
+    "settings", [{"rate_limit": 5}, {"allow": 5}, {"deny": None}, {"match": 5}]
+)
 def test_what_is_neither_one_nor_several_is_named(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"got (5|None)"):
         Guarded(server(), **settings)
@@ -166,15 +191,29 @@ TOPIC = {"name": "topic", "value": ""}
     ("settings", "method", "params"),
     [
         ({"rate_limit": Rate(1, 60, "prompt:*", shared=True)}, "prompts/get", {"name": "#"}),
-        ({"rate_limit": Rate(1, 60, "resource:*", shared=True)}, "resources/read", {"uri": "notes://#"}),
+        (
+            {"rate_limit": Rate(1, 60, "resource:*", shared=True)},
+            "resources/read",
+            {"uri": "notes://#"},
+        ),
         ({"rate_limit": Rate(1, 60, shared=True)}, "tools/call", {"name": "#"}),
         ({"deny": "*"}, "tools/call", {"name": "#"}),
         ({"deny": "resource:*"}, "resources/read", {"uri": "notes://#"}),
-        ({"deny": "prompt:*"}, "completion/complete", {"ref": {"type": "ref/prompt", "name": "#"}, "argument": TOPIC}),
-        ({}, "completion/complete", {"ref": {"type": "ref/prompt", "name": "#"}, "argument": TOPIC}),
+        (
+            {"deny": "prompt:*"},
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "#"}, "argument": TOPIC},
+        ),
+        (
+            {},
+            "completion/complete",
+            {"ref": {"type": "ref/prompt", "name": "#"}, "argument": TOPIC},
+        ),
     ],
 )
-def test_no_refusal_repeats_a_secret_that_was_named(settings: dict[str, Any], method: str, params: Any) -> None:
+def test_no_refusal_repeats_a_secret_that_was_named(
+    settings: dict[str, Any], method: str, params: Any
+) -> None:
     canary = "sk-canary-7f3a91"
     request = method, json.loads(json.dumps(params).replace("#", canary))
     redact.refresh({"CANARY_TOKEN": canary})
@@ -182,7 +221,10 @@ def test_no_refusal_repeats_a_secret_that_was_named(settings: dict[str, Any], me
         answers = asked(Guarded(server(), redact=True, **settings), request, request)
     finally:
         redact.refresh()
-    said = [json.dumps(each.data) + str(each) if isinstance(each, RpcError) else json.dumps(each) for each in answers]
+    said = [
+        json.dumps(each.data) + str(each) if isinstance(each, RpcError) else json.dumps(each)
+        for each in answers
+    ]
     assert [canary in each for each in said] == [False, False]
     assert all("[REDACTED]" in each for each in said)
 

@@ -34,10 +34,16 @@ def test_an_envelope_is_text_with_an_indent_of_two() -> None:
     result = enveloped(analyze)
     assert "structuredContent" not in result
     text, found = re.subn(
-        r'"timestamp": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"', '"timestamp": "NOW"', text_of(result)
+        r'"timestamp": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"',
+        '"timestamp": "NOW"',
+        text_of(result),
     )
     assert found == 1
-    expected = {"success": True, "data": {"scores": [7]}, "metadata": {"timestamp": "NOW", "version": "3.0.0"}}
+    expected = {
+        "success": True,
+        "data": {"scores": [7]},
+        "metadata": {"timestamp": "NOW", "version": "3.0.0"},
+    }
     assert text == json.dumps(expected, indent=2)
 
 
@@ -47,7 +53,10 @@ def test_an_envelope_is_text_with_an_indent_of_two() -> None:
         ("text", "text"),
         (None, None),
         ([1, "a"], [1, "a"]),
-        ([TextContent("a"), TextContent("b")], [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+        (
+            [TextContent("a"), TextContent("b")],
+            [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+        ),
     ],
     ids=["text", "nothing", "list", "blocks"],
 )

@@ -29,7 +29,9 @@ from concertino.guards.refusals import refuse
 from concertino.guards.telemetry import Telemetry
 
 # Prometheus text exposition 0.0.4: name, labels, value.
-LINE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{((?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)')
+LINE = re.compile(
+    r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{((?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)'
+)
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -91,7 +93,9 @@ def test_every_call_is_counted_and_timed_in_the_file(tmp_path: Path) -> None:
 
     assert count(mcp_method_name="tools/list") == 1
     assert count(mcp_method_name="tools/call", gen_ai_tool_name="echo") == 2
-    assert count(mcp_method_name="tools/call", gen_ai_tool_name="fail", error_type="tool_error") == 1
+    assert (
+        count(mcp_method_name="tools/call", gen_ai_tool_name="fail", error_type="tool_error") == 1
+    )
     assert count(mcp_method_name="tools/call", gen_ai_tool_name="_OTHER", error_type="-32602") == 1
     assert count(mcp_method_name="prompts/get", gen_ai_prompt_name="greet") == 1
     assert count(mcp_method_name="resources/read") == 1
@@ -103,15 +107,21 @@ def test_every_call_is_counted_and_timed_in_the_file(tmp_path: Path) -> None:
         if name == f"{DURATION}_bucket" and frozenset(echo.items()) <= labels
     }
     assert len(buckets) == 15
-    assert {bound: value for bound, value in buckets.items() if value != (2 if bound >= 0.25 else 0)} == {}
-    assert found["concertino_active_operations", frozenset({("mcp_method_name", "tools/call")})] == 0
+    assert {
+        bound: value for bound, value in buckets.items() if value != (2 if bound >= 0.25 else 0)
+    } == {}
+    assert (
+        found["concertino_active_operations", frozenset({("mcp_method_name", "tools/call")})] == 0
+    )
 
 
 def test_a_file_that_cannot_be_written_fails_the_start_and_says_which(tmp_path: Path) -> None:
     async def start() -> None:
         await Metrics(server(), tmp_path / "no" / "metrics.prom").start(None)  # type: ignore[arg-type]
 
-    with pytest.raises(ConcertinoError, match=r"metrics file .*no/metrics\.prom cannot be written: No such file"):
+    with pytest.raises(
+        ConcertinoError, match=r"metrics file .*no/metrics\.prom cannot be written: No such file"
+    ):
         asyncio.run(start())
 
 
@@ -124,17 +134,24 @@ def test_names_are_bounded_and_escaped(tmp_path: Path) -> None:
     for number in range(SERIES + 500):
         name = f'n"\\\n{number}'
         with pytest.raises(StopIteration):
-            guard.handle(Call("tools/call", {"name": Raw(json.dumps(name).encode())}), None).send(None)  # type: ignore[arg-type]
+            guard.handle(Call("tools/call", {"name": Raw(json.dumps(name).encode())}), None).send(
+                None
+            )  # type: ignore[arg-type]
     found = parsed(guard.text())
     counts = {labels: value for (name, labels), value in found.items() if name.endswith("_count")}
     assert len(counts) == SERIES + 1
-    assert counts[frozenset({("mcp_method_name", "tools/call"), ("gen_ai_tool_name", "_OTHER")})] == 500
+    assert (
+        counts[frozenset({("mcp_method_name", "tools/call"), ("gen_ai_tool_name", "_OTHER")})]
+        == 500
+    )
 
 
 # OpenTelemetry
 
 
-def observed(monkeypatch: pytest.MonkeyPatch, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], list[Any]]:
+def observed(
+    monkeypatch: pytest.MonkeyPatch, *calls: tuple[str, dict[str, Any]]
+) -> tuple[list[Any], list[Any]]:
     """Spans, and points of the duration metric."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     tracers, meters = TracerProvider(), MeterProvider([reader])
@@ -177,17 +194,38 @@ def test_spans_and_durations_follow_the_conventions(monkeypatch: pytest.MonkeyPa
         False,
         False,
     ]
-    by_name = {point.attributes.get("gen_ai.tool.name", point.attributes["mcp.method.name"]): point for point in points}
+    by_name = {
+        point.attributes.get("gen_ai.tool.name", point.attributes["mcp.method.name"]): point
+        for point in points
+    }
     assert by_name["echo"].count == 2
     assert dict(by_name["echo"].attributes) == {**tool, "gen_ai.tool.name": "echo"}
-    assert by_name["echo"].explicit_bounds == (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+    assert by_name["echo"].explicit_bounds == (
+        0.01,
+        0.02,
+        0.05,
+        0.1,
+        0.2,
+        0.5,
+        1,
+        2,
+        5,
+        10,
+        30,
+        60,
+        120,
+        300,
+    )
     assert by_name["_OTHER"].attributes["error.type"] == "-32602"
     assert by_name["fail"].attributes["error.type"] == "tool_error"
 
 
 def test_the_callers_trace_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # the example of W3C Trace Context
-    call = ("tools/call", {"name": "echo", "arguments": {"text": "a"}, "_meta": {"traceparent": parent, "x": 1}})
+    call = (
+        "tools/call",
+        {"name": "echo", "arguments": {"text": "a"}, "_meta": {"traceparent": parent, "x": 1}},
+    )
     [span], _ = observed(monkeypatch, call)
     assert f"{span.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
     assert f"{span.parent.span_id:016x}" == "b7ad6b7169203331"
@@ -210,7 +248,9 @@ def test_a_secret_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("code", ["RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"])
-def test_names_that_a_guard_refused_take_no_room_from_those_that_there_are(code: str, tmp_path: Path) -> None:
+def test_names_that_a_guard_refused_take_no_room_from_those_that_there_are(
+    code: str, tmp_path: Path
+) -> None:
     class Refuses:
         async def handle(self, call: Any, context: Any) -> Any:
             if bytes(call.params["name"]).startswith(b'"real'):
@@ -221,12 +261,16 @@ def test_names_that_a_guard_refused_take_no_room_from_those_that_there_are(code:
     reader = InMemoryMetricReader()
     counted = Metrics(Refuses(), tmp_path / "m")  # type: ignore[arg-type]
     guard = Telemetry(counted, meter_provider=MeterProvider([reader]))
-    context = SimpleNamespace(client=SimpleNamespace(protocol_version="2025-11-25"), meta={}, request_id=canary)
+    context = SimpleNamespace(
+        client=SimpleNamespace(protocol_version="2025-11-25"), meta={}, request_id=canary
+    )
     redact.refresh({"CANARY_TOKEN": canary})
     try:
         for name in (*(f"n{number}" for number in range(SERIES + 500)), canary, "real"):
             with pytest.raises(StopIteration):
-                guard.handle(Call("tools/call", {"name": Raw(json.dumps(name).encode())}), context).send(None)  # type: ignore[arg-type]
+                guard.handle(
+                    Call("tools/call", {"name": Raw(json.dumps(name).encode())}), context
+                ).send(None)  # type: ignore[arg-type]
     finally:
         redact.refresh()
     data = reader.get_metrics_data()
@@ -243,7 +287,9 @@ def test_without_the_extra_its_name_is_told() -> None:
         "from concertino.errors import ConcertinoError\n"
         "try:\n    import concertino.guards.telemetry\nexcept ConcertinoError as why:\n    print(why)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
     assert done.stdout == "spans and metrics need an extra: pip install 'concertino[otel]'\n"
 
 

@@ -64,8 +64,14 @@ class Model:
         self.accepted.append((self.now, name))
         return 0
 
-    def _wait(self, name: str, now: float, calls: int, within_s: float, names: set[str], shared: bool) -> float:
-        times = [at for at, who in self.accepted if (who in names if shared else who == name) and now - at < within_s]
+    def _wait(
+        self, name: str, now: float, calls: int, within_s: float, names: set[str], shared: bool
+    ) -> float:
+        times = [
+            at
+            for at, who in self.accepted
+            if (who in names if shared else who == name) and now - at < within_s
+        ]
         wait = 0.0
         while len(times) >= calls:
             wait = times.pop(0) + within_s - now
@@ -79,7 +85,10 @@ MOVES = st.sampled_from([0, 0, 0, 1, 7, 8, 60, 472, 479, 480, 481, 960, -1, -80,
 STEPS = st.lists(st.tuples(MOVES, st.sampled_from(["a", "b", "c"])), max_size=80)
 RATES = st.lists(
     st.tuples(
-        st.integers(1, 4), st.sampled_from([0.5, 10.0, 60.0]), st.sampled_from(["a", "[ab]", "*"]), st.booleans()
+        st.integers(1, 4),
+        st.sampled_from([0.5, 10.0, 60.0]),
+        st.sampled_from(["a", "[ab]", "*"]),
+        st.booleans(),
     ),
     max_size=3,
     unique_by=lambda rate: rate,
@@ -94,7 +103,10 @@ def test_it_accepts_and_refuses_as_the_model_does(
 ) -> None:
     clock = [1000.0]
     guard = Guarded(Nothing(), rate_limit=[Rate(*rate) for rate in rates], clock=lambda: clock[0])  # type: ignore[arg-type]
-    model = Model([(calls, within_s, NAMES[match], shared) for calls, within_s, match, shared in rates], clock[0])
+    model = Model(
+        [(calls, within_s, NAMES[match], shared) for calls, within_s, match, shared in rates],
+        clock[0],
+    )
     for move, name in steps:
         clock[0] += move
         wait = model.call(name, clock[0])
@@ -149,7 +161,9 @@ def test_refused_calls_are_not_recorded() -> None:
 
 def test_a_call_that_one_of_two_rates_refuses_counts_in_neither() -> None:
     clock = [0.0]
-    guard = Guarded(Nothing(), rate_limit=["1/1", Rate(2, 100, shared=True)], clock=lambda: clock[0])  # type: ignore[arg-type]
+    guard = Guarded(
+        Nothing(), rate_limit=["1/1", Rate(2, 100, shared=True)], clock=lambda: clock[0]
+    )  # type: ignore[arg-type]
     assert step(guard, "a") is DONE
     for _ in range(5):
         assert step(guard, "a") is not DONE
@@ -168,7 +182,10 @@ def test_a_name_spelled_with_escapes_is_the_same_name() -> None:
 def test_prompts_and_resources_are_limited_when_they_are_named_and_refused_by_an_error() -> None:
     guard = RateLimit(Nothing(), 1, 60, match=("prompt:*", "resource:a:*"), clock=lambda: 0.0)  # type: ignore[arg-type]
     assert [step(guard, "x") for _ in range(3)] == [DONE] * 3
-    for method, member, name in (("prompts/get", "name", "greet"), ("resources/read", "uri", "a:b")):
+    for method, member, name in (
+        ("prompts/get", "name", "greet"),
+        ("resources/read", "uri", "a:b"),
+    ):
         assert step(guard, name, method, member) is DONE
         error = step(guard, name, method, member)
         assert isinstance(error, RpcError)
@@ -216,7 +233,8 @@ def test_what_is_no_rate_is_named(text: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "within_s"), [(1.5, 1), (10**30, 1), (True, 1), (1, True), (1, float("inf")), (1, float("nan")), ("1", 1)]
+    ("calls", "within_s"),
+    [(1.5, 1), (10**30, 1), (True, 1), (1, True), (1, float("inf")), (1, float("nan")), ("1", 1)],
 )
 def test_a_rate_of_other_types_is_refused(calls: Any, within_s: Any) -> None:
     with pytest.raises(ValueError, match="rate: "):
@@ -234,9 +252,19 @@ def test_a_tool_says_its_own_rate() -> None:
     async def free() -> str:
         return "done"
 
-    calls = [("tools/call", {"name": name}) for name in ("limited", "limited", "limited", "free", "free", "free")]
+    calls = [
+        ("tools/call", {"name": name})
+        for name in ("limited", "limited", "limited", "free", "free", "free")
+    ]
     answers = asked(server, *calls)
-    assert [each.get("isError", False) for each in answers] == [False, False, True, False, False, False]
+    assert [each.get("isError", False) for each in answers] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert json.loads(text_of(answers[2]))["code"] == "RATE_LIMIT_EXCEEDED"
 
 

@@ -129,7 +129,9 @@ def test_a_canary_appears_in_no_sink(leaky: str, form: str, modern: bool, tmp_pa
             process.ask(call(how, "fail", {"how": how}, modern=modern))
         process.ask(call("child", "child", modern=modern))
         cut = process.ask(call("long", "long", modern=modern))
-        link = next(block["uri"] for block in cut["result"]["content"] if block["type"] == "resource_link")
+        link = next(
+            block["uri"] for block in cut["result"]["content"] if block["type"] == "resource_link"
+        )
         whole = process.ask(request("whole", "resources/read", {"uri": link}, modern=modern))
         process.ask(request("ask", "prompts/get", {"name": "ask"}, modern=modern))
         process.ask(request("read", "resources/read", {"uri": "a:b"}, modern=modern))
@@ -137,7 +139,11 @@ def test_a_canary_appears_in_no_sink(leaky: str, form: str, modern: bool, tmp_pa
         process.ask(request("gone", "resources/read", {"uri": f"a:{CANARY}"}, modern=modern))
         process.write(f'{{"broken": "{CANARY}"\n'.encode())
         assert process.finish() == 0
-        sinks = {"stdout": b"\n".join(process.lines), "stderr": process.stderr, "metrics": metrics.read_bytes()}
+        sinks = {
+            "stdout": b"\n".join(process.lines),
+            "stderr": process.stderr,
+            "metrics": metrics.read_bytes(),
+        }
         for sink, content in sinks.items():
             assert CANARY.encode() not in content, sink
             assert MORE.encode() not in content, sink
@@ -152,13 +158,21 @@ def test_a_canary_appears_in_no_sink(leaky: str, form: str, modern: bool, tmp_pa
         }
         assert said["result"]["content"][0]["text"] == "said [REDACTED]"
         assert "[REDACTED]" in whole["result"]["contents"][0]["text"]
-        progress = [each["params"] for each in process.messages if each.get("method") == "notifications/progress"]
-        assert [(each["progressToken"], each["message"]) for each in progress] == [("token-42", "half of [REDACTED]")]
+        progress = [
+            each["params"]
+            for each in process.messages
+            if each.get("method") == "notifications/progress"
+        ]
+        assert [(each["progressToken"], each["message"]) for each in progress] == [
+            ("token-42", "half of [REDACTED]")
+        ]
         for name in ("token-42", "maxTokens", "keyComponents"):
             assert name.encode() in sinks["stderr"]
 
 
-def test_without_redact_responses_are_the_authors_own_words_and_the_log_is_clean(leaky: str) -> None:
+def test_without_redact_responses_are_the_authors_own_words_and_the_log_is_clean(
+    leaky: str,
+) -> None:
     with serve(leaky, "--trace", CANARY_TOKEN=CANARY) as process:
         process.initialize()
         assert CANARY in text_of(process.ask(call(1, "give", {"how": "x"})))
@@ -169,7 +183,9 @@ def test_without_redact_responses_are_the_authors_own_words_and_the_log_is_clean
 async def relayed(leaky: str) -> str:
     code = "import os, sys; sys.stderr.write('last words: ' + os.environ['CANARY_TOKEN'] + '\\n'); sys.exit(3)"
     try:
-        async with Client(ServerParameters(sys.executable, ["-c", code], env={"CANARY_TOKEN": CANARY})):
+        async with Client(
+            ServerParameters(sys.executable, ["-c", code], env={"CANARY_TOKEN": CANARY})
+        ):
             return "it lives"
     except Disconnected as why:
         return f"{why} {why.stderr}"
@@ -203,7 +219,9 @@ def test_json_lines_have_the_ids_of_request_and_trace(leaky: str) -> None:
     assert failed["request"] == 7
     assert "trace" not in failed
     assert "ValueError" in failed["exception"]
-    shown = [line for line in lines if line["level"] == "TRACE" and line.get("request") == "with trace"]
+    shown = [
+        line for line in lines if line["level"] == "TRACE" and line.get("request") == "with trace"
+    ]
     assert [line["text"][:3] for line in shown] == ["<- ", "-> "]
     assert shown[0]["trace"] == trace
     assert json.loads(shown[0]["text"][3:])["params"]["name"] == "say"
@@ -228,11 +246,26 @@ def test_the_message_trace_has_the_tag_of_its_profile(leaky: str, form: str, tag
 
 
 def test_every_option_guards_what_is_served(leaky: str) -> None:
-    options = ("--rate-limit", "fail=2/3600", "--timeout", "0.05", "--max-in-flight", "1", "--deny", "child")
+    options = (
+        "--rate-limit",
+        "fail=2/3600",
+        "--timeout",
+        "0.05",
+        "--max-in-flight",
+        "1",
+        "--deny",
+        "child",
+    )
     with serve(leaky, *options) as process:
         process.initialize()
         listed = process.ask(request(1, "tools/list"))
-        assert [tool["name"] for tool in listed["result"]["tools"]] == ["give", "say", "fail", "long", "slow"]
+        assert [tool["name"] for tool in listed["result"]["tools"]] == [
+            "give",
+            "say",
+            "fail",
+            "long",
+            "slow",
+        ]
         assert process.ask(call(2, "child"))["error"]["message"] == "Unknown tool: child"
         answers = [process.ask(call(id, "fail", {"how": "tool error"})) for id in (3, 4, 5)]
         codes = [json.loads(failure_of(each))["code"] for each in answers]
@@ -250,7 +283,9 @@ def test_only_what_is_allowed_is_served_of_several(leaky: str, tmp_path: Path) -
     other.write_text(
         "from concertino import Server\nserver = Server('other')\nserver.add_tool(lambda: 1, name='give')\n"
     )
-    with Process(["-m", "concertino", "serve", f"a={leaky}", f"b={other}", "--allow", "a_[gl]*"]) as process:
+    with Process(
+        ["-m", "concertino", "serve", f"a={leaky}", f"b={other}", "--allow", "a_[gl]*"]
+    ) as process:
         process.initialize()
         listed = process.ask(request(1, "tools/list"))
         assert [tool["name"] for tool in listed["result"]["tools"]] == ["a_give", "a_long"]
@@ -261,7 +296,10 @@ def test_only_what_is_allowed_is_served_of_several(leaky: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--rate-limit", "ten"), "expected CALLS/SECONDS or GLOB=CALLS/SECONDS, such as '10/60', got 'ten'"),
+        (
+            ("--rate-limit", "ten"),
+            "expected CALLS/SECONDS or GLOB=CALLS/SECONDS, such as '10/60', got 'ten'",
+        ),
         (("--timeout", "-1"), "timeout_s: expected a positive number of seconds, got -1.0"),
         (("--max-in-flight", "0"), "max_in_flight: expected a positive number, got 0"),
         (("--max-result-bytes", "x"), "invalid int value: 'x'"),
@@ -304,7 +342,10 @@ trace.set_tracer_provider(provider)
         assert b"tools/call fail!" in process.stderr
         lines = [json.loads(line) for line in process.stderr.splitlines() if line.startswith(b"{")]
     failed = next(line for line in lines if line["text"] == "tool fail failed")
-    assert (failed["request"], len(failed["trace"])) == (1, 32)  # the span's own: the caller has none
+    assert (failed["request"], len(failed["trace"])) == (
+        1,
+        32,
+    )  # the span's own: the caller has none
 
 
 LOADED = """
@@ -325,7 +366,15 @@ def test_no_guard_is_loaded_when_none_is_wanted(leaky: str) -> None:
 
 @pytest.mark.slow
 def test_a_flood_of_10000_calls_is_answered_within_the_limits_with_flat_memory(leaky: str) -> None:
-    options = ("--rate-limit", "long=100/3600", "--max-in-flight", "50", "--max-result-bytes", "500", "--redact")
+    options = (
+        "--rate-limit",
+        "long=100/3600",
+        "--max-in-flight",
+        "50",
+        "--max-result-bytes",
+        "500",
+        "--redact",
+    )
 
     def resident(process: Process) -> int:
         """Bytes."""

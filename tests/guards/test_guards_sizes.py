@@ -54,7 +54,9 @@ def linked(backend: Any, request: tuple[str, dict[str, Any]]) -> tuple[Any, list
 
 @pytest.mark.parametrize("letter", ["a", "\u00e9", "\U0001f600", '"', "\n", "\u0001"])
 def test_a_long_text_is_cut_to_the_limit_and_the_whole_is_behind_the_link(letter: str) -> None:
-    result, [whole] = linked(SizeLimit(server(), 4000), call("text", characters=30_000, letter=letter))
+    result, [whole] = linked(
+        SizeLimit(server(), 4000), call("text", characters=30_000, letter=letter)
+    )
     assert whole == {"uri": whole["uri"], "text": letter * 30_000, "mimeType": "text/plain"}
     assert len(json.dumps(result, ensure_ascii=False).encode()) <= 4000
     first, link = result["content"]
@@ -69,7 +71,10 @@ def test_a_long_text_is_cut_to_the_limit_and_the_whole_is_behind_the_link(letter
 def test_a_result_of_exactly_the_limit_is_sent_as_it_is() -> None:
     [whole] = asked(server(), call("text", characters=3000))
     size = len(json.dumps({"content": whole["content"]}, separators=(",", ":")))
-    exact, cut = (asked(SizeLimit(server(), limit), call("text", characters=3000))[0] for limit in (size, size - 1))
+    exact, cut = (
+        asked(SizeLimit(server(), limit), call("text", characters=3000))[0]
+        for limit in (size, size - 1)
+    )
     assert exact == whole
     assert cut["content"][-1]["type"] == "resource_link"
 
@@ -81,7 +86,11 @@ def test_structured_content_cannot_be_cut_so_it_is_an_error_with_the_link() -> N
     assert result["isError"] is True
     assert "structuredContent" not in result
     body = json.loads(result["content"][0]["text"])
-    assert (body["code"], body["limitBytes"], body["uri"]) == ("RESULT_TOO_LARGE", 1000, whole["uri"])
+    assert (body["code"], body["limitBytes"], body["uri"]) == (
+        "RESULT_TOO_LARGE",
+        1000,
+        whole["uri"],
+    )
 
 
 def test_every_piece_of_content_is_behind_the_link() -> None:
@@ -121,7 +130,9 @@ def test_a_resource_and_a_prompt_that_are_too_large_are_refused() -> None:
     made = server()
     made.add_resource("a:b", text="x" * 5000)
     made.add_prompt(lambda: "x" * 5000, name="long")
-    errors = asked(SizeLimit(made, 1000), ("resources/read", {"uri": "a:b"}), ("prompts/get", {"name": "long"}))
+    errors = asked(
+        SizeLimit(made, 1000), ("resources/read", {"uri": "a:b"}), ("prompts/get", {"name": "long"})
+    )
     for error in errors:
         assert isinstance(error, RpcError)
         assert error.data["code"] == "RESULT_TOO_LARGE"  # type: ignore[index]
@@ -142,7 +153,9 @@ def test_a_tool_says_its_own_size_and_the_server_serves_the_whole() -> None:
     assert whole["text"] == "a" * 5000
     free_result, templates = asked(made, call("free"), ("resources/templates/list", {}))
     assert text_of(free_result) == "a" * 5000
-    assert [each["uriTemplate"] for each in templates["resourceTemplates"]] == ["result://concertino/{id}"]
+    assert [each["uriTemplate"] for each in templates["resourceTemplates"]] == [
+        "result://concertino/{id}"
+    ]
 
 
 # The store
@@ -200,6 +213,7 @@ def test_guards_around_one_another_serve_each_what_it_kept() -> None:
 
 def test_what_a_guard_kept_can_be_read_whatever_resources_are_allowed() -> None:
     _, [whole] = linked(
-        Guarded(server(), max_result_bytes=1000, allow="resource:notes:*"), call("text", characters=5000)
+        Guarded(server(), max_result_bytes=1000, allow="resource:notes:*"),
+        call("text", characters=5000),
     )
     assert whole["text"] == "a" * 5000

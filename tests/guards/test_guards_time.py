@@ -173,7 +173,9 @@ def test_what_is_left_is_bounded_and_ends_with_the_guard() -> None:
                 ended += 1
 
         guard = Guarded(Does(stubborn), timeout_s=0.001)  # type: ignore[arg-type]
-        results = await asyncio.gather(*(asyncio.ensure_future(guard.handle(CALL, Alone())) for _ in range(LEFT_OVER)))  # type: ignore[arg-type]
+        results = await asyncio.gather(
+            *(asyncio.ensure_future(guard.handle(CALL, Alone())) for _ in range(LEFT_OVER))
+        )  # type: ignore[arg-type]
         assert all(is_timed_out(each) for each in results)
         refused = await guard.handle(CALL, Alone())  # type: ignore[arg-type]
         assert json.loads(refused.content[0].text)["code"] == "TOO_MANY_IN_FLIGHT"  # type: ignore[union-attr]
@@ -283,7 +285,10 @@ def test_tools_of_every_kind_say_their_own_time_and_a_thread_hears_of_it() -> No
     async def refuses() -> str:
         raise ToolError("no")
 
-    answers = asked(server, *(("tools/call", {"name": name}) for name in ("waits", "blocks", "quick", "refuses")))
+    answers = asked(
+        server,
+        *(("tools/call", {"name": name}) for name in ("waits", "blocks", "quick", "refuses")),
+    )
     assert [json.loads(text_of(each))["code"] for each in answers[:2]] == ["TIMED_OUT", "TIMED_OUT"]
     assert [text_of(each) for each in answers[2:]] == ["done", "no"]
     assert heard.wait(10)
@@ -310,7 +315,9 @@ def test_what_a_tool_leaves_behind_ends_with_its_server() -> None:
             ours, theirs = pair()
             host.attach(theirs)
             caller = connect(ours)
-            await caller.request("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}})
+            await caller.request(
+                "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}
+            )
             answer = await caller.request("tools/call", {"name": "stubborn"})
             assert json.loads(text_of(answer))["code"] == "TIMED_OUT"
             assert ended == []

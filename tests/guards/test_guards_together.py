@@ -31,7 +31,9 @@ def server() -> Server:
 
     @made.tool
     async def twice(context: Context) -> str:
-        results = [await context.call_tool("add", {"a": number, "b": 1}, into=int) for number in (1, 2)]
+        results = [
+            await context.call_tool("add", {"a": number, "b": 1}, into=int) for number in (1, 2)
+        ]
         return str(results)
 
     @made.tool
@@ -49,7 +51,13 @@ def server() -> Server:
 
 def all_on(inner: Any) -> Guarded:
     return Guarded(
-        inner, rate_limit="100/60", max_in_flight=10, timeout_s=20, max_result_bytes=10_000, deny="x*", redact=True
+        inner,
+        rate_limit="100/60",
+        max_in_flight=10,
+        timeout_s=20,
+        max_result_bytes=10_000,
+        deny="x*",
+        redact=True,
     )
 
 
@@ -64,7 +72,11 @@ async def told(backend: Any, era: Any, *names: str) -> list[Any]:
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_with_every_guard_on_tools_ask_call_one_another_and_stream(era: Any) -> None:
     booked, twice, streamed = asyncio.run(told(all_on(server()), era, "book", "twice", "tell"))
-    assert [result.content[0].text for result in (booked, twice, streamed)] == ["Ada", "[2, 3]", "one two"]
+    assert [result.content[0].text for result in (booked, twice, streamed)] == [
+        "Ada",
+        "[2, 3]",
+        "one two",
+    ]
     assert not any(result.is_error for result in (booked, twice, streamed))
 
 
@@ -76,6 +88,8 @@ def test_a_tool_called_by_another_counts_like_one_called_by_the_client(era: Any)
 
 
 def test_since_2026_each_round_of_a_question_counts_as_the_call_it_is() -> None:
-    legacy, modern = (asyncio.run(told(RateLimit(server(), 1, 60), era, "book")) for era in ("legacy", "modern"))
+    legacy, modern = (
+        asyncio.run(told(RateLimit(server(), 1, 60), era, "book")) for era in ("legacy", "modern")
+    )
     assert not legacy[0].is_error
     assert json.loads(modern[0].content[0].text)["code"] == "RATE_LIMIT_EXCEEDED"

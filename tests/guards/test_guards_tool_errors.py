@@ -46,7 +46,11 @@ def test_a_code_makes_the_text_json_with_error_code_suggestion_and_what_else_is_
 
 def test_a_text_alone_stays_a_text() -> None:
     assert raised(ToolError("in my words")) == "in my words"
-    assert (str(ToolError("in my words")), ToolError("in my words").code, ToolError("in my words").body) == (
+    assert (
+        str(ToolError("in my words")),
+        ToolError("in my words").code,
+        ToolError("in my words").body,
+    ) == (
         "in my words",
         None,
         None,
@@ -81,7 +85,9 @@ CYCLE.append(CYCLE)
 
 
 @pytest.mark.parametrize(
-    "odd", [{(1, 2): 3}, "\ud800", CYCLE, object, 2**70], ids=["key", "surrogate", "cycle", "class", "large"]
+    "odd",
+    [{(1, 2): 3}, "\ud800", CYCLE, object, 2**70],
+    ids=["key", "surrogate", "cycle", "class", "large"],
 )
 def test_what_json_cannot_hold_does_not_hide_the_failure(odd: Any) -> None:
     body = json.loads(raised(ToolError("A", "no", odd=odd, good=[1])))

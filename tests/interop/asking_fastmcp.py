@@ -23,7 +23,9 @@ ANSWERS: dict[str, Any] = {
 
 async def elicited(message: str, response_type: Any, params: Any, context: Any) -> Any:
     schema = getattr(params, "requestedSchema", None) or params.requested_schema
-    return {name: each.get("default", ANSWERS.get(name)) for name, each in schema["properties"].items()}
+    return {
+        name: each.get("default", ANSWERS.get(name)) for name, each in schema["properties"].items()
+    }
 
 
 async def sampled(messages: Any, params: Any, context: Any) -> str:

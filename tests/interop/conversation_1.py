@@ -22,7 +22,9 @@ async def main() -> None:
     parameters = StdioServerParameters(command=command, args=[file], env={"PYTHONPATH": path})
     async with (
         stdio_client(parameters) as (read, write),
-        ClientSession(read, write, logging_callback=on_log, message_handler=on_anything_else) as session,
+        ClientSession(
+            read, write, logging_callback=on_log, message_handler=on_anything_else
+        ) as session,
     ):
         await asyncio.wait_for(converse(session), 30)
     print(json.dumps(seen))
@@ -53,10 +55,14 @@ async def converse(session: ClientSession) -> None:
         await session.call_tool("wait", {"seconds": 60})
     notification = types.CancelledNotification(
         method="notifications/cancelled",
-        params=types.CancelledNotificationParams(requestId=session._request_id - 1, reason="too long"),
+        params=types.CancelledNotificationParams(
+            requestId=session._request_id - 1, reason="too long"
+        ),
     )
     await session.send_notification(types.ClientNotification(notification))
-    results = await asyncio.gather(*(session.call_tool("add", {"a": number, "b": 0}) for number in range(50)))
+    results = await asyncio.gather(
+        *(session.call_tool("add", {"a": number, "b": 0}) for number in range(50))
+    )
     seen["sums"] = [(result.structuredContent or {})["result"] for result in results]
 
 

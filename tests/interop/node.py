@@ -32,9 +32,7 @@ PACKAGES = {
 }
 WANTED = json.dumps({"private": True, "type": "module", "dependencies": PACKAGES}, indent=2) + "\n"
 INSTALL_S = 300  # seconds, for some 200 small packages
-TO_INSTALL = (
-    "install Node 20 or newer with npm (on Debian and Ubuntu: apt-get install nodejs npm), then run the tests again"
-)
+TO_INSTALL = "install Node 20 or newer with npm (on Debian and Ubuntu: apt-get install nodejs npm), then run the tests again"
 
 
 def node() -> str:
@@ -48,10 +46,23 @@ def packages() -> Path:
     with alone_in(f"node-{hashlib.sha256(WANTED.encode()).hexdigest()[:12]}") as folder:
         if not (folder / "complete").exists():
             (folder / "package.json").write_text(WANTED)
-            command = [npm, "install", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel", "error"]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False)
+            command = [
+                npm,
+                "install",
+                "--no-audit",
+                "--no-fund",
+                "--no-update-notifier",
+                "--loglevel",
+                "error",
+            ]
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
+            )
             if done.returncode:
-                pytest.fail(f"npm could not install {', '.join(PACKAGES)}: {done.stderr[-1500:]}", pytrace=False)
+                pytest.fail(
+                    f"npm could not install {', '.join(PACKAGES)}: {done.stderr[-1500:]}",
+                    pytrace=False,
+                )
             (folder / "complete").touch()
     return folder
 
@@ -59,7 +70,9 @@ def packages() -> Path:
 def _program(name: str) -> str:
     path = shutil.which(name)
     if path is None:
-        pytest.fail(f"{name} was not found on PATH, and these tests need it: {TO_INSTALL}", pytrace=False)
+        pytest.fail(
+            f"{name} was not found on PATH, and these tests need it: {TO_INSTALL}", pytrace=False
+        )
     return path
 
 
@@ -74,7 +87,10 @@ class Ran:
 
 
 def run(
-    command: Sequence[str | Path], environment: Mapping[str, str], cwd: Path | None = None, within_s: float = 60
+    command: Sequence[str | Path],
+    environment: Mapping[str, str],
+    cwd: Path | None = None,
+    within_s: float = 60,
 ) -> Ran:
     """Run a program in a session of its own, to its end. What it leaves behind is named, and ended."""
     with subprocess.Popen(
@@ -93,7 +109,9 @@ def run(
             stdout, stderr = process.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
             late = True
-        left = [pid for pid in session(process.pid) if late or not gone(pid, 2)]  # not what is just leaving
+        left = [
+            pid for pid in session(process.pid) if late or not gone(pid, 2)
+        ]  # not what is just leaving
         for pid in left:
             put_down(pid)
         if late:
@@ -109,7 +127,9 @@ def session(leader: int) -> list[int]:
     found: list[int] = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            state, _, _, its_session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+            state, _, _, its_session = (
+                Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+            )
         except OSError:  # it ended meanwhile
             continue
         if int(its_session) == leader and state not in "ZX":

@@ -31,9 +31,13 @@ Talk = Callable[[Client], Awaitable[Any]]
 
 def talk(mode: str, what: Talk, **settings: Any) -> None:
     async def run() -> None:
-        parameters = StdioServerParameters(command=sys.executable, args=[str(NOTES)], env={"PYTHONPATH": SOURCE})
+        parameters = StdioServerParameters(
+            command=sys.executable, args=[str(NOTES)], env={"PYTHONPATH": SOURCE}
+        )
         with tempfile.TemporaryFile("w+") as errlog:
-            async with Client(stdio_client(parameters, errlog=errlog), mode=mode, **settings) as client:
+            async with Client(
+                stdio_client(parameters, errlog=errlog), mode=mode, **settings
+            ) as client:
                 await asyncio.wait_for(what(client), 20)
 
     asyncio.run(run())
@@ -64,11 +68,17 @@ def test_it_lists_resources_and_templates(mode: str) -> None:
             "text/x-python",
         )
         assert source.size == NOTES.stat().st_size
-        assert resources["notes://index"].annotations == types.Annotations(audience=["user"], priority=1.0)
+        assert resources["notes://index"].annotations == types.Annotations(
+            audience=["user"], priority=1.0
+        )
         if mode != "legacy":
             assert (listed.ttl_ms, listed.cache_scope) == (60_000, "private")
         [template] = (await client.list_resource_templates()).resource_templates
-        assert (template.uri_template, template.name, template.description) == (TEMPLATE, "note", "One note.")
+        assert (template.uri_template, template.name, template.description) == (
+            TEMPLATE,
+            "note",
+            "One note.",
+        )
 
     talk(mode, what)
 
@@ -80,10 +90,23 @@ def test_it_reads_files_bytes_functions_and_templates(mode: str) -> None:
         [logo] = (await client.read_resource("notes://logo")).contents
         assert isinstance(logo, types.BlobResourceContents)
         assert base64.b64decode(logo.blob) == b"\x89PNG\r\n\x1a\n"
-        assert json.loads(text_of(await client.read_resource("notes://index"))) == {"shopping": 19, "ideas": 23}
-        assert text_of(await client.read_resource("notes://notes/shopping")) == "Eggs, flour, plums."
-        assert text_of(await client.read_resource("notes://notes/ideas?style=shouted")) == "A CAKE WITHOUT AN OVEN."
-        for uri in ("notes://notes/none", "notes://notes/ideas?style=sung", "notes://notes/..%2Fideas", "other://x"):
+        assert json.loads(text_of(await client.read_resource("notes://index"))) == {
+            "shopping": 19,
+            "ideas": 23,
+        }
+        assert (
+            text_of(await client.read_resource("notes://notes/shopping")) == "Eggs, flour, plums."
+        )
+        assert (
+            text_of(await client.read_resource("notes://notes/ideas?style=shouted"))
+            == "A CAKE WITHOUT AN OVEN."
+        )
+        for uri in (
+            "notes://notes/none",
+            "notes://notes/ideas?style=sung",
+            "notes://notes/..%2Fideas",
+            "other://x",
+        ):
             with pytest.raises(MCPError, match="Resource not found") as missing:
                 await client.read_resource(uri)
             assert missing.value.code == (-32002 if mode == "legacy" else -32602)
@@ -157,7 +180,11 @@ def test_it_subscribes_and_hears_of_updates_and_of_changed_lists() -> None:
         await client.unsubscribe_resource("notes://notes/ideas")
         await client.call_tool("write", {"name": "ideas", "text": "One."})
         await client.call_tool("pin", {"name": "ideas"})
-        assert isinstance(await heard.get(), types.ResourceListChangedNotification)  # and nothing before it
-        assert "notes://pinned/ideas" in [each.uri for each in (await client.list_resources()).resources]
+        assert isinstance(
+            await heard.get(), types.ResourceListChangedNotification
+        )  # and nothing before it
+        assert "notes://pinned/ideas" in [
+            each.uri for each in (await client.list_resources()).resources
+        ]
 
     talk("legacy", what, message_handler=on_message)

@@ -46,8 +46,12 @@ class Seen(dict[str, Any]):
 
 @pytest.fixture(scope="module", params=["v1", *SLOW])
 def seen(request: pytest.FixtureRequest) -> Seen:
-    script = shutil.copy(CONVERSATION, node.packages())  # modules are looked up from where the file lies
-    ran = node.run([node.node(), script, request.param, sys.executable, NOTES], environment(LOG_LEVEL="debug"))
+    script = shutil.copy(
+        CONVERSATION, node.packages()
+    )  # modules are looked up from where the file lies
+    ran = node.run(
+        [node.node(), script, request.param, sys.executable, NOTES], environment(LOG_LEVEL="debug")
+    )
     assert ran.code == 0, ran.stderr
     assert not ran.left, "a server was left behind"
     found = Seen(json.loads(ran.stdout))
@@ -111,18 +115,26 @@ def test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri(seen: 
         # Version 2 gives its own error for it one code, whatever came; so the code is looked up among the messages too.
         assert error["code"] == (-32002 if seen.way == "v1" else -32602)
         code = -32602 if seen.modern else -32002
-        assert f'"error":{{"code":{code},"message":"Resource not found","data":{{"uri":"{uri}"' in seen.log
+        assert (
+            f'"error":{{"code":{code},"message":"Resource not found","data":{{"uri":"{uri}"'
+            in seen.log
+        )
 
 
 @pytest.mark.slow
-def test_version_2_knows_a_resource_that_is_not_there_from_params_that_do_not_fit(seen: Seen) -> None:
+def test_version_2_knows_a_resource_that_is_not_there_from_params_that_do_not_fit(
+    seen: Seen,
+) -> None:
     if seen.way == "v1":  # which has one error for everything
         assert {error["kind"] for error in seen["missing"].values()} == {"McpError"}
         return
     kinds = {uri: error["kind"] for uri, error in seen["missing"].items()}
     # -32602 with more than the URI in its data is invalid params to this client, and ours says which variable does not fit.
     unfit = "ProtocolError" if seen.modern else "ResourceNotFoundError"
-    assert kinds == {**dict.fromkeys(MISSING, "ResourceNotFoundError"), f"{IDEAS}?style=sung": unfit}
+    assert kinds == {
+        **dict.fromkeys(MISSING, "ResourceNotFoundError"),
+        f"{IDEAS}?style=sung": unfit,
+    }
 
 
 def test_it_lists_and_gets_prompts(seen: Seen) -> None:
@@ -133,7 +145,11 @@ def test_it_lists_and_gets_prompts(seen: Seen) -> None:
             "description": "Ask for a better note.",
             "arguments": [
                 {"name": "name", "description": "of the note.", "required": True},
-                {"name": "sentences", "description": "how many the answer may have.", "required": False},
+                {
+                    "name": "sentences",
+                    "description": "how many the answer may have.",
+                    "required": False,
+                },
                 {"name": "tone", "required": False},
             ],
         }
@@ -172,24 +188,38 @@ def test_it_completes_arguments_and_variables(seen: Seen) -> None:
     }
     found = seen["completed"]
     assert {name: each["values"] for name, each in found.items()} == expected
-    assert {name: each["total"] for name, each in found.items()} == {name: len(expected[name]) for name in expected}
+    assert {name: each["total"] for name, each in found.items()} == {
+        name: len(expected[name]) for name in expected
+    }
 
 
 def test_it_hears_of_updates_and_changed_lists(seen: Seen) -> None:
     sent = re.findall(r'"method":"(notifications/(?:resources|prompts|tools)/\w+)"', seen.log)
     assert seen.text("afresh") == "None."
-    assert [each["uri"] for each in seen["resourcesAfterPin"]["resources"]] == [*OFFERED, "notes://pinned/ideas"]
+    assert [each["uri"] for each in seen["resourcesAfterPin"]["resources"]] == [
+        *OFFERED,
+        "notes://pinned/ideas",
+    ]
     assert seen.text("last") == "Eggs, flour, plums."
     if seen.modern:
-        assert seen["heard"] == [{"method": "notifications/resources/list_changed"}]  # which it listens for
+        assert seen["heard"] == [
+            {"method": "notifications/resources/list_changed"}
+        ]  # which it listens for
         assert sent == ["notifications/resources/list_changed"]
-        assert seen["subscribed"]["code"] == "METHOD_NOT_SUPPORTED_BY_PROTOCOL_VERSION"  # it did not even ask
+        assert (
+            seen["subscribed"]["code"] == "METHOD_NOT_SUPPORTED_BY_PROTOCOL_VERSION"
+        )  # it did not even ask
         assert seen["listened"]["result"]["honoredFilter"] == {"resourcesListChanged": True}
         return
     assert (seen["subscribed"], seen["unsubscribed"]) == ({}, {})
     assert seen["heard"] == [
-        {"method": "notifications/resources/updated", "uri": IDEAS},  # and not of the index, which changed too
-        {"method": "notifications/resources/list_changed"},  # and, unsubscribed, not of what was written before it
+        {
+            "method": "notifications/resources/updated",
+            "uri": IDEAS,
+        },  # and not of the index, which changed too
+        {
+            "method": "notifications/resources/list_changed"
+        },  # and, unsubscribed, not of what was written before it
     ]
     assert sent == [each["method"] for each in seen["heard"]]
 
@@ -203,7 +233,10 @@ def test_it_keeps_what_it_read_for_as_long_as_2026_07_28_says(seen: Seen) -> Non
     if seen.modern:
         assert seen.text("held") == "A cake without an oven."  # the note was written anew meanwhile
         # ... and the list, for which it listens, not longer than it is true.
-        assert [each["uri"] for each in seen["resourcesHeld"]["resources"]] == [*OFFERED, "notes://pinned/ideas"]
+        assert [each["uri"] for each in seen["resourcesHeld"]["resources"]] == [
+            *OFFERED,
+            "notes://pinned/ideas",
+        ]
 
 
 def test_nothing_came_that_it_could_not_place(seen: Seen) -> None:
@@ -212,4 +245,8 @@ def test_nothing_came_that_it_could_not_place(seen: Seen) -> None:
 
 def test_the_server_ends_by_itself_when_the_client_closes(seen: Seen) -> None:
     assert seen["exit"] == {"code": 0, "signal": None}
-    assert seen.log.count("Starting notes MCP server") == seen.log.count("Shutting down notes MCP server") == 1
+    assert (
+        seen.log.count("Starting notes MCP server")
+        == seen.log.count("Shutting down notes MCP server")
+        == 1
+    )

@@ -17,10 +17,22 @@ pytestmark = pytest.mark.slow
 
 def test_it_answers_every_question() -> None:
     script = Path(__file__).with_name("asking_fastmcp.py")
-    command = [python_with("fastmcp", "fastmcp>=4"), script, sys.executable, str(EVERYTHING), str(SRC)]
+    command = [
+        python_with("fastmcp", "fastmcp>=4"),
+        script,
+        sys.executable,
+        str(EVERYTHING),
+        str(SRC),
+    ]
     asked = json.dumps([(tool, ARGUMENTS.get(tool, {})) for tool in EXPECTED])
     done = subprocess.run(
-        command, input=asked, env=environment(), capture_output=True, text=True, timeout=120, check=False
+        command,
+        input=asked,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])

@@ -38,9 +38,13 @@ async def elicited(context: Any, params: types.ElicitRequestParams) -> types.Eli
     return types.ElicitResult(action="accept", content=content)
 
 
-async def sampled(context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+async def sampled(
+    context: Any, params: types.CreateMessageRequestParams
+) -> types.CreateMessageResult:
     text = f"at most {params.max_tokens}"
-    return types.CreateMessageResult(role="assistant", content=types.TextContent(text=text), model="m")
+    return types.CreateMessageResult(
+        role="assistant", content=types.TextContent(text=text), model="m"
+    )
 
 
 async def rooted(context: Any) -> types.ListRootsResult:
@@ -49,9 +53,13 @@ async def rooted(context: Any) -> types.ListRootsResult:
 
 def talk(mode: str, what: Callable[[Client], Awaitable[None]], **settings: Any) -> None:
     async def run() -> None:
-        parameters = StdioServerParameters(command=sys.executable, args=[str(EVERYTHING)], env={"PYTHONPATH": SOURCE})
+        parameters = StdioServerParameters(
+            command=sys.executable, args=[str(EVERYTHING)], env={"PYTHONPATH": SOURCE}
+        )
         with tempfile.TemporaryFile("w+") as errlog:
-            async with Client(stdio_client(parameters, errlog=errlog), mode=mode, **settings) as client:
+            async with Client(
+                stdio_client(parameters, errlog=errlog), mode=mode, **settings
+            ) as client:
                 await asyncio.wait_for(what(client), 30)
 
     asyncio.run(run())
@@ -122,7 +130,9 @@ def test_it_listens_to_several_at_once_and_hears_what_it_asked_for() -> None:
     async def what(client: Client) -> None:
         async with (
             client.listen(tools_list_changed=True) as tools,
-            client.listen(prompts_list_changed=True, resource_subscriptions=["test://watched-resource"]) as prompts,
+            client.listen(
+                prompts_list_changed=True, resource_subscriptions=["test://watched-resource"]
+            ) as prompts,
         ):
             assert tools.honored.tools_list_changed
             assert prompts.honored.prompts_list_changed

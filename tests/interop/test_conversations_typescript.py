@@ -20,14 +20,23 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("version", "mode"), [("1", "legacy"), ("2", "legacy"), ("2", "2026-07-28")])
+@pytest.mark.parametrize(
+    ("version", "mode"), [("1", "legacy"), ("2", "legacy"), ("2", "2026-07-28")]
+)
 def test_they_answer_every_question_and_hear_what_they_asked_for(version: str, mode: str) -> None:
     folder = node.packages()
     script = shutil.copy(HERE / "asking.mjs", folder)
     command = [node.node(), script, version, mode, sys.executable, str(EVERYTHING)]
     asked = json.dumps([(tool, ARGUMENTS.get(tool, {})) for tool in EXPECTED])
     done = subprocess.run(
-        command, input=asked, env=environment(), cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        command,
+        input=asked,
+        env=environment(),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

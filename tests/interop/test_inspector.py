@@ -33,7 +33,9 @@ def inspect(era: str, *arguments: str, home: Path) -> node.Ran:
     ]
     for name, value in environment(LOG_LEVEL="debug").items():  # it passes on little of its own
         command += ["-e", f"{name}={value}"]
-    return node.run([*command, "--", sys.executable, TOUR], {**environment(), "HOME": str(home)}, cwd=home)
+    return node.run(
+        [*command, "--", sys.executable, TOUR], {**environment(), "HOME": str(home)}, cwd=home
+    )
 
 
 def result(ran: node.Ran, code: int = 0) -> Any:
@@ -42,9 +44,21 @@ def result(ran: node.Ran, code: int = 0) -> Any:
     return json.loads(ran.stdout)
 
 
-@pytest.mark.parametrize("era", ["modern", pytest.param("legacy", marks=slow), pytest.param("auto", marks=slow)])
+@pytest.mark.parametrize(
+    "era", ["modern", pytest.param("legacy", marks=slow), pytest.param("auto", marks=slow)]
+)
 def test_it_calls_a_tool_with_arguments(era: str, tmp_path: Path) -> None:
-    ran = inspect(era, "--method", "tools/call", "--tool-name", "add", "--tool-arg", "a=2", "b=40", home=tmp_path)
+    ran = inspect(
+        era,
+        "--method",
+        "tools/call",
+        "--tool-name",
+        "add",
+        "--tool-arg",
+        "a=2",
+        "b=40",
+        home=tmp_path,
+    )
     said = result(ran)["result"]
     assert said["content"] == [{"type": "text", "text": "42"}]
     assert said["structuredContent"] == ({"result": 42} if era == "legacy" else 42)
@@ -54,9 +68,21 @@ def test_it_calls_a_tool_with_arguments(era: str, tmp_path: Path) -> None:
 
 @slow
 @eras
-def test_it_lists_the_tools_and_finds_nothing_to_object_to_in_their_schemas(era: str, tmp_path: Path) -> None:
-    tools = result(inspect(era, "--method", "tools/list", "--strict", home=tmp_path))["result"]["tools"]
-    assert [tool["name"] for tool in tools] == ["add", "statistics", "divide", "bake", "wait", "swatch", "chat"]
+def test_it_lists_the_tools_and_finds_nothing_to_object_to_in_their_schemas(
+    era: str, tmp_path: Path
+) -> None:
+    tools = result(inspect(era, "--method", "tools/list", "--strict", home=tmp_path))["result"][
+        "tools"
+    ]
+    assert [tool["name"] for tool in tools] == [
+        "add",
+        "statistics",
+        "divide",
+        "bake",
+        "wait",
+        "swatch",
+        "chat",
+    ]
     assert tools[0]["inputSchema"]["required"] == ["a", "b"]
 
 
@@ -64,13 +90,23 @@ def test_it_lists_the_tools_and_finds_nothing_to_object_to_in_their_schemas(era:
 @eras
 @pytest.mark.parametrize(
     ("tool", "arguments", "text"),
-    [("divide", {"a": 1, "b": 0}, "b is 0: give another divisor"), ("add", {"a": 1}, "Missing required field: b")],
+    [
+        ("divide", {"a": 1, "b": 0}, "b is 0: give another divisor"),
+        ("add", {"a": 1}, "Missing required field: b"),
+    ],
     ids=["failing tool", "missing argument"],
 )
 def test_a_failure_is_a_result_with_its_text(
     era: str, tool: str, arguments: dict[str, int], text: str, tmp_path: Path
 ) -> None:
-    words = ("--method", "tools/call", "--tool-name", tool, "--tool-args-json", json.dumps(arguments))
+    words = (
+        "--method",
+        "tools/call",
+        "--tool-name",
+        tool,
+        "--tool-args-json",
+        json.dumps(arguments),
+    )
     ran = inspect(era, *words, home=tmp_path)
     said = result(ran, code=5)["result"]
     assert said["isError"] is True
@@ -80,9 +116,25 @@ def test_a_failure_is_a_result_with_its_text(
 
 @slow
 def test_two_hundred_calls_twenty_at_once_are_all_answered(tmp_path: Path) -> None:
-    words = ("--method", "tools/call", "--tool-name", "add", "--tool-args-json", '{"a":1,"b":2}', "--load")
-    said = result(inspect("legacy", *words, "--load-requests", "200", "--load-concurrency", "20", home=tmp_path))
-    assert (said["result"]["ok"], said["result"]["errors"], said["result"]["toolErrors"]) == (200, 0, 0)
+    words = (
+        "--method",
+        "tools/call",
+        "--tool-name",
+        "add",
+        "--tool-args-json",
+        '{"a":1,"b":2}',
+        "--load",
+    )
+    said = result(
+        inspect(
+            "legacy", *words, "--load-requests", "200", "--load-concurrency", "20", home=tmp_path
+        )
+    )
+    assert (said["result"]["ok"], said["result"]["errors"], said["result"]["toolErrors"]) == (
+        200,
+        0,
+        0,
+    )
 
 
 @slow

@@ -36,7 +36,9 @@ def talk(mode: str, folder: Path, what: Talk, **settings: Any) -> None:
                 args=["-m", "concertino", "serve", str(folder)],
                 env={"PYTHONPATH": SOURCE, "XDG_CACHE_HOME": cache},
             )
-            async with Client(stdio_client(parameters, errlog=errlog), mode=mode, **settings) as client:
+            async with Client(
+                stdio_client(parameters, errlog=errlog), mode=mode, **settings
+            ) as client:
                 assert client.protocol_version == ERAS[mode]
                 await asyncio.wait_for(what(client), 60)
 
@@ -52,7 +54,10 @@ def text_of(result: types.ReadResourceResult) -> str:
 @each_corpus
 @mode
 def test_a_corpus_is_listed_read_matched_and_completed(mode: str, corpus: Path) -> None:
-    files = {path.relative_to(corpus / "resources").as_posix(): path for path in (corpus / "resources").rglob("*.md")}
+    files = {
+        path.relative_to(corpus / "resources").as_posix(): path
+        for path in (corpus / "resources").rglob("*.md")
+    }
     if corpus == EXAMPLE:
         prompt, given = "write-tests", {"server": "a {{task}}", "tools": "all"}
         query, beginning = "test+server", "# Tests for a {{task}} (all)\n"
@@ -68,8 +73,12 @@ def test_a_corpus_is_listed_read_matched_and_completed(mode: str, corpus: Path) 
             assert each.mime_type == "text/markdown"
             assert text_of(await client.read_resource(each.uri)) == files[path].read_text()
         templates = (await client.list_resource_templates()).resource_templates
-        assert "orchestr8://{category}/match" in {each.uri_template.partition("{?")[0] for each in templates}
-        found = await client.read_resource(f"orchestr8://match?query={query}&categories=agent,skill&mode=minimal")
+        assert "orchestr8://{category}/match" in {
+            each.uri_template.partition("{?")[0] for each in templates
+        }
+        found = await client.read_resource(
+            f"orchestr8://match?query={query}&categories=agent,skill&mode=minimal"
+        )
         shown = [each["uri"] for each in json.loads(text_of(found))["fragments"]]
         assert shown
         assert set(shown) <= {each.uri for each in listed}
@@ -82,7 +91,8 @@ def test_a_corpus_is_listed_read_matched_and_completed(mode: str, corpus: Path) 
         assert isinstance(content, types.TextContent)
         assert content.text.startswith(beginning)
         completed = await client.complete(
-            types.ResourceTemplateReference(uri="orchestr8://{category}"), {"name": "category", "value": "ag"}
+            types.ResourceTemplateReference(uri="orchestr8://{category}"),
+            {"name": "category", "value": "ag"},
         )
         assert completed.completion.values == ["agents"]
 
@@ -119,14 +129,19 @@ def test_an_edit_is_told_and_seen(tmp_path: Path) -> None:
             await client.subscribe_resource("orchestr8://agents/one")
         async with asyncio.timeout(30):
             number = 0
-            while not told.is_set():  # until the system has begun to listen, an edit is seen with the next look
+            while (
+                not told.is_set()
+            ):  # until the system has begun to listen, an edit is seen with the next look
                 number += 1
                 file.write_text(f"# Number {number}\n")
                 try:
                     await asyncio.wait_for(told.wait(), 1)
                 except TimeoutError:
                     pass
-            while text_of(await client.read_resource("orchestr8://agents/one")) != f"# Number {number}\n":
+            while (
+                text_of(await client.read_resource("orchestr8://agents/one"))
+                != f"# Number {number}\n"
+            ):
                 await asyncio.sleep(0.01)
 
     told = asyncio.Event()

@@ -33,8 +33,16 @@ def client_python() -> Path:
 @pytest.fixture(scope="module")
 def seen(client_python: Path) -> dict[str, Any]:
     """What the client saw in one conversation."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV"))}
-    command = [client_python, CONVERSATION, sys.executable, TOUR, Path(concertino.__file__).parents[1]]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV"))
+    }
+    command = [
+        client_python,
+        CONVERSATION,
+        sys.executable,
+        TOUR,
+        Path(concertino.__file__).parents[1],
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "Shutting down tour MCP server" in done.stderr

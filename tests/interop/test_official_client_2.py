@@ -34,7 +34,9 @@ def talk(mode: str, what: Talk, **settings: Any) -> str:
 
     async def run(errlog: IO[str]) -> None:
         environment = {"LOG_LEVEL": "debug", "PYTHONPATH": SOURCE}
-        parameters = StdioServerParameters(command=sys.executable, args=[str(TOUR)], env=environment)
+        parameters = StdioServerParameters(
+            command=sys.executable, args=[str(TOUR)], env=environment
+        )
         async with Client(stdio_client(parameters, errlog=errlog), mode=mode, **settings) as client:
             await asyncio.wait_for(what(client), 20)
 
@@ -85,7 +87,9 @@ def test_it_lists_the_tools_with_their_schemas(mode: str) -> None:
 @mode
 def test_it_takes_structured_content_that_fits_the_schema_shown(mode: str) -> None:
     async def what(client: Client) -> None:
-        await client.list_tools()  # so that the client knows the output schemas, and checks the results against them
+        await (
+            client.list_tools()
+        )  # so that the client knows the output schemas, and checks the results against them
         added = await client.call_tool("add", {"a": 2, "b": 40})
         assert text_of(added) == "42"
         assert added.structured_content == (42 if ERAS[mode] == "2026-07-28" else {"result": 42})
@@ -137,12 +141,16 @@ def test_it_hears_progress_and_log_messages(mode: str) -> None:
         logged.append(params)
 
     async def what(client: Client) -> None:
-        result = await client.call_tool("bake", {"cake": "plum", "minutes": 2}, progress_callback=progress)
+        result = await client.call_tool(
+            "bake", {"cake": "plum", "minutes": 2}, progress_callback=progress
+        )
         assert text_of(result) == "One plum cake."
 
     talk(mode, what, logging_callback=log, log_level="info")
     assert heard == [(1, 2, "1 of 2 minutes"), (2, 2, "2 of 2 minutes")]
-    assert [(params.level, params.data) for params in logged] == [("info", "plum cake goes into the oven")]
+    assert [(params.level, params.data) for params in logged] == [
+        ("info", "plum cake goes into the oven")
+    ]
 
 
 def test_in_2026_07_28_it_hears_no_log_messages_unless_it_asks() -> None:
@@ -159,8 +167,12 @@ def test_in_2026_07_28_it_hears_no_log_messages_unless_it_asks() -> None:
 
 
 @mode
-@pytest.mark.parametrize("tool", [("wait", {"seconds": 60}), ("bake", {"cake": "plum", "minutes": 600})])
-def test_a_call_that_it_gives_up_is_stopped_and_the_next_is_served(mode: str, tool: tuple[str, dict[str, Any]]) -> None:
+@pytest.mark.parametrize(
+    "tool", [("wait", {"seconds": 60}), ("bake", {"cake": "plum", "minutes": 600})]
+)
+def test_a_call_that_it_gives_up_is_stopped_and_the_next_is_served(
+    mode: str, tool: tuple[str, dict[str, Any]]
+) -> None:
     async def what(client: Client) -> None:
         await client.call_tool(
             "add", {"a": 1, "b": 1}
@@ -187,7 +199,12 @@ def test_fifty_calls_side_by_side_are_all_answered(mode: str) -> None:
 @mode
 def test_a_print_in_a_tool_does_not_disturb_it(mode: str) -> None:
     async def what(client: Client) -> None:
-        assert text_of(await client.call_tool("chat", {"text": '{"jsonrpc":"2.0","id":1,"result":{}}'})) == "printed"
+        assert (
+            text_of(
+                await client.call_tool("chat", {"text": '{"jsonrpc":"2.0","id":1,"result":{}}'})
+            )
+            == "printed"
+        )
 
     log = talk(mode, what)
     assert '{"jsonrpc":"2.0","id":1,"result":{}}' in log

@@ -33,7 +33,9 @@ def talk(mode: str, root: Path, what: Talk, **settings: Any) -> str:
 
     async def run(errlog: IO[str]) -> None:
         environment = {"PYTHONPATH": SOURCE, "ORCHESTRE_ROOT": str(root)}
-        parameters = StdioServerParameters(command=sys.executable, args=[str(ORCHESTRE)], env=environment)
+        parameters = StdioServerParameters(
+            command=sys.executable, args=[str(ORCHESTRE)], env=environment
+        )
         async with Client(stdio_client(parameters, errlog=errlog), mode=mode, **settings) as client:
             assert client.protocol_version == ERAS[mode]
             await asyncio.wait_for(what(client), 30)
@@ -60,7 +62,9 @@ class Model:
         self.script = script
         self.asked: list[types.CreateMessageRequestParams] = []
 
-    async def __call__(self, context: Any, params: types.CreateMessageRequestParams) -> types.CreateMessageResult:
+    async def __call__(
+        self, context: Any, params: types.CreateMessageRequestParams
+    ) -> types.CreateMessageResult:
         self.asked.append(params)
         system = params.system_prompt or ""
         role = next((role for role in self.script if role in system), "other")
@@ -74,7 +78,9 @@ async def planned(client: Client) -> tuple[Any, Any]:
     """An analysis and a plan, as the source document composes them."""
     await client.list_tools()
     analysis = body(await client.call_tool("analyze_project", {"requirements": IDEA}))
-    plan = body(await client.call_tool("generate_plan", {"analysis": analysis, "requirements": IDEA}))
+    plan = body(
+        await client.call_tool("generate_plan", {"analysis": analysis, "requirements": IDEA})
+    )
     return analysis, plan
 
 
@@ -91,7 +97,9 @@ def test_from_an_idea_to_files_without_any_model(mode: str, tmp_path: Path) -> N
         assert {each["source"] for each in review["reviewers"]} == {"rules"}
         assert {each["why"] for each in review["reviewers"]} == {"the client offers no sampling"}
         kept = body(await client.call_tool("set_context", {"key": "plan", "value": plan}))
-        got = body(await client.call_tool("get_context", {"context": kept["context"], "key": "plan"}))
+        got = body(
+            await client.call_tool("get_context", {"context": kept["context"], "key": "plan"})
+        )
         assert got["values"] == {"plan": plan}
         made = {"projectName": "shop", "template": "makerkit-nextjs", "projectPath": "new"}
         envelope = body(await client.call_tool("initialize_project", made))
@@ -116,12 +124,24 @@ def test_the_same_requirements_have_the_same_analysis_and_plan(mode: str, tmp_pa
 
 
 @mode
-def test_three_models_review_a_plan_each_in_its_role_and_are_merged(mode: str, tmp_path: Path) -> None:
-    shared = {"severity": "medium", "finding": "Nothing is said of load.", "suggestion": "Measure it"}
-    grave = {"severity": "high", "finding": "Webhooks are not signed", "suggestion": "Check their signatures"}
+def test_three_models_review_a_plan_each_in_its_role_and_are_merged(
+    mode: str, tmp_path: Path
+) -> None:
+    shared = {
+        "severity": "medium",
+        "finding": "Nothing is said of load.",
+        "suggestion": "Measure it",
+    }
+    grave = {
+        "severity": "high",
+        "finding": "Webhooks are not signed",
+        "suggestion": "Check their signatures",
+    }
     model = Model(
         architect=json.dumps({"verdict": "approve", "findings": [shared]}),
-        security="Here it is:\n```json\n" + json.dumps({"verdict": "revise", "findings": [grave, shared]}) + "\n```",
+        security="Here it is:\n```json\n"
+        + json.dumps({"verdict": "revise", "findings": [grave, shared]})
+        + "\n```",
         delivery="It seems fine to me.",
     )
 
@@ -129,7 +149,10 @@ def test_three_models_review_a_plan_each_in_its_role_and_are_merged(mode: str, t
         _, plan = await planned(client)
         before = len(model.asked)
         review = body(await client.call_tool("multi_llm_review", {"plan": plan}))
-        assert [(each["role"], each["source"], each["verdict"], each["model"]) for each in review["reviewers"]] == [
+        assert [
+            (each["role"], each["source"], each["verdict"], each["model"])
+            for each in review["reviewers"]
+        ] == [
             ("architect", "model", "approve", "scripted-architect"),
             ("security", "model", "revise", "scripted-security"),
             ("delivery", "model", "approve", "scripted-delivery"),
@@ -150,7 +173,9 @@ def test_three_models_review_a_plan_each_in_its_role_and_are_merged(mode: str, t
 
 
 @mode
-def test_a_model_adds_its_opinion_to_an_analysis_that_stays_what_the_rules_say(mode: str, tmp_path: Path) -> None:
+def test_a_model_adds_its_opinion_to_an_analysis_that_stays_what_the_rules_say(
+    mode: str, tmp_path: Path
+) -> None:
     model, found = Model(other="You forgot support."), list[Any]()
 
     async def what(client: Client) -> None:
@@ -178,7 +203,9 @@ def test_rules_speak_where_the_model_refuses(tmp_path: Path) -> None:
 
 
 @mode
-def test_what_goes_wrong_is_told_in_the_forms_of_the_source_document(mode: str, tmp_path: Path) -> None:
+def test_what_goes_wrong_is_told_in_the_forms_of_the_source_document(
+    mode: str, tmp_path: Path
+) -> None:
     async def what(client: Client) -> None:
         with pytest.raises(MCPError) as error:
             await client.call_tool("analyze_project", {})
@@ -191,11 +218,16 @@ def test_what_goes_wrong_is_told_in_the_forms_of_the_source_document(mode: str, 
             failed = await client.call_tool("initialize_project", made)
             assert (failed.is_error, body(failed)["code"]) == (True, code)
         made = {"projectName": "shop", "template": "cloudflare-hono", "projectPath": "/"}
-        assert body(await client.call_tool("initialize_project", made))["code"] == "PERMISSION_DENIED"
+        assert (
+            body(await client.call_tool("initialize_project", made))["code"] == "PERMISSION_DENIED"
+        )
         for _ in range(10):
             last = await client.call_tool("set_context", {"key": "k", "value": 1})
             assert not last.is_error
-        assert body(await client.call_tool("set_context", {"key": "k", "value": 1}))["code"] == "RATE_LIMIT_EXCEEDED"
+        assert (
+            body(await client.call_tool("set_context", {"key": "k", "value": 1}))["code"]
+            == "RATE_LIMIT_EXCEEDED"
+        )
 
     talk(mode, tmp_path, what)
     assert list(tmp_path.iterdir()) == []

@@ -21,11 +21,26 @@ from typing import Any
 
 import node
 import pytest
-from stdio.harness import INITIALIZE, INITIALIZED, TOOLBOX, Process, call, environment, frame, gone, put_down, text_of
+from stdio.harness import (
+    INITIALIZE,
+    INITIALIZED,
+    TOOLBOX,
+    Process,
+    call,
+    environment,
+    frame,
+    gone,
+    put_down,
+    text_of,
+)
 
 slow = pytest.mark.slow
 PARENT = Path(__file__).with_name("parent.mjs")
-DIALOGUE = [INITIALIZE, INITIALIZED, *(call(n, "echo", {"text": f"text {n}"}) for n in range(1, 21))]
+DIALOGUE = [
+    INITIALIZE,
+    INITIALIZED,
+    *(call(n, "echo", {"text": f"text {n}"}) for n in range(1, 21)),
+]
 SERVER = [sys.executable, TOOLBOX]
 IN_SHELL = shlex.join(SERVER)
 
@@ -40,7 +55,9 @@ def check_dialogue(process: Process) -> None:
 
 
 @pytest.mark.parametrize("stderr", ["inherit", pytest.param("pipe", marks=slow)])
-def test_a_node_parent_gets_every_answer_however_large_and_however_slowly_it_reads(stderr: str) -> None:
+def test_a_node_parent_gets_every_answer_however_large_and_however_slowly_it_reads(
+    stderr: str,
+) -> None:
     ran = node.run([node.node(), PARENT, "converse", stderr, *SERVER], environment())
     assert ran.code == 0, ran.stderr
     assert json.loads(ran.stdout) == {
@@ -156,16 +173,22 @@ def test_nohup_lets_a_server_survive_the_hang_up_of_its_terminal() -> None:
         "{server} <in 3>&1 >out 9<in",
     ],
 )
-def test_a_dialogue_from_a_file_gives_its_answers_whatever_the_shell_puts_in_between(line: str, tmp_path: Path) -> None:
+def test_a_dialogue_from_a_file_gives_its_answers_whatever_the_shell_puts_in_between(
+    line: str, tmp_path: Path
+) -> None:
     (tmp_path / "in").write_bytes(b"".join(map(frame, DIALOGUE)))
     done = shell(line.format(server=IN_SHELL), tmp_path)
     assert done.returncode == 0, done.stderr
     answers = [json.loads(each) for each in (tmp_path / "out").read_bytes().splitlines()]
-    assert sorted(each["id"] for each in answers if each["id"] != "initialize") == list(range(1, 21))
+    assert sorted(each["id"] for each in answers if each["id"] != "initialize") == list(
+        range(1, 21)
+    )
 
 
 @slow
-@pytest.mark.parametrize("line", ["{server} </dev/null >out", "{server} <&- >out", ": | {server} >out"])
+@pytest.mark.parametrize(
+    "line", ["{server} </dev/null >out", "{server} <&- >out", ": | {server} >out"]
+)
 def test_without_input_there_is_no_output(line: str, tmp_path: Path) -> None:
     done = shell(line.format(server=IN_SHELL), tmp_path)
     assert done.returncode == 0, done.stderr

@@ -48,10 +48,16 @@ plugin.run()
 def go() -> str:
     """The machine's Go, if it is new enough."""
     found = shutil.which("go")
-    said = subprocess.run([found, "env", "GOVERSION"], capture_output=True, text=True).stdout if found else ""
+    said = (
+        subprocess.run([found, "env", "GOVERSION"], capture_output=True, text=True).stdout
+        if found
+        else ""
+    )
     version = re.match(r"go1\.(\d+)", said)
     if found is None or version is None or int(version[1]) < 25:
-        pytest.skip(f"needs Go 1.25 or newer, to build a peer on quic-go; there is {said.strip() or 'none'}")
+        pytest.skip(
+            f"needs Go 1.25 or newer, to build a peer on quic-go; there is {said.strip() or 'none'}"
+        )
     return found
 
 
@@ -122,12 +128,17 @@ def test_our_link_calls_a_server_on_quic_go(peer: Path, certificates: Certificat
     async def main() -> None:
         async with ready(peer, "serve", certificates.folder, "tools.greeter") as (address, _):
             link = await connect(
-                address, certificates=certificates, name="orchestrator-to-tools.greeter", expects="tools.greeter"
+                address,
+                certificates=certificates,
+                name="orchestrator-to-tools.greeter",
+                expects="tools.greeter",
             )
             # More than the 100 streams that quic-go allows at first: it gives them back only if the end comes with the data.
             for number in range(260):
                 assert await echoed(link, {"n": number}) == {"n": number}
-            many = await asyncio.gather(*(echoed(link, {"n": number, "text": "ä" * 1000}) for number in range(500)))
+            many = await asyncio.gather(
+                *(echoed(link, {"n": number, "text": "ä" * 1000}) for number in range(500))
+            )
             assert [each["n"] for each in many] == list(range(500))  # type: ignore[index]
             large = {"text": "x" * 5_000_000}
             assert await echoed(link, large) == large
@@ -135,22 +146,36 @@ def test_our_link_calls_a_server_on_quic_go(peer: Path, certificates: Certificat
             for _ in range(100):
                 deep = {"a": deep}
             assert await echoed(link, deep) == deep  # Go's decoder takes what the C one refuses
-            values = {"null": None, "yes": True, "list": [1, -0.5, "\u2028", {}], "empty": "", "big": 2.0**70}
+            values = {
+                "null": None,
+                "yes": True,
+                "list": [1, -0.5, "\u2028", {}],
+                "empty": "",
+                "big": 2.0**70,
+            }
             assert await echoed(link, values) == values
             exact = await link.request(request({"n": 2**53 + 1}))
-            assert json.loads(decode_struct(exact.tool_call.result)["text"]) == {"n": 2**53}  # what Go saw
-            assert exact.tool_call.result_json == b'{"n":9007199254740993}'  # and what passed through it
+            assert json.loads(decode_struct(exact.tool_call.result)["text"]) == {
+                "n": 2**53
+            }  # what Go saw
+            assert (
+                exact.tool_call.result_json == b'{"n":9007199254740993}'
+            )  # and what passed through it
             assert exact.request_id == "ours"
             await link.close()
 
     asyncio.run(main())
 
 
-def test_go_s_certificate_is_checked_against_whom_we_expect(peer: Path, certificates: Certificates) -> None:
+def test_go_s_certificate_is_checked_against_whom_we_expect(
+    peer: Path, certificates: Certificates
+) -> None:
     async def main() -> None:
         async with ready(peer, "serve", certificates.folder, "go.peer") as (address, _):
             with pytest.raises(Refused, match=r"'go\.peer' answers, and not 'tools.greeter'"):
-                await connect(address, certificates=certificates, name="orchestrator", expects="tools.greeter")
+                await connect(
+                    address, certificates=certificates, name="orchestrator", expects="tools.greeter"
+                )
 
     asyncio.run(main())
 
@@ -161,7 +186,9 @@ def test_a_client_without_a_good_certificate_is_refused_by_go_too(
     stranger = Certificates(tmp_path / "certs")
     create_authority(stranger)
     issue(stranger, "orchestrator")
-    stranger.crt("ca").write_bytes(certificates.crt("ca").read_bytes())  # it believes Go, and Go does not believe it
+    stranger.crt("ca").write_bytes(
+        certificates.crt("ca").read_bytes()
+    )  # it believes Go, and Go does not believe it
 
     async def main() -> None:
         async with ready(peer, "serve", certificates.folder, "tools.greeter") as (address, _):
@@ -189,12 +216,22 @@ def test_a_client_on_quic_go_calls_our_plugin(
 
     async def main() -> str:
         async with ready(*plugin) as (address, _):
-            return await ran(peer, certificates.folder, "orchestrator-to-tools.greeter", address, fin, count, size)
+            return await ran(
+                peer,
+                certificates.folder,
+                "orchestrator-to-tools.greeter",
+                address,
+                fin,
+                count,
+                size,
+            )
 
     assert asyncio.run(main()) == f"{count}\n"
 
 
-@pytest.mark.parametrize(("name", "said"), [("-", "certificate"), ("go.peer", "may not come in here")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("-", "certificate"), ("go.peer", "may not come in here")]
+)
 def test_our_plugin_refuses_a_client_on_quic_go_that_is_no_hub(
     peer: Path, certificates: Certificates, tmp_path: Path, name: str, said: str
 ) -> None:
@@ -226,7 +263,8 @@ def test_a_client_on_quic_go_calls_a_plugin_through_our_hub_if_it_has_a_certific
 
     async def main() -> str:
         hub = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "concertino", "orchestrate", tmp_path / "plugins.yaml"), stderr=subprocess.PIPE
+            *(sys.executable, "-m", "concertino", "orchestrate", tmp_path / "plugins.yaml"),
+            stderr=subprocess.PIPE,
         )
         assert hub.stderr is not None
         try:

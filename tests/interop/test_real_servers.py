@@ -39,8 +39,14 @@ def command_of(which: str) -> list[Any]:
         return [python_with("fastmcp", "fastmcp>=4"), SERVERS / "fastmcp_3.py"]
     modules = node.packages() / "node_modules"
     if which == "everything":
-        return [node.node(), modules / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js", "stdio"]
-    copy = modules.parent / "typescript_2_server.mjs"  # what imports packages has to lie beside them
+        return [
+            node.node(),
+            modules / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js",
+            "stdio",
+        ]
+    copy = (
+        modules.parent / "typescript_2_server.mjs"
+    )  # what imports packages has to lie beside them
     copy.write_text((SERVERS / "typescript_2.mjs").read_text())
     return [node.node(), copy]
 
@@ -53,7 +59,9 @@ def elicit(question: Any, server: Any) -> dict[str, Any]:
 def run(which: str, era: Any, converse: Any, **settings: Any) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(120):
-            async with Client(command_of(which), era=era, timeouts=PATIENT, elicit=elicit, **settings) as client:
+            async with Client(
+                command_of(which), era=era, timeouts=PATIENT, elicit=elicit, **settings
+            ) as client:
                 pid = client.pid
                 await converse(client)
         assert pid is not None
@@ -77,14 +85,22 @@ def run(which: str, era: Any, converse: Any, **settings: Any) -> None:
 def test_python_servers_of_others(which: str, era: str, spoken: str) -> None:
     async def converse(client: Client) -> None:
         assert client.protocol_version == spoken
-        assert {tool.name for tool in await client.list_tools()} == {"add", "greet", "slow", "sleep", "fail"}
+        assert {tool.name for tool in await client.list_tools()} == {
+            "add",
+            "greet",
+            "slow",
+            "sleep",
+            "fail",
+        }
         assert await client.call_tool("add", {"a": 1, "b": 2}, into=int) == 3
         failed = await client.call_tool("fail")
         assert failed.is_error
         assert isinstance(failed.content[0], TextContent)
         wrong = await client.call_tool("add", {"a": "x", "b": 2})
         assert wrong.is_error
-        assert [template.uri_template for template in await client.list_resource_templates()] == ["note://{name}"]
+        assert [template.uri_template for template in await client.list_resource_templates()] == [
+            "note://{name}"
+        ]
         assert (await client.read_resource("note://ada")).contents[0].text == "about ada"
         assert [prompt.name for prompt in await client.list_prompts()] == ["review"]
         prompt = await client.get_prompt("review", {"code": "x = 1"})
@@ -94,7 +110,9 @@ def test_python_servers_of_others(which: str, era: str, spoken: str) -> None:
         assert told == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
         with pytest.raises(TimedOut):
             await client.call_tool("sleep", timeout_s=0.2)
-        sums = await asyncio.gather(*(client.call_tool("add", {"a": n, "b": n}, into=int) for n in range(50)))
+        sums = await asyncio.gather(
+            *(client.call_tool("add", {"a": n, "b": n}, into=int) for n in range(50))
+        )
         assert sums == [2 * n for n in range(50)]
 
     run(which, era, converse)
@@ -132,7 +150,9 @@ def test_subscriptions_of_the_official_server() -> None:
         assert client.protocol_version == "2026-07-28"
 
         async def until(told: list[str], wanted: list[str]) -> None:
-            while len(told) < len(wanted):  # run() is the bound: its streams are not in step with its answers
+            while len(told) < len(
+                wanted
+            ):  # run() is the bound: its streams are not in step with its answers
                 await asyncio.sleep(0.01)
             await client.ping()
             assert told == wanted
@@ -158,7 +178,9 @@ def test_subscriptions_of_the_official_server() -> None:
         first = client.pid
         updated.clear()
         os.kill(first, signal.SIGKILL)
-        await until(updated, ["note://b", "note://c"])  # all that was asked for, and not the one that was given up
+        await until(
+            updated, ["note://b", "note://c"]
+        )  # all that was asked for, and not the one that was given up
         assert client.pid != first
         await touch(["note://b", "note://a"], ["note://b"])
         assert set(changed) == {"tools", "prompts", "resources"}
@@ -207,7 +229,9 @@ def test_server_everything_has_some_of_everything(tmp_path: Path) -> None:
         told: list[float] = []
         name = "trigger-long-running-operation"
         if name in names:
-            await client.call_tool(name, {"duration": 0.4, "steps": 4}, progress=lambda done, *_: told.append(done))
+            await client.call_tool(
+                name, {"duration": 0.4, "steps": 4}, progress=lambda done, *_: told.append(done)
+            )
             assert told == [1, 2, 3, 4]
         await client.ping()
 

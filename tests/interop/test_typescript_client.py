@@ -92,7 +92,9 @@ def test_it_hears_progress_and_the_log_messages_that_it_asked_for(seen: Seen) ->
     # both versions handle a notification one microtask later than an answer. It was sent, and before the result.
     assert seen["progress"][0] == {"progress": 1, "total": 2, "message": "1 of 2 minutes"}
     assert seen.log.index('"progress":2,"total":2') < seen.log.index('"text":"One plum cake."')
-    assert [(said["level"], said["data"]) for said in seen["heard"]] == [("info", "plum cake goes into the oven")]
+    assert [(said["level"], said["data"]) for said in seen["heard"]] == [
+        ("info", "plum cake goes into the oven")
+    ]
 
 
 def test_a_call_that_it_gives_up_is_stopped_and_the_next_fifty_are_served(seen: Seen) -> None:
@@ -113,7 +115,11 @@ def test_nothing_came_that_it_could_not_place(seen: Seen) -> None:
 
 def test_the_server_ends_by_itself_when_the_client_closes(seen: Seen) -> None:
     assert seen["exit"] == {"code": 0, "signal": None}
-    assert seen.log.count("Starting tour MCP server") == seen.log.count("Shutting down tour MCP server") > 0
+    assert (
+        seen.log.count("Starting tour MCP server")
+        == seen.log.count("Shutting down tour MCP server")
+        > 0
+    )
 
 
 @pytest.mark.parametrize("what", [node.node, node.packages])
@@ -121,5 +127,7 @@ def test_a_machine_without_node_fails_with_a_sentence_that_says_what_to_install(
     what: Callable[[], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(pytest.fail.Exception, match=r"was not found on PATH.*: install Node 20 or newer with npm"):
+    with pytest.raises(
+        pytest.fail.Exception, match=r"was not found on PATH.*: install Node 20 or newer with npm"
+    ):
         what()

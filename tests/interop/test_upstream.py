@@ -96,7 +96,11 @@ def skip(reason: str) -> NoReturn:
 def installed(cache: Path) -> dict[str, Path]:
     """The upstream programs, installed if they are not in the cache yet: each in a folder of its own, where Go calls it `cmd`."""
     go = shutil.which("go")
-    said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True).stdout.strip() if go else "no Go"
+    said = (
+        subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True).stdout.strip()
+        if go
+        else "no Go"
+    )
     version = re.match(r"go1\.(\d+)", said)
     if go is None or version is None or int(version[1]) < 25:
         skip(f"expected ORCHESTRA_BIN, or Go 1.25 or newer, got {said}")
@@ -106,14 +110,21 @@ def installed(cache: Path) -> dict[str, Path]:
         folder.mkdir(parents=True, exist_ok=True)
         found[name] = folder / "cmd"
         with open(folder / "lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the tests of two Python versions may run side by side
+            fcntl.flock(
+                lock, fcntl.LOCK_EX
+            )  # the tests of two Python versions may run side by side
             if not found[name].exists():
                 install(go, f"{module}/cmd@{wanted}", folder)
     return found
 
 
 def install(go: str, what: str, folder: Path) -> None:
-    environment = {**os.environ, "GOBIN": str(folder), "GOTOOLCHAIN": "local", "GIT_TERMINAL_PROMPT": "0"}
+    environment = {
+        **os.environ,
+        "GOBIN": str(folder),
+        "GOTOOLCHAIN": "local",
+        "GIT_TERMINAL_PROMPT": "0",
+    }
     try:
         done = subprocess.run(
             [go, "install", what],
@@ -134,7 +145,9 @@ def named(folder: Path) -> dict[str, Path]:
     """The programs of a folder that somebody has named. All must be there: a wrong name is a mistake, and not a reason to skip."""
     found = {name: folder / name for name in MODULES}
     missing = [name for name, path in found.items() if not os.access(path, os.X_OK)]
-    assert not missing, f"ORCHESTRA_BIN={folder}: expected {', '.join(MODULES)}, but not there: {', '.join(missing)}"
+    assert not missing, (
+        f"ORCHESTRA_BIN={folder}: expected {', '.join(MODULES)}, but not there: {', '.join(missing)}"
+    )
     return found
 
 
@@ -144,7 +157,9 @@ def the_programs(cache: Path) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module", params=["upstream", "ours"])
-def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def programs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """By name. Those of ours go the way of ORCHESTRA_BIN too."""
     if request.param == "upstream":
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -197,7 +212,9 @@ class Log:
                 await self._more.wait_for(lambda: self._is_over or len(found()) >= times)
         except TimeoutError:
             pass
-        assert len(found()) >= times, f"expected {text!r} {times} times, got:\n" + "\n".join(self._lines)
+        assert len(found()) >= times, f"expected {text!r} {times} times, got:\n" + "\n".join(
+            self._lines
+        )
         return found()[-1]
 
 
@@ -266,7 +283,11 @@ class Client:
 async def client(*command: object) -> AsyncGenerator[Client]:
     """A client of a program that serves MCP. Its stderr is ours, and pytest shows it when something is wrong."""
     process = await asyncio.create_subprocess_exec(
-        *map(str, command), env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, limit=2**24
+        *map(str, command),
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        limit=2**24,
     )
     made = Client(process)
     try:
@@ -278,7 +299,11 @@ async def client(*command: object) -> AsyncGenerator[Client]:
 
 
 async def initialized(made: Client) -> None:
-    about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    about = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    }
     assert (await made.gets("initialize", **about))["serverInfo"]["name"] == "orchestra"
 
 
@@ -310,7 +335,15 @@ async def our_hub(place: Path, programs: dict[str, Path]) -> AsyncGenerator[tupl
     certificates = Certificates(place / "certs")
     create_authority(certificates)
     file = plugins_file(place, programs["storage-markdown"])
-    command = [sys.executable, "-m", "concertino", "orchestrate", file, "--listen-addr", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-m",
+        "concertino",
+        "orchestrate",
+        file,
+        "--listen-addr",
+        "127.0.0.1:0",
+    ]
     async with running(place, *command, "--certs-dir", certificates.folder) as log:
         address = await log.says("Listening on ")
         await log.says("2 of 2 plugins run")
@@ -365,7 +398,9 @@ async def storage_works(link: Link, place: Path) -> None:
     """The requests of storage, answered by their plugin; refusals and versions are theirs."""
 
     async def write(text: str, expected: int) -> tuple[bool, int]:
-        asked = StorageWriteRequest(path="features/one.md", content=text.encode(), expected_version=expected)
+        asked = StorageWriteRequest(
+            path="features/one.md", content=text.encode(), expected_version=expected
+        )
         done = (await link.request(PluginRequest(storage_write=asked))).storage_write
         return done.success, done.new_version
 
@@ -388,7 +423,9 @@ async def storage_works(link: Link, place: Path) -> None:
 
 async def linked(address: str, certificates: Path) -> Link:
     """As whoever a bridge is."""
-    return await connect(address, certificates=prepared(address, certificates), name=BRIDGE, expects="orchestrator")
+    return await connect(
+        address, certificates=prepared(address, certificates), name=BRIDGE, expects="orchestrator"
+    )
 
 
 def test_their_transport_on_our_hub(programs: dict[str, Path], place: Path) -> None:
@@ -458,10 +495,16 @@ def test_our_bridge_and_our_plugin_on_their_hub(programs: dict[str, Path], place
     asyncio.run(main())
 
 
-def test_their_transport_on_their_hub_calls_our_plugin(programs: dict[str, Path], place: Path) -> None:
+def test_their_transport_on_their_hub_calls_our_plugin(
+    programs: dict[str, Path], place: Path
+) -> None:
     async def main() -> None:
         async with their_hub(place, programs) as (address, certificates):
-            transport = [programs["transport-stdio"], f"--orchestrator-addr={address}", f"--certs-dir={certificates}"]
+            transport = [
+                programs["transport-stdio"],
+                f"--orchestrator-addr={address}",
+                f"--certs-dir={certificates}",
+            ]
             async with client(*transport) as made:
                 await initialized(made)
                 assert await made.calls("greet", name="Ada") == ("Hello, Ada!", False)
@@ -472,7 +515,9 @@ def test_their_transport_on_their_hub_calls_our_plugin(programs: dict[str, Path]
 # Where the programs come from
 
 
-def test_a_folder_without_the_programs_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_the_programs_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "orchestrator").touch(0o755)
     monkeypatch.setenv("ORCHESTRA_BIN", str(tmp_path))
     with pytest.raises(AssertionError, match="not there: transport-stdio, storage-markdown"):
@@ -483,7 +528,11 @@ def test_a_folder_without_the_programs_is_a_mistake(tmp_path: Path, monkeypatch:
     ("version", "fails", "why"),
     [
         ("go1.24.9", "", "ORCHESTRA_BIN, or Go 1.25 or newer, got go1.24.9"),
-        ("go1.25.0", "reading the module: 403 Forbidden", r"orchestrator/cmd@\S+ could not be .*403 Forbidden"),
+        (
+            "go1.25.0",
+            "reading the module: 403 Forbidden",
+            r"orchestrator/cmd@\S+ could not be .*403 Forbidden",
+        ),
     ],
 )
 def test_what_cannot_be_installed_is_skipped_loudly(
@@ -502,7 +551,9 @@ def test_what_cannot_be_installed_is_skipped_loudly(
     assert "NOTHING IS BEING TRIED" in capsys.readouterr().err
 
 
-def test_each_program_is_installed_once_in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_program_is_installed_once_in_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_go(tmp_path, "go1.26.1", f'echo "$@" >> {tmp_path}/asked; touch "$GOBIN/cmd"')
     monkeypatch.delenv("ORCHESTRA_BIN", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -19,7 +19,12 @@ from concertino.protocol.uri_template import UriTemplate
 
 PACKAGE = "uritemplate==4.2.0"
 # file -> how many cases it holds
-FILES = {"spec-examples": 64, "spec-examples-by-section": 117, "extended-tests": 42, "negative-tests": 29}
+FILES = {
+    "spec-examples": 64,
+    "spec-examples-by-section": 117,
+    "extended-tests": 42,
+    "negative-tests": 29,
+}
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +33,17 @@ pytestmark = pytest.mark.slow
 def archive() -> Path:
     with alone_in("uritemplate") as folder:
         if not (found := sorted(folder.glob("*.tar.gz"))):
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", PACKAGE]
+            command = [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-deps",
+                "--no-binary",
+                ":all:",
+                PACKAGE,
+            ]
             subprocess.run([*command, "--dest", folder], check=True)
             found = sorted(folder.glob("*.tar.gz"))
         return found[0]

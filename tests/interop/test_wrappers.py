@@ -28,9 +28,13 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator.py"
 
 
 def npx() -> ServerParameters:
-    found = shutil.which("npx") or str(Path(node.node()).parent / "npx")  # the message says what to install
+    found = shutil.which("npx") or str(
+        Path(node.node()).parent / "npx"
+    )  # the message says what to install
     # The version is in the folder, so that nothing is fetched.
-    return ServerParameters(found, ["--no-install", "mcp-server-everything", "stdio"], cwd=str(node.packages()))
+    return ServerParameters(
+        found, ["--no-install", "mcp-server-everything", "stdio"], cwd=str(node.packages())
+    )
 
 
 def uv_run() -> ServerParameters:

@@ -91,7 +91,9 @@ class Page:
         named: dict[str, str] = {}
         for source in self.blocks("python"):
             name = FILE.match(source)
-            assert name, f"{self.uri}: a Python block names its file in its first line: {source[:40]!r}"
+            assert name, (
+                f"{self.uri}: a Python block names its file in its first line: {source[:40]!r}"
+            )
             named[name[1]] = source
         return named
 

@@ -70,7 +70,12 @@ def bodies(draw: st.DrawFn) -> str:
 @st.composite
 def libraries(draw: st.DrawFn) -> list[Document]:
     names = draw(
-        st.lists(st.sampled_from([f"d{number}" for number in range(30)]), min_size=1, max_size=12, unique=True)
+        st.lists(
+            st.sampled_from([f"d{number}" for number in range(30)]),
+            min_size=1,
+            max_size=12,
+            unique=True,
+        )
     )
     return [
         made(

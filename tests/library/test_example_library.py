@@ -9,11 +9,24 @@ import tomllib
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from example_pages import CATEGORIES, DOCUMENTS, FENCE, FIELDS, PROMPTS, RESOURCES, ROOT, URI, URIS, Page
+from example_pages import (
+    CATEGORIES,
+    DOCUMENTS,
+    FENCE,
+    FIELDS,
+    PROMPTS,
+    RESOURCES,
+    ROOT,
+    URI,
+    URIS,
+    Page,
+)
 
 from concertino.check.table import CASES
 
-each_document = pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.uri.partition("//")[2])
+each_document = pytest.mark.parametrize(
+    "page", DOCUMENTS, ids=lambda page: page.uri.partition("//")[2]
+)
 each_prompt = pytest.mark.parametrize("page", PROMPTS, ids=lambda page: page.path.stem)
 each_page = pytest.mark.parametrize("page", DOCUMENTS + PROMPTS, ids=lambda page: page.path.stem)
 
@@ -64,9 +77,9 @@ def test_every_link_leads_to_a_document(page: Page) -> None:
             assert parse_qs(urlsplit(link).query)["query"]
         else:
             assert link in URIS, link
-    assert page.path not in {RESOURCES / f"{link.removeprefix('orchestr8://')}.md" for link in links}, (
-        "it links to itself"
-    )
+    assert page.path not in {
+        RESOURCES / f"{link.removeprefix('orchestr8://')}.md" for link in links
+    }, "it links to itself"
 
 
 @each_prompt
@@ -77,10 +90,16 @@ def test_a_prompt_names_its_arguments_and_uses_each(page: Page) -> None:
     arguments = {each["name"]: each for each in front["arguments"]}
     assert len(arguments) == len(front["arguments"])
     for each in arguments.values():
-        assert {"name", "description", "required"} <= set(each) <= {"name", "description", "required", "default"}
+        assert (
+            {"name", "description", "required"}
+            <= set(each)
+            <= {"name", "description", "required", "default"}
+        )
         assert ("default" in each) is (not each["required"])
     used = set(re.findall(r"\$\{(\w+)\}|\{\{(\w+)\}\}", page.body))
-    names = {one or other for one, other in used} | ({"trace"} if "$ARGUMENTS" in page.body else set())
+    names = {one or other for one, other in used} | (
+        {"trace"} if "$ARGUMENTS" in page.body else set()
+    )
     assert names == set(arguments)
 
 
@@ -114,7 +133,9 @@ def test_blocks_are_what_they_say(page: Page) -> None:
 
 def test_settings_and_cases_that_are_named_exist() -> None:
     text = "".join(page.text for page in DOCUMENTS + PROMPTS)
-    settings = set(re.findall(r"CONCERTINO_[A-Z_]*[A-Z]", (ROOT / "docs/reference/environment.md").read_text()))
+    settings = set(
+        re.findall(r"CONCERTINO_[A-Z_]*[A-Z]", (ROOT / "docs/reference/environment.md").read_text())
+    )
     assert set(re.findall(r"CONCERTINO_[A-Z_]*[A-Z]", text)) <= settings
     cases = [case.name for case in CASES]
     for pattern in re.findall(r"--only ([a-z-]+|\d)\b", text):

@@ -44,9 +44,15 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import
     def paste(page: Page) -> dict[str, ModuleType]:
         for name, source in page.files().items():
             (tmp_path / f"{name}.py").write_text(source, encoding="utf-8")
-            monkeypatch.delitem(sys.modules, name, raising=False)  # another test's, of the same name
+            monkeypatch.delitem(
+                sys.modules, name, raising=False
+            )  # another test's, of the same name
         importlib.invalidate_caches()
-        return {name: importlib.import_module(name) for name in page.files() if not name.startswith("test_")}
+        return {
+            name: importlib.import_module(name)
+            for name in page.files()
+            if not name.startswith("test_")
+        }
 
     yield paste
     for name in set(sys.modules) - before:
@@ -62,7 +68,12 @@ def test_samples_are_servers_that_clients_can_list(page: Page, imported: Importe
     for name, source in page.files().items():
         compile(source, name, "exec")
     modules = imported(page)
-    servers = [each for module in modules.values() for each in vars(module).values() if isinstance(each, Server)]
+    servers = [
+        each
+        for module in modules.values()
+        for each in vars(module).values()
+        if isinstance(each, Server)
+    ]
     for server in {id(each): each for each in servers}.values():
         asyncio.run(listed(server))
 
@@ -86,7 +97,10 @@ class Refused:
     words: str
 
 
-ORDER = {"lines": [{"item": "plum", "amount": 2}, {"item": "pear", "amount": 1}], "day": "2026-11-21"}
+ORDER = {
+    "lines": [{"item": "plum", "amount": 2}, {"item": "pear", "amount": 1}],
+    "day": "2026-11-21",
+}
 SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
     "examples/minimal-server shop:server": [
         ("price", {"item": "plum", "amount": 4}, 1.0),
@@ -134,8 +148,16 @@ SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("deposit", {"name": "Ann", "cents": 500}, 500),
         ("deposit", {"name": "O'Neil", "cents": 1}, 1),
         ("transfer", {"source": "Ann", "target": "O'Neil", "cents": 200}, 300),
-        ("transfer", {"source": "Ann", "target": "O'Neil", "cents": 301}, Refused("'Ann' has not got 301 cents")),
-        ("transfer", {"source": "Ann", "target": "nobody", "cents": 1}, Refused("there is no account 'nobody'")),
+        (
+            "transfer",
+            {"source": "Ann", "target": "O'Neil", "cents": 301},
+            Refused("'Ann' has not got 301 cents"),
+        ),
+        (
+            "transfer",
+            {"source": "Ann", "target": "nobody", "cents": 1},
+            Refused("there is no account 'nobody'"),
+        ),
         ("balance", {"name": "Ann"}, 300),
         ("balance", {"name": "O'Neil"}, 201),
     ],
@@ -145,8 +167,16 @@ SAMPLES: dict[str, list[tuple[str, dict[str, Any], Any]]] = {
         ("count_matches", {"text": "$(id); SHOWN ="}, "./searcher.py:0\n"),
     ],
     "guides/large-messages excerpt:server": [
-        ("read_lines", {"first": 2, "count": 2}, {"lines": ["line 2", "line 3"], "next_line": 4, "total": 100_000}),
-        ("read_lines", {"first": 100_000}, {"lines": ["line 100000"], "next_line": None, "total": 100_000}),
+        (
+            "read_lines",
+            {"first": 2, "count": 2},
+            {"lines": ["line 2", "line 3"], "next_line": 4, "total": 100_000},
+        ),
+        (
+            "read_lines",
+            {"first": 100_000},
+            {"lines": ["line 100000"], "next_line": None, "total": 100_000},
+        ),
         ("read_lines", {"count": 201}, Refused("count: expected int <= 200")),
     ],
     "guides/stdout-and-stderr chatty:server": [("talk", {}, "the answer")],
@@ -232,11 +262,26 @@ async def call_all(backend: Backend, calls: list[tuple[str, dict[str, Any], Any]
 
 
 def test_the_samples_with_calls_are_all_those_that_have_tools(imported: Imported) -> None:
-    without = {"guides/change-notices", "guides/sockets", "patterns/long-operations", "patterns/probe-and-fallback"}
-    without |= {"patterns/request-correlation", "skills/handle-cancellation", "skills/test-in-memory"}
+    without = {
+        "guides/change-notices",
+        "guides/sockets",
+        "patterns/long-operations",
+        "patterns/probe-and-fallback",
+    }
+    without |= {
+        "patterns/request-correlation",
+        "skills/handle-cancellation",
+        "skills/test-in-memory",
+    }
     without |= {"examples/client-script"}  # these have tests of their own, below
-    with_tools = {page.name for page in WITH_SAMPLES if any("@server.tool" in each for each in page.files().values())}
-    assert with_tools - without == {sample.partition(" ")[0] for sample in SAMPLES} - {"patterns/compose-servers"}
+    with_tools = {
+        page.name
+        for page in WITH_SAMPLES
+        if any("@server.tool" in each for each in page.files().values())
+    }
+    assert with_tools - without == {sample.partition(" ")[0] for sample in SAMPLES} - {
+        "patterns/compose-servers"
+    }
 
 
 def test_an_operation_is_started_asked_for_and_forgotten(imported: Imported) -> None:
@@ -248,7 +293,9 @@ def test_an_operation_is_started_asked_for_and_forgotten(imported: Imported) -> 
             assert begun["state"] == "in_progress"
             handle = {"operation_id": begun["operation_id"]}
             async with asyncio.timeout(5):
-                while (status := await client.call_tool("count_status", handle, into=dict))["state"] != "done":
+                while (status := await client.call_tool("count_status", handle, into=dict))[
+                    "state"
+                ] != "done":
                     pass
             assert status["result"] == 3
             assert await client.call_tool("forget", handle, into=bool)
@@ -256,7 +303,9 @@ def test_an_operation_is_started_asked_for_and_forgotten(imported: Imported) -> 
             with pytest.raises(ToolError, match="no operation of this id"):
                 await client.call_tool("count_status", handle, into=dict)
             endless = await client.call_tool("start_count", {"to": 10**9}, into=dict)
-            assert await client.call_tool("forget", {"operation_id": endless["operation_id"]}, into=bool)
+            assert await client.call_tool(
+                "forget", {"operation_id": endless["operation_id"]}, into=bool
+            )
             async with asyncio.timeout(5):
                 while jobs.tasks:
                     await asyncio.sleep(0)
@@ -284,13 +333,19 @@ def test_resources_prompts_and_completion_do_what_their_pages_say(imported: Impo
             prompt = await client.get_prompt("improve", {"draft": "thanks", "sentences": "2"})
             assert [message.role for message in prompt.messages] == ["user", "user", "assistant"]
             assert "in a friendly tone, in at most 2 sentences" in prompt.messages[1].content.text
-            assert (await client.complete(PromptReference("improve"), "draft", "co")).values == ["complaint"]
-            assert (await client.complete(PromptReference("improve"), "tone", "fo")).values == ["formal"]
+            assert (await client.complete(PromptReference("improve"), "draft", "co")).values == [
+                "complaint"
+            ]
+            assert (await client.complete(PromptReference("improve"), "tone", "fo")).values == [
+                "formal"
+            ]
             with pytest.raises(RpcError) as missing:
                 await client.get_prompt("improve", {})
             assert missing.value.code == -32602
             assert "draft" in str(missing.value.data)
-            with pytest.raises(RpcError, match="there is no draft 'wish'; there are complaint, thanks"):
+            with pytest.raises(
+                RpcError, match="there is no draft 'wish'; there are complaint, thanks"
+            ):
                 await client.get_prompt("improve", {"draft": "wish"})
         async with Client(fresh.server, era="modern") as client:
             hints = [
@@ -313,7 +368,10 @@ def test_a_subscriber_hears_of_a_note_that_was_pinned(imported: Imported) -> Non
         heard: asyncio.Queue[str] = asyncio.Queue()
         async with Client(board.server, era="legacy", updated=heard.put_nowait) as client:
             await client.subscribe("board://milk")
-            assert await client.call_tool("pin", {"name": "milk", "text": "buy some"}, into=str) == "pinned"
+            assert (
+                await client.call_tool("pin", {"name": "milk", "text": "buy some"}, into=str)
+                == "pinned"
+            )
             return await asyncio.wait_for(heard.get(), 5)
 
     assert asyncio.run(through()) == "board://milk"
@@ -323,7 +381,10 @@ def test_the_scripts_end_as_their_pages_say(
     imported: Imported, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     era = imported(document("patterns/probe-and-fallback"))["era"]
-    assert (asyncio.run(era.spoken("auto")), asyncio.run(era.spoken("legacy"))) == ("2026-07-28", "2025-11-25")
+    assert (asyncio.run(era.spoken("auto")), asyncio.run(era.spoken("legacy"))) == (
+        "2026-07-28",
+        "2025-11-25",
+    )
     overtaking = imported(document("patterns/request-correlation"))["overtaking"]
     assert asyncio.run(overtaking.main()) == [0.0, 0.05]
     last_words = imported(document("patterns/close-ladder"))["last_words"]
@@ -331,7 +392,15 @@ def test_the_scripts_end_as_their_pages_say(
     service = imported(document("guides/sockets"))["service"]
     assert asyncio.run(service.main("shop.sock")) == 1.5
     guest = imported(document("examples/client-script"))["guest"]
-    kitchen = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "concertino", "serve", "kitchen.py"]
+    kitchen = [
+        "env",
+        f"PYTHONPATH={SOURCE}",
+        sys.executable,
+        "-m",
+        "concertino",
+        "serve",
+        "kitchen.py",
+    ]
     assert asyncio.run(guest.main(*kitchen)) == 0
     assert capsys.readouterr().out == "plum: 45 minutes\n"
     assert asyncio.run(guest.main("no-such-program")) == 3
@@ -355,7 +424,11 @@ def test_names_from_outside_do_not_fill_the_rate_limit(imported: Imported) -> No
 
 def test_all_pages_of_a_list_are_walked_and_circles_end(imported: Imported) -> None:
     pages = imported(document("patterns/_fragments/cursor-pagination"))["pages"]
-    answers = {None: {"tools": [1], "nextCursor": ""}, "": {"tools": [2], "nextCursor": "b"}, "b": {"tools": [3]}}
+    answers = {
+        None: {"tools": [1], "nextCursor": ""},
+        "": {"tools": [2], "nextCursor": "b"},
+        "b": {"tools": [3]},
+    }
 
     async def request(method: str, params: dict[str, Any]) -> dict[str, Any]:
         return answers[params.get("cursor")]
@@ -368,7 +441,9 @@ def test_all_pages_of_a_list_are_walked_and_circles_end(imported: Imported) -> N
         asyncio.run(pages.everything(circle, "tools/list", "tools"))
 
 
-def test_the_dropping_log_drops_and_says_so(imported: Imported, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dropping_log_drops_and_says_so(
+    imported: Imported, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quiet = imported(document("patterns/_fragments/bounded-stderr"))["quiet_log"]
     written: queue.Queue[str] = queue.Queue()
     reading = threading.Event()
@@ -403,7 +478,13 @@ def test_the_tests_on_the_pages_pass(tmp_path: Path) -> None:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
     assert " passed" in done.stdout

@@ -31,7 +31,17 @@ def rules(of: Folder) -> list[tuple[str, str]]:
 
 
 def test_files_are_listed_in_order_and_hidden_ones_are_not(tmp_path: Path) -> None:
-    fill(tmp_path, {"b/c.md": "1", "b/a.md": "22", "a.md": "", ".git/x.md": "", "b/.x.md": "", "b/x/y/z.png": b"\0"})
+    fill(
+        tmp_path,
+        {
+            "b/c.md": "1",
+            "b/a.md": "22",
+            "a.md": "",
+            ".git/x.md": "",
+            "b/.x.md": "",
+            "b/x/y/z.png": b"\0",
+        },
+    )
     listed = folder(tmp_path).listing()
     assert list(listed.files) == ["a.md", "b/a.md", "b/c.md", "b/x/y/z.png"]
     assert listed.files["b/a.md"].size == 2
@@ -41,7 +51,9 @@ def test_files_are_listed_in_order_and_hidden_ones_are_not(tmp_path: Path) -> No
 def test_a_part_is_listed_as_all_of_it_would_be(tmp_path: Path) -> None:
     fill(tmp_path, {"a/b/c.md": "1", "a/d.md": "2", "ab.md": "3"})
     files = folder(tmp_path).listing().files
-    assert folder(tmp_path).listing("a").files == {path: each for path, each in files.items() if path.startswith("a/")}
+    assert folder(tmp_path).listing("a").files == {
+        path: each for path, each in files.items() if path.startswith("a/")
+    }
     assert folder(tmp_path).listing("a/d.md").files == {"a/d.md": files["a/d.md"]}
     assert folder(tmp_path).listing("nothing").files == {}
     assert folder(tmp_path / "nothing").listing().files == {}
@@ -131,7 +143,9 @@ def test_what_was_put_in_a_files_place_is_not_read(put: str, tmp_path: Path) -> 
         served.read(found)
 
 
-@pytest.mark.parametrize("path", ["../secret.md", "a/../../secret.md", "/etc/passwd", "a\0b", "a//b", ""])
+@pytest.mark.parametrize(
+    "path", ["../secret.md", "a/../../secret.md", "/etc/passwd", "a\0b", "a//b", ""]
+)
 def test_a_path_that_was_never_listed_leads_nowhere(path: str, tmp_path: Path) -> None:
     root = fill(tmp_path / "root", {"a/b.md": "b"})
     fill(tmp_path, {"secret.md": "secret"})
@@ -193,7 +207,9 @@ def test_a_uri_is_decoded_once() -> None:
 def test_what_was_asked_for_is_written_as_a_uri() -> None:
     """RFC 3986: what it does not allow is percent-encoded, and what is encoded stays."""
     asked = "orchestr8://match?query=C#+\u00e4 100%&tags=[a],%41{x}|"
-    assert written(asked) == "orchestr8://match?query=C%23+%C3%A4%20100%25&tags=%5Ba%5D,%41%7Bx%7D%7C"
+    assert (
+        written(asked) == "orchestr8://match?query=C%23+%C3%A4%20100%25&tags=%5Ba%5D,%41%7Bx%7D%7C"
+    )
 
 
 # What is found
@@ -280,12 +296,19 @@ def test_a_document_has_the_uri_before_a_file_without_ending(tmp_path: Path) -> 
     assert [each.path for each in found.shadowed()] == ["a/b", "a/match"]
 
 
-NAMES = st.sampled_from(["a", "b", "match", "a.md", "b.md", "match.md", "c.MD", "d e.md", "ä.md", "registry.md"])
+NAMES = st.sampled_from(
+    ["a", "b", "match", "a.md", "b.md", "match.md", "c.MD", "d e.md", "ä.md", "registry.md"]
+)
 PATHS = st.builds(
     "/".join,
-    st.lists(st.sampled_from(["x", "y", "xs"]), max_size=2).flatmap(lambda at: NAMES.map(lambda name: [*at, name])),
+    st.lists(st.sampled_from(["x", "y", "xs"]), max_size=2).flatmap(
+        lambda at: NAMES.map(lambda name: [*at, name])
+    ),
 )
-STEPS = st.lists(st.tuples(PATHS, st.sampled_from(["", "---\nid: a\n---\n", "---\nid: b\n---\n", None])), max_size=12)
+STEPS = st.lists(
+    st.tuples(PATHS, st.sampled_from(["", "---\nid: a\n---\n", "---\nid: b\n---\n", None])),
+    max_size=12,
+)
 
 
 @given(STEPS)

@@ -70,7 +70,8 @@ def test_line_ends_of_any_system_are_taken(end: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# Title\n", "\n---\nid: a\n---\n", " ---\nid: a\n---\n", "----\nid: a\n----\n", "---"]
+    "text",
+    ["", "# Title\n", "\n---\nid: a\n---\n", " ---\nid: a\n---\n", "----\nid: a\n----\n", "---"],
 )
 def test_what_does_not_begin_with_a_fence_has_none(text: str) -> None:
     assert front_matter(text).values == {}
@@ -109,7 +110,9 @@ def test_only_the_first_closing_fence_closes() -> None:
     ],
     ids=lambda value: str(value)[:12] if isinstance(value, str) else None,
 )
-def test_what_is_no_front_matter_is_a_problem_and_the_text_stays(block: str, line: int, said: str) -> None:
+def test_what_is_no_front_matter_is_a_problem_and_the_text_stays(
+    block: str, line: int, said: str
+) -> None:
     head = front_matter(f"---\n{block}\n---\nbody\n")
     assert (head.values, head.body) == ({}, "body\n")
     [problem] = head.problems
@@ -125,7 +128,9 @@ def test_of_a_key_that_comes_twice_the_last_counts_and_it_is_said() -> None:
 
 
 def test_tags_of_python_objects_are_texts() -> None:
-    assert front_matter("---\na: !!python/object/apply:os.system ['x']\n---\n").values == {"a": ["x"]}
+    assert front_matter("---\na: !!python/object/apply:os.system ['x']\n---\n").values == {
+        "a": ["x"]
+    }
 
 
 def test_depth_does_not_end_the_process() -> None:
@@ -135,14 +140,20 @@ def test_depth_does_not_end_the_process() -> None:
         "print(front_matter('---\\na: ' + '[' * 30000 + '\\n---\\n').values)"
     )
     environment = {"PYTHONPATH": str(Path(concertino.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=20
+    )
     assert (done.returncode, done.stdout) == (0, "{}\n")
 
 
 KEYS = st.text("abcxyz", min_size=1, max_size=5)
 VALUES = st.recursive(
     st.text(
-        st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="\x85\u2028\u2029\ufeff"),
+        st.characters(
+            codec="utf-8",
+            exclude_categories=("Cc", "Cs"),
+            exclude_characters="\x85\u2028\u2029\ufeff",
+        ),
         max_size=12,
     ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),

@@ -52,7 +52,9 @@ def test_a_query_is_decoded_once_and_c_plus_plus_is_one_word(written: str, text:
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(str.strip)
-TAGS = st.lists(TEXTS.map(lambda text: text.replace(",", "").strip()).filter(bool), max_size=3, unique=True).map(tuple)
+TAGS = st.lists(
+    TEXTS.map(lambda text: text.replace(",", "").strip()).filter(bool), max_size=3, unique=True
+).map(tuple)
 
 
 @given(
@@ -75,10 +77,17 @@ def test_what_the_standard_library_writes_is_read_back(
     mode: str,
     via: object,
 ) -> None:
-    given = {"query": text, "maxTokens": tokens, "maxResults": results, "minScore": score, "mode": mode}
+    given = {
+        "query": text,
+        "maxTokens": tokens,
+        "maxResults": results,
+        "minScore": score,
+        "mode": mode,
+    }
     lists = {"tags": tags, "categories": categories}
     written = urlencode(
-        {**given, **{name: ",".join(values) for name, values in lists.items() if values}}, quote_via=via
+        {**given, **{name: ",".join(values) for name, values in lists.items() if values}},
+        quote_via=via,
     )  # type: ignore[call-overload]
     found = read(written)
     assert (found.text, found.max_tokens, found.max_results) == (text, tokens, results)
@@ -96,8 +105,14 @@ def test_what_is_not_said_is_as_the_page_says() -> None:
 @pytest.mark.parametrize(
     ("text", "details"),
     [
-        ("&".join(f"tags={number}" for number in range(70)), "query: expected at most 64 parameters, got more"),
-        ("query=a&tags=" + ",".join(map(str, range(40))), "tags: expected at most 32 values, got more"),
+        (
+            "&".join(f"tags={number}" for number in range(70)),
+            "query: expected at most 64 parameters, got more",
+        ),
+        (
+            "query=a&tags=" + ",".join(map(str, range(40))),
+            "tags: expected at most 32 values, got more",
+        ),
         (
             "query=a&maxTokens=" + "9" * 1000,
             f"maxTokens: expected a whole number from 1 to 200000, got '{'9' * 64}...'",
@@ -175,8 +190,13 @@ BEGINNINGS = [
 
 
 @on_a_loop
-async def test_any_uri_is_answered_or_refused_and_shows_nothing_from_outside(tmp_path: Path) -> None:
-    fill(tmp_path / "resources", {"agents/one.md": "---\ntags: [a]\n---\n# One\n\nalpha\n", "top.md": "# Top"})
+async def test_any_uri_is_answered_or_refused_and_shows_nothing_from_outside(
+    tmp_path: Path,
+) -> None:
+    fill(
+        tmp_path / "resources",
+        {"agents/one.md": "---\ntags: [a]\n---\n# One\n\nalpha\n", "top.md": "# Top"},
+    )
     fill(tmp_path, {"secret.md": "do not show this"})
     (tmp_path / "resources" / "link.md").symlink_to(tmp_path / "secret.md")
     dice = random.Random(6)

@@ -39,10 +39,20 @@ def ran(words: list[str], asked: Asked, cwd: Path, **more: str) -> tuple[dict[in
         for number, (method, params) in enumerate([OPENING, *asked])
     )
     done = subprocess.run(
-        [*CONCERTINO, *words], cwd=cwd, input=stdin, env=environment, capture_output=True, text=True, timeout=60
+        [*CONCERTINO, *words],
+        cwd=cwd,
+        input=stdin,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     messages = [json.loads(line) for line in done.stdout.splitlines()]
-    return {each["id"]: each.get("result") or each["error"] for each in messages}, done.stderr, done.returncode
+    return (
+        {each["id"]: each.get("result") or each["error"] for each in messages},
+        done.stderr,
+        done.returncode,
+    )
 
 
 def test_the_lines_on_stderr_come_in_their_order_and_form(tmp_path: Path) -> None:
@@ -70,14 +80,23 @@ def test_the_lines_on_stderr_come_in_their_order_and_form(tmp_path: Path) -> Non
 
 
 def test_the_opening_is_answered_before_anything_is_loaded(tmp_path: Path) -> None:
-    fill(tmp_path / "resources", {f"agents/{number}.md": f"# Number {number}\n" for number in range(500)})
-    answers, stderr, code = ran(["serve", "."], [("resources/list", {})], tmp_path, LOG_LEVEL="debug")
+    fill(
+        tmp_path / "resources",
+        {f"agents/{number}.md": f"# Number {number}\n" for number in range(500)},
+    )
+    answers, stderr, code = ran(
+        ["serve", "."], [("resources/list", {})], tmp_path, LOG_LEVEL="debug"
+    )
     assert code == 0
     assert "prompts" not in answers[0]["capabilities"]  # there is no such folder
     assert "resources" in answers[0]["capabilities"]
     assert len(answers[1]["resources"]) == 500
     answered = stderr.index('Sending response: {"jsonrpc":"2.0","id":0,')
-    assert answered < stderr.index("Loaded 500 resources") < stderr.index('Sending response: {"jsonrpc":"2.0","id":1,')
+    assert (
+        answered
+        < stderr.index("Loaded 500 resources")
+        < stderr.index('Sending response: {"jsonrpc":"2.0","id":1,')
+    )
 
 
 def test_nothing_of_the_extras_is_loaded_before_the_load(tmp_path: Path) -> None:
@@ -87,7 +106,9 @@ def test_nothing_of_the_extras_is_loaded_before_the_load(tmp_path: Path) -> None
         "from concertino.library.library import Library\nLibrary('.').offer()\nprint(*sorted(set(sys.modules) - before))"
     )
     environment = {**os.environ, "PYTHONPATH": SOURCE}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert {name for name in done.stdout.split() if not name.startswith("concertino.library")} <= {
         "concertino.driver.threads"
     }
@@ -99,7 +120,10 @@ def test_nothing_of_the_extras_is_loaded_before_the_load(tmp_path: Path) -> None
     [
         ([], {"RESOURCES_PATH": "in/resources", "PROMPTS_PATH": "in/prompts"}),
         (["--resources", "in/resources", "--prompts", "in/prompts"], {}),
-        (["--resources", "in/resources"], {"RESOURCES_PATH": "nothing", "PROMPTS_PATH": "in/prompts"}),
+        (
+            ["--resources", "in/resources"],
+            {"RESOURCES_PATH": "nothing", "PROMPTS_PATH": "in/prompts"},
+        ),
         (["in"], {"RESOURCES_PATH": "nothing", "PROMPTS_PATH": "nothing"}),
         (["other", "--resources", "in/resources"], {}),
     ],
@@ -119,13 +143,19 @@ def test_folders_are_named_by_target_option_and_variable(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["empty"], 2, "expected resources/ or prompts/ in it; --resources DIR takes a folder as it is"),
+        (
+            ["empty"],
+            2,
+            "expected resources/ or prompts/ in it; --resources DIR takes a folder as it is",
+        ),
         (["--resources", "nothing"], 2, "expected a folder, there is none at"),
         (["in", "--scheme", "A b"], 2, "scheme: expected a small letter"),
         (["in", "also", "--prompts", "in/prompts"], 2, "are for one folder, got in, also"),
     ],
 )
-def test_what_cannot_be_served_is_said(words: list[str], code: int, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_said(
+    words: list[str], code: int, said: str, tmp_path: Path
+) -> None:
     folder(tmp_path / "in")
     folder(tmp_path / "also")
     (tmp_path / "empty").mkdir()
@@ -162,13 +192,20 @@ def test_several_folders_have_their_names_as_schemes(tmp_path: Path) -> None:
     asked: Asked = [("resources/read", {"uri": f"{name}://agents/one"}) for name in ("one", "b")]
     answers, stderr, code = ran(["serve", "one", "b=two"], asked, tmp_path)
     assert code == 0, stderr
-    assert [answers[number]["contents"][0]["uri"] for number in (1, 2)] == ["one://agents/one", "b://agents/one"]
+    assert [answers[number]["contents"][0]["uri"] for number in (1, 2)] == [
+        "one://agents/one",
+        "b://agents/one",
+    ]
 
 
 def test_a_file_with_a_library_is_a_target(tmp_path: Path) -> None:
     folder(tmp_path)
-    (tmp_path / "shelf.py").write_text("from concertino import Library\nshelf = Library('resources', scheme='s')\n")
-    answers, stderr, code = ran(["serve", "shelf.py"], [("resources/read", {"uri": "s://agents/one"})], tmp_path)
+    (tmp_path / "shelf.py").write_text(
+        "from concertino import Library\nshelf = Library('resources', scheme='s')\n"
+    )
+    answers, stderr, code = ran(
+        ["serve", "shelf.py"], [("resources/read", {"uri": "s://agents/one"})], tmp_path
+    )
     assert code == 0, stderr
     assert answers[1]["contents"][0]["text"] == "# One\n\nalpha\n"
 
@@ -184,7 +221,9 @@ def without(tmp_path: Path, *modules: str) -> str:
 def test_without_tantivy_all_but_a_match_is_served(tmp_path: Path) -> None:
     match = ("resources/read", {"uri": "orchestr8://match?query=alpha"})
     path = without(tmp_path, "tantivy", "watchfiles")
-    answers, stderr, code = ran(["serve", "."], [READ, match, ("prompts/list", {})], folder(tmp_path), PYTHONPATH=path)
+    answers, stderr, code = ran(
+        ["serve", "."], [READ, match, ("prompts/list", {})], folder(tmp_path), PYTHONPATH=path
+    )
     assert code == 0
     assert answers[1]["contents"][0]["text"] == "# One\n\nalpha\n"
     assert "pip install 'concertino[library]'" in answers[2]["message"]
@@ -246,13 +285,17 @@ def test_a_library_without_mistakes_ends_with_0(tmp_path: Path) -> None:
     fill(
         tmp_path / "resources",
         {
-            "agents/one.md": good(related=related, link="[beta](two.md#x), `[no](nothing.md)`, [web](https://a.b/c)"),
+            "agents/one.md": good(
+                related=related, link="[beta](two.md#x), `[no](nothing.md)`, [web](https://a.b/c)"
+            ),
             "agents/two.md": good(12).replace("One", "Two"),
         },
     )
     fill(
         tmp_path / "prompts",
-        {"p.md": "---\ndescription: d\narguments: [x]\n---\n{{x}} ${HOME} orchestr8://match?query={{x}}"},
+        {
+            "p.md": "---\ndescription: d\narguments: [x]\n---\n{{x}} ${HOME} orchestr8://match?query={{x}}"
+        },
     )
     found, code = linted(tmp_path, "--ignore", "tokens")
     assert (found, code) == ([], 0)
@@ -263,13 +306,28 @@ def test_a_library_without_mistakes_ends_with_0(tmp_path: Path) -> None:
     [
         ({"a/x.md": good(tokens=100)}, [("resources/a/x.md", 0, "tokens")]),
         ({"a/x.md": good(related="orchestr8://a/none")}, [("resources/a/x.md", 0, "broken-link")]),
-        ({"a/x.md": good(link="see orchestr8://a/none.")}, [("resources/a/x.md", 12, "broken-link")]),
-        ({"a/x.md": good(link="see orchestr8://match?querry=a")}, [("resources/a/x.md", 12, "broken-link")]),
+        (
+            {"a/x.md": good(link="see orchestr8://a/none.")},
+            [("resources/a/x.md", 12, "broken-link")],
+        ),
+        (
+            {"a/x.md": good(link="see orchestr8://match?querry=a")},
+            [("resources/a/x.md", 12, "broken-link")],
+        ),
         ({"a/x.md": good(link="[y](../b/y.md) to it")}, [("resources/a/x.md", 12, "broken-link")]),
-        ({"a/x.md": good(link="```orchestr8://a/none```")}, [("resources/a/x.md", 12, "broken-link")]),
-        ({"a/x.md": good().replace("tags: [greek]\n", "")}, [("resources/a/x.md", 0, "missing-field")]),
+        (
+            {"a/x.md": good(link="```orchestr8://a/none```")},
+            [("resources/a/x.md", 12, "broken-link")],
+        ),
+        (
+            {"a/x.md": good().replace("tags: [greek]\n", "")},
+            [("resources/a/x.md", 0, "missing-field")],
+        ),
         ({"a/x.md": good().replace("tags:", "\ttags:")}, [("resources/a/x.md", 4, "front-matter")]),
-        ({"a/x.md": good().replace("tags: [greek]", "tags: {a: [b]}")}, [("resources/a/x.md", 0, "field")]),
+        (
+            {"a/x.md": good().replace("tags: [greek]", "tags: {a: [b]}")},
+            [("resources/a/x.md", 0, "field")],
+        ),
         ({"a/x.md": b"\xff\xfe"}, [("resources/a/x.md", 1, "unreadable")]),
         ({"a/x.png": b"x" * (4 * 2**20 + 1)}, [("resources/a/x.png", 0, "oversized")]),
         (
@@ -301,7 +359,10 @@ def test_what_is_like_many_others_cannot_be_reached(tmp_path: Path) -> None:
     """Thirty files that say the same of themselves: a match shows fifteen of them, by their URIs."""
     fill(
         tmp_path / "resources",
-        {f"a/{number:02}.md": good().replace("title: One", "id: same\ntitle: One") for number in range(30)},
+        {
+            f"a/{number:02}.md": good().replace("title: One", "id: same\ntitle: One")
+            for number in range(30)
+        },
     )
     found, _ = linted(tmp_path)
     assert [each["path"] for each in found if each["rule"] == "unreachable"] == [
@@ -323,7 +384,12 @@ def test_prompts_are_looked_at_too(tmp_path: Path) -> None:
         ("prompts/a.md", 0, "prompt", "arguments: 'y' is nowhere in the text"),
         ("prompts/a.md", 0, "prompt", "{{z}} stays as it is: there is no argument of this name"),
         ("prompts/a.md", 6, "broken-link", "orchestr8://none: there is no such resource"),
-        ("prompts/b.md", 0, "prompt", "name: a.md has the name 'a' too, and is the one that is served"),
+        (
+            "prompts/b.md",
+            0,
+            "prompt",
+            "name: a.md has the name 'a' too, and is the one that is served",
+        ),
     ]
 
 
@@ -333,12 +399,20 @@ def test_lint_says_it_in_lines_and_refuses_what_it_does_not_know(tmp_path: Path)
 
     def said(*words: str) -> tuple[str, str, int]:
         done = subprocess.run(
-            [*CONCERTINO, "lint", *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            [*CONCERTINO, "lint", *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         return done.stdout, done.stderr, done.returncode
 
     lines, summary, code = said(".", "--ignore", "tokens")
-    assert lines == "resources/a/x.md: broken-link: relatedResources: orchestr8://a/none: there is no such resource\n"
+    assert (
+        lines
+        == "resources/a/x.md: broken-link: relatedResources: orchestr8://a/none: there is no such resource\n"
+    )
     assert (summary, code) == ("1 documents, 0 prompts, 1 problems\n", 1)
     for words, text in (
         ((".", "--ignore", "nothing"), "--ignore: expected one of front-matter,"),

@@ -30,7 +30,10 @@ HEAD = "---\narguments:\n- name: who\n  required: true\n- name: how\n  default: 
 
 
 def test_the_three_placeholders_are_filled() -> None:
-    assert text(of(HEAD + "{{who}} {{ how }} ${note} [$ARGUMENTS]"), who="A", note="N") == "A well N [A well N]"
+    assert (
+        text(of(HEAD + "{{who}} {{ how }} ${note} [$ARGUMENTS]"), who="A", note="N")
+        == "A well N [A well N]"
+    )
 
 
 def test_values_are_never_looked_at_again() -> None:
@@ -39,12 +42,17 @@ def test_values_are_never_looked_at_again() -> None:
 
 
 def test_a_placeholder_of_another_name_stays() -> None:
-    assert text(of(HEAD + "${HOME} {{other}} $ARGUMENTSX ${who"), who="x") == "${HOME} {{other}} $ARGUMENTSX ${who"
+    assert (
+        text(of(HEAD + "${HOME} {{other}} $ARGUMENTSX ${who"), who="x")
+        == "${HOME} {{other}} $ARGUMENTSX ${who"
+    )
 
 
 def test_without_declared_arguments_there_is_one_for_all() -> None:
     made = of("Fix $ARGUMENTS now {{x}}")
-    assert [(each.name, each.required) for each in shown(made).arguments or []] == [("ARGUMENTS", False)]
+    assert [(each.name, each.required) for each in shown(made).arguments or []] == [
+        ("ARGUMENTS", False)
+    ]
     assert text(made, ARGUMENTS="it") == "Fix it now {{x}}"
     assert text(made) == "Fix  now {{x}}"
     assert shown(of("Fix {{x}}")).arguments is None
@@ -57,7 +65,9 @@ def test_what_is_shown_is_what_is_written() -> None:
         )
     )
     assert (made.name, made.title, made.description) == ("n", "T", "D")
-    assert [(each.name, each.description, each.required) for each in made.arguments or []] == [("a", "what", True)]
+    assert [(each.name, each.description, each.required) for each in made.arguments or []] == [
+        ("a", "what", True)
+    ]
     assert shown(of("# Words\n\nSay this.")).description == "Say this."
     assert of("", "sub/folder/stem.md").name == "stem"
 
@@ -66,7 +76,9 @@ def test_a_default_stands_for_a_required_argument() -> None:
     made = of("---\narguments:\n- name: a\n  required: true\n  default: d\n---\n{{a}}")
     assert text(made) == "d"
     assert [each.required for each in shown(made).arguments or []] == [False]
-    assert text(of("---\narguments:\n- name: a\n  required: true\n  default:\n---\n[{{a}}]")) == "[]"
+    assert (
+        text(of("---\narguments:\n- name: a\n  required: true\n  default:\n---\n[{{a}}]")) == "[]"
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +86,10 @@ def test_a_default_stands_for_a_required_argument() -> None:
     [
         ({}, "Missing required field: who"),
         ({"how": "x"}, "Missing required field: who"),
-        ({"who": "x", "woh": "y"}, "arguments: there is no 'woh' of prompt 'do-it'; it takes who, how, note"),
+        (
+            {"who": "x", "woh": "y"},
+            "arguments: there is no 'woh' of prompt 'do-it'; it takes who, how, note",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(given: dict[str, str], details: str) -> None:
@@ -102,7 +117,9 @@ def test_a_long_value_in_many_places_is_refused_before_it_is_made() -> None:
         ("name: [a]", [], 1),
     ],
 )
-def test_what_is_wrong_with_a_prompt_leaves_the_rest(head: str, names: list[str], problems: int) -> None:
+def test_what_is_wrong_with_a_prompt_leaves_the_rest(
+    head: str, names: list[str], problems: int
+) -> None:
     made, said = prompt(Found("p.md", "p.md", 0, 0), f"---\n{head}\n---\ntext".encode())
     assert made is not None
     assert [each.name for each in made.arguments] == names

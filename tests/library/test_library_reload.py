@@ -69,7 +69,9 @@ def without_watchfiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", refuse)
 
 
-def test_a_change_is_heard_with_its_path(watched: Callable[[Path], tuple[Watch, Heard]], tmp_path: Path) -> None:
+def test_a_change_is_heard_with_its_path(
+    watched: Callable[[Path], tuple[Watch, Heard]], tmp_path: Path
+) -> None:
     _, heard = watched(fill(tmp_path, {"a/b.md": "1"}))
     heard.until(lambda said: None in said)  # it listens
     (tmp_path / "a" / "b.md").write_text("2")
@@ -87,7 +89,9 @@ def test_a_folder_that_is_put_in_the_others_place_is_heard_of(
     heard.until(lambda said: said.count(None) > 1)
     before = len(heard.paths)
     (root / "b.md").write_text("3")
-    heard.until(lambda said: any(paths is None or str(root / "b.md") in paths for paths in said[before:]))
+    heard.until(
+        lambda said: any(paths is None or str(root / "b.md") in paths for paths in said[before:])
+    )
 
 
 def test_without_watchfiles_all_is_looked_at_again_and_again(
@@ -129,7 +133,10 @@ async def until(what: Callable[[], Awaitable[bool]]) -> None:
 
 
 def library(tmp_path: Path) -> Library:
-    fill(tmp_path / "resources", {"agents/one.md": "# One\n\nsame\n\nalpha\n", "agents/two.md": "# Two\n"})
+    fill(
+        tmp_path / "resources",
+        {"agents/one.md": "# One\n\nsame\n\nalpha\n", "agents/two.md": "# Two\n"},
+    )
     fill(tmp_path / "prompts", {"p.md": "# P"})
     return Library(tmp_path / "resources", tmp_path / "prompts")
 
@@ -146,7 +153,11 @@ def in_order(notes: list[tuple[str, Any]]) -> list[str]:
 
 async def listening(backend: Library) -> None:
     async def hears() -> bool:
-        return backend._open is not None and backend._open.watch is not None and backend._open.watch.hears
+        return (
+            backend._open is not None
+            and backend._open.watch is not None
+            and backend._open.watch.hears
+        )
 
     await until(hears)
 
@@ -169,7 +180,9 @@ async def test_what_is_edited_added_and_removed_is_seen(
             return result["contents"][0]["text"]
 
         async def found(words: str) -> str:
-            result = await served.ask("resources/read", uri=f"orchestr8://match?query={words}&mode=index")
+            result = await served.ask(
+                "resources/read", uri=f"orchestr8://match?query={words}&mode=index"
+            )
             return result["contents"][0]["text"]
 
         async def listed() -> list[str]:
@@ -261,7 +274,10 @@ async def test_subscribers_are_told_of_what_they_watch(tmp_path: Path) -> None:
         put(tmp_path, "prompts/q.md", "# Q")
         await until(lambda: has_method(served, "prompts/list_changed"))
         assert in_order(served.heard) == ["prompts/list_changed"]
-        assert [each["name"] for each in (await served.ask("prompts/list"))["prompts"]] == ["p", "q"]
+        assert [each["name"] for each in (await served.ask("prompts/list"))["prompts"]] == [
+            "p",
+            "q",
+        ]
 
 
 async def has_method(served: Served, method: str) -> bool:
@@ -270,7 +286,9 @@ async def has_method(served: Served, method: str) -> bool:
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @on_a_loop
-async def test_clients_of_both_eras_are_told(era: Literal["modern", "legacy"], tmp_path: Path) -> None:
+async def test_clients_of_both_eras_are_told(
+    era: Literal["modern", "legacy"], tmp_path: Path
+) -> None:
     backend = library(tmp_path)
     heard: list[str] = []
 
@@ -336,4 +354,6 @@ async def test_a_file_that_goes_bad_says_so_and_leaves_the_others(
         await until(said)
         read = await served.ask("resources/read", uri="orchestr8://agents/one")
         assert read["contents"][0]["text"] == "---\nid: [\n---\n# One\n"
-        assert (await served.ask("resources/read", uri="orchestr8://agents/two"))["contents"][0]["text"] == "# Two\n"
+        assert (await served.ask("resources/read", uri="orchestr8://agents/two"))["contents"][0][
+            "text"
+        ] == "# Two\n"

@@ -77,13 +77,23 @@ async def test_everything_listed_can_be_read(version: str, tmp_path: Path) -> No
             "orchestr8://two/same",
         ]
         core = listed[1]
-        assert (core["name"], core["mimeType"], core["description"]) == ("ts-core", "text/markdown", "Of values.")
+        assert (core["name"], core["mimeType"], core["description"]) == (
+            "ts-core",
+            "text/markdown",
+            "Of values.",
+        )
         for each in listed:
             [contents] = (await served.ask("resources/read", uri=each["uri"]))["contents"]
             assert contents["uri"] == each["uri"]
             assert contents["mimeType"] == each["mimeType"]
-            size = len(base64.b64decode(contents["blob"])) if "blob" in contents else len(contents["text"].encode())
-            assert size == each["size"] - 3 * (each["uri"] == "orchestr8://agents/bom")  # its byte order mark
+            size = (
+                len(base64.b64decode(contents["blob"]))
+                if "blob" in contents
+                else len(contents["text"].encode())
+            )
+            assert size == each["size"] - 3 * (
+                each["uri"] == "orchestr8://agents/bom"
+            )  # its byte order mark
 
 
 @version
@@ -105,7 +115,10 @@ async def test_what_is_read_is_the_file(version: str, tmp_path: Path) -> None:
         [latin] = (await served.ask("resources/read", uri="orchestr8://agents/latin"))["contents"]
         assert base64.b64decode(latin["blob"]) == b"caf\xe9"
         [logo] = (await served.ask("resources/read", uri="orchestr8://skills/logo.png"))["contents"]
-        assert (logo["mimeType"], base64.b64decode(logo["blob"])) == ("image/png", RESOURCES["skills/logo.png"])
+        assert (logo["mimeType"], base64.b64decode(logo["blob"])) == (
+            "image/png",
+            RESOURCES["skills/logo.png"],
+        )
 
 
 NOT_THERE = [
@@ -170,10 +183,17 @@ async def test_a_name_of_two_is_refused_with_both(tmp_path: Path) -> None:
 @on_a_loop
 async def test_catalogues_hold_what_can_be_read(tmp_path: Path) -> None:
     async with Served(library(tmp_path)) as served:  # pyright: ignore[reportArgumentType]
-        registry = json.loads(text_of(await served.ask("resources/read", uri="orchestr8://registry")))
+        registry = json.loads(
+            text_of(await served.ask("resources/read", uri="orchestr8://registry"))
+        )
         listed = [each["uri"] for each in (await served.ask("resources/list"))["resources"]]
         assert [each["uri"] for each in registry["resources"]] == listed
-        assert [each["category"] for each in registry["categories"]] == ["agents", "one", "skills", "two"]
+        assert [each["category"] for each in registry["categories"]] == [
+            "agents",
+            "one",
+            "skills",
+            "two",
+        ]
         found: list[str] = []
         for each in registry["categories"]:
             catalogue = json.loads(text_of(await served.ask("resources/read", uri=each["uri"])))
@@ -196,7 +216,10 @@ async def test_catalogues_hold_what_can_be_read(tmp_path: Path) -> None:
 @on_a_loop
 async def test_a_match_assembles_what_fits(version: str, tmp_path: Path) -> None:
     async with Served(library(tmp_path), version) as served:  # pyright: ignore[reportArgumentType]
-        for uri in ("orchestr8://agents/match?query=generics", "orchestr8://match?query=C++&tags=types"):
+        for uri in (
+            "orchestr8://agents/match?query=generics",
+            "orchestr8://match?query=C++&tags=types",
+        ):
             [contents] = (await served.ask("resources/read", uri=uri))["contents"]
             assert contents["mimeType"] == "text/markdown"
             assert "orchestr8://agents/_fragments/typescript-core" in contents["text"]
@@ -205,7 +228,9 @@ async def test_a_match_assembles_what_fits(version: str, tmp_path: Path) -> None
                 assert contents["_meta"]["fragments"] == 1
                 assert contents["_meta"]["tokens"] <= contents["_meta"]["limit"] == 3000
         minimal = json.loads(
-            text_of(await served.ask("resources/read", uri="orchestr8://match?query=api&mode=minimal"))
+            text_of(
+                await served.ask("resources/read", uri="orchestr8://match?query=api&mode=minimal")
+            )
         )
         assert [each["uri"] for each in minimal["fragments"]] == ["orchestr8://skills/api-design"]
 
@@ -256,7 +281,9 @@ async def test_a_parameter_that_does_not_fit_is_named(
 @on_a_loop
 async def test_within_a_category_there_is_no_parameter_for_it(tmp_path: Path) -> None:
     async with Served(library(tmp_path)) as served:  # pyright: ignore[reportArgumentType]
-        error = await served.refused("resources/read", uri="orchestr8://agents/match?query=a&categories=skills")
+        error = await served.refused(
+            "resources/read", uri="orchestr8://agents/match?query=a&categories=skills"
+        )
         assert error.data["parameter"] == "categories"
         for categories in (
             "skill",
@@ -265,7 +292,8 @@ async def test_within_a_category_there_is_no_parameter_for_it(tmp_path: Path) ->
             "workflow,skills",
         ):  # one of the usual ones may be missing
             read = await served.ask(
-                "resources/read", uri=f"orchestr8://match?query=api&mode=index&categories={categories}"
+                "resources/read",
+                uri=f"orchestr8://match?query=api&mode=index&categories={categories}",
             )
             assert "orchestr8://skills/api-design" in text_of(read)
 
@@ -286,10 +314,15 @@ async def test_templates_are_listed_and_complete(version: str, tmp_path: Path) -
 
         async def values(uri: str, name: str, value: str, **context: Any) -> list[str]:
             ref = {"type": "ref/resource", "uri": uri}
-            asked = await served.ask("completion/complete", ref=ref, argument={"name": name, "value": value}, **context)
+            asked = await served.ask(
+                "completion/complete", ref=ref, argument={"name": name, "value": value}, **context
+            )
             return asked["completion"]["values"]
 
-        assert await values(uris[3], "category", "s") == ["skills", "agents"]  # what begins so comes first
+        assert await values(uris[3], "category", "s") == [
+            "skills",
+            "agents",
+        ]  # what begins so comes first
         assert await values(uris[0], "categories", "skills,ag") == ["skills,agents"]
         assert await values(uris[0], "tags", "c") == ["C++"]
         assert await values(uris[0], "mode", "f") == ["full"]
@@ -299,10 +332,14 @@ async def test_templates_are_listed_and_complete(version: str, tmp_path: Path) -
             context = {"arguments": {"category": "skills"}}
             assert await values(uris[4], "id", "", context=context) == ["api-design", "b%20c%23d"]
         ref = {"type": "ref/resource", "uri": uris[3]}
-        error = await served.refused("completion/complete", ref=ref, argument={"name": "x", "value": ""})
+        error = await served.refused(
+            "completion/complete", ref=ref, argument={"name": "x", "value": ""}
+        )
         assert error.data == {"details": "argument.name: there is no argument 'x'"}
         error = await served.refused(
-            "completion/complete", ref={**ref, "uri": "orchestr8://x"}, argument={"name": "x", "value": ""}
+            "completion/complete",
+            ref={**ref, "uri": "orchestr8://x"},
+            argument={"name": "x", "value": ""},
         )
         assert error.code == -32602
 
@@ -322,7 +359,11 @@ async def test_prompts_are_listed_filled_and_completed(version: str, tmp_path: P
             await served.invalid("prompts/get", name="fix", arguments={"task": 1})
             == "arguments: expected str, got int - at $[...]"
         )
-        for name, value, values in (("where", "t", ["there"]), ("category", "sk", ["skills"]), ("task", "", [])):
+        for name, value, values in (
+            ("where", "t", ["there"]),
+            ("category", "sk", ["skills"]),
+            ("task", "", []),
+        ):
             asked = await served.ask(
                 "completion/complete",
                 ref={"type": "ref/prompt", "name": "fix"},
@@ -335,7 +376,9 @@ async def test_prompts_are_listed_filled_and_completed(version: str, tmp_path: P
 @on_a_loop
 async def test_a_cursor_that_is_none_is_refused(cursor: Any, tmp_path: Path) -> None:
     async with Served(library(tmp_path)) as served:  # pyright: ignore[reportArgumentType]
-        assert (await served.invalid("resources/list", cursor=cursor)).startswith("cursor: not one of")
+        assert (await served.invalid("resources/list", cursor=cursor)).startswith(
+            "cursor: not one of"
+        )
 
 
 @on_a_loop
@@ -347,7 +390,9 @@ async def test_what_there_is_not_is_not_offered(tmp_path: Path) -> None:
         assert len((await served.ask("prompts/list"))["prompts"]) == 2
 
 
-def test_settings_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_do_not_fit_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for settings, text in (
         ({}, "expected a folder of resources, of prompts, or both, got neither"),
         ({"resources": tmp_path / "x"}, "expected a folder, there is none at"),
@@ -358,7 +403,9 @@ def test_settings_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(RegistrationError, match=text):
             Library(**settings)  # pyright: ignore[reportArgumentType]
     monkeypatch.setenv("CACHE_SIZE", "many")
-    with pytest.raises(RegistrationError, match="CACHE_SIZE: expected a whole number of files, got 'many'"):
+    with pytest.raises(
+        RegistrationError, match="CACHE_SIZE: expected a whole number of files, got 'many'"
+    ):
         Library(tmp_path)
 
 
@@ -393,7 +440,15 @@ async def test_every_uri_printed_in_any_mode_can_be_read(corpus: Path) -> None:
         assert len(listed) == len(list((corpus / "resources").rglob("*.md")))
         for uri in listed:
             assert text_of(await served.ask("resources/read", uri=uri))
-        for query in ("error+handling", "C++", "kubernetes+deploy", "react", "node.js", "security", "api"):
+        for query in (
+            "error+handling",
+            "C++",
+            "kubernetes+deploy",
+            "react",
+            "node.js",
+            "security",
+            "api",
+        ):
             for mode in ("full", "catalog", "index", "minimal"):
                 uri = f"orchestr8://match?query={query}&mode={mode}&maxResults=100&maxTokens=20000"
                 [contents] = (await served.ask("resources/read", uri=uri))["contents"]
@@ -425,7 +480,9 @@ async def test_pings_are_served_while_long_queries_are_answered(corpus: Path) ->
             "error+" * 16_000,
             "%20" * 30_000 + "a",
         ):
-            asked = asyncio.ensure_future(served.ask("resources/read", uri=f"orchestr8://match?query={query}"))
+            asked = asyncio.ensure_future(
+                served.ask("resources/read", uri=f"orchestr8://match?query={query}")
+            )
             pings = 0
             while not asked.done():
                 async with asyncio.timeout(1):
@@ -436,7 +493,9 @@ async def test_pings_are_served_while_long_queries_are_answered(corpus: Path) ->
 
 
 @on_a_loop
-async def test_the_parameters_of_a_match_are_read_off_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_parameters_of_a_match_are_read_off_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A query of a megabyte takes up to a second to decode, and its URI as long to be written."""
     where: list[int] = []
 
@@ -460,9 +519,13 @@ async def test_a_folder_called_match_has_no_catalogue_that_is_none(tmp_path: Pat
     """Its URI would be that of a match of everything."""
     fill(tmp_path / "resources", {"match/x.md": "# X\n\nalpha\n"})
     async with Served(Library(tmp_path / "resources", watch=False)) as served:  # pyright: ignore[reportArgumentType]
-        [category] = json.loads(text_of(await served.ask("resources/read", uri="orchestr8://registry")))["categories"]
+        [category] = json.loads(
+            text_of(await served.ask("resources/read", uri="orchestr8://registry"))
+        )["categories"]
         assert category == {"category": "match", "documents": 1, "tokens": category["tokens"]}
-        found = text_of(await served.ask("resources/read", uri="orchestr8://match/match?query=alpha&mode=index"))
+        found = text_of(
+            await served.ask("resources/read", uri="orchestr8://match/match?query=alpha&mode=index")
+        )
         assert "orchestr8://match/x - X" in found
 
 

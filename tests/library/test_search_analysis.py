@@ -105,7 +105,9 @@ def test_what_was_seen_before_changes_nothing(text: str) -> None:
 @given(st.text(st.one_of(st.sampled_from("aB1.+#/&'\u2019_- \n\u00a0\u2014"), st.characters())))
 def test_a_text_has_the_terms_of_its_words_one_by_one(text: str) -> None:
     """The words are those of the pattern, however the text is cut before."""
-    assert terms(text) == [term for word in analyser().words(text) for term in Analyser().terms(word)]
+    assert terms(text) == [
+        term for word in analyser().words(text) for term in Analyser().terms(word)
+    ]
 
 
 @pytest.mark.parametrize("sound_mark", ["\uff9e", "\uff9f"])
@@ -135,5 +137,7 @@ def test_without_tantivy_the_extra_is_named() -> None:
         "try: analyser()\n"
         "except TargetError as why: print(why)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20
+    )
     assert done.stdout == "searching a library needs tantivy: pip install 'concertino[library]'\n"

@@ -31,11 +31,19 @@ COUNTERS: list[Counter] = [estimate, len, words_and_signs]
 
 
 def hits(documents: list[Document]) -> list[Hit]:
-    return [Hit(document, float(len(documents) - place)) for place, document in enumerate(documents)]
+    return [
+        Hit(document, float(len(documents) - place)) for place, document in enumerate(documents)
+    ]
 
 
 @few
-@given(libraries(), phrases(5), st.one_of(st.integers(1, 60), st.integers(1, 3000)), MODES, st.sampled_from(COUNTERS))
+@given(
+    libraries(),
+    phrases(5),
+    st.one_of(st.integers(1, 60), st.integers(1, 3000)),
+    MODES,
+    st.sampled_from(COUNTERS),
+)
 def test_no_text_exceeds_its_budget(
     documents: list[Document], text: str, limit: int, mode: Mode, count: Counter
 ) -> None:
@@ -47,7 +55,8 @@ def test_no_text_exceeds_its_budget(
 def test_no_text_exceeds_its_budget_by_an_exact_tokenizer() -> None:
     count = counter("o200k_base")
     documents = [
-        made(f"d{number}", f"# T\n\n{'word ' * number}\n\n## Two\n\ncode: `x={number}`" * 3) for number in range(1, 60)
+        made(f"d{number}", f"# T\n\n{'word ' * number}\n\n## Two\n\ncode: `x={number}`" * 3)
+        for number in range(1, 60)
     ]
     for mode in ("full", "catalog", "index", "minimal"):
         for limit in (1, 7, 30, 100, 333, 1000, 5000):
@@ -84,16 +93,26 @@ def test_a_shortened_fragment_is_the_beginning_of_its_document_up_to_a_heading_o
         shown = shown.split("\n\n[cut here to fit;", 1)[0]
         assert body.startswith(shown)
         behind = body[len(shown) :]
-        assert re.match(r"\s*#{1,6} ", behind) or (len(result.uris) == 1 and re.match(r"[ \t]*\n[ \t]*\n", behind))
+        assert re.match(r"\s*#{1,6} ", behind) or (
+            len(result.uris) == 1 and re.match(r"[ \t]*\n[ \t]*\n", behind)
+        )
         assert shown.count("```") % 2 == 0
 
 
 def test_full_shows_whole_fragments_best_first_and_says_what_was_used() -> None:
-    result = assemble(Query("x"), hits([made("b", "# B\n\nsecond"), made("a", "# A\n\nfirst\n")]), estimate)
+    result = assemble(
+        Query("x"), hits([made("b", "# B\n\nsecond"), made("a", "# A\n\nfirst\n")]), estimate
+    )
     above = "<!-- orchestr8://skills/b -->\n\n# B\n\nsecond\n\n---\n\n<!-- orchestr8://skills/a -->\n\n# A\n\nfirst"
     assert len(above) == 90
-    assert result.text == above + "\n\n---\n\n2 of 2 fragments, 22 of 3000 tokens up to here."  # 90 / 4.1 = 21.95
-    assert (result.mime_type, result.fragments, result.tokens) == ("text/markdown", 2, estimate(result.text))
+    assert (
+        result.text == above + "\n\n---\n\n2 of 2 fragments, 22 of 3000 tokens up to here."
+    )  # 90 / 4.1 = 21.95
+    assert (result.mime_type, result.fragments, result.tokens) == (
+        "text/markdown",
+        2,
+        estimate(result.text),
+    )
 
 
 def test_a_fragment_too_long_is_cut_before_a_heading_and_names_its_uri() -> None:
@@ -113,15 +132,21 @@ def test_a_fragment_too_long_is_cut_before_a_heading_and_names_its_uri() -> None
 
 def test_what_cannot_be_cut_is_named_and_what_fits_behind_it_is_shown() -> None:
     result = assemble(
-        Query("x", max_tokens=200), hits([made("huge", "a " * 5000), made("small", "# Small\n\ntext")]), estimate
+        Query("x", max_tokens=200),
+        hits([made("huge", "a " * 5000), made("small", "# Small\n\ntext")]),
+        estimate,
     )
     assert result.uris == ("orchestr8://skills/small",)
-    assert "Left out for lack of space:\n- orchestr8://skills/huge - huge (2440 tokens)" in result.text
+    assert (
+        "Left out for lack of space:\n- orchestr8://skills/huge - huge (2440 tokens)" in result.text
+    )
 
 
 def test_rather_than_nothing_the_first_paragraphs_are_shown() -> None:
     body = "# Long\n\nWhat it is for.\n\nWhen.\n\n```\n\n" + "code\n" * 500 + "```\n\n## Two\n\nend"
-    result = assemble(Query("x", max_tokens=60), hits([made("long", body), made("other", body)]), estimate)
+    result = assemble(
+        Query("x", max_tokens=60), hits([made("long", body), made("other", body)]), estimate
+    )
     assert result.uris == ("orchestr8://skills/long",)
     assert result.text.startswith(
         "<!-- orchestr8://skills/long -->\n\n# Long\n\nWhat it is for.\n\nWhen.\n\n"
@@ -130,14 +155,20 @@ def test_rather_than_nothing_the_first_paragraphs_are_shown() -> None:
 
 
 def test_rather_than_nothing_the_section_of_a_worse_one_is_shown() -> None:
-    found = hits([made("huge", "a " * 5000), made("long", "# Long\n\nIntroduction.\n\n## One\n\n" + "b " * 2000)])
+    found = hits(
+        [
+            made("huge", "a " * 5000),
+            made("long", "# Long\n\nIntroduction.\n\n## One\n\n" + "b " * 2000),
+        ]
+    )
     result = assemble(Query("x", max_tokens=100), found, estimate)
     assert result.uris == ("orchestr8://skills/long",)
     assert "# Long\n\nIntroduction.\n\n[cut here" in result.text
 
 
 @pytest.mark.parametrize(
-    ("limit", "text"), [(16, "orchestr8://skills/huge - huge (2440 tokens)"), (6, "orchestr8://skills/huge"), (5, "")]
+    ("limit", "text"),
+    [(16, "orchestr8://skills/huge - huge (2440 tokens)"), (6, "orchestr8://skills/huge"), (5, "")],
 )
 def test_where_no_part_fits_the_best_one_is_named(limit: int, text: str) -> None:
     result = assemble(Query("x", max_tokens=limit), hits([made("huge", "a " * 5000)]), estimate)
@@ -146,7 +177,12 @@ def test_where_no_part_fits_the_best_one_is_named(limit: int, text: str) -> None
 
 def test_a_catalog_has_an_entry_for_each() -> None:
     document = made(
-        "a", "x" * 41, title="On\nA", tags=("t1", "t2"), capabilities=("does",), use_when=("u1", "u2", "u3", "u4")
+        "a",
+        "x" * 41,
+        title="On\nA",
+        tags=("t1", "t2"),
+        capabilities=("does",),
+        use_when=("u1", "u2", "u3", "u4"),
     )
     result = assemble(Query("x", mode="catalog"), [Hit(document, 1.5)], estimate)
     assert result.text.split("\n\n---\n\n")[0] == (
@@ -157,7 +193,10 @@ def test_a_catalog_has_an_entry_for_each() -> None:
 def test_an_index_has_a_line_for_each_and_minimal_is_json() -> None:
     found = hits([made("a", "x" * 41, title="On A"), made("b", "", title="On B")])
     lines = assemble(Query("x", mode="index"), found, estimate).text.split("\n")
-    assert lines[:2] == ["orchestr8://skills/a - On A (10 tokens)", "orchestr8://skills/b - On B (0 tokens)"]
+    assert lines[:2] == [
+        "orchestr8://skills/a - On A (10 tokens)",
+        "orchestr8://skills/b - On B (0 tokens)",
+    ]
     result = assemble(Query("x", mode="minimal"), found, estimate)
     assert result.mime_type == "application/json"
     assert json.loads(result.text)["fragments"] == [
@@ -169,7 +208,9 @@ def test_an_index_has_a_line_for_each_and_minimal_is_json() -> None:
 @few
 @given(libraries(), st.integers(1, 400))
 def test_minimal_is_json_whatever_the_budget(documents: list[Document], limit: int) -> None:
-    json.loads(assemble(Query("x", max_tokens=limit, mode="minimal"), hits(documents), estimate).text)
+    json.loads(
+        assemble(Query("x", max_tokens=limit, mode="minimal"), hits(documents), estimate).text
+    )
 
 
 @pytest.mark.parametrize("mode", ["full", "catalog", "index"])
@@ -193,7 +234,9 @@ def test_a_huge_document_is_counted_once_however_often_it_is_found() -> None:
         assert result.fragments == 1
     size = len(sections)
     assert sum(length > size for length in counted) == 1
-    assert sum(length for length in counted if length < size) < 3 * 60_000  # 500 tokens are 2,050 characters
+    assert (
+        sum(length for length in counted if length < size) < 3 * 60_000
+    )  # 500 tokens are 2,050 characters
 
 
 def test_blank_lines_around_a_body_cost_nothing() -> None:

@@ -72,14 +72,18 @@ def test_what_changed_since_is_taken_in(folder: Path, monkeypatch: pytest.Monkey
     Index.build(DOCUMENTS, cache=Cache("library", folder))
     now = [made("d0", "zebra"), *DOCUMENTS[2:], made("new", "giraffe")]
     index = opened(folder, now, monkeypatch)
-    assert [hit.document.id for hit in index.search(Query("zebra giraffe", max_results=50)).hits] == ["d0", "new"]
+    assert [
+        hit.document.id for hit in index.search(Query("zebra giraffe", max_results=50)).hits
+    ] == ["d0", "new"]
     assert index.search(Query("word1")).hits == []
     assert index.documents == sorted(now, key=lambda document: document.uri)
     # More than a fiftieth changed: the file was written anew.
     assert set(Cache("library", folder).documents()) == {document.path for document in now}
 
 
-def test_another_time_of_modification_alone_is_kept_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_time_of_modification_alone_is_kept_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Index.build(DOCUMENTS, cache=Cache("library", folder))
     touched = [replace(document, mtime_ns=7) for document in DOCUMENTS]
     Index.build(touched, cache=Cache("library", folder))
@@ -105,7 +109,9 @@ def test_with_a_cache_the_same_is_found_as_without(
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_a_damaged_file_is_no_cache_and_no_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_damaged_file_is_no_cache_and_no_error(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = tmp_path_factory.mktemp("cache")
     documents = DOCUMENTS[:3]
     Index.build(documents, cache=Cache("library", folder))
@@ -118,11 +124,16 @@ def test_a_damaged_file_is_no_cache_and_no_error(tmp_path_factory: pytest.TempPa
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     path.write_bytes(content)
     assert Cache("library", folder).kept() is None
-    assert len(Index.build(documents, cache=Cache("library", folder)).search(Query("common")).hits) == 3
+    assert (
+        len(Index.build(documents, cache=Cache("library", folder)).search(Query("common")).hits)
+        == 3
+    )
     assert Cache("library", folder).kept() is not None
 
 
-def test_a_file_of_another_version_is_no_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_version_is_no_cache(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Index.build(DOCUMENTS, cache=Cache("library", folder))
     for name in ("SCHEMA_VERSION", "ANALYSIS_VERSION"):
         with monkeypatch.context() as patch:
@@ -131,7 +142,9 @@ def test_a_file_of_another_version_is_no_cache(folder: Path, monkeypatch: pytest
     assert Cache("library", folder).kept() is not None
 
 
-def test_an_index_that_tantivy_cannot_open_is_made_anew(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_index_that_tantivy_cannot_open_is_made_anew(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cache = Cache("library", folder)
     index = Index.build(DOCUMENTS, cache=cache)
     state = index._state
@@ -139,7 +152,13 @@ def test_an_index_that_tantivy_cannot_open_is_made_anew(folder: Path, caplog: py
     assert workplace is not None
     for path in workplace.folder.glob("*.term"):
         path.write_bytes(b"")
-    cache.keep(list(state.documents), list(state.documents.values()), state.following, state.dead, workplace)
+    cache.keep(
+        list(state.documents),
+        list(state.documents.values()),
+        state.following,
+        state.dead,
+        workplace,
+    )
     again = Index.build(DOCUMENTS, cache=Cache("library", folder))
     assert len(again.search(Query("common", max_results=100)).hits) == 60
     assert "made anew" in caplog.text
@@ -193,7 +212,9 @@ def test_the_name_of_a_file_that_is_not_utf_8_costs_the_cache_and_is_said(
     assert made_how_often == 1
 
 
-def test_libraries_do_not_share_a_file_and_old_ones_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_do_not_share_a_file_and_old_ones_go_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache_module, "MAX_FILES", 3)
     paths: list[Path] = []
     for number in range(5):
@@ -205,7 +226,9 @@ def test_libraries_do_not_share_a_file_and_old_ones_go_first(folder: Path, monke
     assert set(folder.glob("*.cache")) == set(paths[2:])
 
 
-def test_all_files_together_have_a_bounded_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_files_together_have_a_bounded_size(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = Cache("one", folder)
     Index.build(DOCUMENTS, cache=cache)
     monkeypatch.setattr(cache_module, "MAX_FOLDER_BYTES", int(cache.path.stat().st_size * 2.5))
@@ -225,7 +248,9 @@ def test_nothing_is_left_beside_the_file_when_the_index_is_gone(folder: Path) ->
     assert len(entries(folder)) == 1
 
 
-def test_a_workplace_that_was_taken_away_costs_no_update(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_workplace_that_was_taken_away_costs_no_update(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     index = Index.build(DOCUMENTS, cache=Cache("library", folder))
     [work] = workplaces(folder)
     shutil.rmtree(work)
@@ -283,7 +308,10 @@ def child(code: str, folder: Path) -> subprocess.Popen[str]:
         "cache.MEMORY = folder.parent / 'shm'\n"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", head + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", head + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -324,7 +352,9 @@ def test_processes_that_read_and_write_at_once_all_find_the_same(folder: Path) -
     assert Cache("x", folder).kept() is not None
 
 
-def test_few_changes_do_not_write_the_file_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_changes_do_not_write_the_file_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Index.build(DOCUMENTS, cache=Cache("library", folder))
     monkeypatch.setattr(Cache, "keep", lambda *_: pytest.fail("written"))
     assert index_module.MAX_STALE_SHARE > 1 / 60

@@ -39,9 +39,18 @@ def found(index: Index, text: str, **asked: Any) -> list[str]:
 def test_every_part_of_a_document_can_be_found() -> None:
     index = Index.build(
         [
-            made("alpha-id", "the body says bravo", title="Charlie", tags=("delta",), category="guides"),
             made(
-                "other", capabilities=("Echoes foxtrots",), use_when=("Golfing in hotels",), description="about India"
+                "alpha-id",
+                "the body says bravo",
+                title="Charlie",
+                tags=("delta",),
+                category="guides",
+            ),
+            made(
+                "other",
+                capabilities=("Echoes foxtrots",),
+                use_when=("Golfing in hotels",),
+                description="about India",
             ),
         ]
     )
@@ -54,14 +63,21 @@ def test_every_part_of_a_document_can_be_found() -> None:
 @pytest.mark.parametrize("name", ["C++", "C#", ".NET", "node.js", "k8s", "CI/CD", "F#"])
 def test_technical_names_find_theirs_and_no_other(name: str) -> None:
     names = ["C++", "C#", ".NET", "node.js", "k8s", "CI/CD", "F#", "C", "net", "script"]
-    index = Index.build([made(f"d{number}", f"All about {each} here", title="x") for number, each in enumerate(names)])
+    index = Index.build(
+        [
+            made(f"d{number}", f"All about {each} here", title="x")
+            for number, each in enumerate(names)
+        ]
+    )
     assert found(index, name)[0] == f"d{names.index(name)}"
     if name not in ("node.js", "CI/CD"):
         assert len(found(index, name)) == 1
 
 
 def test_a_title_counts_more_than_a_body() -> None:
-    index = Index.build([made("a", "caching of things", title="one"), made("b", "one of things", title="caching")])
+    index = Index.build(
+        [made("a", "caching of things", title="one"), made("b", "one of things", title="caching")]
+    )
     assert found(index, "caching") == ["b", "a"]
 
 
@@ -80,7 +96,16 @@ def test_words_that_no_document_has_do_not_keep_the_others_from_being_found() ->
 
 
 @pytest.mark.parametrize(
-    "typo", ["kuberntes", "kubernetse", "kuberenetes", "kubermetes", "ubernetes", "Kubernetees", "deploymnet"]
+    "typo",
+    [
+        "kuberntes",
+        "kubernetse",
+        "kuberenetes",
+        "kubermetes",
+        "ubernetes",
+        "Kubernetees",
+        "deploymnet",
+    ],
 )
 def test_a_slip_is_repaired(typo: str) -> None:
     index = Index.build([made("a", "kubernetes deployment"), made("b", "kubectl")])
@@ -88,9 +113,17 @@ def test_a_slip_is_repaired(typo: str) -> None:
     assert list(index.search(Query(typo)).repairs) == [typo]
 
 
-def test_of_two_repairs_the_one_with_the_same_first_letter_and_then_the_more_frequent_is_taken() -> None:
+def test_of_two_repairs_the_one_with_the_same_first_letter_and_then_the_more_frequent_is_taken() -> (
+    None
+):
     index = Index.build(
-        [made("a", "matter"), made("b", "batter"), made("c", "batter"), made("d", "better"), made("e", "better better")]
+        [
+            made("a", "matter"),
+            made("b", "batter"),
+            made("c", "batter"),
+            made("d", "better"),
+            made("e", "better better"),
+        ]
     )
     assert index.search(Query("battes")).repairs == {"battes": "batter"}
     assert index.search(Query("mutter")).repairs == {"mutter": "matter"}
@@ -135,7 +168,13 @@ def test_categories_in_the_singular_or_plural(names: tuple[str, ...], expected: 
 
 @pytest.mark.parametrize(
     ("tags", "expected"),
-    [(("red",), "as"), (("RED", "Blue"), "s"), (("red", "green"), ""), (("re",), ""), (("green",), "b")],
+    [
+        (("red",), "as"),
+        (("RED", "Blue"), "s"),
+        (("red", "green"), ""),
+        (("re",), ""),
+        (("green",), "b"),
+    ],
 )
 def test_all_tags_are_required(tags: tuple[str, ...], expected: str) -> None:
     assert sorted(found(library_of_categories(), "word", tags=tags)) == list(expected)
@@ -156,7 +195,11 @@ def test_min_score_and_max_results_bound_what_is_found() -> None:
     assert len(found(index, "word", max_results=2)) == 2
 
 
-@given(st.sampled_from(["skills", "agents", "best-practices", "strategies", "categories", "guides", "k8s-ops"]))
+@given(
+    st.sampled_from(
+        ["skills", "agents", "best-practices", "strategies", "categories", "guides", "k8s-ops"]
+    )
+)
 def test_singular_and_plural_have_one_key(name: str) -> None:
     singular = name[:-3] + "y" if name.endswith("ies") else name.removesuffix("s")
     assert category_key(name) == category_key(singular) == category_key(name.upper())
@@ -180,7 +223,9 @@ def model_scores(documents: list[Document], text: str) -> dict[str, float]:
     for document in documents:
         title = flat(f"{document.title} {document.id}").split()
         tags = flat(" ".join(document.tags)).split()
-        purposes = flat("\n".join((document.description, *document.capabilities, *document.use_when))).split()
+        purposes = flat(
+            "\n".join((document.description, *document.capabilities, *document.use_when))
+        ).split()
         whole = title + tags + purposes + flat(document.path).split() + flat(document.body).split()
         entries.append({"title": title, "tags": tags, "purposes": purposes, "text": whole})
     scores = dict.fromkeys((document.uri for document in documents), 0.0)
@@ -232,7 +277,12 @@ def test_an_explanation_adds_up_to_the_score(documents: list[Document], text: st
 
 
 @few
-@given(libraries(), phrases(5), st.sampled_from(CATEGORIES), st.lists(st.sampled_from(WORDS), max_size=2))
+@given(
+    libraries(),
+    phrases(5),
+    st.sampled_from(CATEGORIES),
+    st.lists(st.sampled_from(WORDS), max_size=2),
+)
 def test_filtered_hits_are_the_unfiltered_ones_that_pass(
     documents: list[Document], text: str, category: str, tags: list[str]
 ) -> None:
@@ -244,7 +294,10 @@ def test_filtered_hits_are_the_unfiltered_ones_that_pass(
         if hit.document.category == category
         and {tag.casefold() for tag in tags} <= {tag.casefold() for tag in hit.document.tags}
     ]
-    assert index.search(Query(text, max_results=100, categories=(category,), tags=tuple(tags))).hits == expected
+    assert (
+        index.search(Query(text, max_results=100, categories=(category,), tags=tuple(tags))).hits
+        == expected
+    )
 
 
 # Changes
@@ -253,7 +306,9 @@ def test_filtered_hits_are_the_unfiltered_ones_that_pass(
 @pytest.mark.slow
 @few
 @given(st.lists(libraries(), min_size=2, max_size=4), phrases(4))
-def test_after_changes_the_same_is_found_as_if_it_had_always_been_so(history: list[list[Document]], text: str) -> None:
+def test_after_changes_the_same_is_found_as_if_it_had_always_been_so(
+    history: list[list[Document]], text: str
+) -> None:
     index = Index.build(history[0])
     for before, after in pairwise(history):
         kept = {document.uri for document in after}
@@ -269,7 +324,8 @@ def test_after_changes_the_same_is_found_as_if_it_had_always_been_so(history: li
 def test_a_change_is_found_when_the_update_returns_and_what_was_removed_is_not() -> None:
     index = Index.build([made(f"d{number}", "common words") for number in range(50)])
     index.update(
-        [made("d7", "zebra common"), made("new", "giraffe")], ["orchestr8://skills/d8", "orchestr8://skills/unknown"]
+        [made("d7", "zebra common"), made("new", "giraffe")],
+        ["orchestr8://skills/d8", "orchestr8://skills/unknown"],
     )
     assert found(index, "zebra") == ["d7"]
     assert found(index, "giraffe") == ["new"]
@@ -286,8 +342,13 @@ def test_after_many_changes_scores_are_those_of_a_fresh_index() -> None:
         index.update([made(f"d{turn}", f"common changed{turn}")])
     now = [*(made(f"d{turn}", f"common changed{turn}") for turn in range(12)), *documents[12:]]
     index.update([], [])
-    fresh = {hit.document.uri: hit.score for hit in Index.build(now).search(Query("common", max_results=50)).hits}
-    hits = {hit.document.uri: hit.score for hit in index.search(Query("common", max_results=50)).hits}
+    fresh = {
+        hit.document.uri: hit.score
+        for hit in Index.build(now).search(Query("common", max_results=50)).hits
+    }
+    hits = {
+        hit.document.uri: hit.score for hit in index.search(Query("common", max_results=50)).hits
+    }
     assert hits == pytest.approx(fresh, rel=0.5)
     for turn in range(12):
         assert found(index, f"changed{turn}") == [f"d{turn}"]
@@ -338,9 +399,18 @@ def test_of_a_query_the_first_64_terms_count() -> None:
         "\u65e5" * 100_000,
         '"(+-*:^~[]{}\\' * 8_000,
     ],
-    ids=["repeated", "one word", "hyphens", "unknown words", "unspaced", "syntax of query languages"],
+    ids=[
+        "repeated",
+        "one word",
+        "hyphens",
+        "unknown words",
+        "unspaced",
+        "syntax of query languages",
+    ],
 )
-def test_work_for_a_query_is_bounded_whatever_its_length(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_for_a_query_is_bounded_whatever_its_length(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Counted, not timed: look-ups in the dictionary and terms searched for."""
     index = Index.build([made("a", "kubernetes")])
     looked: list[str] = []
@@ -357,7 +427,9 @@ def test_work_for_a_query_is_bounded_whatever_its_length(text: str, monkeypatch:
     monkeypatch.setattr(index, "_state", replace(index._state, searcher=Counting()))  # pyright: ignore
     result = index.match(Query(text))
     assert result.tokens <= result.limit
-    assert len(looked) <= MAX_TERMS + 8 * 2000  # of 8 words of at most 24 letters, all that is one slip away
+    assert (
+        len(looked) <= MAX_TERMS + 8 * 2000
+    )  # of 8 words of at most 24 letters, all that is one slip away
 
 
 def threads_of_this_process() -> Iterator[str]:
@@ -366,7 +438,9 @@ def threads_of_this_process() -> Iterator[str]:
             yield (task / "comm").read_text().strip()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="threads of other than Python are listed by Linux only")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="threads of other than Python are listed by Linux only"
+)
 def test_no_thread_of_tantivy_is_left() -> None:
     index = Index.build([made("a", "words")])
     index.update([made("b", "words")])
@@ -374,7 +448,8 @@ def test_no_thread_of_tantivy_is_left() -> None:
     for _ in range(100):  # they are told to end and go when they next run: at most 5 s are waited
         names = set(threads_of_this_process())
         if not any(
-            name.startswith(("merge_thread", "segment_upd", "thrd-tantivy", "thread-tantivy")) for name in names
+            name.startswith(("merge_thread", "segment_upd", "thrd-tantivy", "thread-tantivy"))
+            for name in names
         ):
             return
         deadline.wait(0.05)
@@ -382,7 +457,15 @@ def test_no_thread_of_tantivy_is_left() -> None:
 
 
 def test_documents_with_anything_in_them_can_be_indexed() -> None:
-    strange = ["\0", "\ud800", "\u202e", "\U0001f600" * 1000, "a" * 70_000, "x " * 200_000, "`" * 10_000]
+    strange = [
+        "\0",
+        "\ud800",
+        "\u202e",
+        "\U0001f600" * 1000,
+        "a" * 70_000,
+        "x " * 200_000,
+        "`" * 10_000,
+    ]
     index = Index.build([made(f"d{place}", text + " findme") for place, text in enumerate(strange)])
     assert len(found(index, "findme")) == len(strange)
 

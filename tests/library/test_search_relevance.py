@@ -18,7 +18,9 @@ OF_THE_EXAMPLE = {"line": 0.40, "four": 0.33, "line above stock": 0.01, "four ab
 
 @pytest.mark.slow
 @each_corpus
-def test_relevance_is_what_was_promised_and_better_than_tantivy_s_own(corpus: Path, tmp_path: Path) -> None:
+def test_relevance_is_what_was_promised_and_better_than_tantivy_s_own(
+    corpus: Path, tmp_path: Path
+) -> None:
     command = [sys.executable, ROOT / "bench/library.py", "--relevance", "--corpus", corpus]
     command += ["--json", tmp_path / "figures.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -36,7 +36,9 @@ def test_an_estimate_is_never_less_than_the_quotient(length: int) -> None:
 
 @each_corpus
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
-def test_the_estimate_is_within_a_tenth_of_the_count_for_four_of_five_files(name: str, corpus: Path) -> None:
+def test_the_estimate_is_within_a_tenth_of_the_count_for_four_of_five_files(
+    name: str, corpus: Path
+) -> None:
     exact = counter(name)
     texts = [path.read_text(encoding="utf-8") for path in corpus.rglob("*.md")]
     near = sum(abs(estimate(text) - exact(text)) <= 0.1 * exact(text) for text in texts)
@@ -56,7 +58,9 @@ def test_long_texts_and_what_looks_like_a_special_token_are_counted() -> None:
 
 
 def test_an_unknown_tokenizer_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="tokenizer: expected one of estimate, cl100k_base, o200k_base, got 'gpt9'"):
+    with pytest.raises(
+        ValueError, match="tokenizer: expected one of estimate, cl100k_base, o200k_base, got 'gpt9'"
+    ):
         counter("gpt9")
 
 
@@ -69,5 +73,10 @@ def test_without_the_extra_it_is_named() -> None:
         "try: counter('o200k_base')\n"
         "except TargetError as why: print(why)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20)
-    assert done.stdout == "the tokenizer o200k_base needs bpe-openai: pip install 'concertino[tokens]'\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20
+    )
+    assert (
+        done.stdout
+        == "the tokenizer o200k_base needs bpe-openai: pip install 'concertino[tokens]'\n"
+    )

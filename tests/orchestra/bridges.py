@@ -27,7 +27,18 @@ sys.path.append(str(Path(__file__).parents[1] / "stdio"))
 
 from harness import Process, call, request  # the path above
 
-__all__ = ["Hub", "Process", "bridge", "call", "certified", "definition", "failed", "gave", "request", "tools"]
+__all__ = [
+    "Hub",
+    "Process",
+    "bridge",
+    "call",
+    "certified",
+    "definition",
+    "failed",
+    "gave",
+    "request",
+    "tools",
+]
 
 T = TypeVar("T")
 Script = Callable[[PluginRequest], PluginResponse | Awaitable[PluginResponse]]
@@ -36,7 +47,9 @@ Script = Callable[[PluginRequest], PluginResponse | Awaitable[PluginResponse]]
 def gave(result: Mapping[str, Any]) -> PluginResponse:
     """A tool's result."""
     packed = pack(result)
-    return PluginResponse(tool_call=ToolResponse(success=True, result=packed.struct, result_json=packed.json))
+    return PluginResponse(
+        tool_call=ToolResponse(success=True, result=packed.struct, result_json=packed.json)
+    )
 
 
 def failed(code: str, message: str = "") -> PluginResponse:
@@ -44,7 +57,9 @@ def failed(code: str, message: str = "") -> PluginResponse:
     return refusal("", code, message)
 
 
-def definition(name: str, description: str = "", schema: Mapping[str, Any] | None = None) -> ToolDefinition:
+def definition(
+    name: str, description: str = "", schema: Mapping[str, Any] | None = None
+) -> ToolDefinition:
     made = ToolDefinition(name=name, description=description)
     if schema is not None:
         made.input_schema = pack(schema).struct
@@ -143,7 +158,9 @@ class Hub:
 def bridge(hub: Hub, *options: str, **env: str) -> Iterator[Process]:
     """A bridge to the hub, as a client starts it."""
     command = ["-m", "concertino", "bridge", "--orchestrator-addr", hub.address]
-    with Process([*command, "--certs-dir", str(hub.certificates.folder), *options], env=env) as process:
+    with Process(
+        [*command, "--certs-dir", str(hub.certificates.folder), *options], env=env
+    ) as process:
         yield process
 
 

@@ -25,7 +25,12 @@ def certificates() -> Iterator[Certificates]:
     with tempfile.TemporaryDirectory(prefix="certs") as name:
         made = Certificates(Path(name) / "certs")
         create_authority(made)
-        for each in ("orchestrator", "tools.greeter", "tools.greeter-client", "orchestrator-to-tools.greeter"):
+        for each in (
+            "orchestrator",
+            "tools.greeter",
+            "tools.greeter-client",
+            "orchestrator-to-tools.greeter",
+        ):
             issue(made, each)
         yield made
 

@@ -68,13 +68,22 @@ async def main():
 def entry(id: str, binary: str, **members: Any) -> dict[str, Any]:
     """An entry of a plugins file; the plugin imports this concertino."""
     environment = {"PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "1", **members.pop("env", {})}
-    return {"id": id, "binary": binary, "enabled": True, "socket": True, "env": environment, **members}
+    return {
+        "id": id,
+        "binary": binary,
+        "enabled": True,
+        "socket": True,
+        "env": environment,
+        **members,
+    }
 
 
 def written(folder: Path, *entries: Mapping[str, Any], **members: Any) -> Path:
     """A plugins file in a folder."""
     path = folder / "plugins.yaml"
-    path.write_text(yaml.safe_dump({**members, "plugins": [dict(each) for each in entries]}, sort_keys=False))
+    path.write_text(
+        yaml.safe_dump({**members, "plugins": [dict(each) for each in entries]}, sort_keys=False)
+    )
     return path
 
 
@@ -104,17 +113,23 @@ async def running(path: Path, **options: Any) -> AsyncIterator[Hub]:
 
 
 async def called(hub: Hub, tool: str, **arguments: Any) -> PluginResponse:
-    request = PluginRequest(request_id="1", tool_call=ToolRequest(tool_name=tool, arguments=pack(arguments).struct))
+    request = PluginRequest(
+        request_id="1", tool_call=ToolRequest(tool_name=tool, arguments=pack(arguments).struct)
+    )
     return await hub.answer(request, SOMEBODY)
 
 
 async def stored(hub: Hub, path: str, content: bytes, kind: str = "") -> PluginResponse:
-    request = StorageWriteRequest(path=path, content=content, expected_version=-1, storage_type=kind)
+    request = StorageWriteRequest(
+        path=path, content=content, expected_version=-1, storage_type=kind
+    )
     return await hub.answer(PluginRequest(storage_write=request), SOMEBODY)
 
 
 async def read(hub: Hub, path: str, kind: str = "") -> PluginResponse:
-    return await hub.answer(PluginRequest(storage_read=StorageReadRequest(path=path, storage_type=kind)), SOMEBODY)
+    return await hub.answer(
+        PluginRequest(storage_read=StorageReadRequest(path=path, storage_type=kind)), SOMEBODY
+    )
 
 
 async def until(hub: Hub, id: str, state: str) -> None:

@@ -34,10 +34,14 @@ class Place:
         self._count += 1
         if self.transport == "unix":
             return await listen(address or f"unix:{self.folder}/{self._count}", answer)
-        return await listen(address or "127.0.0.1:0", answer, certificates=self.certificates, name="orchestrator")
+        return await listen(
+            address or "127.0.0.1:0", answer, certificates=self.certificates, name="orchestrator"
+        )
 
     async def connected(self, listening: Listening) -> Link:
-        return await connect(listening.address, certificates=self.certificates, name="tools.greeter-client")
+        return await connect(
+            listening.address, certificates=self.certificates, name="tools.greeter-client"
+        )
 
     @asynccontextmanager
     async def linked(self, answer: Answer) -> AsyncIterator[Link]:
@@ -51,7 +55,9 @@ class Place:
 
 
 def call(name: str = "echo", arguments: bytes = b"") -> PluginRequest:
-    return PluginRequest(request_id="mine", tool_call=ToolRequest(tool_name=name, arguments=arguments))
+    return PluginRequest(
+        request_id="mine", tool_call=ToolRequest(tool_name=name, arguments=arguments)
+    )
 
 
 def health() -> PluginRequest:
@@ -61,7 +67,9 @@ def health() -> PluginRequest:
 async def echo(request: PluginRequest, peer: object) -> PluginResponse:
     """Gives the arguments back; says that it is well."""
     if request.HasField("tool_call"):
-        return PluginResponse(tool_call=ToolResponse(success=True, result=request.tool_call.arguments))
+        return PluginResponse(
+            tool_call=ToolResponse(success=True, result=request.tool_call.arguments)
+        )
     return PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))
 
 

@@ -16,15 +16,21 @@ from concertino.orchestra.links import Link, Listening, connect, listen
 async def hub(
     certificates: Certificates, answer: Any = echo, admits: Callable[[str], bool] | None = None
 ) -> AsyncIterator[Listening]:
-    listening = await listen("127.0.0.1:0", answer, certificates=certificates, name="orchestrator", admits=admits)
+    listening = await listen(
+        "127.0.0.1:0", answer, certificates=certificates, name="orchestrator", admits=admits
+    )
     try:
         yield listening
     finally:
         await listening.close()
 
 
-async def client(listening: Listening, certificates: Certificates, expects: str | None = None) -> Link:
-    return await connect(listening.address, certificates=certificates, name="tools.greeter-client", expects=expects)
+async def client(
+    listening: Listening, certificates: Certificates, expects: str | None = None
+) -> Link:
+    return await connect(
+        listening.address, certificates=certificates, name="tools.greeter-client", expects=expects
+    )
 
 
 def other_end(listening: Listening) -> Any:

@@ -40,7 +40,14 @@ def test_the_documents_dialogue(hub: Hub) -> None:
         "tool_call": gave({"text": "Created project: My App (slug: my-app)"}),
     }
     with bridge(hub) as process:
-        process.send({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2024-11-05"}})
+        process.send(
+            {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "initialize",
+                "params": {"protocolVersion": "2024-11-05"},
+            }
+        )
         opened = process.receive()["result"]
         assert opened["protocolVersion"] == "2024-11-05"
         assert opened["serverInfo"] == {"name": "orchestra", "version": concertino.__version__}
@@ -65,7 +72,9 @@ def test_the_documents_dialogue(hub: Hub) -> None:
         assert process.receive() == {
             "jsonrpc": "2.0",
             "id": 3,
-            "result": {"content": [{"type": "text", "text": "Created project: My App (slug: my-app)"}]},
+            "result": {
+                "content": [{"type": "text", "text": "Created project: My App (slug: my-app)"}]
+            },
         }
         (sent,) = hub.of("tool_call")
         assert (sent.tool_name, unpack(sent.arguments), sent.caller_plugin) == (
@@ -88,11 +97,18 @@ def test_the_documents_dialogue(hub: Hub) -> None:
             "error": {"code": -32601, "message": "method not found: some/unknown"},
         }
         assert process.finish() == 0
-        assert f"transport.stdio: connected to orchestrator at {hub.address}\n".encode() in process.stderr
+        assert (
+            f"transport.stdio: connected to orchestrator at {hub.address}\n".encode()
+            in process.stderr
+        )
 
 
 def test_each_revision_is_negotiated_as_by_any_server(local: Hub) -> None:
-    for asked, agreed in (("2025-06-18", "2025-06-18"), ("2025-11-25", "2025-11-25"), ("1999-01-01", "2025-11-25")):
+    for asked, agreed in (
+        ("2025-06-18", "2025-06-18"),
+        ("2025-11-25", "2025-11-25"),
+        ("1999-01-01", "2025-11-25"),
+    ):
         with bridge(local) as process:
             assert process.initialize(asked)["result"]["protocolVersion"] == agreed
 
@@ -102,9 +118,10 @@ def test_a_client_of_2026_asks_without_an_opening(local: Hub) -> None:
     with bridge(local) as process:
         found = process.ask(request(1, "server/discover", modern=True))["result"]
         assert "2026-07-28" in found["supportedVersions"]
-        assert [each["name"] for each in process.ask(request(2, "tools/list", modern=True))["result"]["tools"]] == [
-            "greet"
-        ]
+        assert [
+            each["name"]
+            for each in process.ask(request(2, "tools/list", modern=True))["result"]["tools"]
+        ] == ["greet"]
 
 
 def test_notifications_are_logged_at_debug_and_answered_by_nothing(local: Hub) -> None:
@@ -132,15 +149,21 @@ def test_session_and_trace_go_with_a_call(local: Hub) -> None:
 
 
 def test_integers_beyond_a_double_arrive_as_they_are(local: Hub) -> None:
-    local.answers["tool_call"] = lambda asked: gave(unpack(asked.tool_call.arguments, asked.tool_call.arguments_json))
+    local.answers["tool_call"] = lambda asked: gave(
+        unpack(asked.tool_call.arguments, asked.tool_call.arguments_json)
+    )
     with bridge(local) as process:
         process.initialize()
         answer = process.ask(call(1, "echo", {"n": 12345678901234567890, "m": 3, "x": 1.5}))
-        assert answer["result"]["content"] == [{"type": "text", "text": '{"n":12345678901234567890,"m":3,"x":1.5}'}]
+        assert answer["result"]["content"] == [
+            {"type": "text", "text": '{"n":12345678901234567890,"m":3,"x":1.5}'}
+        ]
 
 
 @pytest.mark.slow
-def test_ten_megabytes_go_both_ways_and_more_than_a_frame_is_refused_with_both_figures(hub: Hub) -> None:
+def test_ten_megabytes_go_both_ways_and_more_than_a_frame_is_refused_with_both_figures(
+    hub: Hub,
+) -> None:
     hub.answers["tool_call"] = lambda asked: gave(unpack(asked.tool_call.arguments))
     text = "x" * 10_000_000
     with bridge(hub, CONCERTINO_MAX_MESSAGE_BYTES=str(64 * 2**20)) as process:
@@ -169,7 +192,11 @@ def test_a_list_is_in_the_order_of_names_and_each_name_is_there_once(local: Hub)
     with bridge(local) as process:
         process.initialize()
         listed = process.ask(request(1, "tools/list"))["result"]["tools"]
-    assert [(each["name"], each["description"]) for each in listed] == [("alpha", "first"), ("mid", ""), ("zeta", "")]
+    assert [(each["name"], each["description"]) for each in listed] == [
+        ("alpha", "first"),
+        ("mid", ""),
+        ("zeta", ""),
+    ]
     assert all(
         each["inputSchema"] == {"type": "object"} for each in listed
     )  # upstream says null, which MCP does not allow
@@ -184,9 +211,13 @@ def test_a_changed_list_is_told_once_to_a_client_that_was_given_another(local: H
         local.stop()
         local.start()  # looked at as soon as it is back, and every few seconds
         process.pump(lambda: bool(process.notifications("notifications/tools/list_changed")))
-        assert [each["name"] for each in process.ask(request(2, "tools/list"))["result"]["tools"]] == ["greet"]
+        assert [
+            each["name"] for each in process.ask(request(2, "tools/list"))["result"]["tools"]
+        ] == ["greet"]
         assert len(process.notifications("notifications/tools/list_changed")) == 1
-        assert process.notifications("notifications/prompts/list_changed") == []  # it never asked for those
+        assert (
+            process.notifications("notifications/prompts/list_changed") == []
+        )  # it never asked for those
 
 
 def test_who_got_an_error_instead_of_a_list_is_told_when_there_is_one(local: Hub) -> None:
@@ -223,7 +254,9 @@ def test_prompts(hub: Hub) -> None:
             prompt_get=PromptGetResponse(
                 description="Say hello in Rome",
                 messages=[
-                    PromptMessage(role="user", content=ContentBlock(type="text", text="Hello, Rome")),
+                    PromptMessage(
+                        role="user", content=ContentBlock(type="text", text="Hello, Rome")
+                    ),
                     PromptMessage(role="assistant", content=ContentBlock(type="text", text="Ciao")),
                 ],
             )
@@ -243,7 +276,9 @@ def test_prompts(hub: Hub) -> None:
                 ],
             },
         ]
-        got = process.ask(request(2, "prompts/get", {"name": "welcome", "arguments": {"city": "Rome"}}))["result"]
+        got = process.ask(
+            request(2, "prompts/get", {"name": "welcome", "arguments": {"city": "Rome"}})
+        )["result"]
         assert got == {
             "description": "Say hello in Rome",
             "messages": [
@@ -263,12 +298,21 @@ def test_prompts(hub: Hub) -> None:
 
 def storage(request: PluginRequest) -> PluginResponse:
     """What a store with three files below features/ and docs/ answers."""
-    files = {"features/FEAT-001.md": b"# One", "features/FEAT-002.md": b"# Two", "docs/deep/a b.md": b"# Deep"}
+    files = {
+        "features/FEAT-001.md": b"# One",
+        "features/FEAT-002.md": b"# Two",
+        "docs/deep/a b.md": b"# Deep",
+    }
     if request.HasField("storage_list"):
         prefix = request.storage_list.prefix
-        found = [StorageEntry(path=path, size=len(files[path]), version=1) for path in sorted(files, reverse=True)]
+        found = [
+            StorageEntry(path=path, size=len(files[path]), version=1)
+            for path in sorted(files, reverse=True)
+        ]
         return PluginResponse(
-            storage_list=StorageListResponse(entries=[each for each in found if each.path.startswith(prefix)])
+            storage_list=StorageListResponse(
+                entries=[each for each in found if each.path.startswith(prefix)]
+            )
         )
     content = files.get(request.storage_read.path)
     if content is None:
@@ -287,13 +331,17 @@ def test_resources(hub: Hub) -> None:
             ("orchestra://features/FEAT-002", "FEAT-002", "text/markdown"),
             ("orchestra://docs/deep/a%20b", "deep/a b", "text/markdown"),
         ]
-        templates = process.ask(request(2, "resources/templates/list"))["result"]["resourceTemplates"]
+        templates = process.ask(request(2, "resources/templates/list"))["result"][
+            "resourceTemplates"
+        ]
         assert [each["uriTemplate"] for each in templates] == [
             "orchestra://features/{id}",
             "orchestra://notes/{id}",
             "orchestra://docs/{id}",
         ]
-        read = process.ask(request(3, "resources/read", {"uri": "orchestra://features/FEAT-001"}))["result"]
+        read = process.ask(request(3, "resources/read", {"uri": "orchestra://features/FEAT-001"}))[
+            "result"
+        ]
         assert read["contents"] == [
             {"uri": "orchestra://features/FEAT-001", "text": "# One", "mimeType": "text/markdown"}
         ]
@@ -301,7 +349,9 @@ def test_resources(hub: Hub) -> None:
         for uri in ("orchestra://docs/deep/a%20b", "orchestra://docs/deep%2Fa%20b"):
             read = process.ask(request(uri, "resources/read", {"uri": uri}))["result"]
             assert read["contents"][0]["text"] == "# Deep"
-        missing = process.ask(request(4, "resources/read", {"uri": "orchestra://notes/none"}))["error"]
+        missing = process.ask(request(4, "resources/read", {"uri": "orchestra://notes/none"}))[
+            "error"
+        ]
         assert (missing["code"], missing["data"]) == (-32002, {"uri": "orchestra://notes/none"})
 
 
@@ -309,15 +359,21 @@ def test_what_upstream_s_storage_has_not_is_not_found_there_either(local: Hub) -
     local.answers["storage_read"] = PluginResponse(storage_read=StorageReadResponse())
     with bridge(local) as process:
         process.initialize()
-        error = process.ask(request(1, "resources/read", {"uri": "orchestra://notes/none"}))["error"]
+        error = process.ask(request(1, "resources/read", {"uri": "orchestra://notes/none"}))[
+            "error"
+        ]
         assert error["code"] == -32002
 
 
 def test_bytes_that_are_no_text_are_a_blob(local: Hub) -> None:
-    local.answers["storage_read"] = PluginResponse(storage_read=StorageReadResponse(content=b"\xff\xfe\x00", version=1))
+    local.answers["storage_read"] = PluginResponse(
+        storage_read=StorageReadResponse(content=b"\xff\xfe\x00", version=1)
+    )
     with bridge(local) as process:
         process.initialize()
-        (read,) = process.ask(request(1, "resources/read", {"uri": "orchestra://notes/x"}))["result"]["contents"]
+        (read,) = process.ask(request(1, "resources/read", {"uri": "orchestra://notes/x"}))[
+            "result"
+        ]["contents"]
         assert read["blob"] == "//4A"  # RFC 4648, by hand
         assert "text" not in read
 
@@ -332,7 +388,9 @@ def test_no_storage_is_an_empty_list(local: Hub, code: str) -> None:
 
 def test_storage_that_fails_is_an_error_and_not_an_empty_list(local: Hub) -> None:
     failure = StorageFailure(code="storage_error", message="the disk is on fire")
-    local.answers["storage_list"] = PluginResponse(storage_list=StorageListResponse(failure=failure))
+    local.answers["storage_list"] = PluginResponse(
+        storage_list=StorageListResponse(failure=failure)
+    )
     with bridge(local) as process:
         process.initialize()
         error = process.ask(request(1, "resources/list"))["error"]

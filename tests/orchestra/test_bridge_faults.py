@@ -41,7 +41,12 @@ def test_without_a_hub_it_serves_and_each_call_fails_at_once(hub: Hub) -> None:
             assert error["code"] == -32603, method
             assert hub.address in error["message"]
         # Nobody is needed for these.
-        assert len(process.ask(request("t", "resources/templates/list"))["result"]["resourceTemplates"]) == 3
+        assert (
+            len(
+                process.ask(request("t", "resources/templates/list"))["result"]["resourceTemplates"]
+            )
+            == 3
+        )
         assert process.ask(request("l", "logging/setLevel", {"level": "debug"}))["result"] == {}
         hub.answers["tool_call"] = gave({"text": "here I am"})
         hub.start()
@@ -111,7 +116,9 @@ def unanswered(folder: Path) -> Iterator[tuple[Process, subprocess.Popen[str]]]:
     address = f"unix:{folder}/hub"
     hub = Hub.__new__(Hub)
     hub.address, hub.certificates = address, Certificates(folder)
-    with subprocess.Popen([sys.executable, "-c", SILENT, address], stdout=subprocess.PIPE, text=True) as silent:
+    with subprocess.Popen(
+        [sys.executable, "-c", SILENT, address], stdout=subprocess.PIPE, text=True
+    ) as silent:
         assert silent.stdout is not None
         assert silent.stdout.readline() == "there\n"
         with bridge(hub) as process:
@@ -151,7 +158,9 @@ def test_a_cancelled_call_is_cancelled_at_the_hub_and_not_answered(hub: Hub) -> 
         process.initialize()
         process.send(call(1, "slow"))
         hub.until_asked()
-        process.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+        process.send(
+            {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+        )
         hub.until_cancelled()
         hub.answers["tool_call"] = gave({"text": "free"})
         assert process.ask(call(2, "quick"))["result"]["content"][0]["text"] == "free"
@@ -243,7 +252,9 @@ def framed(response: PluginResponse, id: str) -> bytes:
 
 
 def nonsense(request: PluginRequest) -> bytes | None:
-    payload = b"\x0a" + bytes([len(request.request_id)]) + request.request_id.encode() + b"\xff\xff\xff"
+    payload = (
+        b"\x0a" + bytes([len(request.request_id)]) + request.request_id.encode() + b"\xff\xff\xff"
+    )
     return struct.pack(">I", len(payload)) + payload
 
 
@@ -294,7 +305,11 @@ def test_an_answer_that_comes_twice_is_given_once(folder: Path) -> None:
         if asked.HasField("health"):
             return framed(PluginResponse(), asked.request_id)
         twice = framed(gave({"text": asked.tool_call.tool_name}), asked.request_id)
-        return twice + framed(failed("handler_error", "the second"), asked.request_id) + framed(gave({}), "nobody's")
+        return (
+            twice
+            + framed(failed("handler_error", "the second"), asked.request_id)
+            + framed(gave({}), "nobody's")
+        )
 
     raw = Raw(folder, answer)
     try:
@@ -311,7 +326,9 @@ def test_an_answer_that_comes_twice_is_given_once(folder: Path) -> None:
 # Is somebody else, or thinks that we are
 
 
-def test_certificates_that_are_renewed_while_connected_are_used_from_the_next_connection_on(folder: Path) -> None:
+def test_certificates_that_are_renewed_while_connected_are_used_from_the_next_connection_on(
+    folder: Path,
+) -> None:
     hub = Hub("quic", folder)
     hub.answers["tool_call"] = gave({"text": "hello"})
     hub.start()
@@ -321,7 +338,9 @@ def test_certificates_that_are_renewed_while_connected_are_used_from_the_next_co
             assert process.ask(call(1, "greet"))["result"]["content"][0]["text"] == "hello"
             for name in ("orchestrator", "transport.stdio-client"):
                 renew(hub.certificates, name)
-            assert process.ask(call(2, "greet"))["result"]["content"][0]["text"] == "hello"  # the old connection stands
+            assert (
+                process.ask(call(2, "greet"))["result"]["content"][0]["text"] == "hello"
+            )  # the old connection stands
             hub.stop()
             hub.start()
             process.pump(lambda: process.stderr.count(b"connected to orchestrator") == 2)
@@ -357,7 +376,9 @@ def started(*options: str, **env: str) -> tuple[int, str]:
         return code, process.stderr.decode()
 
 
-@pytest.mark.parametrize("address", ["nowhere", "localhost", "localhost:0", "localhost:99999", "unix:", "::1:50100"])
+@pytest.mark.parametrize(
+    "address", ["nowhere", "localhost", "localhost:0", "localhost:99999", "unix:", "::1:50100"]
+)
 def test_an_address_that_is_none_ends_it_with_1(address: str, folder: Path) -> None:
     code, said = started("--orchestrator-addr", address, "--certs-dir", str(folder))
     assert code == 1
@@ -365,7 +386,9 @@ def test_an_address_that_is_none_ends_it_with_1(address: str, folder: Path) -> N
     assert repr(address) in said
 
 
-def test_certificates_that_cannot_be_used_end_it_with_1_and_the_command_that_mends_them(folder: Path) -> None:
+def test_certificates_that_cannot_be_used_end_it_with_1_and_the_command_that_mends_them(
+    folder: Path,
+) -> None:
     missing = started("--certs-dir", str(folder / "none"))
     assert missing[0] == 1
     assert f"concertino certs init --certs-dir {folder / 'none'}" in missing[1]

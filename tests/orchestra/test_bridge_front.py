@@ -30,12 +30,27 @@ from concertino.orchestra.plugin_pb2 import (
     StorageReadResponse,
 )
 from concertino.orchestra.structs import pack, unpack
-from concertino.orchestra.translation import call_request, call_result, calling, read_request, read_result, resources_of
+from concertino.orchestra.translation import (
+    call_request,
+    call_result,
+    calling,
+    read_request,
+    read_result,
+    resources_of,
+)
 from concertino.protocol.types import CallToolResult, TextContent
 
 CONTEXT: Any = None  # a Front has no use for it
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
-SHUFFLED = {"required": ["a"], "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}, "type": "object"}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},
+    "required": ["a"],
+}
+SHUFFLED = {
+    "required": ["a"],
+    "properties": {"b": {"type": "integer"}, "a": {"type": "string"}},
+    "type": "object",
+}
 
 
 class Told:
@@ -116,12 +131,16 @@ async def test_prompts_are_told_of_by_themselves() -> None:
     await told.front.start(told)  # type: ignore[arg-type]
     told.answer = PluginResponse(list_prompts=ListPromptsResponse())
     await told.call("prompts/list")
-    told.answer = PluginResponse(list_prompts=ListPromptsResponse(prompts=[PromptDefinition(name="hello")]))
+    told.answer = PluginResponse(
+        list_prompts=ListPromptsResponse(prompts=[PromptDefinition(name="hello")])
+    )
     await told.front.refresh()
     assert told.lists == ["prompts"]
 
 
-@pytest.mark.parametrize("why", [Disconnected("gone"), TimedOut("late"), failed("list_tools_error", "broken")])
+@pytest.mark.parametrize(
+    "why", [Disconnected("gone"), TimedOut("late"), failed("list_tools_error", "broken")]
+)
 def test_a_list_that_could_not_be_had_is_told_of_when_it_can(why: Any) -> None:
     @on_a_loop
     async def told_later() -> None:
@@ -147,7 +166,11 @@ async def test_tools_have_ten_minutes_and_everything_else_half_a_one() -> None:
     await told.call("tools/list")
     told.answer = PluginResponse(storage_list=StorageListResponse())
     await told.call("resources/list")
-    assert told.asked == [("tool_call", CALL_S), ("list_tools", TIMEOUT_S), *[("storage_list", TIMEOUT_S)] * 3]
+    assert told.asked == [
+        ("tool_call", CALL_S),
+        ("list_tools", TIMEOUT_S),
+        *[("storage_list", TIMEOUT_S)] * 3,
+    ]
     assert (CALL_S, TIMEOUT_S) == (600.0, 30.0)
 
 
@@ -192,7 +215,10 @@ JSON = some.recursive(
     | some.integers(-(10**25), 10**25)
     | some.floats(allow_nan=False, allow_infinity=False)
     | some.text(some.characters(exclude_categories=["Cs"]), max_size=8),
-    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text("abc", max_size=3), inner, max_size=3),
+    lambda inner: (
+        some.lists(inner, max_size=3)
+        | some.dictionaries(some.text("abc", max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -210,7 +236,9 @@ def test_arguments_arrive_as_they_were_said(arguments: dict[str, Any]) -> None:
 
 
 @unhurried
-@given(some.dictionaries(some.text("abc", max_size=3), JSON, max_size=4), some.text("xyz", max_size=4))
+@given(
+    some.dictionaries(some.text("abc", max_size=3), JSON, max_size=4), some.text("xyz", max_size=4)
+)
 def test_a_result_is_its_text_or_all_of_it_as_json(result: dict[str, Any], text: str) -> None:
     (block,) = _result(result)
     assert isinstance(block, TextContent)
@@ -240,21 +268,35 @@ def test_pictures_of_plugins_made_with_the_sdk_follow_the_text() -> None:
     blocks = _result({"text": "look", "content": [{"type": "text", "text": "look"}, picture]})
     assert [type(each).__name__ for each in blocks] == ["TextContent", "ImageContent"]
     assert blocks[1].data == b"\x00\x01\x02"
-    assert [type(each).__name__ for each in _result({"text": "", "content": [picture]})] == ["ImageContent"]
+    assert [type(each).__name__ for each in _result({"text": "", "content": [picture]})] == [
+        "ImageContent"
+    ]
     # A plugin's own member of that name is none of MCP's.
     for own in ("words", [1], [{"type": "image"}], [{"type": "odd"}], {"a": 1}):
         assert _result({"text": "look", "content": own}) == [TextContent("look")]
 
 
-IDS = some.text(some.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\\"), min_size=1, max_size=20)
+IDS = some.text(
+    some.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\\"),
+    min_size=1,
+    max_size=20,
+)
 
 
 @unhurried
-@given(some.lists(IDS.filter(lambda id: all(part not in ("", ".", "..") for part in id.split("/"))), unique=True))
+@given(
+    some.lists(
+        IDS.filter(lambda id: all(part not in ("", ".", "..") for part in id.split("/"))),
+        unique=True,
+    )
+)
 def test_every_resource_that_is_listed_can_be_read_under_its_uri(ids: list[str]) -> None:
     paths = sorted(f"notes/{id}.md" for id in ids)
     listed = resources_of([StorageEntry(path=path) for path in reversed(paths)], "notes")
-    asked = [read_request({"uri": Raw(json.dumps(each.uri).encode())})[1].storage_read.path for each in listed]
+    asked = [
+        read_request({"uri": Raw(json.dumps(each.uri).encode())})[1].storage_read.path
+        for each in listed
+    ]
     assert asked == paths
 
 
@@ -268,7 +310,8 @@ def test_an_empty_document_with_a_version_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [b'{"a":"\\ud800"}', b'{"a":1e400}', b"[1]", b"3", b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"]
+    "arguments",
+    [b'{"a":"\\ud800"}', b'{"a":1e400}', b"[1]", b"3", b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"],
 )
 def test_arguments_that_no_struct_can_hold_are_refused(arguments: bytes) -> None:
     with pytest.raises(RpcError) as caught:

@@ -71,9 +71,20 @@ class Orchestra:
         self.start()
 
     def start(self) -> None:
-        command = ["-m", "concertino", "orchestrate", str(self.folder / "plugins.yaml"), "--listen-addr", self.address]
+        command = [
+            "-m",
+            "concertino",
+            "orchestrate",
+            str(self.folder / "plugins.yaml"),
+            "--listen-addr",
+            self.address,
+        ]
         self.hub = subprocess.Popen(
-            [sys.executable, *command], stderr=subprocess.PIPE, text=True, env=environment(), cwd=self.folder
+            [sys.executable, *command],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            cwd=self.folder,
         )
         self.until("Listening on")
 
@@ -133,12 +144,18 @@ def test_from_the_client_to_the_plugins_and_back(transport: str, folder: Path) -
         bad = process.ask(call(4, "greet", {"name": 3}))["result"]
         assert bad["isError"]
         assert "name" in bad["content"][0]["text"]
-        got = process.ask(request(5, "prompts/get", {"name": "welcome", "arguments": {"city": "Rome"}}))["result"]
-        assert got["messages"] == [{"role": "user", "content": {"type": "text", "text": "Say hello in Rome"}}]
+        got = process.ask(
+            request(5, "prompts/get", {"name": "welcome", "arguments": {"city": "Rome"}})
+        )["result"]
+        assert got["messages"] == [
+            {"role": "user", "content": {"type": "text", "text": "Say hello in Rome"}}
+        ]
         (folder / ".projects" / "docs").mkdir(parents=True)
         (folder / ".projects" / "docs" / "a.md").write_text("# By hand")
         (found,) = process.ask(request(6, "resources/list"))["result"]["resources"]
-        (read,) = process.ask(request(7, "resources/read", {"uri": found["uri"]}))["result"]["contents"]
+        (read,) = process.ask(request(7, "resources/read", {"uri": found["uri"]}))["result"][
+            "contents"
+        ]
         assert read["text"] == "# By hand"
         missing = process.ask(request(8, "resources/read", {"uri": "orchestra://docs/b"}))["error"]
         assert missing["code"] == -32002
@@ -157,12 +174,17 @@ def test_a_plugin_that_is_killed_fails_its_calls_at_once_and_comes_back(folder: 
         assert failure["isError"]
         assert "tools.busy" in failure["content"][0]["text"]
         made.until("tools.busy] runs")
-        assert process.ask(call(4, "greet", {"name": "Bob"}))["result"]["content"][0]["text"] == "Hello, Bob!"
+        assert (
+            process.ask(call(4, "greet", {"name": "Bob"}))["result"]["content"][0]["text"]
+            == "Hello, Bob!"
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["unix", "quic"])
-def test_a_hub_that_is_killed_and_started_again_in_the_middle_of_calls(transport: str, folder: Path) -> None:
+def test_a_hub_that_is_killed_and_started_again_in_the_middle_of_calls(
+    transport: str, folder: Path
+) -> None:
     with orchestra(transport, folder) as made, bridge(made.bridged) as process:
         process.initialize()
         for id in range(4):
@@ -173,7 +195,10 @@ def test_a_hub_that_is_killed_and_started_again_in_the_middle_of_calls(transport
             assert process.answer(id, 20)["error"]["code"] == -32603
         made.start()
         process.pump(lambda: process.stderr.count(b"connected to orchestrator") == 2)
-        assert process.ask(call("again", "greet", {"name": "Bob"}))["result"]["content"][0]["text"] == "Hello, Bob!"
+        assert (
+            process.ask(call("again", "greet", {"name": "Bob"}))["result"]["content"][0]["text"]
+            == "Hello, Bob!"
+        )
         assert process.finish() == 0
 
 
@@ -184,7 +209,9 @@ def test_a_cancelled_call_is_cancelled_in_the_plugin(transport: str, folder: Pat
         process.initialize()
         process.send(call(1, "hang", {"note": str(folder / "x")}))
         _until_there(process, folder / "x.began")
-        process.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+        process.send(
+            {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}
+        )
         _until_there(process, folder / "x.cancelled")
         assert process.answers(1) == []
 

@@ -46,11 +46,15 @@ def where(kind: str, folder: Path) -> str:
 class Asked:
     """A plugin's process, and a link to it, used from a loop of the test's own."""
 
-    def __init__(self, kind: str, folder: Path, *options: str, certificates: Certificates | None = None) -> None:
+    def __init__(
+        self, kind: str, folder: Path, *options: str, certificates: Certificates | None = None
+    ) -> None:
         self.kind = kind
         address = f"unix:{folder}/{next(_numbers)}" if certificates is None else "localhost:0"
         command = [*COMMAND, kind, where(kind, folder), f"--listen-addr={address}", *options]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         assert line.startswith("READY "), line
@@ -82,7 +86,9 @@ class Asked:
 
         return self._runner.run(together())
 
-    def write(self, path: str, content: bytes, expected: int, metadata: dict[str, Any] | None = None) -> Any:
+    def write(
+        self, path: str, content: bytes, expected: int, metadata: dict[str, Any] | None = None
+    ) -> Any:
         packed = pack(metadata or {})
         asked = StorageWriteRequest(
             path=path,
@@ -101,11 +107,15 @@ class Asked:
         return self.ask(storage_delete=StorageDeleteRequest(path=path, storage_type=self.kind))
 
     def list(self, prefix: str, pattern: str = "") -> Any:
-        return self.ask(storage_list=StorageListRequest(prefix=prefix, pattern=pattern, storage_type=self.kind))
+        return self.ask(
+            storage_list=StorageListRequest(prefix=prefix, pattern=pattern, storage_type=self.kind)
+        )
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Asked]:
     folder = tmp_path_factory.mktemp("s")
     os.chmod(folder, 0o700)
     made = Asked(request.param, folder)
@@ -116,12 +126,16 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 NAMES = some.sampled_from(["a.md", "b.md", "deep/a.md", "deep/er/c.md"])
 METADATA = some.dictionaries(
     some.text("abc", min_size=1, max_size=3),
-    some.one_of(some.integers(-(2**70), 2**70), some.text(max_size=5), some.booleans(), some.none()),
+    some.one_of(
+        some.integers(-(2**70), 2**70), some.text(max_size=5), some.booleans(), some.none()
+    ),
     max_size=3,
 )
 STEPS = some.lists(
     some.one_of(
-        some.tuples(some.just("write"), NAMES, some.binary(max_size=40), some.integers(-1, 3), METADATA),
+        some.tuples(
+            some.just("write"), NAMES, some.binary(max_size=40), some.integers(-1, 3), METADATA
+        ),
         some.tuples(some.just("delete"), NAMES),
         some.tuples(some.just("read"), NAMES),
         some.tuples(some.just("list"), some.sampled_from(["", "deep/", "deep/er"])),
@@ -132,7 +146,9 @@ STEPS = some.lists(
 
 @pytest.mark.slow
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=STEPS)
 def test_a_store_behind_a_link_does_what_the_model_does(store: Asked, steps: list[Any]) -> None:
@@ -159,18 +175,28 @@ def test_a_store_behind_a_link_does_what_the_model_does(store: Asked, steps: lis
             answer = store.read(path)
             assert answer.failure.code == ("" if path in model else "not_found")
             if path in model:
-                got = (answer.content, unpack(answer.metadata, answer.metadata_json), answer.version)
+                got = (
+                    answer.content,
+                    unpack(answer.metadata, answer.metadata_json),
+                    answer.version,
+                )
                 assert got == model[path]
         else:
             listed = [(each.path, each.version) for each in store.list(path).entries]
-            assert listed == sorted((at, kept[2]) for at, kept in model.items() if at.startswith(path))
+            assert listed == sorted(
+                (at, kept[2]) for at, kept in model.items() if at.startswith(path)
+            )
 
 
 def test_errors_are_told_apart_from_what_is_empty(store: Asked) -> None:
     store.write("errors/empty.md", b"", -1)
     empty = store.read("errors/empty.md")
     assert (empty.content, empty.version, empty.HasField("failure")) == (b"", 1, False)
-    for path, code in (("errors/none.md", "not_found"), ("../out.md", "invalid_path"), ("/etc/passwd", "invalid_path")):
+    for path, code in (
+        ("errors/none.md", "not_found"),
+        ("../out.md", "invalid_path"),
+        ("/etc/passwd", "invalid_path"),
+    ):
         failure = store.read(path).failure
         assert failure.code == code
         assert failure.message
@@ -213,7 +239,9 @@ def test_what_was_written_outlives_a_plugin_that_is_killed(kind: str, folder: Pa
 def test_it_is_called_over_quic_with_certificates_of_its_own(folder: Path) -> None:
     certificates = certified(folder)
     issue(certificates, "orchestrator-to-storage.markdown")
-    store = Asked("markdown", folder, f"--certs-dir={certificates.folder}", certificates=certificates)
+    store = Asked(
+        "markdown", folder, f"--certs-dir={certificates.folder}", certificates=certificates
+    )
     assert store.write("a.md", b"x" * 1_000_000, 0).new_version == 1
     assert store.read("a.md").content == b"x" * 1_000_000
     assert store.close() == 0
@@ -221,9 +249,15 @@ def test_it_is_called_over_quic_with_certificates_of_its_own(folder: Path) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_manifest_says_what_it_stores_and_touches_nothing(kind: str, tmp_path: Path) -> None:
-    done = subprocess.run([*COMMAND, kind, "--manifest"], capture_output=True, cwd=tmp_path, check=True, timeout=60)
+    done = subprocess.run(
+        [*COMMAND, kind, "--manifest"], capture_output=True, cwd=tmp_path, check=True, timeout=60
+    )
     said = json.loads(done.stdout)
-    assert (said["id"], said["provides_storage"], said["language"]) == (f"storage.{kind}", [kind], "python")
+    assert (said["id"], said["provides_storage"], said["language"]) == (
+        f"storage.{kind}",
+        [kind],
+        "python",
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -44,7 +44,9 @@ PROMPTS = PluginResponse(
 PROMPT = PluginResponse(
     prompt_get=PromptGetResponse(
         description="Review main.go",
-        messages=[PromptMessage(role="user", content=ContentBlock(type="text", text="Look at main.go"))],
+        messages=[
+            PromptMessage(role="user", content=ContentBlock(type="text", text="Look at main.go"))
+        ],
     )
 )
 ENTRIES = PluginResponse(
@@ -103,14 +105,38 @@ ROWS: list[Row] = [
         {"name": "create_feature"},
         {**text("tool error: validation_error"), "isError": True},
     ),
-    ("no text: the result as JSON", {"tool_call": gave({"n": 3})}, "tools/call", {"name": "x"}, text('{"n":3}')),
+    (
+        "no text: the result as JSON",
+        {"tool_call": gave({"n": 3})},
+        "tools/call",
+        {"name": "x"},
+        text('{"n":3}'),
+    ),
     # Upstream's gives a content without text for these two, which MCP does not allow.
-    ("an empty text", {"tool_call": gave({"text": "", "n": 1})}, "tools/call", {"name": "x"}, text("")),
-    ("a text that is none", {"tool_call": gave({"text": 3})}, "tools/call", {"name": "x"}, text('{"text":3}')),
+    (
+        "an empty text",
+        {"tool_call": gave({"text": "", "n": 1})},
+        "tools/call",
+        {"name": "x"},
+        text(""),
+    ),
+    (
+        "a text that is none",
+        {"tool_call": gave({"text": 3})},
+        "tools/call",
+        {"name": "x"},
+        text('{"text":3}'),
+    ),
     ("nothing at all", {"tool_call": gave({})}, "tools/call", {"name": "x"}, text("{}")),
     ("tools/call without a name", {}, "tools/call", {"arguments": {}}, error(-32602, "name")),
     ("a name that is no text", {}, "tools/call", {"name": 3}, error(-32602, "name")),
-    ("arguments that are no object", {}, "tools/call", {"name": "x", "arguments": [1]}, error(-32602, "arguments")),
+    (
+        "arguments that are no object",
+        {},
+        "tools/call",
+        {"name": "x", "arguments": [1]},
+        error(-32602, "arguments"),
+    ),
     (
         "prompts/list maps names, arguments and required",
         {"list_prompts": PROMPTS},
@@ -144,7 +170,13 @@ ROWS: list[Row] = [
         {"name": "x", "arguments": {"n": 1}},
         error(-32602, "arguments"),
     ),
-    ("prompts/list that fails", {"list_prompts": failed("list_prompts_error", "x")}, "prompts/list", {}, error(-32603)),
+    (
+        "prompts/list that fails",
+        {"list_prompts": failed("list_prompts_error", "x")},
+        "prompts/list",
+        {},
+        error(-32603),
+    ),
     *((f"setLevel {level}", {}, "logging/setLevel", {"level": level}, {}) for level in LEVELS),
     ("setLevel verbose", {}, "logging/setLevel", {"level": "verbose"}, error(-32602, "verbose")),
     (
@@ -177,12 +209,38 @@ ROWS: list[Row] = [
         {"storage_read": READ},
         "resources/read",
         {"uri": "orchestra://features/FEAT-001"},
-        {"contents": [{"uri": "orchestra://features/FEAT-001", "text": "# Feature", "mimeType": "text/markdown"}]},
+        {
+            "contents": [
+                {
+                    "uri": "orchestra://features/FEAT-001",
+                    "text": "# Feature",
+                    "mimeType": "text/markdown",
+                }
+            ]
+        },
     ),
     ("resources/read without a URI", {}, "resources/read", {}, error(-32602, "uri")),
-    ("of another scheme", {}, "resources/read", {"uri": "https://example.com"}, error(-32602, "orchestra://")),
-    ("of another kind", {}, "resources/read", {"uri": "orchestra://plans/x"}, error(-32602, "plans")),
-    ("a method that there is not", {}, "some/unknown", {}, error(-32601, "method not found: some/unknown")),
+    (
+        "of another scheme",
+        {},
+        "resources/read",
+        {"uri": "https://example.com"},
+        error(-32602, "orchestra://"),
+    ),
+    (
+        "of another kind",
+        {},
+        "resources/read",
+        {"uri": "orchestra://plans/x"},
+        error(-32602, "plans"),
+    ),
+    (
+        "a method that there is not",
+        {},
+        "some/unknown",
+        {},
+        error(-32601, "method not found: some/unknown"),
+    ),
 ]
 
 
@@ -221,9 +279,13 @@ def test_what_is_offered(served: tuple[Hub, Process]) -> None:
 
 def test_templates_in_order(served: tuple[Hub, Process]) -> None:
     _, process = served
-    found = process.ask(request("templates", "resources/templates/list"))["result"]["resourceTemplates"]
+    found = process.ask(request("templates", "resources/templates/list"))["result"][
+        "resourceTemplates"
+    ]
     kinds = ("features", "notes", "docs")
-    assert [(each["uriTemplate"], each["name"]) for each in found] == [(f"orchestra://{k}/{{id}}", k) for k in kinds]
+    assert [(each["uriTemplate"], each["name"]) for each in found] == [
+        (f"orchestra://{k}/{{id}}", k) for k in kinds
+    ]
 
 
 def test_rubbish_and_blank_lines_and_a_request_without_jsonrpc(served: tuple[Hub, Process]) -> None:

@@ -61,7 +61,10 @@ def ending(pid: int) -> Generator[Callable[[], bool]]:
 @on_a_loop
 async def test_a_hub_listens_says_so_and_ends_with_a_signal(folder: Path) -> None:
     path = written(
-        folder, sdk(folder, "tools.greeter", GREETER), listen_addr=f"unix:{folder}/hub", tcp_addr="localhost:1"
+        folder,
+        sdk(folder, "tools.greeter", GREETER),
+        listen_addr=f"unix:{folder}/hub",
+        tcp_addr="localhost:1",
     )
     path.write_text(path.read_text() + "- {id: off, binary: off}\n")
     with orchestrating(path) as hub:
@@ -137,10 +140,20 @@ def test_plugins_do_not_outlive_a_hub_that_is_killed_and_end_in_order(folder: Pa
         ),
     ],
 )
-def test_what_keeps_a_hub_from_starting_is_said(folder: Path, text: str, code: int, expected: str) -> None:
+def test_what_keeps_a_hub_from_starting_is_said(
+    folder: Path, text: str, code: int, expected: str
+) -> None:
     (folder / "plugins.yaml").write_text(text)
     command = [sys.executable, "-m", "concertino", "orchestrate", "plugins.yaml"]
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert done.returncode == code, done.stderr
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
@@ -149,11 +162,20 @@ def test_what_keeps_a_hub_from_starting_is_said(folder: Path, text: str, code: i
 
 @pytest.mark.parametrize("address", ["nonsense", "localhost:99999", "unix:"])
 def test_an_option_that_is_no_address_is_a_usage_error(folder: Path, address: str) -> None:
-    command = [sys.executable, "-m", "concertino", "orchestrate", str(written(folder)), f"--listen-addr={address}"]
+    command = [
+        sys.executable,
+        "-m",
+        "concertino",
+        "orchestrate",
+        str(written(folder)),
+        f"--listen-addr={address}",
+    ]
     certificates = Certificates(folder / "certs")
     create_authority(certificates)
     command.append(f"--certs-dir={certificates.folder}")
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 2, done.stderr
     assert "expected" in done.stderr
 
@@ -170,9 +192,13 @@ main({words!r})
 """
 
 
-@pytest.mark.parametrize("words", [["orchestrate", "plugins.yaml"], ["bridge"]], ids=["orchestrate", "bridge"])
+@pytest.mark.parametrize(
+    "words", [["orchestrate", "plugins.yaml"], ["bridge"]], ids=["orchestrate", "bridge"]
+)
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_while_it_is_still_loaded_ends_it_in_order(folder: Path, words: list[str], name: str) -> None:
+def test_a_signal_while_it_is_still_loaded_ends_it_in_order(
+    folder: Path, words: list[str], name: str
+) -> None:
     written(folder)
     command = [sys.executable, "-c", INTERRUPTED.format(signal=name, words=words)]
     done = subprocess.run(

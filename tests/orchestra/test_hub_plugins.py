@@ -17,7 +17,21 @@ import time
 from pathlib import Path
 
 import pytest
-from hubs import GREETER, SOMEBODY, SOURCES, called, entry, is_gone, raw, read, running, sdk, stored, until, written
+from hubs import (
+    GREETER,
+    SOMEBODY,
+    SOURCES,
+    called,
+    entry,
+    is_gone,
+    raw,
+    read,
+    running,
+    sdk,
+    stored,
+    until,
+    written,
+)
 from loops import on_a_loop
 
 from concertino.orchestra import hosted
@@ -64,7 +78,9 @@ def tools_of(hub: Hub) -> list[str]:
 
 
 @on_a_loop
-async def test_a_plugin_under_another_id_than_it_was_started_as_is_refused_when_it_registers(folder: Path) -> None:
+async def test_a_plugin_under_another_id_than_it_was_started_as_is_refused_when_it_registers(
+    folder: Path,
+) -> None:
     impostor = """
 async def pretend():
     link = await connect(hub)
@@ -95,7 +111,11 @@ say("[not a log line] as it is")
     caplog.set_level(logging.INFO, "concertino.hub")
     async with running(written(folder, raw(folder, "noisy", noisy))):
         pass
-    said = [(each.levelname, each.getMessage()) for each in caplog.records if each.name == "concertino.hub.noisy"]
+    said = [
+        (each.levelname, each.getMessage())
+        for each in caplog.records
+        if each.name == "concertino.hub.noisy"
+    ]
     assert ("WARNING", "the disk is nearly full") in said
     assert ("INFO", "[noisy.disk] of its own name") in said
     assert ("INFO", "[not a log line] as it is") in said
@@ -105,7 +125,10 @@ say("[not a log line] as it is")
     ("name", "text"),
     [
         ("foreign.sh", '#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 600\n'),
-        ("foreign.py", "import os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"),
+        (
+            "foreign.py",
+            "import os, time\nopen(__file__ + '.pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n",
+        ),
     ],
 )
 @on_a_loop
@@ -115,7 +138,15 @@ async def test_a_program_that_knows_nothing_of_hubs_ends_with_a_hub_that_is_kill
     (folder / name).write_text(text)
     (folder / name).chmod(0o755)
     path = written(folder, entry("foreign", f"./{name}"))
-    command = [sys.executable, "-m", "concertino", "orchestrate", path, "--listen-addr", f"unix:{folder}/hub"]
+    command = [
+        sys.executable,
+        "-m",
+        "concertino",
+        "orchestrate",
+        path,
+        "--listen-addr",
+        f"unix:{folder}/hub",
+    ]
     environment = {**os.environ, "PYTHONPATH": SOURCES}
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as hub:
         told = folder / f"{name}.pid"
@@ -128,19 +159,27 @@ async def test_a_program_that_knows_nothing_of_hubs_ends_with_a_hub_that_is_kill
 
 
 @on_a_loop
-async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_address(folder: Path) -> None:
-    path = written(folder, sdk(folder, "tools.greeter", GREETER), sdk(folder, "storage.memory", STORE))
+async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_address(
+    folder: Path,
+) -> None:
+    path = written(
+        folder, sdk(folder, "tools.greeter", GREETER), sdk(folder, "storage.memory", STORE)
+    )
     async with running(path, is_private=False, listen_addr=f"unix:{folder}/hub") as hub:
         link = await connect(f"unix:{folder}/hub")
         tools = await link.request(PluginRequest(list_tools=ListToolsRequest()))
         assert [tool.name for tool in tools.list_tools.tools] == ["greet"]
-        assert unpack(tools.list_tools.tools[0].input_schema)["properties"] == {"name": {"type": "string"}}
+        assert unpack(tools.list_tools.tools[0].input_schema)["properties"] == {
+            "name": {"type": "string"}
+        }
         greeted = await link.request(_asking("greet", name="Ada"))
         assert greeted.request_id == "mine"
         assert unpack(greeted.tool_call.result) == {"text": "Hello, Ada!"}
         prompts = await link.request(PluginRequest(list_prompts=ListPromptsRequest()))
         assert [prompt.name for prompt in prompts.list_prompts.prompts] == ["ask"]
-        asked = PluginRequest(prompt_get=PromptGetRequest(prompt_name="ask", arguments={"topic": "life"}))
+        asked = PluginRequest(
+            prompt_get=PromptGetRequest(prompt_name="ask", arguments={"topic": "life"})
+        )
         assert (await link.request(asked)).prompt_get.messages[0].content.text == "What is life?"
         # Its type of storage is in no file: the plugin says so when it registers itself.
         while "memory" not in hub.routes.storage:
@@ -160,7 +199,9 @@ async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_addre
 
 
 def _asking(tool: str, **arguments: str) -> PluginRequest:
-    return PluginRequest(request_id="mine", tool_call=ToolRequest(tool_name=tool, arguments=pack(arguments).struct))
+    return PluginRequest(
+        request_id="mine", tool_call=ToolRequest(tool_name=tool, arguments=pack(arguments).struct)
+    )
 
 
 @on_a_loop
@@ -176,7 +217,9 @@ async def test_structs_and_fields_that_the_hub_does_not_know_pass_as_they_are(fo
 
 @pytest.mark.slow
 @on_a_loop
-async def test_a_killed_plugin_fails_its_calls_at_once_is_reaped_and_comes_back(folder: Path) -> None:
+async def test_a_killed_plugin_fails_its_calls_at_once_is_reaped_and_comes_back(
+    folder: Path,
+) -> None:
     body = """
 tools += ["hang", "echo"]
 easy = answer
@@ -195,7 +238,9 @@ async def answer(request, peer):
         while not plugin._in_flight:
             await asyncio.sleep(0)
         # One that takes its time keeps no other waiting.
-        assert unpack((await called(hub, "greet", name="Ada")).tool_call.result) == {"text": "Hello, Ada!"}
+        assert unpack((await called(hub, "greet", name="Ada")).tool_call.result) == {
+            "text": "Hello, Ada!"
+        }
         assert unpack((await called(hub, "echo", n=1)).tool_call.result) == {"n": 1}
         os.kill(first, signal.SIGKILL)
         async with asyncio.timeout(1):  # within which a dead plugin must be noticed
@@ -203,7 +248,9 @@ async def answer(request, peer):
         assert failed.tool_call.error_code == "plugin_unavailable"
         down = await called(hub, "echo")
         assert down.tool_call.error_code == "plugin_unavailable"
-        assert unpack((await called(hub, "greet", name="Ada")).tool_call.result) == {"text": "Hello, Ada!"}
+        assert unpack((await called(hub, "greet", name="Ada")).tool_call.result) == {
+            "text": "Hello, Ada!"
+        }
         assert tools_of(hub) == ["echo", "greet", "hang"]  # lists do not flap
         await until(hub, "tools.raw", "running")
         assert plugin.restarts == 1
@@ -261,7 +308,9 @@ async def listen(*all):
     await once(*all)
     say("READY " + address)
 """
-    no_register = refuses.replace("WHICH", "register").replace("RESULT", "RegistrationResult(reject_reason='not me')")
+    no_register = refuses.replace("WHICH", "register").replace(
+        "RESULT", "RegistrationResult(reject_reason='not me')"
+    )
     no_boot = refuses.replace("WHICH", "boot").replace("RESULT", "BootResult(error='no disk')")
     path = written(
         folder,
@@ -276,7 +325,9 @@ async def listen(*all):
             "async def main():\n    say('READY unix:/tmp/other')\n    await asyncio.Event().wait()\n",
         ),
         raw(
-            folder, "nobody.there", "async def main():\n    say('READY ' + address)\n    await asyncio.Event().wait()\n"
+            folder,
+            "nobody.there",
+            "async def main():\n    say('READY ' + address)\n    await asyncio.Event().wait()\n",
         ),
         entry("missing", "./missing"),
         entry("no.command", "no-command-of-this-name"),
@@ -323,13 +374,17 @@ async def answer(request, peer):
     began = time.monotonic()
     async with running(path) as hub:
         assert unpack((await called(hub, "echo", n=1)).tool_call.result) == {"n": 1}
-        lines = [record.getMessage() for record in caplog.records if record.name == "concertino.hub.loud"]
+        lines = [
+            record.getMessage() for record in caplog.records if record.name == "concertino.hub.loud"
+        ]
         later = 20 * (time.monotonic() - began)
         count = re.compile(r"\d+ lines of its stderr were dropped: it writes more than 20 a second")
         async with asyncio.timeout(10):  # although it is quiet now
             while not any(count.fullmatch(record.getMessage()) for record in caplog.records):
                 await asyncio.sleep(0.01)
-        assert 200 <= lines.count("flooding") <= 200 + later  # the burst that one plugin has, and 20 a second
+        assert (
+            200 <= lines.count("flooding") <= 200 + later
+        )  # the burst that one plugin has, and 20 a second
         assert len(lines) <= 200 + later + 100
 
 
@@ -343,7 +398,9 @@ async def test_secrets_of_a_plugin_s_environment_and_control_characters_are_not_
     path = written(folder, raw(folder, "talks", body, env={"SHOP_API_KEY": secret}))
     async with running(path) as hub:
         assert hub.plugins["talks"].state == "running"
-    lines = [record.getMessage() for record in caplog.records if record.name == "concertino.hub.talks"]
+    lines = [
+        record.getMessage() for record in caplog.records if record.name == "concertino.hub.talks"
+    ]
     assert "key [REDACTED] \\x1b[31m" in lines
     assert "to stdout" in lines
     assert secret not in caplog.text
@@ -374,7 +431,9 @@ async def answer(request, peer):
 
 
 @on_a_loop
-async def test_a_certificate_binds_the_id_that_registers_and_the_caller_of_a_tool(folder: Path) -> None:
+async def test_a_certificate_binds_the_id_that_registers_and_the_caller_of_a_tool(
+    folder: Path,
+) -> None:
     hub = Hub(read_plugins(written(folder, entry("tools.greeter", "./x"))))
     for name, id, accepted in (
         ("tools.greeter-client", "tools.greeter", True),
@@ -406,13 +465,20 @@ async def answer(request, peer):
 """
     path = written(
         folder,
-        raw(folder, "first", "time.sleep(0.5)\n" + who.replace("WHO", "first"), provides_storage=["markdown"]),
+        raw(
+            folder,
+            "first",
+            "time.sleep(0.5)\n" + who.replace("WHO", "first"),
+            provides_storage=["markdown"],
+        ),
         raw(folder, "second", who.replace("WHO", "second"), provides_storage=["markdown"]),
     )
     collision = "second offers the tool 'same', which is first's: it is refused"
     async with running(path) as hub:
         async with asyncio.timeout(5):
-            while collision not in [record.getMessage() for record in caplog.records]:  # without anybody asking
+            while collision not in [
+                record.getMessage() for record in caplog.records
+            ]:  # without anybody asking
                 await asyncio.sleep(0.001)
         assert tools_of(hub) == ["own_first", "own_second", "same"]
         assert (await called(hub, "same")).tool_call.error_code == "first"
@@ -459,7 +525,9 @@ async def answer(request, peer):
 @pytest.mark.slow
 @on_a_loop
 async def test_a_plugin_waits_for_one_that_fails_and_starts_when_that_runs(folder: Path) -> None:
-    path = written(folder, entry("late", "./late.py"), raw(folder, "needs.late", "", depends_on=["late"]))
+    path = written(
+        folder, entry("late", "./late.py"), raw(folder, "needs.late", "", depends_on=["late"])
+    )
     async with running(path) as hub:
         needs = hub.plugins["needs.late"]
         assert (needs.state, needs.why) == ("waiting", "it depends on late, which does not run")
@@ -507,7 +575,9 @@ async def slow() -> str:
     return "done"
 plugin.run()
 """
-    stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif not os.fork():\n    signal.pause()\n"
+    stubborn = (
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif not os.fork():\n    signal.pause()\n"
+    )
     before = set(os.listdir("/proc/self/fd"))
     path = written(
         folder,
@@ -558,14 +628,20 @@ async def test_what_a_plugin_offers_after_a_restart_is_told(folder: Path) -> Non
         assert await told.get() == "tools"
         assert tools_of(hub) == ["echo", "more"]
         assert told.empty()
-        assert set(os.listdir("/proc/self/fd")) == descriptors  # a restart keeps nothing of the one before
+        assert (
+            set(os.listdir("/proc/self/fd")) == descriptors
+        )  # a restart keeps nothing of the one before
 
 
 @on_a_loop
-async def test_a_plugin_without_a_socket_is_reached_over_quic(folder: Path, certificates: Certificates) -> None:
+async def test_a_plugin_without_a_socket_is_reached_over_quic(
+    folder: Path, certificates: Certificates
+) -> None:
     # From what was issued, without the authority's key.
     shutil.copytree(certificates.folder, folder / "certs", ignore=shutil.ignore_patterns("ca.key"))
-    path = written(folder, {**sdk(folder, "tools.greeter", GREETER), "socket": False}, certs_dir="certs")
+    path = written(
+        folder, {**sdk(folder, "tools.greeter", GREETER), "socket": False}, certs_dir="certs"
+    )
     async with running(path, is_private=False, listen_addr="127.0.0.1:0") as hub:
         [address] = hub.addresses
         name = "tools.greeter-client"
@@ -591,7 +667,9 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(folder: Path, cert
 
 
 @on_a_loop
-async def test_a_hub_that_cannot_listen_leaves_nothing(folder: Path, certificates: Certificates) -> None:
+async def test_a_hub_that_cannot_listen_leaves_nothing(
+    folder: Path, certificates: Certificates
+) -> None:
     path = written(folder, raw(folder, "tools.raw"))
     (folder / "hub").write_text("no socket")
     before = set(os.listdir("/proc/self/fd"))
@@ -608,7 +686,11 @@ async def test_what_a_killed_hub_has_left_is_removed_and_nothing_else(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     held: list[socket.socket] = []
-    for name, age_s, listens in (("dead_old", 100, False), ("dead_new", 0, False), ("alive_ol", 100, True)):
+    for name, age_s, listens in (
+        ("dead_old", 100, False),
+        ("dead_new", 0, False),
+        ("alive_ol", 100, True),
+    ):
         place = folder / f"orchestra-{name}"
         place.mkdir(mode=0o700)
         sock = socket.socket(socket.AF_UNIX)
@@ -627,5 +709,7 @@ async def test_what_a_killed_hub_has_left_is_removed_and_nothing_else(
         own = hub._folder
     assert own is not None
     left = {place.name for place in folder.glob("orchestra-*")} - {own.name}
-    assert left == {f"orchestra-{name}" for name in ("dead_new", "alive_ol", "somebody", "notahub1")}
+    assert left == {
+        f"orchestra-{name}" for name in ("dead_new", "alive_ol", "somebody", "notahub1")
+    }
     held[0].close()

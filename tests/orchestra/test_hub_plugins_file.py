@@ -48,7 +48,10 @@ def wrote(folder: Path, text: str) -> Path:
 
 def test_upstream_s_format_is_read(tmp_path: Path) -> None:
     file = read_plugins(wrote(tmp_path, UPSTREAM))
-    assert (file.listen_addr, file.certs_dir) == ("localhost:9200", str(Path.home() / ".orchestra/certs"))
+    assert (file.listen_addr, file.certs_dir) == (
+        "localhost:9200",
+        str(Path.home() / ".orchestra/certs"),
+    )
     assert file.plugins == (
         PluginEntry(
             "storage.markdown",
@@ -67,7 +70,9 @@ def test_upstream_s_format_is_read(tmp_path: Path) -> None:
             depends_on=("storage.markdown",),
             line=15,
         ),
-        PluginEntry("some.custom.plugin", "/usr/local/bin/my-plugin", env={"MY_ENV_VAR": "value"}, line=20),
+        PluginEntry(
+            "some.custom.plugin", "/usr/local/bin/my-plugin", env={"MY_ENV_VAR": "value"}, line=20
+        ),
         PluginEntry("not.said", "some-command", line=25),
     )
     assert [each.id for each in file.enabled] == ["storage.markdown", "tools.features"]
@@ -77,19 +82,28 @@ def test_upstream_s_format_is_read(tmp_path: Path) -> None:
 
 def test_a_bare_name_is_the_file_beside_before_it_is_a_command(tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text("")
-    file = read_plugins(wrote(tmp_path, "plugins: [{id: a, binary: here.py}, {id: b, binary: there.py}]"))
+    file = read_plugins(
+        wrote(tmp_path, "plugins: [{id: a, binary: here.py}, {id: b, binary: there.py}]")
+    )
     assert [each.binary for each in file.plugins] == [f"{tmp_path}/here.py", "there.py"]
 
 
 def test_places_are_relative_to_the_file(tmp_path: Path) -> None:
     file = read_plugins(wrote(tmp_path, "listen_addr: unix:run/hub\ncerts_dir: certs\nplugins: []"))
     assert (file.listen_addr, file.certs_dir) == (f"unix:{tmp_path}/run/hub", f"{tmp_path}/certs")
-    assert read_plugins(wrote(tmp_path, "listen_addr: unix:/run/hub\nplugins: []")).listen_addr == "unix:/run/hub"
+    assert (
+        read_plugins(wrote(tmp_path, "listen_addr: unix:/run/hub\nplugins: []")).listen_addr
+        == "unix:/run/hub"
+    )
 
 
-def test_a_variable_without_a_value_is_the_hub_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_without_a_value_is_the_hub_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIVEN", "x")
-    file = read_plugins(wrote(tmp_path, "plugins:\n- id: a\n  binary: a\n  env:\n    GIVEN:\n    EMPTY: ''\n"))
+    file = read_plugins(
+        wrote(tmp_path, "plugins:\n- id: a\n  binary: a\n  env:\n    GIVEN:\n    EMPTY: ''\n")
+    )
     assert file.plugins[0].env == {"GIVEN": None, "EMPTY": ""}
 
 
@@ -155,7 +169,8 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 def test_dependencies_in_a_long_chain_and_a_wide_fan_are_no_circle(tmp_path: Path) -> None:
     lines = [
-        f"- {{id: p{n}, binary: p, enabled: true, depends_on: [{'p' + str(n - 1) if n else ''}]}}" for n in range(900)
+        f"- {{id: p{n}, binary: p, enabled: true, depends_on: [{'p' + str(n - 1) if n else ''}]}}"
+        for n in range(900)
     ]
     everybody = ", ".join(f"p{n}" for n in range(900))
     lines.append(f"- {{id: last, binary: p, enabled: true, depends_on: [{everybody}]}}")

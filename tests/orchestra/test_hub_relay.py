@@ -55,10 +55,16 @@ async def test_what_a_plugin_says_to_a_call_that_was_passed_on_is_looked_at(tmp_
     (tmp_path / "odd.py").write_text(ODD)
     tmp_path.chmod(0o700)
     address = f"unix:{tmp_path}/hub"
-    async with running(written(tmp_path, entry("tools.odd", "./odd.py")), is_private=False, listen_addr=address):
+    async with running(
+        written(tmp_path, entry("tools.odd", "./odd.py")), is_private=False, listen_addr=address
+    ):
         link = await connect(address)
         another, garbage, after = [
-            (await link.request(PluginRequest(request_id="mine", tool_call=ToolRequest(tool_name=name))))
+            (
+                await link.request(
+                    PluginRequest(request_id="mine", tool_call=ToolRequest(tool_name=name))
+                )
+            )
             for name in ("another", "garbage", "after")
         ]
         await link.close()
@@ -82,7 +88,9 @@ async def test_a_call_that_is_passed_on_is_cancelled_at_the_plugin(tmp_path: Pat
     )
     tmp_path.chmod(0o700)
     address = f"unix:{tmp_path}/hub"
-    async with running(written(tmp_path, entry("tools.slow", "./slow.py")), is_private=False, listen_addr=address):
+    async with running(
+        written(tmp_path, entry("tools.slow", "./slow.py")), is_private=False, listen_addr=address
+    ):
         link = await connect(address)
         arguments = pack({"path": f"{tmp_path}/call"}).struct
         request = PluginRequest(tool_call=ToolRequest(tool_name="sleep", arguments=arguments))

@@ -85,12 +85,17 @@ async def test_a_hub_is_one_of_several_servers_under_its_name(folder: Path) -> N
         "from concertino import Server\nserver = Server('shop')\n@server.tool\ndef buy() -> str:\n    'Buy.'\n    return 'bought'\n"
     )
     async with client_of(str(path), str(folder / "shop.py")) as client:
-        assert sorted(tool.name for tool in await client.list_tools()) == ["plugins_greet", "shop_buy"]
+        assert sorted(tool.name for tool in await client.list_tools()) == [
+            "plugins_greet",
+            "shop_buy",
+        ]
         assert await text_of(client, "plugins_greet", name="Ada") == (False, "Hello, Ada!")
 
 
 @pytest.mark.parametrize("end", ["stdin", "signal"])
-def test_nothing_is_left_when_the_client_goes_even_with_a_plugin_that_does_not_end(folder: Path, end: str) -> None:
+def test_nothing_is_left_when_the_client_goes_even_with_a_plugin_that_does_not_end(
+    folder: Path, end: str
+) -> None:
     stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     path = written(folder, raw(folder, "stubborn", stubborn), sdk(folder, "tools.greeter", GREETER))
     with subprocess.Popen(
@@ -118,7 +123,9 @@ def test_nothing_is_left_when_the_client_goes_even_with_a_plugin_that_does_not_e
             server.kill()
 
 
-def test_nothing_is_left_when_the_client_goes_while_plugins_start_and_its_call_waits_for_them(folder: Path) -> None:
+def test_nothing_is_left_when_the_client_goes_while_plugins_start_and_its_call_waits_for_them(
+    folder: Path,
+) -> None:
     (folder / "mute.py").write_text("import signal\nsignal.pause()\n")
     path = written(folder, entry("mute", "mute.py"))
     with subprocess.Popen(
@@ -161,7 +168,9 @@ def test_nothing_is_left_when_the_client_goes_while_plugins_start_and_its_call_w
         ),
     ],
 )
-def test_what_keeps_it_from_starting_is_said(folder: Path, text: str, code: int, expected: str) -> None:
+def test_what_keeps_it_from_starting_is_said(
+    folder: Path, text: str, code: int, expected: str
+) -> None:
     (folder / "plugins.yaml").write_text(text)
     with subprocess.Popen(
         command("plugins.yaml"),
@@ -180,9 +189,13 @@ def test_what_keeps_it_from_starting_is_said(folder: Path, text: str, code: int,
 
 
 @on_a_loop
-async def test_two_beside_each_other_with_plugins_over_quic(folder: Path, certificates: Certificates) -> None:
+async def test_two_beside_each_other_with_plugins_over_quic(
+    folder: Path, certificates: Certificates
+) -> None:
     greeter = {**sdk(folder, "tools.greeter", GREETER), "socket": False}
-    path = written(folder, greeter, certs_dir=str(certificates.folder), listen_addr="localhost:50100")
+    path = written(
+        folder, greeter, certs_dir=str(certificates.folder), listen_addr="localhost:50100"
+    )
     async with client_of(str(path)) as one, client_of(str(path)) as other:
         for client in (one, other):
             assert await text_of(client, "greet", name="Ada") == (False, "Hello, Ada!")

@@ -38,14 +38,19 @@ def own(tmp_path: Path) -> Certificates:
 
 def command(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "concertino", "certs", *map(str, words)], capture_output=True, text=True
+        [sys.executable, "-m", "concertino", "certs", *map(str, words)],
+        capture_output=True,
+        text=True,
     )
 
 
 def test_the_command_makes_upstream_s_layout(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "certs"
     assert command("init", "--certs-dir", folder).returncode == 0
-    assert command("issue", "--certs-dir", folder, "orchestrator", "tools.greeter-client").returncode == 0
+    assert (
+        command("issue", "--certs-dir", folder, "orchestrator", "tools.greeter-client").returncode
+        == 0
+    )
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
     names = ("ca", "orchestrator", "tools.greeter-client")
@@ -75,7 +80,9 @@ def test_openssl_believes_what_was_issued(own: Certificates) -> None:
             text=True,
         )
         assert done.returncode == 0, done.stderr
-    key = subprocess.run(["openssl", "pkey", "-in", own.key("orchestrator"), "-text", "-noout"], capture_output=True)
+    key = subprocess.run(
+        ["openssl", "pkey", "-in", own.key("orchestrator"), "-text", "-noout"], capture_output=True
+    )
     assert b"ED25519 Private-Key" in key.stdout
 
 
@@ -96,13 +103,22 @@ def test_the_fields_are_those_of_the_protocol(own: Certificates) -> None:
     assert [each.dotted_string for each in usages] == ["1.3.6.1.5.5.7.3.1", "1.3.6.1.5.5.7.3.2"]
     for each in (authority, leaf):
         assert isinstance(each.public_key(), Ed25519PublicKey)
-        assert each.not_valid_after_utc - each.not_valid_before_utc == timedelta(days=365, minutes=1)
+        assert each.not_valid_after_utc - each.not_valid_before_utc == timedelta(
+            days=365, minutes=1
+        )
 
 
 def test_other_hosts_are_added_and_kept_when_it_is_renewed(own: Certificates) -> None:
     def hosts() -> list[str]:
-        names = own.certificate("orchestrator").extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
+        names = (
+            own.certificate("orchestrator")
+            .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+            .value
+        )
+        return [
+            *names.get_values_for_type(x509.DNSName),
+            *map(str, names.get_values_for_type(x509.IPAddress)),
+        ]
 
     issue(own, "orchestrator", hosts=["hub.example", "10.0.0.7"])
     expected = ["orchestrator", "localhost", "hub.example", "127.0.0.1", "::1", "10.0.0.7"]
@@ -165,17 +181,35 @@ SPOILT: dict[str, tuple[Callable[[Certificates], object], str]] = {
     "key of another": (spoil_key, r"orchestrator.key is not the key of .*: concertino certs issue"),
     "other authority": (spoil_authority, r"was not issued by .*ca.crt: concertino certs issue"),
     "other name": (spoil_name, r"orchestrator.crt is of 'other': concertino certs issue"),
-    "key readable": (lambda own: own.key("orchestrator").chmod(0o640), r"mode 0640\): chmod 600 .*orchestrator.key"),
-    "certificate writable": (lambda own: own.crt("orchestrator").chmod(0o622), r"chmod 600 .*orchestrator.crt"),
+    "key readable": (
+        lambda own: own.key("orchestrator").chmod(0o640),
+        r"mode 0640\): chmod 600 .*orchestrator.key",
+    ),
+    "certificate writable": (
+        lambda own: own.crt("orchestrator").chmod(0o622),
+        r"chmod 600 .*orchestrator.crt",
+    ),
     "authority writable": (lambda own: own.crt("ca").chmod(0o666), r"chmod 600 .*ca.crt"),
-    "folder open": (lambda own: own.folder.chmod(0o755), r"certs is open to others \(mode 0755\): chmod 700 .*certs"),
+    "folder open": (
+        lambda own: own.folder.chmod(0o755),
+        r"certs is open to others \(mode 0755\): chmod 700 .*certs",
+    ),
     "key missing": (
         lambda own: own.key("orchestrator").unlink(),
         r"orchestrator.key is not there: concertino certs issue",
     ),
-    "certificate missing": (lambda own: own.crt("orchestrator").unlink(), r"is not there: concertino certs issue"),
-    "authority missing": (lambda own: own.crt("ca").unlink(), r"ca.crt is not there: concertino certs init"),
-    "key garbage": (lambda own: own.key("orchestrator").write_bytes(b"x"), r"no private key in PEM"),
+    "certificate missing": (
+        lambda own: own.crt("orchestrator").unlink(),
+        r"is not there: concertino certs issue",
+    ),
+    "authority missing": (
+        lambda own: own.crt("ca").unlink(),
+        r"ca.crt is not there: concertino certs init",
+    ),
+    "key garbage": (
+        lambda own: own.key("orchestrator").write_bytes(b"x"),
+        r"no private key in PEM",
+    ),
     "certificate garbage": (
         lambda own: own.crt("orchestrator").write_bytes(b"x"),
         r"no certificate in PEM: concertino certs issue",
@@ -189,7 +223,9 @@ SPOILT: dict[str, tuple[Callable[[Certificates], object], str]] = {
 
 
 @pytest.mark.parametrize("what", SPOILT)
-def test_what_is_spoilt_is_refused_with_the_command_that_mends_it(own: Certificates, what: str) -> None:
+def test_what_is_spoilt_is_refused_with_the_command_that_mends_it(
+    own: Certificates, what: str
+) -> None:
     spoil, said = SPOILT[what]
     assert own.identity("orchestrator")
     spoil(own)
@@ -215,7 +251,9 @@ def test_not_yet_valid_asks_for_the_clock(own: Certificates) -> None:
         own.identity("orchestrator", NOW - timedelta(days=2))
 
 
-def test_somebody_else_s_file_is_refused(own: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_else_s_file_is_refused(
+    own: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if os.geteuid() == 0:
         os.chown(own.key("orchestrator"), 1234, -1)
     else:
@@ -224,7 +262,9 @@ def test_somebody_else_s_file_is_refused(own: Certificates, monkeypatch: pytest.
         own.identity("orchestrator")
 
 
-@pytest.mark.parametrize("name", ["", "ca", "../x", "a/b", "a..b", ".hidden", "-x", "ä", "a b", "x" * 65, "a\n", "a\0"])
+@pytest.mark.parametrize(
+    "name", ["", "ca", "../x", "a/b", "a..b", ".hidden", "-x", "ä", "a b", "x" * 65, "a\n", "a\0"]
+)
 def test_what_is_no_name_never_becomes_a_file(own: Certificates, name: str) -> None:
     before = sorted(own.folder.iterdir())
     for act in (issue, renew, ensure):
@@ -235,15 +275,22 @@ def test_what_is_no_name_never_becomes_a_file(own: Certificates, name: str) -> N
     assert sorted(own.folder.iterdir()) == before
 
 
-def test_without_the_authority_s_key_what_was_provided_is_enough_and_nothing_is_made(own: Certificates) -> None:
+def test_without_the_authority_s_key_what_was_provided_is_enough_and_nothing_is_made(
+    own: Certificates,
+) -> None:
     own.key("ca").unlink()
     assert own.identity("orchestrator")
     assert ensure(own, "orchestrator") == own.certificate("orchestrator")
     with pytest.raises(
-        CertificateError, match=r"ca\.key is not there: it is on the machine where certificates are issued"
+        CertificateError,
+        match=r"ca\.key is not there: it is on the machine where certificates are issued",
     ):
         ensure(own, "tools.greeter")
-    assert sorted(path.name for path in own.folder.iterdir()) == ["ca.crt", "orchestrator.crt", "orchestrator.key"]
+    assert sorted(path.name for path in own.folder.iterdir()) == [
+        "ca.crt",
+        "orchestrator.crt",
+        "orchestrator.key",
+    ]
 
 
 def test_a_key_of_another_authority_issues_nothing(own: Certificates) -> None:
@@ -281,7 +328,9 @@ def test_a_listener_that_runs_for_long_renews_its_certificate_itself(own: Certif
 
 
 @pytest.mark.parametrize("verb", ["show", "renew"])
-def test_a_folder_that_is_open_to_others_is_said_once_and_nothing_is_well_in_it(own: Certificates, verb: str) -> None:
+def test_a_folder_that_is_open_to_others_is_said_once_and_nothing_is_well_in_it(
+    own: Certificates, verb: str
+) -> None:
     issue(own, "tools.greeter")
     own.folder.chmod(0o755)
     done = command(verb, "--certs-dir", own.folder)
@@ -313,7 +362,9 @@ def test_of_many_who_make_an_authority_at_once_one_does(tmp_path: Path) -> None:
     assert Certificates(folder).identity("orchestrator")
 
 
-def test_a_write_that_fails_leaves_what_there_was(own: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_what_there_was(
+    own: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = {path.name: path.read_bytes() for path in own.folder.iterdir()}
 
     def full(descriptor: int) -> None:
@@ -331,7 +382,10 @@ def test_a_write_that_fails_leaves_what_there_was(own: Certificates, monkeypatch
 def leaf(own: Certificates, **changes: object) -> x509.Certificate:
     """A certificate like upstream's, changed, signed by our authority."""
     key = changes.get("key", Ed25519PrivateKey.generate())
-    eku = changes.get("eku", [x509.ObjectIdentifier("1.3.6.1.5.5.7.3.1"), x509.ObjectIdentifier("1.3.6.1.5.5.7.3.2")])
+    eku = changes.get(
+        "eku",
+        [x509.ObjectIdentifier("1.3.6.1.5.5.7.3.1"), x509.ObjectIdentifier("1.3.6.1.5.5.7.3.2")],
+    )
     names = changes.get("names", ["tools.greeter"])
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, each) for each in names])  # type: ignore[attr-defined]
     builder = (
@@ -346,23 +400,37 @@ def leaf(own: Certificates, **changes: object) -> x509.Certificate:
     if eku is not None:
         builder = builder.add_extension(x509.ExtendedKeyUsage(eku), critical=False)  # type: ignore[arg-type]
     if changes.get("ca"):
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        )
     signer = changes.get("signer", own.private_key("ca"))
-    return builder.sign(signer, hashes.SHA256() if isinstance(signer, ec.EllipticCurvePrivateKey) else None)  # type: ignore[arg-type]
+    return builder.sign(
+        signer, hashes.SHA256() if isinstance(signer, ec.EllipticCurvePrivateKey) else None
+    )  # type: ignore[arg-type]
 
 
-SERVER, CLIENT = x509.ObjectIdentifier("1.3.6.1.5.5.7.3.1"), x509.ObjectIdentifier("1.3.6.1.5.5.7.3.2")
+SERVER, CLIENT = (
+    x509.ObjectIdentifier("1.3.6.1.5.5.7.3.1"),
+    x509.ObjectIdentifier("1.3.6.1.5.5.7.3.2"),
+)
 
 
 def test_a_leaf_of_either_kind_of_key_is_believed(own: Certificates) -> None:
     assert verify(leaf(own), own.authority(), "client") == "tools.greeter"
-    assert verify(leaf(own, key=ec.generate_private_key(ec.SECP256R1())), own.authority(), "server") == "tools.greeter"
+    assert (
+        verify(leaf(own, key=ec.generate_private_key(ec.SECP256R1())), own.authority(), "server")
+        == "tools.greeter"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "side", "said"),
     [
-        ({"end": NOW - timedelta(seconds=5), "start": NOW - timedelta(days=1)}, "client", "'tools.greeter' expired"),
+        (
+            {"end": NOW - timedelta(seconds=5), "start": NOW - timedelta(days=1)},
+            "client",
+            "'tools.greeter' expired",
+        ),
         ({"start": NOW + timedelta(hours=1)}, "client", "is not valid before"),
         ({"eku": [SERVER]}, "client", "is not for a client"),
         ({"eku": [CLIENT]}, "server", "is not for a server"),
@@ -370,7 +438,11 @@ def test_a_leaf_of_either_kind_of_key_is_believed(own: Certificates) -> None:
         ({"names": []}, "client", "without a name"),
         ({"names": ["a", "b"]}, "client", "without a name"),
         ({"signer": Ed25519PrivateKey.generate()}, "client", "was not issued by our authority"),
-        ({"signer": ec.generate_private_key(ec.SECP256R1())}, "client", "was not issued by our authority"),
+        (
+            {"signer": ec.generate_private_key(ec.SECP256R1())},
+            "client",
+            "was not issued by our authority",
+        ),
         ({"ca": True}, "client", "is an authority's"),
     ],
 )
@@ -420,16 +492,22 @@ def test_a_command_that_mends_something_can_be_pasted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("days", ["0", "3651", "x", "1.5", "-1", ""])
-def test_days_that_are_none_are_refused_with_what_was_expected(days: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_days_that_are_none_are_refused_with_what_was_expected(
+    days: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["certs", "init", f"--days={days}"])
     assert f"expected 1 to 3650 days, got {days!r}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("host", ["*", "*.example.com", "", "a b", "-a.example", "a..b", "http://a", "a:443", "x" * 64])
+@pytest.mark.parametrize(
+    "host", ["*", "*.example.com", "", "a b", "-a.example", "a..b", "http://a", "a:443", "x" * 64]
+)
 def test_a_host_that_is_none_is_refused(tmp_path: Path, host: str) -> None:
     own = Certificates(tmp_path / "certs")
     create_authority(own)
-    with pytest.raises(CertificateError, match=r"expected a name such as hub\.example\.com, or an IP address"):
+    with pytest.raises(
+        CertificateError, match=r"expected a name such as hub\.example\.com, or an IP address"
+    ):
         issue(own, "orchestrator", hosts=[host])
     issue(own, "orchestrator", hosts=["hub.example.com", "10.0.0.1", "fe80::1", "under_score"])

@@ -8,14 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concertino.orchestra.envelope import called, is_of_a_tool, opened, sealed
-from concertino.orchestra.plugin_pb2 import HealthRequest, PluginRequest, PluginResponse, ToolRequest, ToolResponse
+from concertino.orchestra.plugin_pb2 import (
+    HealthRequest,
+    PluginRequest,
+    PluginResponse,
+    ToolRequest,
+    ToolResponse,
+)
 
 ID = "0190f3c4-0000-7000-8000-000000000001"
 HEALTH = PluginRequest(health=HealthRequest()).SerializeToString()
 
 
 def body(name: str, arguments: bytes | None = None) -> bytes:
-    return PluginRequest(tool_call=ToolRequest(tool_name=name, arguments=arguments)).SerializeToString()
+    return PluginRequest(
+        tool_call=ToolRequest(tool_name=name, arguments=arguments)
+    ).SerializeToString()
 
 
 def twice(*fields: bytes) -> bytes:
@@ -51,8 +59,14 @@ def test_the_tool_is_found_whatever_the_size(size: int) -> None:
 
 
 @given(st.binary(max_size=80), st.text(max_size=20))
-def test_the_names_are_those_which_a_decoder_reads_whatever_else_there_is(rest: bytes, name: str) -> None:
-    payload = twice(b"\x0a" + bytes((len(name.encode()),)) + name.encode(), rest) if len(rest) < 40 else rest
+def test_the_names_are_those_which_a_decoder_reads_whatever_else_there_is(
+    rest: bytes, name: str
+) -> None:
+    payload = (
+        twice(b"\x0a" + bytes((len(name.encode()),)) + name.encode(), rest)
+        if len(rest) < 40
+        else rest
+    )
     found = called(payload)
     if found is not None:
         try:
@@ -108,5 +122,7 @@ def test_anything_unusual_is_for_the_decoder(payload: bytes) -> None:
 
 @pytest.mark.parametrize("size", [0, 200, 20_000])
 def test_the_response_to_a_tool_call_is_known_as_one(size: int) -> None:
-    assert is_of_a_tool(PluginResponse(tool_call=ToolResponse(success=True, result=bytes(size))).SerializeToString())
+    assert is_of_a_tool(
+        PluginResponse(tool_call=ToolResponse(success=True, result=bytes(size))).SerializeToString()
+    )
     assert not is_of_a_tool(HEALTH)

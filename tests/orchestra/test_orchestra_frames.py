@@ -19,7 +19,9 @@ def test_a_frame_is_four_bytes_of_length_and_the_payload() -> None:
 
 
 @given(st.lists(st.binary(max_size=300)), st.lists(st.integers(0, 1000)), st.binary(max_size=3))
-def test_however_a_stream_is_cut_the_payloads_are_the_same(payloads: list[bytes], cuts: list[int], rest: bytes) -> None:
+def test_however_a_stream_is_cut_the_payloads_are_the_same(
+    payloads: list[bytes], cuts: list[int], rest: bytes
+) -> None:
     stream = b"".join(len(each).to_bytes(4, "big") + each for each in payloads) + rest
     places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     assembler = Assembler()
@@ -31,7 +33,11 @@ def test_however_a_stream_is_cut_the_payloads_are_the_same(payloads: list[bytes]
 def test_byte_for_byte_is_the_same_too() -> None:
     assembler = Assembler()
     stream = framed(b"one") + framed(b"") + framed(b"three" * 100)
-    assert [each for byte in stream for each in assembler.feed(bytes([byte]))] == [b"one", b"", b"three" * 100]
+    assert [each for byte in stream for each in assembler.feed(bytes([byte]))] == [
+        b"one",
+        b"",
+        b"three" * 100,
+    ]
     assert assembler.held == 0
 
 

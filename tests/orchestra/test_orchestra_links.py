@@ -48,7 +48,9 @@ async def test_many_at_once_are_never_mixed_up(place: Place) -> None:
         return await echo(request, peer)
 
     async with place.linked(backwards) as link:
-        responses = await asyncio.gather(*(link.request(call(arguments=b"%d" % n)) for n in range(500)))
+        responses = await asyncio.gather(
+            *(link.request(call(arguments=b"%d" % n)) for n in range(500))
+        )
     assert [int(response.tool_call.result) for response in responses] == list(range(500))
 
 
@@ -74,7 +76,9 @@ async def test_any_size_comes_back_as_it_went(place: Place, size: int) -> None:
 
 @pytest.mark.slow
 @on_a_loop
-async def test_the_longest_frame_passes_and_a_longer_one_is_refused_before_it_is_sent(place: Place) -> None:
+async def test_the_longest_frame_passes_and_a_longer_one_is_refused_before_it_is_sent(
+    place: Place,
+) -> None:
     taken: list[int] = []
 
     async def measure(request: PluginRequest, peer: Peer) -> PluginResponse:
@@ -104,7 +108,9 @@ async def test_a_response_that_fits_no_frame_is_told_as_an_error(place: Place) -
         response = await link.request(call())
     assert response.request_id == "mine"
     assert response.tool_call.error_code == "response_too_large"
-    assert re.search(r"has 167772\d\d bytes, and a frame at most 16777216", response.tool_call.error_message)
+    assert re.search(
+        r"has 167772\d\d bytes, and a frame at most 16777216", response.tool_call.error_message
+    )
 
 
 @on_a_loop
@@ -162,7 +168,9 @@ async def test_cancelled_at_once_nothing_is_left_behind(place: Place) -> None:
 
 
 @on_a_loop
-async def test_when_the_link_is_closed_what_is_under_way_fails_and_is_cancelled_over_there(place: Place) -> None:
+async def test_when_the_link_is_closed_what_is_under_way_fails_and_is_cancelled_over_there(
+    place: Place,
+) -> None:
     holding = Holding()
     async with place.linked(holding) as link:
         task = asyncio.create_task(link.request(call()))
@@ -214,7 +222,10 @@ async def test_nobody_there_is_told_at_once(place: Place) -> None:
     await listening.close()
     with pytest.raises(Disconnected):
         await links.connect(
-            listening.address, certificates=place.certificates, name="tools.greeter-client", timeout_s=0.5
+            listening.address,
+            certificates=place.certificates,
+            name="tools.greeter-client",
+            timeout_s=0.5,
         )
 
 
@@ -232,23 +243,36 @@ async def test_an_address_can_be_listened_at_again(place: Place) -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("nohost", r"'nohost': expected HOST:PORT, as in localhost:50100 or \[::1\]:50100, or unix:PATH"),
+        (
+            "nohost",
+            r"'nohost': expected HOST:PORT, as in localhost:50100 or \[::1\]:50100, or unix:PATH",
+        ),
         ("localhost:99999", "'localhost:99999': expected HOST:PORT"),
-        ("192.0.2.1:0", "192.0.2.1:0: Cannot assign requested address"),  # an address of no machine: RFC 5737
+        (
+            "192.0.2.1:0",
+            "192.0.2.1:0: Cannot assign requested address",
+        ),  # an address of no machine: RFC 5737
         ("unix:", "unix:'': expected a path"),
-        ("unix:/tmp/hub", "unix:/tmp/hub: /tmp is everybody's: mkdir -m 700 /tmp/NAME, and put it there"),
+        (
+            "unix:/tmp/hub",
+            "unix:/tmp/hub: /tmp is everybody's: mkdir -m 700 /tmp/NAME, and put it there",
+        ),
         ("unix:/not/there/hub", "unix:/not/there/hub: /not/there: No such file or directory"),
     ],
 )
 @on_a_loop
-async def test_who_cannot_listen_says_where_and_what_to_do(address: str, why: str, certificates: Certificates) -> None:
+async def test_who_cannot_listen_says_where_and_what_to_do(
+    address: str, why: str, certificates: Certificates
+) -> None:
     with pytest.raises((OSError, ValueError), match=why):
         await links.listen(address, echo, certificates=certificates, name="orchestrator")
 
 
 @on_a_loop
 async def test_a_port_that_is_taken_is_named(certificates: Certificates) -> None:
-    listening = await links.listen("localhost:0", echo, certificates=certificates, name="orchestrator")
+    listening = await links.listen(
+        "localhost:0", echo, certificates=certificates, name="orchestrator"
+    )
     with pytest.raises(OSError, match=f"{listening.address}: Address already in use"):
         await links.listen(listening.address, echo, certificates=certificates, name="orchestrator")
     await listening.close()
@@ -258,7 +282,10 @@ def test_ids_are_uuids_of_version_7_and_grow() -> None:
     ids = [request_id() for _ in range(1000)]
     assert len(set(ids)) == 1000
     assert ids == sorted(ids)
-    assert all(re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", id) for id in ids)
+    assert all(
+        re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", id)
+        for id in ids
+    )
 
 
 def test_who_may_speak_for_a_plugin() -> None:

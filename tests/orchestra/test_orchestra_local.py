@@ -17,7 +17,13 @@ from concertino.errors import Disconnected
 from concertino.orchestra import ends, links, local
 from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.links import Refused, connect, listen
-from concertino.orchestra.plugin_pb2 import HealthResult, PluginRequest, PluginResponse, StreamCancel, ToolRequest
+from concertino.orchestra.plugin_pb2 import (
+    HealthResult,
+    PluginRequest,
+    PluginResponse,
+    StreamCancel,
+    ToolRequest,
+)
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -270,7 +276,10 @@ async def test_a_request_waits_for_room_while_the_other_side_does_not_read(folde
     server.bind(str(folder / "s"))
     server.listen()
     link = await connect(f"unix:{folder}/s")
-    stuck = [asyncio.create_task(link.request(call(arguments=bytes(2**20)), timeout_s=0.3)) for _ in range(20)]
+    stuck = [
+        asyncio.create_task(link.request(call(arguments=bytes(2**20)), timeout_s=0.3))
+        for _ in range(20)
+    ]
     await asyncio.wait(stuck)
     assert {type(task.exception()).__name__ for task in stuck} == {"TimedOut"}
     assert len(link._rest) < 25 * 2**20  # type: ignore[attr-defined]
@@ -308,10 +317,14 @@ async def test_whatever_a_broken_hub_says_a_request_ends(folder: Path, said: byt
 async def test_a_response_that_is_none_fails_its_request_and_not_the_link(folder: Path) -> None:
     async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while size := await reader.read(4):
-            request = PluginRequest.FromString(await reader.readexactly(int.from_bytes(size, "big")))
+            request = PluginRequest.FromString(
+                await reader.readexactly(int.from_bytes(size, "big"))
+            )
             good = frame(PluginResponse(request_id=request.request_id))
             bad = b"\x0a\x24" + request.request_id.encode() + b"\xa2\x01\x7f"
-            writer.write(good * 2 if request.HasField("health") else len(bad).to_bytes(4, "big") + bad)
+            writer.write(
+                good * 2 if request.HasField("health") else len(bad).to_bytes(4, "big") + bad
+            )
         writer.close()
 
     server = await asyncio.start_unix_server(answers, folder / "s")
@@ -359,7 +372,10 @@ async def test_what_follows_from_one_response_is_asked_in_its_order(folder: Path
         names = [f"{turn}.{number}" for number in range(4)]
         expected += ["first", *names]
         sent = [
-            link.pass_on(PluginRequest(tool_call=ToolRequest(tool_name=name)).SerializeToString(), 10) for name in names
+            link.pass_on(
+                PluginRequest(tool_call=ToolRequest(tool_name=name)).SerializeToString(), 10
+            )
+            for name in names
         ]
         for each in sent:
             assert each is not None
@@ -370,7 +386,9 @@ async def test_what_follows_from_one_response_is_asked_in_its_order(folder: Path
 
 
 @on_a_loop
-async def test_a_link_whose_other_side_takes_nothing_is_closed_in_bounded_time(folder: Path) -> None:
+async def test_a_link_whose_other_side_takes_nothing_is_closed_in_bounded_time(
+    folder: Path,
+) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(f"{folder}/s")
         silent.listen()
@@ -414,7 +432,10 @@ async def test_an_id_that_is_no_text_is_refused_and_not_passed_on(folder: Path) 
 
     listening = local.listen_local(f"{folder}/s", echo, relay)
     reader, writer = await asyncio.open_unix_connection(folder / "s")
-    payload = b"\x0a\x02\xff\xfe" + PluginRequest(tool_call=ToolRequest(tool_name="x")).SerializeToString()
+    payload = (
+        b"\x0a\x02\xff\xfe"
+        + PluginRequest(tool_call=ToolRequest(tool_name="x")).SerializeToString()
+    )
     writer.write(len(payload).to_bytes(4, "big") + payload)
     answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
     assert PluginResponse.FromString(answer).tool_call.error_code == "invalid_request"
@@ -423,9 +444,13 @@ async def test_an_id_that_is_no_text_is_refused_and_not_passed_on(folder: Path) 
 
 
 @on_a_loop
-async def test_what_fails_when_a_response_is_passed_back_costs_no_other_its_own(folder: Path) -> None:
+async def test_what_fails_when_a_response_is_passed_back_costs_no_other_its_own(
+    folder: Path,
+) -> None:
     told: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: told.append(context["message"])
+    )
     listening = await listen(f"unix:{folder}/s", echo)
     link = await connect(listening.address)
     assert isinstance(link, local.LocalLink)

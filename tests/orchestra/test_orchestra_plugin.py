@@ -71,7 +71,13 @@ def result(response: PluginResponse) -> dict[str, Any]:
 
 @pytest.fixture
 def plugin() -> Plugin:
-    made = Plugin("tools.greeter", version="1.2.3", description="Greets.", author="Ada", needs_storage=["markdown"])
+    made = Plugin(
+        "tools.greeter",
+        version="1.2.3",
+        description="Greets.",
+        author="Ada",
+        needs_storage=["markdown"],
+    )
 
     @made.tool
     async def greet(name: str, loud: bool = False) -> str:
@@ -114,7 +120,9 @@ def plugin() -> Plugin:
 
 def test_a_text_is_the_field_text(plugin: Plugin) -> None:
     assert result(ask(plugin, call("greet", {"name": "Ada"}))) == {"text": "Hello, Ada!"}
-    assert result(ask(plugin, call("greet", {"name": "Ada", "loud": True}))) == {"text": "Hello, ADA!"}
+    assert result(ask(plugin, call("greet", {"name": "Ada", "loud": True}))) == {
+        "text": "Hello, ADA!"
+    }
 
 
 def test_an_object_is_itself_and_another_value_is_data_with_its_text(plugin: Plugin) -> None:
@@ -153,7 +161,11 @@ def test_content_that_is_no_text_comes_as_mcp_has_it(plugin: Plugin) -> None:
             "it ends too early",
         ),
         (PluginRequest(), "unknown_request", "does not answer nothing"),
-        (PluginRequest(stream_start=StreamStart()), "unknown_request", "does not answer stream_start"),
+        (
+            PluginRequest(stream_start=StreamStart()),
+            "unknown_request",
+            "does not answer stream_start",
+        ),
     ],
 )
 def test_what_goes_wrong_has_upstream_s_code_and_a_text(
@@ -177,16 +189,31 @@ def test_a_result_that_no_struct_holds_is_an_error_of_the_call(plugin: Plugin) -
 
 def test_tools_are_listed_in_order_with_their_schemas(plugin: Plugin) -> None:
     tools = ask(plugin, PluginRequest(list_tools=ListToolsRequest())).list_tools.tools
-    assert [tool.name for tool in tools] == ["greet", "count", "both", "fails", "breaks", "picture", "who"]
+    assert [tool.name for tool in tools] == [
+        "greet",
+        "count",
+        "both",
+        "fails",
+        "breaks",
+        "picture",
+        "who",
+    ]
     assert tools[0].description == "Greet somebody."
     schema = json_format.MessageToDict(struct_pb2.Struct.FromString(tools[0].input_schema))
     assert schema["required"] == ["name"]
     assert schema["properties"]["loud"]["type"] == "boolean"
-    assert json_format.MessageToDict(struct_pb2.Struct.FromString(tools[6].input_schema)).get("properties", {}) == {}
+    assert (
+        json_format.MessageToDict(struct_pb2.Struct.FromString(tools[6].input_schema)).get(
+            "properties", {}
+        )
+        == {}
+    )
 
 
 def test_who_asks_is_told_to_the_tool(plugin: Plugin) -> None:
-    said = result(ask(plugin, call("who", session_id="s1", provider="claude", trace_parent="00-ab-cd-01")))
+    said = result(
+        ask(plugin, call("who", session_id="s1", provider="claude", trace_parent="00-ab-cd-01"))
+    )
     assert said == {
         "client": "transport.stdio",
         "traceparent": "00-ab-cd-01",
@@ -210,7 +237,9 @@ def test_a_tool_calls_another_and_nobody_can_be_asked(plugin: Plugin) -> None:
     async def asks(context: Context) -> str:
         return str(await context.elicit("Who are you?", {"type": "object", "properties": {}}))
 
-    assert result(ask(plugin, call("twice", {"name": "Ada"}))) == {"text": "Hello, Ada! Hello, Ada!"}
+    assert result(ask(plugin, call("twice", {"name": "Ada"}))) == {
+        "text": "Hello, Ada! Hello, Ada!"
+    }
     assert result(ask(plugin, call("from_a_thread"))) == {"text": "Hello, Eve!"}
     refused = ask(plugin, call("asks")).tool_call
     assert not refused.success
@@ -220,14 +249,20 @@ def test_a_tool_calls_another_and_nobody_can_be_asked(plugin: Plugin) -> None:
 def test_prompts_are_listed_and_filled_in(plugin: Plugin) -> None:
     [prompt] = ask(plugin, PluginRequest(list_prompts=ListPromptsRequest())).list_prompts.prompts
     assert (prompt.name, prompt.description) == ("poem", "Write a poem.")
-    assert [(each.name, each.required) for each in prompt.arguments] == [("topic", True), ("lines", False)]
+    assert [(each.name, each.required) for each in prompt.arguments] == [
+        ("topic", True),
+        ("lines", False),
+    ]
     asked = PromptGetRequest(prompt_name="poem", arguments={"topic": "rain", "lines": "2"})
     got = ask(plugin, PluginRequest(prompt_get=asked)).prompt_get
     assert got.description == "Write a poem."
     assert [(each.role, each.content.type, each.content.text) for each in got.messages] == [
         ("user", "text", "A poem about rain of 2 lines.")
     ]
-    for wrong, code in ((PromptGetRequest(prompt_name="x"), "prompt_not_found"), (asked, "validation_error")):
+    for wrong, code in (
+        (PromptGetRequest(prompt_name="x"), "prompt_not_found"),
+        (asked, "validation_error"),
+    ):
         wrong.arguments.pop("topic", "")
         assert ask(plugin, PluginRequest(prompt_get=wrong)).tool_call.error_code == code
 
@@ -302,10 +337,14 @@ class Shelf:
             raise StorageError("not_found", f"{path}: there is nothing")
         return self.kept[path]
 
-    def write(self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int) -> int:
+    def write(
+        self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
+    ) -> int:
         current = self.kept[path].version if path in self.kept else 0
         if expected_version not in (-1, current):
-            raise StorageError("conflict", f"version conflict: expected {expected_version}, current {current}")
+            raise StorageError(
+                "conflict", f"version conflict: expected {expected_version}, current {current}"
+            )
         self.kept[path] = Stored(content, dict(metadata), current + 1)
         return current + 1
 
@@ -315,7 +354,9 @@ class Shelf:
 
     def list(self, prefix: str, pattern: str) -> list[Entry]:
         when = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-        return [Entry(path, len(each.content), each.version, when) for path, each in self.kept.items()]
+        return [
+            Entry(path, len(each.content), each.version, when) for path, each in self.kept.items()
+        ]
 
 
 def test_storage_is_written_read_listed_and_deleted() -> None:
@@ -323,7 +364,9 @@ def test_storage_is_written_read_listed_and_deleted() -> None:
     plugin.add_storage(Shelf())
     metadata = {"title": "T", "n": 2**60}
     packed = pack(metadata)
-    write = StorageWriteRequest(path="a.md", content=b"x", metadata=packed.struct, metadata_json=packed.json)
+    write = StorageWriteRequest(
+        path="a.md", content=b"x", metadata=packed.struct, metadata_json=packed.json
+    )
     assert ask(plugin, PluginRequest(storage_write=write)).storage_write.new_version == 1
     again = ask(plugin, PluginRequest(storage_write=write)).storage_write
     assert (again.success, again.error) == (False, "version conflict: expected 0, current 1")
@@ -333,8 +376,15 @@ def test_storage_is_written_read_listed_and_deleted() -> None:
     assert (read.content, read.version) == (b"x", 2)
     assert unpack(read.metadata, read.metadata_json) == metadata
     [entry] = ask(plugin, PluginRequest(storage_list=StorageListRequest())).storage_list.entries
-    assert (entry.path, entry.size, entry.version, entry.modified_at.seconds) == ("a.md", 1, 2, 1795262400)
-    delete = PluginRequest(storage_delete=StorageDeleteRequest(path="a.md", storage_type="markdown"))
+    assert (entry.path, entry.size, entry.version, entry.modified_at.seconds) == (
+        "a.md",
+        1,
+        2,
+        1795262400,
+    )
+    delete = PluginRequest(
+        storage_delete=StorageDeleteRequest(path="a.md", storage_type="markdown")
+    )
     assert ask(plugin, delete).storage_delete.success
     assert not ask(plugin, delete).storage_delete.success
 
@@ -344,10 +394,17 @@ def test_storage_is_written_read_listed_and_deleted() -> None:
     [
         ("none", "", "not_found", "there is nothing"),
         ("broken", "", "storage_error", "storage_read failed: RuntimeError"),
-        ("a", "sqlite", "storage_error", "there is no storage of type 'sqlite' here; there is 'markdown'"),
+        (
+            "a",
+            "sqlite",
+            "storage_error",
+            "there is no storage of type 'sqlite' here; there is 'markdown'",
+        ),
     ],
 )
-def test_an_error_of_storage_is_told_from_an_empty_answer(path: str, kind: str, code: str, said: str) -> None:
+def test_an_error_of_storage_is_told_from_an_empty_answer(
+    path: str, kind: str, code: str, said: str
+) -> None:
     plugin = Plugin("storage.shelf")
     plugin.add_storage(Shelf())
     request = PluginRequest(storage_read=StorageReadRequest(path=path, storage_type=kind))
@@ -414,7 +471,9 @@ class Process:
 
 
 @asynccontextmanager
-async def started(folder: Path, *flags: object, env: Mapping[str, str] = {}) -> AsyncIterator[Process]:
+async def started(
+    folder: Path, *flags: object, env: Mapping[str, str] = {}
+) -> AsyncIterator[Process]:
     path = folder / "greeter.py"
     path.write_text(GREETER)
     process = await asyncio.create_subprocess_exec(
@@ -443,10 +502,14 @@ def places(transport: str, folder: Path) -> tuple[str, str]:
 
 @pytest.mark.parametrize("transport", ["unix", "quic"])
 @on_a_loop
-async def test_a_plugin_s_life_under_a_hub(transport: str, folder: Path, certificates: Certificates) -> None:
+async def test_a_plugin_s_life_under_a_hub(
+    transport: str, folder: Path, certificates: Certificates
+) -> None:
     """READY, register both ways, boot, list, call, ask the hub, shut down: over each transport, in a process of its own."""
     at, hub_at = places(transport, folder)
-    registered: asyncio.Future[tuple[PluginManifest, Peer]] = asyncio.get_running_loop().create_future()
+    registered: asyncio.Future[tuple[PluginManifest, Peer]] = (
+        asyncio.get_running_loop().create_future()
+    )
 
     async def hub(request: PluginRequest, peer: Peer) -> PluginResponse:
         if request.HasField("register"):
@@ -457,18 +520,34 @@ async def test_a_plugin_s_life_under_a_hub(transport: str, folder: Path, certifi
         return response
 
     listening = await listen(hub_at, hub, certificates=certificates, name="orchestrator")
-    flags = ("--listen-addr", at, "--orchestrator-addr", listening.address, "--certs-dir", certificates.folder)
+    flags = (
+        "--listen-addr",
+        at,
+        "--orchestrator-addr",
+        listening.address,
+        "--certs-dir",
+        certificates.folder,
+    )
     async with started(folder, *flags) as plugin:
         ready = (await plugin.until("READY ")).removeprefix("READY ")
         manifest, peer = await registered
         assert manifest.id == "tools.greeter"
         assert list(manifest.provides_tools) == ["greet", "hang", "other"]
         assert peer.speaks_for("tools.greeter")
-        assert (peer.name == "tools.greeter-client") if transport == "quic" else (peer.pid == plugin.process.pid)
-        link = await connect(
-            ready, certificates=certificates, name="orchestrator-to-tools.greeter", expects="tools.greeter"
+        assert (
+            (peer.name == "tools.greeter-client")
+            if transport == "quic"
+            else (peer.pid == plugin.process.pid)
         )
-        assert (await link.request(PluginRequest(register=PluginManifest(id="tools.greeter")))).register.accepted
+        link = await connect(
+            ready,
+            certificates=certificates,
+            name="orchestrator-to-tools.greeter",
+            expects="tools.greeter",
+        )
+        assert (
+            await link.request(PluginRequest(register=PluginManifest(id="tools.greeter")))
+        ).register.accepted
         assert (await link.request(PluginRequest(boot=BootRequest()))).boot.ready
         tools = (await link.request(PluginRequest(list_tools=ListToolsRequest()))).list_tools.tools
         assert [tool.name for tool in tools] == ["greet", "hang", "other"]
@@ -542,8 +621,12 @@ async def test_a_hub_that_comes_back_is_registered_at_again(folder: Path) -> Non
 
 
 @on_a_loop
-async def test_who_is_no_hub_may_not_call_a_plugin_over_quic(folder: Path, certificates: Certificates) -> None:
-    async with started(folder, "--listen-addr", "127.0.0.1:0", "--certs-dir", certificates.folder) as plugin:
+async def test_who_is_no_hub_may_not_call_a_plugin_over_quic(
+    folder: Path, certificates: Certificates
+) -> None:
+    async with started(
+        folder, "--listen-addr", "127.0.0.1:0", "--certs-dir", certificates.folder
+    ) as plugin:
         ready = (await plugin.until("READY ")).removeprefix("READY ")
         with pytest.raises(Exception, match="may not come in here"):
             await connect(ready, certificates=certificates, name="tools.greeter-client")
@@ -555,7 +638,11 @@ async def test_who_is_no_hub_may_not_call_a_plugin_over_quic(folder: Path, certi
     [
         (["--listen-addr", "nowhere"], 1, "expected HOST:PORT"),
         (["--orchestrator-addr", "nowhere"], 1, "the orchestrator's address: expected HOST:PORT"),
-        (["--orchestrator-addr", "localhost:0"], 1, "the orchestrator's address: expected HOST:PORT"),
+        (
+            ["--orchestrator-addr", "localhost:0"],
+            1,
+            "the orchestrator's address: expected HOST:PORT",
+        ),
         (["--certs-dir", "/nonexistent"], 1, "concertino certs init"),
         (["--nonsense"], 2, "unrecognized arguments"),
     ],
@@ -575,7 +662,9 @@ async def test_a_start_that_fails_says_why_in_one_line(
 def test_the_manifest_is_one_line_of_json_without_null(tmp_path: Path) -> None:
     """The members are those that upstream's SDK prints."""
     (tmp_path / "greeter.py").write_text(GREETER)
-    done = subprocess.run([sys.executable, tmp_path / "greeter.py", "--manifest"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "greeter.py", "--manifest"], capture_output=True, text=True
+    )
     assert done.returncode == 0
     assert done.stderr == ""
     said = json.loads(done.stdout)
@@ -592,7 +681,12 @@ def test_the_manifest_is_one_line_of_json_without_null(tmp_path: Path) -> None:
 def test_the_same_file_is_an_mcp_server_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "greeter.py").write_text(GREETER)
     lines = [
-        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
+        {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "initialize",
+            "params": {"protocolVersion": "2025-11-25"},
+        },
         {
             "jsonrpc": "2.0",
             "id": 2,
@@ -610,6 +704,8 @@ def test_the_same_file_is_an_mcp_server_of_its_own(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_the_name_of_it_is_said() -> None:
-    code = "import sys; sys.modules['google.protobuf.message'] = None\nfrom concertino import Plugin"
+    code = (
+        "import sys; sys.modules['google.protobuf.message'] = None\nfrom concertino import Plugin"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "pip install 'concertino[orchestra]'" in done.stderr

@@ -27,7 +27,10 @@ from concertino.orchestra.certificates import Certificates, Identity
 from concertino.orchestra.links import Link, Listening, Peer, Refused, connect, listen
 
 NOW = datetime.now(UTC)
-SERVER, CLIENT = x509.ObjectIdentifier("1.3.6.1.5.5.7.3.1"), x509.ObjectIdentifier("1.3.6.1.5.5.7.3.2")
+SERVER, CLIENT = (
+    x509.ObjectIdentifier("1.3.6.1.5.5.7.3.1"),
+    x509.ObjectIdentifier("1.3.6.1.5.5.7.3.2"),
+)
 
 
 @pytest.fixture
@@ -53,7 +56,9 @@ def made(
     """A certificate with something about it. authority: who issues it; itself if None."""
     key: Any = ec.generate_private_key(ec.SECP256R1()) if curve else Ed25519PrivateKey.generate()
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    names = [x509.DNSName(host) for host in hosts] + [x509.IPAddress(LOOPBACK)] * ("localhost" in hosts)
+    names = [x509.DNSName(host) for host in hosts] + [x509.IPAddress(LOOPBACK)] * (
+        "localhost" in hosts
+    )
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -84,7 +89,13 @@ def nothing(identity: Identity) -> Identity:
 
 def trusting(identity: Identity, certificates: Certificates) -> Identity:
     """Shows one authority's certificate, and believes another's: the right one."""
-    return Identity(identity.name, identity.certificate, identity.key, certificates.authority(), identity.expires)
+    return Identity(
+        identity.name,
+        identity.certificate,
+        identity.key,
+        certificates.authority(),
+        identity.expires,
+    )
 
 
 def no_change(connection: QuicConnection) -> None:
@@ -107,21 +118,37 @@ def tls_1_2(connection: QuicConnection) -> None:
 
 Case = tuple[Callable[[Certificates], Identity], Callable[[QuicConnection], None], str]
 CLIENTS: dict[str, Case] = {
-    "no certificate": (lambda c: nothing(made(signer(c))), no_change, "a client certificate is required"),
+    "no certificate": (
+        lambda c: nothing(made(signer(c))),
+        no_change,
+        "a client certificate is required",
+    ),
     "expired": (
         lambda c: made(signer(c), start=NOW - timedelta(days=2), end=NOW - timedelta(days=1)),
         no_change,
         "expired",
     ),
-    "not yet valid": (lambda c: made(signer(c), start=NOW + timedelta(hours=1)), no_change, "is not valid before"),
+    "not yet valid": (
+        lambda c: made(signer(c), start=NOW + timedelta(hours=1)),
+        no_change,
+        "is not valid before",
+    ),
     "another authority": (
         lambda c: trusting(throwaway("tools.greeter-client"), c),
         no_change,
         "was not issued by our authority",
     ),
     "self-signed": (lambda c: trusting(made(), c), no_change, "was not issued by our authority"),
-    "for servers only": (lambda c: made(signer(c), eku=(SERVER,)), no_change, "is not for a client"),
-    "the wrong name for this role": (lambda c: made(signer(c), name="stranger"), no_change, "may not come in here"),
+    "for servers only": (
+        lambda c: made(signer(c), eku=(SERVER,)),
+        no_change,
+        "is not for a client",
+    ),
+    "the wrong name for this role": (
+        lambda c: made(signer(c), name="stranger"),
+        no_change,
+        "may not come in here",
+    ),
     "another protocol": (lambda c: made(signer(c)), other_alpn, "ALPN"),
     "TLS 1.2": (lambda c: made(signer(c)), tls_1_2, "No supported protocol version"),
 }
@@ -163,7 +190,9 @@ async def test_a_client_that_is_not_what_it_must_be_is_refused_before_any_reques
         await link.request(health())
         await link.close()
     assert len(recording.requests) == 1
-    refused = [record.getMessage() for record in caplog.records if "was refused" in record.getMessage()]
+    refused = [
+        record.getMessage() for record in caplog.records if "was refused" in record.getMessage()
+    ]
     assert len(refused) == 1
     assert said.lower() in refused[0].lower()
 
@@ -175,7 +204,9 @@ async def test_a_good_client_of_either_kind_of_key_is_let_in_under_its_name(
 ) -> None:
     recording = Recording()
     async with hub(certificates, recording) as listening:
-        link = await dialled(listening, made(signer(certificates), name="engine.rag-client", curve=curve))
+        link = await dialled(
+            listening, made(signer(certificates), name="engine.rag-client", curve=curve)
+        )
         await link.request(health())
         await link.close()
     assert recording.peers[0].name == "engine.rag-client"
@@ -185,11 +216,19 @@ async def test_a_good_client_of_either_kind_of_key_is_let_in_under_its_name(
 
 SERVERS: dict[str, tuple[Callable[[Certificates], Identity], str]] = {
     "expired": (
-        lambda c: made(signer(c), name="orchestrator", start=NOW - timedelta(days=2), end=NOW - timedelta(days=1)),
+        lambda c: made(
+            signer(c),
+            name="orchestrator",
+            start=NOW - timedelta(days=2),
+            end=NOW - timedelta(days=1),
+        ),
         "expired",
     ),
     "another authority": (lambda c: throwaway("orchestrator"), "was not issued by our authority"),
-    "for clients only": (lambda c: made(signer(c), name="orchestrator", eku=(CLIENT,)), "is not for a server"),
+    "for clients only": (
+        lambda c: made(signer(c), name="orchestrator", eku=(CLIENT,)),
+        "is not for a server",
+    ),
     "another name": (
         lambda c: made(signer(c), name="tools.greeter"),
         "'tools.greeter' answers, and not 'orchestrator'",
@@ -220,12 +259,16 @@ async def test_the_name_that_was_expected_is_let_through(certificates: Certifica
         assert link.peer == Peer(listening.address, "orchestrator")
         await link.close()
         port = listening.address.rpartition(":")[2]
-        link = await connect(f"localhost:{port}", certificates=certificates, name="tools.greeter-client")
+        link = await connect(
+            f"localhost:{port}", certificates=certificates, name="tools.greeter-client"
+        )
         await link.request(health())
         await link.close()
 
 
-def test_a_library_that_lets_strangers_in_is_not_listened_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_lets_strangers_in_is_not_listened_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     handshake.ensure_strict()
     strict = handshake._Strict
     for name in ("_server_handle_certificate", "_set_peer_certificate"):
@@ -322,10 +365,14 @@ async def test_many_who_knock_and_go_no_further_keep_nobody_out(
     loop = asyncio.get_running_loop()
     async with hub(certificates) as listening:
         host, port = listening.address.split(":")
-        transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=(host, int(port)))
+        transport, _ = await loop.create_datagram_endpoint(
+            asyncio.DatagramProtocol, remote_addr=(host, int(port))
+        )
         identity = certificates.identity("tools.greeter-client")
         for _ in range(200):
-            knocking = QuicConnection(configuration=handshake.configuration("client", identity, host))
+            knocking = QuicConnection(
+                configuration=handshake.configuration("client", identity, host)
+            )
             knocking.connect((host, int(port)), now=loop.time())
             for data, _address in knocking.datagrams_to_send(loop.time()):
                 transport.sendto(data)
@@ -337,7 +384,9 @@ async def test_many_who_knock_and_go_no_further_keep_nobody_out(
             while server.half_open:
                 await link.request(health())
         assert len(server.clients) == 1
-        assert {id(each) for each in server._protocols.values()} == {id(each) for each in server.clients}
+        assert {id(each) for each in server._protocols.values()} == {
+            id(each) for each in server.clients
+        }
         transport.close()
         await link.close()
 
@@ -350,7 +399,12 @@ async def test_beyond_the_limit_of_connections_one_more_is_sent_away(
     async with hub(certificates) as listening:
         two = [await client(listening, certificates) for _ in range(2)]
         with pytest.raises(Disconnected):
-            await connect(listening.address, certificates=certificates, name="tools.greeter-client", timeout_s=0.3)
+            await connect(
+                listening.address,
+                certificates=certificates,
+                name="tools.greeter-client",
+                timeout_s=0.3,
+            )
         assert "as many as may be" in caplog.text
         await two.pop().close()
         async with asyncio.timeout(10):
@@ -362,7 +416,9 @@ async def test_beyond_the_limit_of_connections_one_more_is_sent_away(
 
 
 @on_a_loop
-async def test_a_hub_that_is_gone_is_noticed_with_the_next_request(certificates: Certificates) -> None:
+async def test_a_hub_that_is_gone_is_noticed_with_the_next_request(
+    certificates: Certificates,
+) -> None:
     """On one machine the system says that nobody listens any more; nobody waits for a time-out."""
     async with hub(certificates) as listening:
         link = await client(listening, certificates)
@@ -382,7 +438,9 @@ def vanish(listening: Any) -> None:
 
 
 @on_a_loop
-async def test_a_quiet_connection_is_kept_alive(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_quiet_connection_is_kept_alive(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streams, "TICK_S", 0.02)
     monkeypatch.setattr(streams, "PING_S", 0.05)
     monkeypatch.setattr(handshake, "IDLE_S", 0.5)
@@ -395,7 +453,9 @@ async def test_a_quiet_connection_is_kept_alive(certificates: Certificates, monk
 
 
 @on_a_loop
-async def test_localhost_is_where_go_looks_for_it(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_localhost_is_where_go_looks_for_it(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Go takes the first IPv4 address of a name, on either end; many systems tell IPv6's first."""
 
     def resolved(host: str, port: int, *_: object, **__: object) -> list[tuple[object, ...]]:
@@ -422,7 +482,9 @@ async def test_who_could_not_connect_leaves_nothing_behind(certificates: Certifi
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Disconnected, match="nobody answers within"):
-            await connect(address, certificates=certificates, name="tools.greeter-client", timeout_s=0.1)
+            await connect(
+                address, certificates=certificates, name="tools.greeter-client", timeout_s=0.1
+            )
     assert not clocks()
 
 
@@ -432,7 +494,9 @@ async def test_a_connect_that_is_cancelled_as_its_socket_is_made_leaves_nothing_
 ) -> None:
     async with hub(certificates) as listening:
         connecting = asyncio.create_task(client(listening, certificates))
-        monkeypatch.setattr(quic._Asking, "connection_made", lambda self, transport: connecting.cancel())
+        monkeypatch.setattr(
+            quic._Asking, "connection_made", lambda self, transport: connecting.cancel()
+        )
         with pytest.raises(asyncio.CancelledError):
             await connecting
         assert not clocks()
@@ -447,7 +511,9 @@ async def test_when_nothing_is_answered_any_more_no_connection_is_left(
         host, port = listening.address.split(":")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as knocking:
             begun = QuicConnection(
-                configuration=handshake.configuration("client", certificates.identity("tools.greeter-client"), host)
+                configuration=handshake.configuration(
+                    "client", certificates.identity("tools.greeter-client"), host
+                )
             )
             begun.connect((host, int(port)), now=0.0)
             for data, _ in begun.datagrams_to_send(0.0):
@@ -462,4 +528,8 @@ def clocks() -> list[Any]:
     """Connections of this loop that go on to look at their clock, again and again."""
     scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
     callbacks = [each._callback for each in scheduled if not each.cancelled()]
-    return [each.__self__ for each in callbacks if getattr(each, "__func__", None) is streams.Connection._tick]
+    return [
+        each.__self__
+        for each in callbacks
+        if getattr(each, "__func__", None) is streams.Connection._tick
+    ]

@@ -79,7 +79,9 @@ async def test_a_request_is_answered_when_its_frame_is_complete_not_when_its_str
         assert (await peer.response(peer.say(frame(health())))).HasField("health")
 
 
-@pytest.mark.parametrize("late", [b"", b"and more", frame(call(arguments=b"again"))], ids=["end", "bytes", "frame"])
+@pytest.mark.parametrize(
+    "late", [b"", b"and more", frame(call(arguments=b"again"))], ids=["end", "bytes", "frame"]
+)
 @on_a_loop
 async def test_what_comes_after_a_response_is_overlooked_and_costs_nobody_else_anything(
     certificates: Certificates, late: bytes
@@ -91,7 +93,9 @@ async def test_what_comes_after_a_response_is_overlooked_and_costs_nobody_else_a
         stream = peer.say(frame(call(arguments=b"abc")), end=False)
         assert (await peer.response(stream)).tool_call.result == b"abc"
         peer._quic.send_stream_data(stream, late, end_stream=True)
-        assert (await peer.response(peer.say(frame(health())))).HasField("health")  # in the same packet
+        assert (await peer.response(peer.say(frame(health())))).HasField(
+            "health"
+        )  # in the same packet
         answering = other_end(listening)
         await given_back(peer, answering)
     assert len(recording.requests) == 2
@@ -131,7 +135,9 @@ async def test_a_frame_that_is_never_finished_is_given_up(
         slow = peer.say(b"\x00\x00\x00\x05a", end=False)
         other = peer.say(frame(health()))
         assert (await peer.response(other)).HasField("health")
-        assert "a frame took more than 0.05 s" in (await peer.response(slow)).tool_call.error_message
+        assert (
+            "a frame took more than 0.05 s" in (await peer.response(slow)).tool_call.error_message
+        )
 
 
 @on_a_loop
@@ -140,9 +146,12 @@ async def test_unfinished_frames_take_no_more_memory_than_allowed(
 ) -> None:
     monkeypatch.setattr(streams, "MAX_ARRIVING_BYTES", 300_000)
     async with hub(certificates) as listening, stranger(listening, certificates) as peer:
-        unfinished = [peer.say((200_000).to_bytes(4, "big") + bytes(150_000), end=False) for _ in range(3)]
+        unfinished = [
+            peer.say((200_000).to_bytes(4, "big") + bytes(150_000), end=False) for _ in range(3)
+        ]
         done, _ = await asyncio.wait(
-            [asyncio.create_task(peer.response(stream)) for stream in unfinished], return_when=asyncio.FIRST_COMPLETED
+            [asyncio.create_task(peer.response(stream)) for stream in unfinished],
+            return_when=asyncio.FIRST_COMPLETED,
         )
         assert "unfinished frames" in done.pop().result().tool_call.error_message
         finished = 0
@@ -158,7 +167,10 @@ async def test_unfinished_frames_take_no_more_memory_than_allowed(
 async def test_a_reset_or_a_stop_cancels_the_request(certificates: Certificates) -> None:
     holding = Holding()
     async with hub(certificates, holding) as listening, stranger(listening, certificates) as peer:
-        for act in (lambda s: peer._quic.stop_stream(s, 1), lambda s: peer._quic.reset_stream(s, 1)):
+        for act in (
+            lambda s: peer._quic.stop_stream(s, 1),
+            lambda s: peer._quic.reset_stream(s, 1),
+        ):
             stream = peer.say(frame(call()), end=False)
             await holding.began.acquire()
             act(stream)
@@ -167,7 +179,9 @@ async def test_a_reset_or_a_stop_cancels_the_request(certificates: Certificates)
         assert (await peer.response(peer.say(frame(health())))).HasField("health")
 
 
-@pytest.mark.parametrize("said", [frame(call()), b"\x00\x00", b""], ids=["whole", "half", "nothing"])
+@pytest.mark.parametrize(
+    "said", [frame(call()), b"\x00\x00", b""], ids=["whole", "half", "nothing"]
+)
 @on_a_loop
 async def test_a_reset_alone_gives_a_stream_back(certificates: Certificates, said: bytes) -> None:
     """Without asking us to send no more, which our own links do as well."""
@@ -183,7 +197,9 @@ async def test_a_reset_alone_gives_a_stream_back(certificates: Certificates, sai
     assert holding.running == 0
 
 
-@pytest.mark.parametrize("said", [frame(call()), b"\x00\x00\x00\x02\x0a\xff"], ids=["request", "nonsense"])
+@pytest.mark.parametrize(
+    "said", [frame(call()), b"\x00\x00\x00\x02\x0a\xff"], ids=["request", "nonsense"]
+)
 @on_a_loop
 async def test_a_request_that_comes_together_with_its_cancel_troubles_nobody(
     certificates: Certificates, said: bytes, caplog: pytest.LogCaptureFixture
@@ -194,7 +210,9 @@ async def test_a_request_that_comes_together_with_its_cancel_troubles_nobody(
         stream = peer._quic.get_next_available_stream_id()
         peer._quic.send_stream_data(stream, said, end_stream=True)
         peer._quic.stop_stream(stream, 1)
-        assert (await peer.response(peer.say(frame(health())))).HasField("health")  # in the same packet
+        assert (await peer.response(peer.say(frame(health())))).HasField(
+            "health"
+        )  # in the same packet
         await given_back(peer, answering)
     assert not wrong
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -294,7 +312,9 @@ async def test_more_requests_than_streams_are_all_answered(certificates: Certifi
 
     async with hub(certificates, answer) as listening:
         link = await client(listening, certificates)
-        responses = await asyncio.gather(*(link.request(call(arguments=b"%d" % n)) for n in range(1000)))
+        responses = await asyncio.gather(
+            *(link.request(call(arguments=b"%d" % n)) for n in range(1000))
+        )
         assert [int(each.tool_call.result) for each in responses] == list(range(1000))
         assert 1 < most <= handshake.STREAMS
         for n in range(300):  # one after the other: streams are given back
@@ -316,14 +336,17 @@ async def test_cancelled_requests_give_their_streams_back(certificates: Certific
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x02\x0a\x7f", b"\x00\x00\x00\x01"]
+    "said",
+    [b"", b"\x00\x00", b"\xff\xff\xff\xff", b"\x00\x00\x00\x02\x0a\x7f", b"\x00\x00\x00\x01"],
 )
 @on_a_loop
 async def test_whatever_a_broken_hub_says_a_request_ends(
     certificates: Certificates, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = quic._Answering._send
-    monkeypatch.setattr(quic._Answering, "_send", lambda self, stream, frame: send(self, stream, said))
+    monkeypatch.setattr(
+        quic._Answering, "_send", lambda self, stream, frame: send(self, stream, said)
+    )
     async with hub(certificates) as listening:
         link = await client(listening, certificates)
         for _ in range(2):

@@ -8,7 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, struct_pb2, timestamp_pb2
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    json_format,
+    message_factory,
+    struct_pb2,
+    timestamp_pb2,
+)
 
 import concertino
 from concertino.orchestra import plugin_pb2 as pb
@@ -24,7 +31,9 @@ def test_the_generated_code_is_what_the_command_makes(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts" / "protocol", tmp_path], env=environment, check=True)
     for name in ("plugin_pb2.py", "plugin_pb2.pyi"):
         made = (tmp_path / "concertino" / "orchestra" / name).read_text()
-        assert made == (ROOT / "src" / "concertino" / "orchestra" / name).read_text(), "run scripts/protocol"
+        assert made == (ROOT / "src" / "concertino" / "orchestra" / name).read_text(), (
+            "run scripts/protocol"
+        )
 
 
 def upstream():  # type: ignore[no-untyped-def]
@@ -44,7 +53,10 @@ def upstream():  # type: ignore[no-untyped-def]
                 field.ClearField("oneof_index")
         if ours:
             del message.oneof_decl[:]
-        copies = [descriptor_pb2.FieldDescriptorProto.FromString(field.SerializeToString()) for field in kept]
+        copies = [
+            descriptor_pb2.FieldDescriptorProto.FromString(field.SerializeToString())
+            for field in kept
+        ]
         del message.field[:]
         message.field.extend(copies)
     pool = descriptor_pool.DescriptorPool()
@@ -53,7 +65,9 @@ def upstream():  # type: ignore[no-untyped-def]
     pool.Add(file)
 
     def of(name: str):  # type: ignore[no-untyped-def]
-        return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"orchestra.plugin.v1.{name}"))
+        return message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"orchestra.plugin.v1.{name}")
+        )
 
     return of
 
@@ -98,7 +112,10 @@ def test_absent_and_empty_are_not_the_same(value: dict[str, object] | None) -> N
 
 def test_every_message_with_a_struct_has_room_for_its_json() -> None:
     """The table of the protocol has a Struct in these messages."""
-    with_json = {name: [field.name for field in message.fields if field.number == 1000] for name, message in messages()}
+    with_json = {
+        name: [field.name for field in message.fields if field.number == 1000]
+        for name, message in messages()
+    }
     assert {name: found for name, found in with_json.items() if found} == {
         "ToolRequest": ["arguments_json"],
         "ToolResponse": ["result_json"],
@@ -122,18 +139,27 @@ def test_the_fields_are_those_of_the_protocol_s_table() -> None:
         text = table.read_text().partition("`PluginRequest` fields")[0]
         rows = [line.split("|") for line in text.splitlines() if line.startswith("| ")]
         expected = {
-            row[1].strip(): [] if "(empty)" in row[2] else [each.strip() for each in row[2].split(";")] for row in rows
+            row[1].strip(): []
+            if "(empty)" in row[2]
+            else [each.strip() for each in row[2].split(";")]
+            for row in rows
         }
         expected = {name: fields for name, fields in expected.items() if name in dict(messages())}
         assert len(expected) == 40
         for name, fields in expected.items():
-            assert [shown(field) for field in dict(messages())[name].fields if field.number < 1000] == fields
+            assert [
+                shown(field) for field in dict(messages())[name].fields if field.number < 1000
+            ] == fields
     numbers = {field.name: field.number for field in pb.PluginRequest.DESCRIPTOR.fields}
     assert numbers["register"] == 10
     assert numbers["tool_call"] == 20
     assert numbers["publish"] == 52
-    assert {field.name for field in pb.PluginRequest.DESCRIPTOR.fields if not field.containing_oneof} == {"request_id"}
-    assert {field.name for field in pb.PluginResponse.DESCRIPTOR.fields if not field.containing_oneof} == {"request_id"}
+    assert {
+        field.name for field in pb.PluginRequest.DESCRIPTOR.fields if not field.containing_oneof
+    } == {"request_id"}
+    assert {
+        field.name for field in pb.PluginResponse.DESCRIPTOR.fields if not field.containing_oneof
+    } == {"request_id"}
 
 
 TYPES = {3: "int64", 5: "int32", 8: "bool", 9: "string", 12: "bytes"}

@@ -47,7 +47,13 @@ class Told:
 
 
 def opening(place: Place, address: str) -> partial[object]:
-    return partial(connect, address, certificates=place.certificates, name="tools.greeter-client", timeout_s=2.0)
+    return partial(
+        connect,
+        address,
+        certificates=place.certificates,
+        name="tools.greeter-client",
+        timeout_s=2.0,
+    )
 
 
 @on_a_loop
@@ -84,7 +90,9 @@ async def test_it_comes_back_with_the_hub_and_registers_each_time(place: Place) 
 
 
 @on_a_loop
-async def test_what_is_under_way_when_the_hub_ends_fails_at_once_and_is_not_sent_again(place: Place) -> None:
+async def test_what_is_under_way_when_the_hub_ends_fails_at_once_and_is_not_sent_again(
+    place: Place,
+) -> None:
     holding = Holding()
     first = await place.listening(holding)
     link = Standing(first.address, opening(place, first.address))  # type: ignore[arg-type]
@@ -158,11 +166,17 @@ asyncio.run(main())
 
 
 @on_a_loop
-async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_when_it_goes_on(place: Place) -> None:
+async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_when_it_goes_on(
+    place: Place,
+) -> None:
     """SIGSTOP: nothing is closed, and no error comes. A real process."""
     address = f"unix:{place.folder}/hub" if place.transport == "unix" else "127.0.0.1:0"
-    code = HUB.format(tests=str(Path(__file__).parent), address=address, certs=str(place.certificates.folder))
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=subprocess.PIPE)
+    code = HUB.format(
+        tests=str(Path(__file__).parent), address=address, certs=str(place.certificates.folder)
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     try:
         address = (await process.stdout.readline()).decode().strip()
@@ -173,7 +187,8 @@ async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_wh
         while link.is_up:  # a busy machine may have made a ping late before
             await asyncio.sleep(0.001)
         with pytest.raises(
-            Disconnected, match=r"no answer to a health ping within 0\.2 s|nobody answers|it is tried again"
+            Disconnected,
+            match=r"no answer to a health ping within 0\.2 s|nobody answers|it is tried again",
         ):
             await link.request(health())
         os.kill(process.pid, signal.SIGCONT)
@@ -191,7 +206,9 @@ async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_wh
         await process.communicate()
 
 
-@pytest.mark.parametrize("failure", [ValueError("no such address"), UnicodeError("label empty"), KeyError("a bug")])
+@pytest.mark.parametrize(
+    "failure", [ValueError("no such address"), UnicodeError("label empty"), KeyError("a bug")]
+)
 @on_a_loop
 async def test_whatever_an_attempt_raises_is_told_and_the_next_one_is_made(
     failure: Exception, folder: Path, certificates: Certificates, caplog: pytest.LogCaptureFixture
@@ -256,4 +273,6 @@ async def test_a_reason_is_told_once_although_it_keeps_the_link_away_after_it_ha
     while attempts < 3:
         await asyncio.sleep(0.001)
     await hub.close()
-    assert [each.getMessage() for each in caplog.records] == ["localhost:1: Connection refused; connecting again"]
+    assert [each.getMessage() for each in caplog.records] == [
+        "localhost:1: Connection refused; connecting again"
+    ]

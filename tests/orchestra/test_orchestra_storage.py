@@ -21,9 +21,18 @@ from hypothesis import strategies as some
 from concertino.orchestra import markdown
 from concertino.orchestra.markdown import MarkdownStorage
 from concertino.orchestra.sqlite import SqliteStorage
-from concertino.orchestra.storage import CREATE, MAX_CONTENT_BYTES, UPSERT, Storage, StorageError, matcher
+from concertino.orchestra.storage import (
+    CREATE,
+    MAX_CONTENT_BYTES,
+    UPSERT,
+    Storage,
+    StorageError,
+    matcher,
+)
 
-opened: list[SqliteStorage] = []  # closed after each test: Python 3.13 warns of what is left open, whenever it finds it
+opened: list[
+    SqliteStorage
+] = []  # closed after each test: Python 3.13 warns of what is left open, whenever it finds it
 
 
 def sqlite_in(folder: Path) -> SqliteStorage:
@@ -79,7 +88,9 @@ def test_versions_are_compared_before_anything_is_changed(kind: str, tmp_path: P
     assert code(lambda: store.write("a.md", b"1", {}, 7)) == "conflict"
     assert code(lambda: store.read("a.md")) == "not_found"
     assert store.write("a.md", b"1", {}, CREATE) == 1
-    with pytest.raises(StorageError, match=r"file already exists \(expected_version=0 means create new\)"):
+    with pytest.raises(
+        StorageError, match=r"file already exists \(expected_version=0 means create new\)"
+    ):
         store.write("a.md", b"2", {}, CREATE)
     with pytest.raises(StorageError, match="version conflict: expected 7, current 1"):
         store.write("a.md", b"2", {}, 7)
@@ -114,7 +125,9 @@ def test_versions_are_compared_before_anything_is_changed(kind: str, tmp_path: P
         "a/" * 2100 + "b",
     ],
 )
-def test_a_path_that_is_none_is_refused_by_every_method(kind: str, path: str, tmp_path: Path) -> None:
+def test_a_path_that_is_none_is_refused_by_every_method(
+    kind: str, path: str, tmp_path: Path
+) -> None:
     store = KINDS[kind](tmp_path)
     assert code(lambda: store.read(path)) == "invalid_path"
     assert code(lambda: store.write(path, b"", {}, UPSERT)) == "invalid_path"
@@ -138,7 +151,11 @@ def test_lists_are_of_a_prefix_and_a_glob_in_order(kind: str, tmp_path: Path) ->
     assert paths("", "*") == ["a.md", "b/1.md", "b/2.md", "b/c/3.md", "b/note.txt", "bb/4.md"]
     assert paths("", "[12].md") == ["b/1.md", "b/2.md"]
     assert paths("nothing/") == []
-    assert code(lambda: store.list("../", "")) == code(lambda: store.list("", "x" * 257)) == "invalid_path"
+    assert (
+        code(lambda: store.list("../", ""))
+        == code(lambda: store.list("", "x" * 257))
+        == "invalid_path"
+    )
     store.close()
 
 
@@ -167,7 +184,15 @@ contents = (
     some.binary()
     | some.text().map(lambda text: text.encode("utf-8", "replace"))
     | some.sampled_from(
-        [b"---", b"---\n", b"---\na: 1\n---\n\nbody", b"---\r\n---\r\n", b"\n\n---\n", b"--- \nno end", b"...\n"]
+        [
+            b"---",
+            b"---\n",
+            b"---\na: 1\n---\n\nbody",
+            b"---\r\n---\r\n",
+            b"\n\n---\n",
+            b"--- \nno end",
+            b"...\n",
+        ]
     )
 )
 
@@ -183,7 +208,9 @@ def test_any_content_with_any_metadata_comes_back_as_it_was(
         store.write("a.md", content, metadata, CREATE)
         read = store.read("a.md")
         assert read.content == content
-        assert json.dumps(read.metadata, sort_keys=True) == json.dumps(metadata, sort_keys=True)  # 1 is not 1.0 there
+        assert json.dumps(read.metadata, sort_keys=True) == json.dumps(
+            metadata, sort_keys=True
+        )  # 1 is not 1.0 there
         assert store.list("", "")[0].size == len(content)
         store.close()
 
@@ -202,7 +229,9 @@ steps = some.lists(
 @every_store
 @settings(deadline=None, max_examples=40)
 @given(steps=steps)
-def test_a_store_is_a_dict_with_versions(kind: str, steps: list[tuple[str, str, int, bytes]]) -> None:
+def test_a_store_is_a_dict_with_versions(
+    kind: str, steps: list[tuple[str, str, int, bytes]]
+) -> None:
     model: dict[str, tuple[bytes, int]] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = KINDS[kind](Path(folder))
@@ -215,7 +244,10 @@ def test_a_store_is_a_dict_with_versions(kind: str, steps: list[tuple[str, str, 
                 else:
                     assert code(partial(store.write, path, content, {}, expected)) == "conflict"
             elif path not in model:
-                assert code(partial(store.read if act == "read" else store.delete, path)) == "not_found"
+                assert (
+                    code(partial(store.read if act == "read" else store.delete, path))
+                    == "not_found"
+                )
             elif act == "delete":
                 store.delete(path)
                 del model[path]
@@ -234,7 +266,9 @@ class Crash(BaseException):
     """The process is gone: nothing after it runs but the closing of descriptors, as the kernel does it."""
 
 
-def test_a_crash_at_any_point_leaves_the_old_or_the_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_at_any_point_leaves_the_old_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = 0
     for fail_at in range(1, 100):
         folder = tmp_path / str(fail_at)
@@ -262,8 +296,13 @@ def test_a_crash_at_any_point_leaves_the_old_or_the_new(tmp_path: Path, monkeypa
             except Crash:
                 crashed = True
         read = MarkdownStorage(folder).read("a/b.md")
-        assert (read.content, read.metadata, read.version) in ((b"old", {"v": 1}, 1), (b"new", {"v": 2}, 2))
-        assert MarkdownStorage(folder).write("a/b.md", b"next", {}, read.version) == read.version + 1
+        assert (read.content, read.metadata, read.version) in (
+            (b"old", {"v": 1}, 1),
+            (b"new", {"v": 2}, 2),
+        )
+        assert (
+            MarkdownStorage(folder).write("a/b.md", b"next", {}, read.version) == read.version + 1
+        )
         if not crashed:
             assert read.version == 2
             break
@@ -298,7 +337,10 @@ def test_links_and_things_that_are_no_files_lead_nowhere(tmp_path: Path) -> None
     (inside / "folder.md").mkdir()
     for path in ("link.md", "out/secret.md", "pipe.md", "folder.md", "in/a.md/b.md"):
         assert code(lambda: store.read(path)) in ("invalid_path", "storage_error"), path  # noqa: B023
-        assert code(lambda: store.write(path, b"x", {}, UPSERT)) in ("invalid_path", "storage_error"), path  # noqa: B023
+        assert code(lambda: store.write(path, b"x", {}, UPSERT)) in (
+            "invalid_path",
+            "storage_error",
+        ), path  # noqa: B023
     assert [each.path for each in store.list("", "")] == ["in/a.md"]
     assert secret.read_text() == "secret"
     for own in ("a.version", "a.next", "a.new", "b/.lock"):
@@ -315,14 +357,18 @@ def test_links_and_things_that_are_no_files_lead_nowhere(tmp_path: Path) -> None
         ("a: [", "is not YAML"),
     ],
 )
-def test_metadata_that_cannot_be_read_is_an_error_that_names_the_path(block: str, text: str, tmp_path: Path) -> None:
+def test_metadata_that_cannot_be_read_is_an_error_that_names_the_path(
+    block: str, text: str, tmp_path: Path
+) -> None:
     store = MarkdownStorage(tmp_path)
     store.write("good.md", b"x", {}, CREATE)
     (tmp_path / ".projects" / "a.md").write_text(f"---\n{block}\n---\n\nbody")
     with pytest.raises(StorageError, match=text) as refused:
         store.read("a.md")
     assert str(refused.value).startswith("a.md: ")
-    assert [each.path for each in store.list("", "")] == ["good.md"]  # one bad file takes no others away
+    assert [each.path for each in store.list("", "")] == [
+        "good.md"
+    ]  # one bad file takes no others away
 
 
 @every_store
@@ -350,7 +396,9 @@ for _ in range(20):
     store.close()
 
 
-def test_a_file_that_is_no_database_is_told_and_not_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_no_database_is_told_and_not_kept_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "kept.db").write_bytes(b"no database at all" * 100)
     connections: list[sqlite3.Connection] = []
     connect = sqlite3.connect

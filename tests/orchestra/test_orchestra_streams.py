@@ -19,7 +19,9 @@ from concertino.orchestra.links import Answer
 
 
 @asynccontextmanager
-async def linked(certificates: Certificates, answer: Answer = echo) -> AsyncIterator[tuple[Any, Any]]:
+async def linked(
+    certificates: Certificates, answer: Answer = echo
+) -> AsyncIterator[tuple[Any, Any]]:
     """A link, and the connection at its other end."""
     async with hub(certificates, answer) as listening:
         link = await client(listening, certificates)
@@ -62,7 +64,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 @on_a_loop
-async def test_datagrams_are_no_larger_than_upstream_takes(certificates: Certificates, sent: list[list[int]]) -> None:
+async def test_datagrams_are_no_larger_than_upstream_takes(
+    certificates: Certificates, sent: list[list[int]]
+) -> None:
     async with linked(certificates) as (link, _):
         await link.request(call(arguments=bytes(300_000)))
     assert max(map(max, filter(None, sent))) == 1452
@@ -83,13 +87,17 @@ async def test_acknowledgements_go_with_requests_and_responses(
         assert (
             len(sent) <= 42
         )  # nor was it looked in vain whether there is something, but when a timer of before was due
-        assert len(answering._quic._streams) <= 2  # each response but the last is known to have arrived
+        assert (
+            len(answering._quic._streams) <= 2
+        )  # each response but the last is known to have arrived
         for each in (link.connection, answering):
             each._loop = asyncio.get_running_loop()
 
 
 @on_a_loop
-async def test_an_acknowledgement_that_nothing_goes_with_is_sent_by_itself(certificates: Certificates) -> None:
+async def test_an_acknowledgement_that_nothing_goes_with_is_sent_by_itself(
+    certificates: Certificates,
+) -> None:
     async with linked(certificates) as (link, answering):
         await link.request(call(arguments=bytes(200_000)))
         async with asyncio.timeout(10):

@@ -31,7 +31,9 @@ from concertino.orchestra.structs import (
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
 EXACT_NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 SCALARS = st.none() | st.booleans() | EXACT_NUMBERS | TEXTS
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=20)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=20
+)
 OBJECTS = st.dictionaries(TEXTS, VALUES)
 
 
@@ -151,7 +153,9 @@ def test_the_bytes_are_those_of_the_encoding(value: dict[str, Any], wire: str) -
     ],
 )
 def test_whole_numbers_are_integers_as_far_as_doubles_are_exact(number: float, text: str) -> None:
-    wire = struct_pb2.Struct(fields={"n": struct_pb2.Value(number_value=number)}).SerializeToString()
+    wire = struct_pb2.Struct(
+        fields={"n": struct_pb2.Value(number_value=number)}
+    ).SerializeToString()
     assert json.dumps(decode_struct(wire)["n"]) == text
 
 
@@ -217,7 +221,18 @@ def test_what_a_struct_cannot_hold_is_refused(value: dict[Any, Any], why: str) -
 
 
 @pytest.mark.parametrize(
-    "text", [b"[]", b"3", b'"x"', b"", b"{", b'{"a":NaN}', b'{"a":1e400}', b'{"a":"\\ud800"}', b'{"a":"\xff"}']
+    "text",
+    [
+        b"[]",
+        b"3",
+        b'"x"',
+        b"",
+        b"{",
+        b'{"a":NaN}',
+        b'{"a":1e400}',
+        b'{"a":"\\ud800"}',
+        b'{"a":"\xff"}',
+    ],
 )
 def test_a_text_that_is_no_object_is_refused(text: bytes) -> None:
     with pytest.raises(NotAStruct):
@@ -297,7 +312,10 @@ def test_bytes_that_are_no_struct_are_refused(wire: str) -> None:
 def test_fields_that_we_do_not_know_are_skipped() -> None:
     entry = encode_struct({"a": 1})
     unknown = (
-        bytes.fromhex("f83e 9601") + bytes.fromhex("fa3e 03 616263") + bytes.fromhex("f93e") + struct.pack("<d", 1.5)
+        bytes.fromhex("f83e 9601")
+        + bytes.fromhex("fa3e 03 616263")
+        + bytes.fromhex("f93e")
+        + struct.pack("<d", 1.5)
     )
     assert decode_struct(unknown + entry + unknown) == {"a": 1}
 
@@ -305,13 +323,19 @@ def test_fields_that_we_do_not_know_are_skipped() -> None:
 def test_what_does_not_fit_a_frame_together_names_both_sizes() -> None:
     text = "x" * (MAX_FRAME_BYTES // 2)
     assert pack({"text": text}).json is None
-    with pytest.raises(PackedTooLarge, match=r"^83886\d\d bytes of Struct and 83886\d\d of the JSON"):
+    with pytest.raises(
+        PackedTooLarge, match=r"^83886\d\d bytes of Struct and 83886\d\d of the JSON"
+    ):
         pack({"text": text, "n": 2**60})
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 110, 117, 118, 119, 127, 128, 2_000_000])
 def test_short_texts_and_long_ones_are_written_and_read_as_protobuf_does(size: int) -> None:
-    for value in ({"text": "x" * size}, {"é" * (size // 2): "short", "n": "y" * size}, {"a": "", "": "b" * size}):
+    for value in (
+        {"text": "x" * size},
+        {"é" * (size // 2): "short", "n": "y" * size},
+        {"a": "", "": "b" * size},
+    ):
         theirs = struct_pb2.Struct()
         theirs.update(value)
         ours = encode_struct(value)
@@ -322,7 +346,9 @@ def test_short_texts_and_long_ones_are_written_and_read_as_protobuf_does(size: i
 
 
 @given(st.dictionaries(TEXTS, TEXTS, max_size=3), st.integers(0, 200), st.binary(max_size=2))
-def test_texts_that_were_tampered_with_mean_what_protobuf_says(value: dict[str, str], at: int, put: bytes) -> None:
+def test_texts_that_were_tampered_with_mean_what_protobuf_says(
+    value: dict[str, str], at: int, put: bytes
+) -> None:
     """Or are refused: a Struct of texts has a way of its own, which must not take anything else for one."""
     data = encode_struct(value)
     changed = data[: at % (len(data) + 1)] + put + data[at % (len(data) + 1) + len(put) :]

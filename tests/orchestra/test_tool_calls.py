@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from concertino.orchestra.plugin_pb2 import HealthResult, PluginRequest, PluginResponse, ToolRequest, ToolResponse
+from concertino.orchestra.plugin_pb2 import (
+    HealthResult,
+    PluginRequest,
+    PluginResponse,
+    ToolRequest,
+    ToolResponse,
+)
 from concertino.orchestra.structs import NotAStruct, Packed, encode_struct, pack
-from concertino.orchestra.tool_calls import called_with, caller, succeeded, succeeded_with_text, text_in
+from concertino.orchestra.tool_calls import (
+    called_with,
+    caller,
+    succeeded,
+    succeeded_with_text,
+    text_in,
+)
 
 ID = "0190f3c4-0000-7000-8000-000000000001"
 SIZES = [0, 1, 100, 110, 111, 112, 120, 127, 128, 200, 16_350, 16_400, 3_000_000]
@@ -23,7 +35,11 @@ def written(text: str, **more: object) -> bytes:
 def test_a_request_is_what_protobuf_reads(size: int, json: bytes | None) -> None:
     body = called_with("écho", Packed(bytes(size), json), caller("c", "s" * 200), "t")
     request = ToolRequest(
-        tool_name="écho", arguments=bytes(size), caller_plugin="c", trace_parent="t", session_id="s" * 200
+        tool_name="écho",
+        arguments=bytes(size),
+        caller_plugin="c",
+        trace_parent="t",
+        session_id="s" * 200,
     )
     if json is not None:
         request.arguments_json = json
@@ -34,14 +50,19 @@ def test_what_is_empty_is_not_said_but_for_arguments() -> None:
     nothing = called_with("x", None, caller("", ""))
     assert nothing == PluginRequest(tool_call=ToolRequest(tool_name="x")).SerializeToString()
     empty = called_with("x", pack({}), caller("", ""))
-    assert empty == PluginRequest(tool_call=ToolRequest(tool_name="x", arguments=b"")).SerializeToString()
+    assert (
+        empty
+        == PluginRequest(tool_call=ToolRequest(tool_name="x", arguments=b"")).SerializeToString()
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_success_is_as_protobuf_writes_it(size: int) -> None:
     assert (
         succeeded(bytes(size))
-        == PluginResponse(tool_call=ToolResponse(success=True, result=bytes(size))).SerializeToString()
+        == PluginResponse(
+            tool_call=ToolResponse(success=True, result=bytes(size))
+        ).SerializeToString()
     )
 
 
@@ -73,8 +94,12 @@ STRUCT = encode_struct({"text": "hello"})
         PluginResponse(tool_call=ToolResponse(success=True, result=STRUCT, result_json=b"{}")),
         PluginResponse(tool_call=ToolResponse(success=True, result=STRUCT, error_code="x")),
         PluginResponse(tool_call=ToolResponse(success=True, result=encode_struct({"text": 1}))),
-        PluginResponse(tool_call=ToolResponse(success=True, result=encode_struct({"data": "hello"}))),
-        PluginResponse(tool_call=ToolResponse(success=True, result=encode_struct({"text": "a", "b": "c"}))),
+        PluginResponse(
+            tool_call=ToolResponse(success=True, result=encode_struct({"data": "hello"}))
+        ),
+        PluginResponse(
+            tool_call=ToolResponse(success=True, result=encode_struct({"text": "a", "b": "c"}))
+        ),
     ],
 )
 def test_any_other_response_is_for_the_decoder(response: PluginResponse) -> None:

@@ -40,8 +40,13 @@ from concertino.protocol.types import (
 
 __all__ = ["ANSWERS", "ICONS", "INFO", "LIST", "RESULTS", "TOOLS"]
 
-ICONS = [Icon("https://example.com/i.png", "image/png", ["48x48", "any"], "dark"), Icon("data:image/png;base64,AA==")]
-INFO = Implementation("catalogue", "1.2.3", "A catalogue", "One of everything", "https://example.com/", ICONS)
+ICONS = [
+    Icon("https://example.com/i.png", "image/png", ["48x48", "any"], "dark"),
+    Icon("data:image/png;base64,AA=="),
+]
+INFO = Implementation(
+    "catalogue", "1.2.3", "A catalogue", "One of everything", "https://example.com/", ICONS
+)
 ANY_ARGUMENTS: dict[str, Any] = {"type": "object"}
 HINTS = Annotations(["user", "assistant"], 0.5, "2025-01-12T15:00:58Z")
 META = {"example.com/k": {"deep": [1, None]}}
@@ -55,7 +60,9 @@ POINT: dict[str, Any] = {
 }
 
 
-def gives(*content: ContentBlock, structured: Any = UNSET, meta: Any = None, is_error: bool = False) -> CallToolResult:
+def gives(
+    *content: ContentBlock, structured: Any = UNSET, meta: Any = None, is_error: bool = False
+) -> CallToolResult:
     return CallToolResult([TEXT, *content], structured, is_error, meta)
 
 
@@ -71,12 +78,26 @@ CONTENT: dict[str, CallToolResult] = {
     "annotated-audio": gives(AudioContent(b"RIFF\x00", "audio/wav", HINTS, META)),
     "link": gives(ResourceLink("file:///a", "a")),
     "full-link": gives(
-        ResourceLink("file:///a", "a", "An a", "about a", "text/plain", 5, ICONS, annotations=HINTS, meta=META)
+        ResourceLink(
+            "file:///a",
+            "a",
+            "An a",
+            "about a",
+            "text/plain",
+            5,
+            ICONS,
+            annotations=HINTS,
+            meta=META,
+        )
     ),
-    "embedded-text": gives(EmbeddedResource(ResourceContents("file:///a", text="", mime_type="text/plain"))),
+    "embedded-text": gives(
+        EmbeddedResource(ResourceContents("file:///a", text="", mime_type="text/plain"))
+    ),
     "embedded-blob": gives(EmbeddedResource(ResourceContents("file:///b", blob=b"\x00\xff"))),
     "full-embedded": gives(
-        EmbeddedResource(ResourceContents("file:///a", text="a", mime_type="text/plain", meta=META), HINTS, META)
+        EmbeddedResource(
+            ResourceContents("file:///a", text="a", mime_type="text/plain", meta=META), HINTS, META
+        )
     ),
     "everything": gives(
         ImageContent(b"i", "image/png"),
@@ -108,9 +129,16 @@ STRUCTURED: dict[str, tuple[dict[str, Any] | None, Any]] = {
     "string": ({"type": "string"}, "s"),
     "boolean": ({"type": "boolean"}, False),
     "null": ({"type": "null"}, None),
-    "array": ({"type": "array", "items": {"$ref": "#/$defs/Point"}, "$defs": {"Point": POINT}}, [{"x": 1, "y": 2}]),
+    "array": (
+        {"type": "array", "items": {"$ref": "#/$defs/Point"}, "$defs": {"Point": POINT}},
+        [{"x": 1, "y": 2}],
+    ),
     "array-by-old-reference": (
-        {"type": "array", "items": {"$ref": "#/definitions/Point"}, "definitions": {"Point": POINT}},
+        {
+            "type": "array",
+            "items": {"$ref": "#/definitions/Point"},
+            "definitions": {"Point": POINT},
+        },
         [{"x": 1, "y": 2}],
     ),
     "raw-array": ({"type": "array"}, Raw(b"[1,\n 2]")),
@@ -140,19 +168,36 @@ STRUCTURED: dict[str, tuple[dict[str, Any] | None, Any]] = {
     "constant": ({"const": "yes"}, "yes"),
     "nothing-known": ({"$ref": "#/$defs/T", "$defs": {"T": True}}, 5),
     "reference-to-itself": ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, UNSET),
-    "reference-elsewhere": ({"type": "array", "items": {"$ref": "https://example.com/schema"}}, UNSET),
+    "reference-elsewhere": (
+        {"type": "array", "items": {"$ref": "https://example.com/schema"}},
+        UNSET,
+    ),
 }
 
 INPUTS: dict[str, dict[str, Any]] = {
     "input-none": {"type": "object", "additionalProperties": False},
-    "input-booleans": {"type": "object", "properties": {"yes": True, "no": False, "some": {"type": "string"}}},
-    "input-composed": {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}], "$defs": {"D": True}},
-    "input-draft-07": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "required": ["a"]},
+    "input-booleans": {
+        "type": "object",
+        "properties": {"yes": True, "no": False, "some": {"type": "string"}},
+    },
+    "input-composed": {
+        "type": "object",
+        "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+        "$defs": {"D": True},
+    },
+    "input-draft-07": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "required": ["a"],
+    },
 }
 
 TOOLS: dict[str, Tool] = {
     **{name: Tool(name, ANY_ARGUMENTS) for name in CONTENT},
-    **{name: Tool(name, ANY_ARGUMENTS, output_schema=schema) for name, (schema, _) in STRUCTURED.items()},
+    **{
+        name: Tool(name, ANY_ARGUMENTS, output_schema=schema)
+        for name, (schema, _) in STRUCTURED.items()
+    },
     **{name: Tool(name, schema) for name, schema in INPUTS.items()},
     "dressed": Tool(
         "dressed",
@@ -160,11 +205,15 @@ TOOLS: dict[str, Tool] = {
         "A title",
         "A description\nin two lines",
         POINT,
-        ToolAnnotations("A title too", read_only_hint=True, destructive_hint=False, idempotent_hint=True),
+        ToolAnnotations(
+            "A title too", read_only_hint=True, destructive_hint=False, idempotent_hint=True
+        ),
         ICONS,
         META,
     ),
-    "open-world": Tool("open-world", ANY_ARGUMENTS, annotations=ToolAnnotations(open_world_hint=False)),
+    "open-world": Tool(
+        "open-world", ANY_ARGUMENTS, annotations=ToolAnnotations(open_world_hint=False)
+    ),
 }
 RESULTS: dict[str, CallToolResult] = {
     **{name: gives() for name in TOOLS},
@@ -176,17 +225,28 @@ LIST = ListToolsResult(list(TOOLS.values()))
 
 RESOURCES = [
     Resource("file:///plain", "plain"),
-    Resource("file:///dressed", "dressed", "A title", "about it", "text/plain", 5, HINTS, ICONS, META),
+    Resource(
+        "file:///dressed", "dressed", "A title", "about it", "text/plain", 5, HINTS, ICONS, META
+    ),
     Resource("file:///undated", "undated", annotations=Annotations(["user"], 0.0)),
 ]
 TEMPLATES = [
     ResourceTemplate("note://{id}", "plain"),
-    ResourceTemplate("note://{id}{?q}", "dressed", "A title", "about it", "text/plain", HINTS, ICONS, META),
+    ResourceTemplate(
+        "note://{id}{?q}", "dressed", "A title", "about it", "text/plain", HINTS, ICONS, META
+    ),
 ]
 PROMPTS = [
     Prompt("plain"),
     Prompt("without-arguments", arguments=[]),
-    Prompt("dressed", "A title", "about it", [PromptArgument("a", "An A", "about a", True)], ICONS, META),
+    Prompt(
+        "dressed",
+        "A title",
+        "about it",
+        [PromptArgument("a", "An A", "about a", True)],
+        ICONS,
+        META,
+    ),
     Prompt("choice", arguments=[PromptArgument("a", required=False), PromptArgument("b")]),
 ]
 MESSAGES = [PromptMessage("user", block) for result in CONTENT.values() for block in result.content]
@@ -200,13 +260,21 @@ ANSWERS: dict[str, list[Struct]] = {
         ListResourceTemplatesResult([], cache_scope="public"),
     ],
     "resources/read": [
-        ReadResourceResult([ResourceContents("file:///a", text="", mime_type="text/plain")], ttl_ms=1),
         ReadResourceResult(
-            [ResourceContents("file:///a", text="a\u2028", meta=META), ResourceContents("file:///b", blob=b"\xff")],
+            [ResourceContents("file:///a", text="", mime_type="text/plain")], ttl_ms=1
+        ),
+        ReadResourceResult(
+            [
+                ResourceContents("file:///a", text="a\u2028", meta=META),
+                ResourceContents("file:///b", blob=b"\xff"),
+            ],
             META,
         ),
     ],
-    "prompts/list": [ListPromptsResult(PROMPTS), ListPromptsResult([], "next", META, ttl_ms=5, cache_scope="private")],
+    "prompts/list": [
+        ListPromptsResult(PROMPTS),
+        ListPromptsResult([], "next", META, ttl_ms=5, cache_scope="private"),
+    ],
     "prompts/get": [
         GetPromptResult(MESSAGES, "about it", META),
         GetPromptResult([PromptMessage("assistant", TextContent("a"))]),

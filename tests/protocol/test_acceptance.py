@@ -336,7 +336,10 @@ BLANK = {
 # What the RFC leaves open -> whether we take it, and why.
 TAKE, REFUSE = True, False
 OURS: dict[str, tuple[bool, str]] = {
-    "i_number_overflows": (TAKE, "carried undecoded; who decodes it as a float is told that it does not fit"),
+    "i_number_overflows": (
+        TAKE,
+        "carried undecoded; who decodes it as a float is told that it does not fit",
+    ),
     "i_number_minus_overflows": (TAKE, "the same"),
     "i_number_exponent_of_20_digits": (TAKE, "the same"),
     "i_number_underflows": (TAKE, "the same; as a float it is 0.0"),
@@ -344,7 +347,10 @@ OURS: dict[str, tuple[bool, str]] = {
     "i_number_overflows_by_digits": (TAKE, "the same"),
     "i_number_4300_digits": (TAKE, "an integer of Python's own limit"),
     "i_number_5000_digits": (TAKE, "carried undecoded; as an id it is refused, never rounded"),
-    "i_string_first_half_alone": (REFUSE, "half a pair is no character: it could not be passed on in UTF-8 (8.2)"),
+    "i_string_first_half_alone": (
+        REFUSE,
+        "half a pair is no character: it could not be passed on in UTF-8 (8.2)",
+    ),
     "i_string_second_half_alone": (REFUSE, "the same"),
     "i_string_first_half_then_text": (REFUSE, "the same"),
     "i_string_first_half_twice": (REFUSE, "the same"),
@@ -428,7 +434,9 @@ def test_as_params(name: str, text: bytes):
 
 @pytest.mark.parametrize(("name", "text"), EMBEDDED)
 def test_as_a_value_inside_params(name: str, text: bytes):
-    found = decode(b'{"jsonrpc":"2.0","id":"i","method":"m","params":{"before":1,"a":%b,"after":2}}' % text)
+    found = decode(
+        b'{"jsonrpc":"2.0","id":"i","method":"m","params":{"before":1,"a":%b,"after":2}}' % text
+    )
     if not taken(name):
         assert code(found) == PARSE
         return
@@ -484,7 +492,9 @@ def answer(id: bytes) -> dict[str, Any]:
         lines.append(frame)
         return 0
 
-    session = Session(lambda: Offer(Implementation("s", "1")), send, lambda incoming: None, Limits(), lambda: 0.0)
+    session = Session(
+        lambda: Offer(Implementation("s", "1")), send, lambda incoming: None, Limits(), lambda: 0.0
+    )
     session.receive(b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % id)
     [line] = lines
     return json.loads(line)
@@ -493,7 +503,19 @@ def answer(id: bytes) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "id",
     [
-        *(0, 1, -1, 2**31, 2**53 - 1, 2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1),
+        *(
+            0,
+            1,
+            -1,
+            2**31,
+            2**53 - 1,
+            2**53 + 1,
+            -(2**53) - 1,
+            2**63 - 1,
+            2**63,
+            -(2**63),
+            -(2**63) - 1,
+        ),
         *(2**64 - 1, 2**64, 2**64 + 1, 2**70, -(2**70), 10**100, 10**4000),
         *(
             "",
@@ -525,7 +547,9 @@ def test_an_id_comes_back_with_type_and_value(id: int | str, escaped: bool):
 
 
 @pytest.mark.parametrize(
-    "id", [b"1.0", b"1e2", b"-0.0", b"1e400", b"9" * 5000, b"true", b"null", b"[1]", b"{}"], ids=lambda id: id[:9]
+    "id",
+    [b"1.0", b"1e2", b"-0.0", b"1e400", b"9" * 5000, b"true", b"null", b"[1]", b"{}"],
+    ids=lambda id: id[:9],
 )
 def test_what_is_no_id_is_refused_and_never_rounded(id: bytes):
     came = answer(id)

@@ -71,16 +71,23 @@ def problems(arguments: Arguments, raw: bytes) -> list[tuple[str, str]]:
 
 
 def test_a_simple_handler() -> None:
-    def search(query: str, limit: int = 10, *, exact: bool = False, tags: list[str] | None = None) -> str: ...
+    def search(
+        query: str, limit: int = 10, *, exact: bool = False, tags: list[str] | None = None
+    ) -> str: ...
 
-    arguments = arguments_of(search, descriptions={"query": "What to look for.", "other": "Not there."})
+    arguments = arguments_of(
+        search, descriptions={"query": "What to look for.", "other": "Not there."}
+    )
     assert arguments.schema == {
         "type": "object",
         "properties": {
             "query": {"type": "string", "description": "What to look for."},
             "limit": {"type": "integer", "default": 10},
             "exact": {"type": "boolean", "default": False},
-            "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None},
+            "tags": {
+                "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
+                "default": None,
+            },
         },
         "required": ["query"],
         "additionalProperties": False,
@@ -126,7 +133,12 @@ def test_injected_parameters_are_passed_and_not_published() -> None:
         (first, b'{"a":1}', ((context, 1), {}), ("ctx",)),
         (middle, b'{"a":1.0}', ((1, context, 2), {}), ("ctx",)),
         (keyword, b'{"a":1}', ((1,), {"ctx": context, "b": 2}), ("ctx",)),
-        (twice, b'{"a":1,"b":2}', ((context, 1, context), {"b": 2, "three": context}), ("one", "two", "three")),
+        (
+            twice,
+            b'{"a":1,"b":2}',
+            ((context, 1, context), {"b": 2, "three": context}),
+            ("one", "two", "three"),
+        ),
         (only, b"", ((context,), {}), ("ctx",)),
     ):
         arguments = arguments_of(handler, inject=(Context,))
@@ -157,7 +169,9 @@ def test_bound_arguments_fit_methods_and_partials() -> None:
     ]
     for handler in handlers:
         arguments = arguments_of(handler)
-        given = json.dumps({name: {"a": 1, "b": 2}[name] for name in arguments.schema["properties"]})
+        given = json.dumps(
+            {name: {"a": 1, "b": 2}[name] for name in arguments.schema["properties"]}
+        )
         args, kwargs = arguments.bind(given.encode(), None)
         assert handler(*args, **kwargs) == 3
 
@@ -194,7 +208,9 @@ def test_defaults_are_the_functions_own_objects() -> None:
         assert math.isnan(args[3])
         assert args[4:] == (Color.RED, (1,), pathlib.Path("p"))
     properties = arguments.schema["properties"]
-    assert {name: schema["default"] for name, schema in properties.items() if "default" in schema} == {
+    assert {
+        name: schema["default"] for name, schema in properties.items() if "default" in schema
+    } == {
         "a": [1],
         "b": {"name": "x", "size": 1},
         "e": "r",
@@ -246,7 +262,9 @@ def test_a_pydantic_field_as_a_default() -> None:
 
 
 def test_every_problem_is_reported() -> None:
-    def handler(a: int, b: list[Item], c: str, d: Color = Color.RED, even: Annotated[int, at.Ge(1)] = 1) -> None: ...
+    def handler(
+        a: int, b: list[Item], c: str, d: Color = Color.RED, even: Annotated[int, at.Ge(1)] = 1
+    ) -> None: ...
 
     arguments = arguments_of(handler)
     raw = b'{"a":"x","b":[{"name":"y"},{"name":1}],"d":"g","even":0,"evn":1,"zzz":2}'
@@ -291,8 +309,12 @@ def test_what_cannot_be_read_is_a_problem() -> None:
     assert problems(taking(float), b'{"x":NaN}')[0][1].startswith("not readable as JSON")
     assert problems(taking(Any), b'{"x":"\xff"}')[0][1].startswith("not readable as JSON")
     assert problems(taking(float), b'{"x":1e400}') == [("x", "number out of range")]
-    assert problems(taking(int), b'{"x":' + b"1" * 5000 + b"}") == [("x", "integer value out of range")]
-    assert problems(taking(list[Any]), b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}") == [("", "nested too deeply")]
+    assert problems(taking(int), b'{"x":' + b"1" * 5000 + b"}") == [
+        ("x", "integer value out of range")
+    ]
+    assert problems(taking(list[Any]), b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}") == [
+        ("", "nested too deeply")
+    ]
 
 
 def test_depth_within_one_argument() -> None:
@@ -352,7 +374,9 @@ def test_of_a_member_that_comes_twice_the_last_counts_at_any_depth() -> None:
     assert taking(int).bind(b'{"x":"no","x":5}', None) == ((5,), {})
     assert taking(Struct).bind(b'{"x":{"a":"no","a":5}}', None) == ((Struct(5),), {})
     assert taking(list[Struct]).bind(b'{"x":[{"a":{},"a":1.0}]}', None) == (([Struct(1)],), {})
-    assert problems(taking(Struct), b'{"x":{"a":5,"a":"no"}}') == [("x.a", "expected int | null, got str")]
+    assert problems(taking(Struct), b'{"x":{"a":5,"a":"no"}}') == [
+        ("x.a", "expected int | null, got str")
+    ]
     assert problems(taking(str), b'{"x":1.0}') == [("x", "expected str, got float")]
 
 
@@ -367,7 +391,9 @@ def test_registration_errors_name_function_and_parameter() -> None:
     def handler(a: int, b: list[complex]) -> None: ...
     def spread(*things: int) -> None: ...
 
-    with pytest.raises(RegistrationError, match=r"^handler\(\): parameter 'b': complex is not supported; write a"):
+    with pytest.raises(
+        RegistrationError, match=r"^handler\(\): parameter 'b': complex is not supported; write a"
+    ):
         arguments_of(handler)
     with pytest.raises(RegistrationError, match=r"^spread\(\): \*things has no names"):
         arguments_of(spread)
@@ -414,7 +440,12 @@ AGREEING: list[Any] = [
     Annotated[int | str | None, at.Ge(0)],
 ]
 # The schema promises less than we take: duplicates in a set, a Decimal as a number, pydantic's own conversions.
-LENIENT: list[Any] = [set[int], frozenset[str], decimal.Decimal, pydantic.create_model("M", a=(int, ...))]
+LENIENT: list[Any] = [
+    set[int],
+    frozenset[str],
+    decimal.Decimal,
+    pydantic.create_model("M", a=(int, ...)),
+]
 # The schema cannot say it, or says it as a `format`, which is a hint: the decoder refuses more.
 NARROW: list[Any] = [
     datetime.datetime,
@@ -433,11 +464,15 @@ _scalars = (
     | st.booleans()
     | st.integers(-3, 4)
     | st.sampled_from([2**53, -(2**70), 0.0, 1.0, 2.5, -1.0, 1e3])
-    | st.sampled_from(["", "a", "r", "b", "aa", "aé", "1", "true", "2020-01-01", "2020-01-01T00:00:00Z", "YQ=="])
+    | st.sampled_from(
+        ["", "a", "r", "b", "aa", "aé", "1", "true", "2020-01-01", "2020-01-01T00:00:00Z", "YQ=="]
+    )
 )
 _keys = st.sampled_from(["name", "size", "title", "a", "r", "b", "x", "1", "-7"])
 _values = st.recursive(
-    _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=3), max_leaves=6
+    _scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=3),
+    max_leaves=6,
 )
 _items = st.fixed_dictionaries({"name": _scalars}, optional={"size": _scalars, "a": _scalars})
 _json = _values | _items | st.lists(_items, max_size=2) | st.lists(st.integers(-1, 3), max_size=3)
@@ -474,7 +509,18 @@ def test_decoder_and_schema_agree(annotation: Any) -> None:
 
 @pytest.mark.parametrize(
     "annotation",
-    [int, str, bool, int | None, list[int], dict[str, int], Item, Color, Annotated[int, at.Ge(0)], tuple[int, str]],
+    [
+        int,
+        str,
+        bool,
+        int | None,
+        list[int],
+        dict[str, int],
+        Item,
+        Color,
+        Annotated[int, at.Ge(0)],
+        tuple[int, str],
+    ],
     ids=str,
 )
 def test_pydantic_agrees_on_values(annotation: Any) -> None:
@@ -497,5 +543,7 @@ def test_pydantic_agrees_on_values(annotation: Any) -> None:
 def test_a_pattern_that_cannot_be_matched_in_linear_time_is_refused_by_the_name_of_its_parameter():
     def find(name: Annotated[str, msgspec.Meta(pattern="(?=a)b")]): ...
 
-    with pytest.raises(RegistrationError, match=r"find\(\): parameter 'name': the pattern '\(\?=a\)b' could take"):
+    with pytest.raises(
+        RegistrationError, match=r"find\(\): parameter 'name': the pattern '\(\?=a\)b' could take"
+    ):
         arguments_of(find)

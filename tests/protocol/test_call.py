@@ -16,7 +16,9 @@ class WeatherCall(msgspec.Struct):
 
 
 def test_params_are_decoded_as_the_shape_asked_for():
-    call = Call("tools/call", {"name": Raw(b'"get_weather"'), "arguments": Raw(b'{"location": "New York"}')})
+    call = Call(
+        "tools/call", {"name": Raw(b'"get_weather"'), "arguments": Raw(b'{"location": "New York"}')}
+    )
     assert call.decoded(WeatherCall) == WeatherCall("get_weather", {"location": "New York"})
 
 
@@ -34,7 +36,11 @@ def test_a_call_has_no_params_and_no_meta_unless_given():
 
 
 def test_what_crosses_the_seam_does_not_change():
-    for value in (Call("x"), ClientFacts("n", "1", "2025-11-25", {}), Offer(Implementation("n", "1"))):
+    for value in (
+        Call("x"),
+        ClientFacts("n", "1", "2025-11-25", {}),
+        Offer(Implementation("n", "1")),
+    ):
         with pytest.raises(AttributeError):
             value.method = "other"  # type: ignore[attr-defined]
 

@@ -258,13 +258,17 @@ def test_each_kind_of_question_has_its_own_answers(method: str, good: bytes, bad
 
 def test_the_spelling_of_params_does_not_matter_and_everything_else_does() -> None:
     one = binding("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b"")
-    assert one == binding("tools/call", {"arguments": Raw(b'{ "y" : [2], "x":1 }'), "name": Raw(b'"\\u0061"')}, b"")
+    assert one == binding(
+        "tools/call", {"arguments": Raw(b'{ "y" : [2], "x":1 }'), "name": Raw(b'"\\u0061"')}, b""
+    )
     others = [
         binding("prompts/get", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b""),
         binding("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[3]}')}, b""),
         binding("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":true,"y":[2]}')}, b""),
         binding("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b"1000"),
-        binding("tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b"", b"other"),
+        binding(
+            "tools/call", {"name": Raw(b'"a"'), "arguments": Raw(b'{"x":1,"y":[2]}')}, b"", b"other"
+        ),
     ]
     assert one not in others
 
@@ -297,27 +301,43 @@ def client(revision: str, capabilities: Any) -> ClientFacts:
 
 
 def put(question: Question, revision: str, capabilities: Any) -> InputRequest:
-    return lowered(wire_form(question), by_name[revision], client(revision, capabilities), lambda: "visit-1")
+    return lowered(
+        wire_form(question), by_name[revision], client(revision, capabilities), lambda: "visit-1"
+    )
 
 
-ALL = {"elicitation": {"form": {}, "url": {}}, "sampling": {"tools": {}, "context": {}}, "roots": {}}
+ALL = {
+    "elicitation": {"form": {}, "url": {}},
+    "sampling": {"tools": {}, "context": {}},
+    "roots": {},
+}
 PLAIN = Sampling([SamplingMessage("user", TextContent("hi"))], 10)
 VISIT = Elicitation("Open?", "url", url="https://example.com")
 ASK = Elicitation("Who?", requested_schema=FORM)
 TOOLS = Sampling(
-    [SamplingMessage("user", TextContent("hi"))], 10, tools=[{"name": "t", "inputSchema": {"type": "object"}}]
+    [SamplingMessage("user", TextContent("hi"))],
+    10,
+    tools=[{"name": "t", "inputSchema": {"type": "object"}}],
 )
 CHOICE = Sampling([SamplingMessage("user", TextContent("hi"))], 10, tool_choice={"mode": "auto"})
 CONTEXT = Sampling([SamplingMessage("user", TextContent("hi"))], 10, include_context="thisServer")
 MULTIPLE = Elicitation(
     "Which?",
-    requested_schema={"type": "object", "properties": {"x": {"type": "array", "items": {"enum": ["a"]}}}},
+    requested_schema={
+        "type": "object",
+        "properties": {"x": {"type": "array", "items": {"enum": ["a"]}}},
+    },
 )
 USED = Sampling(
-    [SamplingMessage("assistant", ToolUseContent("1", "t", {})), SamplingMessage("user", ToolResultContent("1", []))],
+    [
+        SamplingMessage("assistant", ToolUseContent("1", "t", {})),
+        SamplingMessage("user", ToolResultContent("1", [])),
+    ],
     10,
 )
-SOUND = Sampling([SamplingMessage("user", [TextContent("hi"), AudioContent("AAAA", "audio/wav")])], 10)
+SOUND = Sampling(
+    [SamplingMessage("user", [TextContent("hi"), AudioContent("AAAA", "audio/wav")])], 10
+)
 ELICITATION, SAMPLING, ROOTS = {"elicitation": {}}, {"sampling": {}}, {"roots": {}}
 
 
@@ -354,7 +374,9 @@ ELICITATION, SAMPLING, ROOTS = {"elicitation": {}}, {"sampling": {}}, {"roots": 
         (ListRoots(), A, ROOTS, None),
     ],
 )
-def test_only_what_was_declared_is_asked(question: Question, revision: str, capabilities: Any, required: Any) -> None:
+def test_only_what_was_declared_is_asked(
+    question: Question, revision: str, capabilities: Any, required: Any
+) -> None:
     """REQUIREMENTS ME-5, ME-6, MR-5, EL-3, SA-4, SA-6, RO-4."""
     if required is None:
         put(question, revision, capabilities)
@@ -384,7 +406,9 @@ def test_a_visit_has_an_id_in_2025_11_25_and_none_since() -> None:
     assert dialogue.visit("a") == dialogue.visit("a") != dialogue.visit("b")
 
 
-def test_a_form_for_2025_06_18_has_titles_beside_its_choices_and_defaults_of_truth_values_only() -> None:
+def test_a_form_for_2025_06_18_has_titles_beside_its_choices_and_defaults_of_truth_values_only() -> (
+    None
+):
     properties = {
         "size": {"type": "string", "oneOf": [{"const": "s", "title": "Small"}], "default": "s"},
         "count": {"type": "integer", "default": 3},
@@ -402,9 +426,17 @@ def test_a_form_for_2025_06_18_has_titles_beside_its_choices_and_defaults_of_tru
 def test_several_pieces_of_content_are_several_messages_for_older_models() -> None:
     use = ToolUseContent("1", "t", {})
     question = Sampling(
-        [SamplingMessage("user", [TextContent("a"), TextContent("b")]), SamplingMessage("user", TextContent("c"))], 10
+        [
+            SamplingMessage("user", [TextContent("a"), TextContent("b")]),
+            SamplingMessage("user", TextContent("c")),
+        ],
+        10,
     )
-    assert [each["content"]["text"] for each in asked_params(question, A)["messages"]] == ["a", "b", "c"]
+    assert [each["content"]["text"] for each in asked_params(question, A)["messages"]] == [
+        "a",
+        "b",
+        "c",
+    ]
     assert len(asked_params(question, E)["messages"]) == 2
     result = ToolResultContent("1", [TextContent("3")])
     tools = Sampling([SamplingMessage("assistant", [use]), SamplingMessage("user", [result])], 10)
@@ -422,11 +454,22 @@ def test_meta_does_not_travel_with_a_question() -> None:
         (Elicitation("Who?"), "needs requested_schema"),
         (Elicitation("Open?", "url"), "needs url"),
         (InputRequest("ping"), "expected one of elicitation/create"),
-        (Elicitation("Who?", requested_schema={"type": "object"}), "a requested_schema with properties"),
+        (
+            Elicitation("Who?", requested_schema={"type": "object"}),
+            "a requested_schema with properties",
+        ),
         (InputRequest("elicitation/create", Raw(b'{"message":"Who?"}')), "needs requested_schema"),
-        (InputRequest("elicitation/create", Raw(b"[1]")), "ask: elicitation/create: Expected object, got array"),
+        (
+            InputRequest("elicitation/create", Raw(b"[1]")),
+            "ask: elicitation/create: Expected object, got array",
+        ),
         (InputRequest("elicitation/create"), "ask: elicitation/create: .* field message"),
-        (InputRequest("sampling/createMessage", Raw(b'{"maxTokens":1,"messages":[{"role":"user"}]}')), "field content"),
+        (
+            InputRequest(
+                "sampling/createMessage", Raw(b'{"maxTokens":1,"messages":[{"role":"user"}]}')
+            ),
+            "field content",
+        ),
     ],
 )
 def test_what_is_no_question_is_refused(question: Question, said: str) -> None:
@@ -462,13 +505,21 @@ class Chains(RuleBasedStateMachine):
         """What a handler does: ask 0, 1, 2, ... until one is open, or all five are there."""
         bound = f"call-{call}".encode()
         for number in range(5):
-            question = InputRequest("elicitation/create", Raw(encode({"message": f"{call}.{number}"})))
+            question = InputRequest(
+                "elicitation/create", Raw(encode({"message": f"{call}.{number}"}))
+            )
             found = dialogue.ask({f"k{number}": question})
             if found is None:
                 assert number == answered
                 if dialogue.round == MAX_ROUNDS:
                     return multiple()
-                return (dialogue.sealed(self.seal, bound, b""), call, number, dialogue.round, self.clock.now)
+                return (
+                    dialogue.sealed(self.seal, bound, b""),
+                    call,
+                    number,
+                    dialogue.round,
+                    self.clock.now,
+                )
             assert number < answered
             assert decode(found[f"k{number}"])["content"] == {"to": f"{call}.{number}"}
         assert answered == 5

@@ -74,7 +74,10 @@ def test_google_one_liner_and_first_line_section() -> None:
 
 
 def test_a_wrapped_line_without_hanging_indentation_continues_its_item() -> None:
-    assert parse("S.\n\nArgs:\n    a: one\n    and more.\n    b: two").parameters == {"a": "one and more.", "b": "two"}
+    assert parse("S.\n\nArgs:\n    a: one\n    and more.\n    b: two").parameters == {
+        "a": "one and more.",
+        "b": "two",
+    }
 
 
 def test_text_before_the_first_item_belongs_to_none() -> None:

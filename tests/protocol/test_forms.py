@@ -59,7 +59,9 @@ class Everything:
     sizes: list[Annotated[Literal["s", "m"], SIZES]]
     titles: Annotated[list[Titled], Meta(min_length=1, max_length=2)]
     plans: frozenset[Plan]
-    nickname: Annotated[str, Meta(min_length=1, max_length=9, title="Nickname", pattern="^a")] | None
+    nickname: (
+        Annotated[str, Meta(min_length=1, max_length=9, title="Nickname", pattern="^a")] | None
+    )
     note: Optional[str] = None  # noqa: UP045  # both ways of writing it
     color: Plan = Plan.FREE
     count: int = 3
@@ -95,7 +97,20 @@ def test_every_kind_of_field() -> None:
             "count": {"type": "integer", "default": 3},
         },
         "required": [
-            *("name", "age", "score", "agreed", "day", "at", "plan", "title", "size", "kind", "one", "tags"),
+            *(
+                "name",
+                "age",
+                "score",
+                "agreed",
+                "day",
+                "at",
+                "plan",
+                "title",
+                "size",
+                "kind",
+                "one",
+                "tags",
+            ),
             *("sizes", "titles", "plans"),
         ],
     }
@@ -124,9 +139,19 @@ def test_what_was_filled_in_is_an_object_of_the_class() -> None:
     }
     made = read(values)
     assert isinstance(made, Everything)
-    assert (made.plan, made.title, made.nickname, made.note, made.count) == (Plan.PRO, Titled.LARGE, None, None, 3)
+    assert (made.plan, made.title, made.nickname, made.note, made.count) == (
+        Plan.PRO,
+        Titled.LARGE,
+        None,
+        None,
+        3,
+    )
     assert made.day == datetime.date(1815, 12, 10)
-    for wrong, said in (({"age": 200}, "age"), ({"kind": "c"}, "kind"), ({"nickname": "b"}, "nickname")):
+    for wrong, said in (
+        ({"age": 200}, "age"),
+        ({"kind": "c"}, "kind"),
+        ({"nickname": "b"}, "nickname"),
+    ):
         with pytest.raises(ValueError, match=said):
             read({**values, **wrong})
     with pytest.raises(ValueError, match="name"):
@@ -186,8 +211,12 @@ def test_what_is_no_class_with_fields_is_refused(form: Any) -> None:
         form_of(form)
 
 
-@pytest.mark.parametrize("name", ["password", "apiKey", "api_key", "client_secret", "accessToken", "Passphrase", "cvv"])
-@pytest.mark.parametrize("shape", [lambda name: {"type": "object", "properties": {name: {"type": "string"}}}, None])
+@pytest.mark.parametrize(
+    "name", ["password", "apiKey", "api_key", "client_secret", "accessToken", "Passphrase", "cvv"]
+)
+@pytest.mark.parametrize(
+    "shape", [lambda name: {"type": "object", "properties": {name: {"type": "string"}}}, None]
+)
 def test_secrets_are_not_asked_for_in_a_form(name: str, shape: Callable[[str], Any] | None) -> None:
     """2026-07-28 client/elicitation: "Servers MUST NOT use form mode elicitation to request sensitive information"."""
     form = shape(name) if shape else dataclass(type("Form", (), {"__annotations__": {name: str}}))
@@ -226,7 +255,9 @@ def test_a_schema_by_hand_that_is_no_form_is_refused(schema: Any) -> None:
 
 def test_classes_made_in_a_loop_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "MAX_KEPT", 3)
-    made = [dataclass(type(f"F{n}", (), {"__annotations__": {"a": str}, "b": field})) for n in range(10)]
+    made = [
+        dataclass(type(f"F{n}", (), {"__annotations__": {"a": str}, "b": field})) for n in range(10)
+    ]
     for each in made:
         form_of(each)
     assert len(forms.MADE) <= 3

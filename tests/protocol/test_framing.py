@@ -170,13 +170,22 @@ def test_a_stream_without_newline_keeps_no_more_than_the_limit():
 
 
 SOME_BYTES = st.lists(
-    st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"bc", b"\xff", b"\x00", b'{"x":1}', b"0123456789"]), max_size=40
+    st.sampled_from(
+        [b"\n", b"\r", b"\r\n", b"a", b"bc", b"\xff", b"\x00", b'{"x":1}', b"0123456789"]
+    ),
+    max_size=40,
 ).map(b"".join)
 
 
 @RULES
-@given(SOME_BYTES | st.binary(max_size=60), st.lists(st.integers(0, 400), max_size=12), st.integers(1, 30))
-def test_any_chunking_of_any_bytes_gives_what_splitting_the_whole_gives(stream: bytes, cuts: list[int], limit: int):
+@given(
+    SOME_BYTES | st.binary(max_size=60),
+    st.lists(st.integers(0, 400), max_size=12),
+    st.integers(1, 30),
+)
+def test_any_chunking_of_any_bytes_gives_what_splitting_the_whole_gives(
+    stream: bytes, cuts: list[int], limit: int
+):
     places = sorted({0, len(stream), *(min(cut, len(stream)) for cut in cuts)})
     chunks = [stream[start:stop] for start, stop in pairwise(places)]
     assert frames(chunks, limit) == reference(stream, limit)

@@ -36,9 +36,14 @@ def bad(frame: bytes) -> tuple[int, Any]:
 
 
 def test_a_request_has_method_id_and_undecoded_params():
-    found = message(b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"add", "arguments":{"a": 1.50}}}')
+    found = message(
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"add", "arguments":{"a": 1.50}}}'
+    )
     assert (found.method, found.id) == ("tools/call", 7)
-    assert {name: bytes(raw) for name, raw in found.params.items()} == {"name": b'"add"', "arguments": b'{"a": 1.50}'}
+    assert {name: bytes(raw) for name, raw in found.params.items()} == {
+        "name": b'"add"',
+        "arguments": b'{"a": 1.50}',
+    }
     assert found.result is found.error is ABSENT
 
 
@@ -112,7 +117,9 @@ def test_ids_keep_type_and_value(text: str, id: object):
 
 
 def test_members_that_are_not_known_are_ignored():
-    assert message(b'{"x":{"y":[1]},"jsonrpc":"2.0","id":1,"method":"ping","z":null}').method == "ping"
+    assert (
+        message(b'{"x":{"y":[1]},"jsonrpc":"2.0","id":1,"method":"ping","z":null}').method == "ping"
+    )
 
 
 def test_of_a_member_that_comes_twice_the_last_counts():
@@ -123,10 +130,17 @@ def test_of_a_member_that_comes_twice_the_first_may_be_anything():
     found = message(
         b'{"jsonrpc":1,"jsonrpc":"2.0","id":{},"id":1,"method":5,"method":"a","params":[],"params":{"b":2}}'
     )
-    assert (found.id, found.method, {name: bytes(raw) for name, raw in found.params.items()}) == (1, "a", {"b": b"2"})
+    assert (found.id, found.method, {name: bytes(raw) for name, raw in found.params.items()}) == (
+        1,
+        "a",
+        {"b": b"2"},
+    )
     assert message(b'{"jsonrpc":"2.0","id":null,"id":1,"result":{}}').id == 1
     assert bad(b'{"jsonrpc":"2.0","id":{},"id":0,"method":""}') == (REQUEST, 0)
-    assert bad(b'{"jsonrpc":"2.0","id":{},"id":0,"method":"a","params":{},"params":[]}') == (PARAMS, 0)
+    assert bad(b'{"jsonrpc":"2.0","id":{},"id":0,"method":"a","params":{},"params":[]}') == (
+        PARAMS,
+        0,
+    )
 
 
 def test_a_byte_order_mark_is_removed_once():
@@ -200,8 +214,14 @@ def test_what_is_no_json_is_a_parse_error(frame: bytes):
     ],
 )
 def test_a_parse_error_inside_a_request_carries_its_id_if_that_can_be_read(params: bytes):
-    assert bad(b'{"jsonrpc":"2.0","id":"q1","method":"tools/call","params":%b}' % params) == (PARSE, "q1")
-    assert bad(b'{"jsonrpc":"2.0","id":41,"method":"tools/call","params":%b}' % params) == (PARSE, 41)
+    assert bad(b'{"jsonrpc":"2.0","id":"q1","method":"tools/call","params":%b}' % params) == (
+        PARSE,
+        "q1",
+    )
+    assert bad(b'{"jsonrpc":"2.0","id":41,"method":"tools/call","params":%b}' % params) == (
+        PARSE,
+        41,
+    )
 
 
 def test_half_a_surrogate_pair_is_named():
@@ -224,12 +244,30 @@ def test_bytes_that_are_no_utf8_are_named():
         (b"true", "Invalid Request: expected object, got bool"),
         (b"null", "Invalid Request: expected object, got null"),
         (b"[]", "Invalid Request: expected object, got array"),
-        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', "Invalid Request: expected object, got array"),
-        (b'{"jsonrpc":"2.0","id":null,"method":"x"}', "Invalid Request: id: expected int | str, got null"),
-        (b'{"jsonrpc":"2.0","id":1.0,"method":"x"}', "Invalid Request: id: expected int | str, got float"),
-        (b'{"jsonrpc":"2.0","id":1e2,"method":"x"}', "Invalid Request: id: expected int | str, got float"),
-        (b'{"jsonrpc":"2.0","id":true,"method":"x"}', "Invalid Request: id: expected int | str, got bool"),
-        (b'{"jsonrpc":"2.0","id":{},"method":"x"}', "Invalid Request: id: expected int | str, got object"),
+        (
+            b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]',
+            "Invalid Request: expected object, got array",
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":null,"method":"x"}',
+            "Invalid Request: id: expected int | str, got null",
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":1.0,"method":"x"}',
+            "Invalid Request: id: expected int | str, got float",
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":1e2,"method":"x"}',
+            "Invalid Request: id: expected int | str, got float",
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":true,"method":"x"}',
+            "Invalid Request: id: expected int | str, got bool",
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":{},"method":"x"}',
+            "Invalid Request: id: expected int | str, got object",
+        ),
         (b'{"jsonrpc":"2.0"}', "Invalid Request: no method"),
         (b"{}", 'Invalid Request: jsonrpc: expected "2.0"'),
     ],
@@ -246,11 +284,20 @@ def test_what_is_no_message_and_has_no_usable_id_says_what_was_expected(frame: b
         (b'"jsonrpc":"1.0","method":"x"', 'Invalid Request: jsonrpc: expected "2.0"'),
         (b'"jsonrpc":2.0,"method":"x"', 'Invalid Request: jsonrpc: expected "2.0"'),
         (b'"jsonrpc":"2.0","method":5', "Invalid Request: method: expected str, got int"),
-        (b'"jsonrpc":"2.0","method":""', "Invalid Request: method: expected a name, got an empty string"),
+        (
+            b'"jsonrpc":"2.0","method":""',
+            "Invalid Request: method: expected a name, got an empty string",
+        ),
         (b'"jsonrpc":"2.0"', "Invalid Request: no method"),
         (b'"jsonrpc":"2.0","params":[]', "Invalid Request: method: missing"),
-        (b'"jsonrpc":"2.0","method":"x","result":{}', "Invalid Request: a method together with a result or an error"),
-        (b'"jsonrpc":"2.0","method":"x","error":{}', "Invalid Request: a method together with a result or an error"),
+        (
+            b'"jsonrpc":"2.0","method":"x","result":{}',
+            "Invalid Request: a method together with a result or an error",
+        ),
+        (
+            b'"jsonrpc":"2.0","method":"x","error":{}',
+            "Invalid Request: a method together with a result or an error",
+        ),
     ],
 )
 def test_a_broken_request_is_refused_on_its_id(rest: bytes, text: str):
@@ -286,7 +333,10 @@ def test_nobody_answers_a_broken_response(frame: bytes):
 @pytest.mark.parametrize(
     "frame",
     [
-        b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}}",
+        b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":'
+        + b"[" * 200_000
+        + b"]" * 200_000
+        + b"}}",
         b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
         b"[" * 200_000 + b"]" * 200_000,
         b"[" * 200_000,
@@ -300,7 +350,10 @@ def test_200_000_levels_are_refused(frame: bytes):
 
 def test_deep_nesting_that_json_cannot_read_either_leaves_no_id():
     deep = b"[" * 200_000
-    assert bad(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"z":"\xff","a":%b' % deep) == (PARSE, None)
+    assert bad(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"z":"\xff","a":%b' % deep) == (
+        PARSE,
+        None,
+    )
 
 
 def test_a_number_of_5_000_digits_is_no_id():
@@ -348,15 +401,23 @@ def test_what_is_no_array_is_no_batch(frame: bytes):
 
 
 def test_requests_notifications_and_errors_are_written_as_json_rpc_wants_them():
-    assert jsonrpc.request(1, "ping", b"{}") == b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{}}'
+    assert (
+        jsonrpc.request(1, "ping", b"{}") == b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{}}'
+    )
     assert jsonrpc.request('a"b', "ü", b'{"x":1}') == (
         b'{"jsonrpc":"2.0","id":"a\\"b","method":"\xc3\xbc","params":{"x":1}}'
     )
     assert jsonrpc.notification("notifications/x", b'{"a":2}') == (
         b'{"jsonrpc":"2.0","method":"notifications/x","params":{"a":2}}'
     )
-    assert jsonrpc.error(b"null", -32700, "no") == b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}'
-    assert jsonrpc.error(None, -32700, "no") == b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"no"}}'
+    assert (
+        jsonrpc.error(b"null", -32700, "no")
+        == b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}'
+    )
+    assert (
+        jsonrpc.error(None, -32700, "no")
+        == b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"no"}}'
+    )
     assert jsonrpc.error(b'"a"', 1, "no", {"x": [1]}) == (
         b'{"jsonrpc":"2.0","id":"a","error":{"code":1,"message":"no","data":{"x":[1]}}}'
     )
@@ -430,7 +491,12 @@ def expected(frame: bytes) -> Verdict:
         return (PARAMS, id) if has_id else SILENT
     if answers or not members["method"]:
         return (REQUEST, id)
-    return ("request" if has_id else "notification", id, members["method"], members.get("params", {}))
+    return (
+        "request" if has_id else "notification",
+        id,
+        members["method"],
+        members.get("params", {}),
+    )
 
 
 def actual(frame: bytes) -> Verdict:
@@ -466,7 +532,9 @@ POOL = [
     {},
     [1, [2, {"": None}]],
 ]
-VALUES = st.sampled_from([*POOL, {"a": POOL}, {"\udfbb": 1}, {"é": {"b": {"c": [0.1]}}}]) | st.text(max_size=5)
+VALUES = st.sampled_from([*POOL, {"a": POOL}, {"\udfbb": 1}, {"é": {"b": {"c": [0.1]}}}]) | st.text(
+    max_size=5
+)
 MEMBERS = st.fixed_dictionaries(
     {},
     optional={
@@ -503,7 +571,11 @@ PIECES = [
 def frames(draw: st.DrawFn) -> bytes:
     """A message or what is nearly one, sometimes damaged at a place."""
     value: object = draw(MEMBERS | MEMBERS | MEMBERS | VALUES)
-    text = json.dumps(value, ensure_ascii=draw(st.booleans()), separators=draw(st.sampled_from([None, (",", ":")])))
+    text = json.dumps(
+        value,
+        ensure_ascii=draw(st.booleans()),
+        separators=draw(st.sampled_from([None, (",", ":")])),
+    )
     frame = text.encode("utf-8", "surrogatepass")
     damage = draw(st.sampled_from(["none", "none", "cut", "insert", "delete", "front"]))
     place = draw(st.integers(0, len(frame)))
@@ -528,7 +600,9 @@ def frames(draw: st.DrawFn) -> bytes:
 def test_a_frame_means_what_json_and_the_specification_say(frame: bytes):
     found, wanted = actual(frame), expected(frame)
     # What cannot be read, but would be a response if it could, is not answered either.
-    assert found == wanted or (found == SILENT and wanted == (PARSE,) and (b'"result"' in frame or b'"error"' in frame))
+    assert found == wanted or (
+        found == SILENT and wanted == (PARSE,) and (b'"result"' in frame or b'"error"' in frame)
+    )
 
 
 @RULES

@@ -25,7 +25,10 @@ def test_an_empty_environment_changes_nothing():
 
 
 def test_other_variables_are_not_looked_at():
-    assert Limits.from_environment({"MAX_BATCH": "1", "CONCERTINO_STATE_KEY": "x", "PATH": "/bin"}) == Limits()
+    assert (
+        Limits.from_environment({"MAX_BATCH": "1", "CONCERTINO_STATE_KEY": "x", "PATH": "/bin"})
+        == Limits()
+    )
 
 
 @pytest.mark.parametrize("name", Limits.__struct_fields__)
@@ -38,9 +41,13 @@ def test_seconds_may_have_a_fraction():
     assert Limits.from_environment({"CONCERTINO_DRAIN_S": "0.25"}).drain_s == 0.25
 
 
-@pytest.mark.parametrize("text", ["", "x", "0", "-1", "1.5", "0x10", " 5", "1_000", "9" * 5000, "nan", "true", "null"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "0", "-1", "1.5", "0x10", " 5", "1_000", "9" * 5000, "nan", "true", "null"]
+)
 def test_a_count_that_is_no_positive_integer_is_refused_by_name(text: str):
-    with pytest.raises(ValueError, match=r"^CONCERTINO_MAX_BATCH: expected a positive integer, got ") as refused:
+    with pytest.raises(
+        ValueError, match=r"^CONCERTINO_MAX_BATCH: expected a positive integer, got "
+    ) as refused:
         Limits.from_environment({"CONCERTINO_MAX_BATCH": text})
     assert repr(text) in str(refused.value)
 

@@ -75,7 +75,9 @@ class Rig:
 
     def refused(self, params: dict[str, Raw], id: int = 9, batch: Batch | None = None) -> RpcError:
         with pytest.raises(RpcError) as error:
-            self.subscriptions.listen(Incoming(id, "subscriptions/listen", params, 1, batch=batch), ALL)
+            self.subscriptions.listen(
+                Incoming(id, "subscriptions/listen", params, 1, batch=batch), ALL
+            )
         assert self.gone() == []
         return error.value
 
@@ -83,7 +85,9 @@ class Rig:
         return [(each["params"].get("_meta", {}).get(ID), each["method"]) for each in self.gone()]
 
 
-def test_the_first_thing_is_the_acknowledgement_and_it_names_the_subscription_by_type_and_value() -> None:
+def test_the_first_thing_is_the_acknowledgement_and_it_names_the_subscription_by_type_and_value() -> (
+    None
+):
     for id in (7, "7"):
         told = Rig().listen(id, EVERYTHING)
         assert told == {
@@ -99,13 +103,19 @@ def test_the_first_thing_is_the_acknowledgement_and_it_names_the_subscription_by
     [
         (Offer(Implementation("n", "1")), EVERYTHING, {}),
         (Offer(Implementation("n", "1"), tools=True), EVERYTHING, {"toolsListChanged": True}),
-        (Offer(Implementation("n", "1"), resources=True), EVERYTHING, {"resourcesListChanged": True}),
+        (
+            Offer(Implementation("n", "1"), resources=True),
+            EVERYTHING,
+            {"resourcesListChanged": True},
+        ),
         (ALL, {"toolsListChanged": False, "unheardOf": True}, {}),
         (ALL, {}, {}),
         (ALL, {"resourceSubscriptions": []}, {"resourceSubscriptions": []}),
     ],
 )
-def test_only_what_there_is_and_was_asked_for_is_honoured(offer: Offer, wanted: Any, honoured: Any) -> None:
+def test_only_what_there_is_and_was_asked_for_is_honoured(
+    offer: Offer, wanted: Any, honoured: Any
+) -> None:
     assert Rig().listen(1, wanted, offer)["params"]["notifications"] == honoured
 
 
@@ -127,7 +137,10 @@ def test_several_at_once_each_hear_what_they_asked_for() -> None:
     rig.subscriptions.subscribe(URI)
     assert rig.subscriptions.listening == 3
     rig.subscriptions.changed("tools")
-    assert rig.heard() == [(1, "notifications/tools/list_changed"), (2, "notifications/tools/list_changed")]
+    assert rig.heard() == [
+        (1, "notifications/tools/list_changed"),
+        (2, "notifications/tools/list_changed"),
+    ]
     rig.subscriptions.updated(URI)
     told = rig.gone()
     assert [each["params"].get("_meta", {}).get(ID) for each in told] == [None, "1", 2]
@@ -198,7 +211,9 @@ def test_one_in_a_batch_is_refused_since_the_batch_would_never_be_answered() -> 
 def test_there_are_at_most_so_many_and_of_so_many_resources() -> None:
     rig = Rig(max_listening=2, max_subscriptions=3)
     rig.listen(1, {"resourceSubscriptions": ["a", "b"]})
-    assert rig.refused({"notifications": Raw(b'{"resourceSubscriptions":["c","d"]}')}).code == -31001
+    assert (
+        rig.refused({"notifications": Raw(b'{"resourceSubscriptions":["c","d"]}')}).code == -31001
+    )
     rig.listen(2, {"resourceSubscriptions": ["c"]})
     error = rig.refused({"notifications": Raw(b"{}")})
     assert (error.code, error.data) == (-31001, {"maxListening": 2})
@@ -240,7 +255,9 @@ def test_beside_a_model(acts: list[str], data: st.DataObject) -> None:
             model.pop(id, None)
         elif act == "tools":
             rig.subscriptions.changed("tools")
-            assert [id for id, _ in rig.heard()] == [id for id, (tools, _) in model.items() if tools]
+            assert [id for id, _ in rig.heard()] == [
+                id for id, (tools, _) in model.items() if tools
+            ]
         elif act == "update":
             rig.subscriptions.updated(URI)
             assert [id for id, _ in rig.heard()] == [id for id, (_, uri) in model.items() if uri]

@@ -54,8 +54,12 @@ HINTS = Annotations(["user"], 1, "2025-01-12T15:00:58Z")
 META = {"example.com/k": 1}
 
 
-def lowered(result: Struct | Raw, revision: str, method: str = "tools/call", info: Implementation = SMALL) -> Any:
-    return wire.one_json(Lowering(by_name[revision], info).result(result, method).replace(b"\n", b""))
+def lowered(
+    result: Struct | Raw, revision: str, method: str = "tools/call", info: Implementation = SMALL
+) -> Any:
+    return wire.one_json(
+        Lowering(by_name[revision], info).result(result, method).replace(b"\n", b"")
+    )
 
 
 def content(block: ContentBlock, revision: str) -> Any:
@@ -101,7 +105,11 @@ def test_a_list_with_meta_and_cursor_keeps_them():
     found = lowered(ListToolsResult([], "", META), E, "tools/list")
     assert found["nextCursor"] == ""  # a valid cursor: server/utilities/pagination
     assert found["_meta"] == {**META, **SERVER}
-    assert lowered(ListToolsResult([], "", META), D, "tools/list") == {"tools": [], "nextCursor": "", "_meta": META}
+    assert lowered(ListToolsResult([], "", META), D, "tools/list") == {
+        "tools": [],
+        "nextCursor": "",
+        "_meta": META,
+    }
 
 
 class Nothing(Struct):
@@ -115,7 +123,9 @@ def test_a_result_without_members_gets_those_that_all_have():
 
 def test_an_older_result_says_nothing_of_the_kind():
     for version in wire.LEGACY:
-        assert lowered(CallToolResult([TextContent("a")]), version) == {"content": [{"type": "text", "text": "a"}]}
+        assert lowered(CallToolResult([TextContent("a")]), version) == {
+            "content": [{"type": "text", "text": "a"}]
+        }
         assert lowered(ListToolsResult([]), version, "tools/list") == {"tools": []}
 
 
@@ -150,7 +160,9 @@ def test_caching_hints_stand_on_complete_results_only():
 
 
 def test_a_tool_result_that_comes_as_json_is_lowered_like_any_other():
-    raw = Raw(b'{"content":[{"type":"audio","data":"AA==","mimeType":"audio/wav"}],"structuredContent":5}')
+    raw = Raw(
+        b'{"content":[{"type":"audio","data":"AA==","mimeType":"audio/wav"}],"structuredContent":5}'
+    )
     assert [each["type"] for each in lowered(raw, A)["content"]] == ["resource"]
     assert lowered(raw, C)["structuredContent"] == {"result": 5}
     assert lowered(raw, E)["structuredContent"] == 5
@@ -158,7 +170,9 @@ def test_a_tool_result_that_comes_as_json_is_lowered_like_any_other():
 
 def test_a_list_that_comes_as_json_is_lowered_like_any_other():
     raw = Raw(b'{"tools":[{"name":"a","inputSchema":{"type":"object"},"title":"A"}]}')
-    assert lowered(raw, B, "tools/list") == {"tools": [{"name": "a", "inputSchema": {"type": "object"}}]}
+    assert lowered(raw, B, "tools/list") == {
+        "tools": [{"name": "a", "inputSchema": {"type": "object"}}]
+    }
     assert lowered(raw, E, "tools/list")["tools"][0]["title"] == "A"
 
 
@@ -174,7 +188,9 @@ def test_what_comes_as_json_is_written_as_the_typed_result_is(method: str, versi
 
 
 def test_what_only_2026_07_28_says_is_taken_out_of_json_for_the_older():
-    raw = Raw(b'{"resultType":"complete","ttlMs":5,"cacheScope":"public","prompts":[{"name":"a","icons":[]}]}')
+    raw = Raw(
+        b'{"resultType":"complete","ttlMs":5,"cacheScope":"public","prompts":[{"name":"a","icons":[]}]}'
+    )
     for version in (A, B, C):
         assert lowered(raw, version, "prompts/list") == {"prompts": [{"name": "a"}]}
     assert lowered(raw, D, "prompts/list") == {"prompts": [{"name": "a", "icons": []}]}
@@ -193,13 +209,19 @@ def test_the_caching_hints_of_a_result_stand_in_the_place_of_ours():
     assert hints(cache_scope="public") == (0, "public")
     assert hints(ttl_ms=7, cache_scope="public") == (7, "public")
     for version in wire.LEGACY:
-        assert lowered(ListPromptsResult([], ttl_ms=7, cache_scope="public"), version, "x") == {"prompts": []}
+        assert lowered(ListPromptsResult([], ttl_ms=7, cache_scope="public"), version, "x") == {
+            "prompts": []
+        }
 
 
 @pytest.mark.parametrize(
     ("item", "method", "name"),
     [
-        (Resource("a:b", "n", "T", "D", "m/t", 5, HINTS, ICONS, META), "resources/list", "resources"),
+        (
+            Resource("a:b", "n", "T", "D", "m/t", 5, HINTS, ICONS, META),
+            "resources/list",
+            "resources",
+        ),
         (
             ResourceTemplate("a:{b}", "n", "T", "D", "m/t", HINTS, ICONS, META),
             "resources/templates/list",
@@ -208,7 +230,11 @@ def test_the_caching_hints_of_a_result_stand_in_the_place_of_ours():
     ],
 )
 def test_a_resource_shows_what_the_revision_knows(item: Any, method: str, name: str):
-    result = ListResourcesResult([item]) if method == "resources/list" else ListResourceTemplatesResult([item])
+    result = (
+        ListResourcesResult([item])
+        if method == "resources/list"
+        else ListResourceTemplatesResult([item])
+    )
     always = {"uri", "size"} if method == "resources/list" else {"uriTemplate"}
     always |= {"name", "description", "mimeType", "annotations"}
     for version in wire.REVISIONS:
@@ -228,7 +254,9 @@ def test_a_prompt_shows_what_the_revision_knows():
         titled = {"title", "_meta"} if version not in (A, B) else set()
         drawn = {"icons"} if version in (D, E) else set()
         assert set(found) == {"name", "description", "arguments"} | titled | drawn
-        assert set(found["arguments"][0]) == {"name", "description", "required"} | (titled & {"title"})
+        assert set(found["arguments"][0]) == {"name", "description", "required"} | (
+            titled & {"title"}
+        )
         assert bare == {"name": "m"}
 
 
@@ -238,7 +266,9 @@ def test_contents_lose_their_meta_before_2025_06_18():
     for version in (A, B):
         assert lowered(result, version, "resources/read") == {"contents": [plain]}
     for version in (C, D):
-        assert lowered(result, version, "resources/read") == {"contents": [{**plain, "_meta": META}]}
+        assert lowered(result, version, "resources/read") == {
+            "contents": [{**plain, "_meta": META}]
+        }
 
 
 def test_messages_hold_what_the_revision_knows():
@@ -278,11 +308,23 @@ def test_a_list_is_written_again_when_another_of_its_kind_came_between():
 @pytest.mark.parametrize(
     ("result", "text"),
     [
-        (ReadResourceResult([ResourceContents("a:b")]), "contents[0]: expected exactly one of text and blob for a:b"),
-        (ReadResourceResult([ResourceContents("a:b", text="", blob=b"")]), "exactly one of text and blob"),
+        (
+            ReadResourceResult([ResourceContents("a:b")]),
+            "contents[0]: expected exactly one of text and blob for a:b",
+        ),
+        (
+            ReadResourceResult([ResourceContents("a:b", text="", blob=b"")]),
+            "exactly one of text and blob",
+        ),
         (ReadResourceResult(["x"]), "contents[0]: expected ResourceContents, got str"),  # type: ignore[list-item]
-        (GetPromptResult([PromptMessage("user", "x")]), "messages[0].content: expected one of TextContent, "),  # type: ignore[arg-type]
-        (CallToolResult([EmbeddedResource(ResourceContents("a:b"))]), "content[0].resource: expected exactly one"),
+        (
+            GetPromptResult([PromptMessage("user", "x")]),
+            "messages[0].content: expected one of TextContent, ",
+        ),  # type: ignore[arg-type]
+        (
+            CallToolResult([EmbeddedResource(ResourceContents("a:b"))]),
+            "content[0].resource: expected exactly one",
+        ),
     ],
 )
 def test_what_no_client_could_read_is_refused(result: Struct, text: str, version: str):
@@ -295,8 +337,14 @@ def test_a_resource_that_is_not_there_has_the_code_of_the_revision():
     gone = {"uri": "a:b"}
     for version in wire.LEGACY:
         code = Lowering(by_name[version], SMALL).error_code
-        assert code(-32602, gone, "resources/read") == code(-32002, None, "resources/read") == -32002
-        assert code(-32602, {"details": "uri: missing"}, "resources/read") == code(-32602, gone, "x") == -32602
+        assert (
+            code(-32602, gone, "resources/read") == code(-32002, None, "resources/read") == -32002
+        )
+        assert (
+            code(-32602, {"details": "uri: missing"}, "resources/read")
+            == code(-32602, gone, "x")
+            == -32602
+        )
         assert code(-32602, None, "resources/read") == -32602
         assert code(-32603, gone, "resources/read") == -32603
     code = Lowering(by_name[E], SMALL).error_code
@@ -315,7 +363,11 @@ def test_text_without_decoration_is_the_same_for_all():
 def test_the_date_of_annotations_is_known_since_2025_06_18():
     block = TextContent("a", HINTS, META)
     old = {"type": "text", "text": "a", "annotations": {"audience": ["user"], "priority": 1}}
-    new = {**old, "annotations": {**old["annotations"], "lastModified": HINTS.last_modified}, "_meta": META}  # type: ignore[dict-item]
+    new = {
+        **old,
+        "annotations": {**old["annotations"], "lastModified": HINTS.last_modified},
+        "_meta": META,
+    }  # type: ignore[dict-item]
     assert [content(block, version) for version in wire.REVISIONS] == [old, old, new, new, new]
 
 
@@ -353,9 +405,14 @@ def test_a_links_icons_are_known_since_2025_11_25():
 def test_an_embedded_resource_loses_its_meta_before_2025_06_18():
     block = EmbeddedResource(ResourceContents("file:///a", text="a", meta=META), meta=META)
     for version in (A, B):
-        assert content(block, version) == {"type": "resource", "resource": {"uri": "file:///a", "text": "a"}}
+        assert content(block, version) == {
+            "type": "resource",
+            "resource": {"uri": "file:///a", "text": "a"},
+        }
     for version in (C, D, E):
-        assert content(block, version)["_meta"] == content(block, version)["resource"]["_meta"] == META
+        assert (
+            content(block, version)["_meta"] == content(block, version)["resource"]["_meta"] == META
+        )
 
 
 # Structured content and its schemas
@@ -380,7 +437,9 @@ def test_structured_content_that_is_an_object_travels_as_it_is(value: object):
 
 def test_no_structured_content_is_not_null():
     for version in wire.REVISIONS:
-        assert "structuredContent" not in lowered(CallToolResult([TextContent("a", HINTS)], UNSET), version)
+        assert "structuredContent" not in lowered(
+            CallToolResult([TextContent("a", HINTS)], UNSET), version
+        )
 
 
 def listed(tool: Tool, revision: str) -> Any:
@@ -389,17 +448,29 @@ def listed(tool: Tool, revision: str) -> Any:
 
 
 def test_a_tool_shows_what_the_revision_knows():
-    tool = Tool("a", {"type": "object"}, "T", "D", {"type": "object"}, ToolAnnotations("TT"), ICONS, META)
+    tool = Tool(
+        "a", {"type": "object"}, "T", "D", {"type": "object"}, ToolAnnotations("TT"), ICONS, META
+    )
     members = {"name", "description", "inputSchema"}
     assert set(listed(tool, A)) == members
     assert set(listed(tool, B)) == members | {"annotations"}
     assert set(listed(tool, C)) == members | {"annotations", "title", "outputSchema", "_meta"}
     for version in (D, E):
-        assert set(listed(tool, version)) == members | {"annotations", "title", "outputSchema", "_meta", "icons"}
+        assert set(listed(tool, version)) == members | {
+            "annotations",
+            "title",
+            "outputSchema",
+            "_meta",
+            "icons",
+        }
 
 
 def test_boolean_property_schemas_are_spelled_out_before_2026_07_28():
-    schema = {"type": "object", "properties": {"yes": True, "no": False, "s": {"type": "string"}}, "required": ["s"]}
+    schema = {
+        "type": "object",
+        "properties": {"yes": True, "no": False, "s": {"type": "string"}},
+        "required": ["s"],
+    }
     spelled = {**schema, "properties": {"yes": {}, "no": {"not": {}}, "s": {"type": "string"}}}
     for version in (C, D):
         found = listed(Tool("a", schema, output_schema=schema), version)
@@ -409,7 +480,13 @@ def test_boolean_property_schemas_are_spelled_out_before_2026_07_28():
 
 
 def test_an_input_schema_without_booleans_keeps_all_its_keywords():
-    schema = {"type": "object", "allOf": [True], "x-unknown": 1, "$defs": {"a": False}, "properties": {"a": {}}}
+    schema = {
+        "type": "object",
+        "allOf": [True],
+        "x-unknown": 1,
+        "$defs": {"a": False},
+        "properties": {"a": {}},
+    }
     for version in wire.REVISIONS:
         assert listed(Tool("a", schema), version)["inputSchema"] == schema
 
@@ -419,7 +496,11 @@ def test_an_input_schema_without_booleans_keeps_all_its_keywords():
     [
         (
             {"type": "integer"},
-            {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]},
+            {
+                "type": "object",
+                "properties": {"result": {"type": "integer"}},
+                "required": ["result"],
+            },
         ),
         (
             {"$ref": "#/$defs/P", "$defs": {"P": {"type": "object"}}},
@@ -439,10 +520,17 @@ def test_an_input_schema_without_booleans_keeps_all_its_keywords():
             },
         ),
         (
-            {"type": "array", "items": {"$ref": "#"}, "$defs": {"D": {"$ref": "#/items"}}, "$schema": "s"},
+            {
+                "type": "array",
+                "items": {"$ref": "#"},
+                "$defs": {"D": {"$ref": "#/items"}},
+                "$schema": "s",
+            },
             {
                 "type": "object",
-                "properties": {"result": {"type": "array", "items": {"$ref": "#/properties/result"}}},
+                "properties": {
+                    "result": {"type": "array", "items": {"$ref": "#/properties/result"}}
+                },
                 "required": ["result"],
                 "$defs": {"D": {"$ref": "#/properties/result/items"}},
                 "$schema": "s",
@@ -452,7 +540,10 @@ def test_an_input_schema_without_booleans_keeps_all_its_keywords():
 )
 def test_an_output_schema_describes_what_travels(schema: dict[str, Any], expected: dict[str, Any]):
     for version in (C, D):
-        assert listed(Tool("a", {"type": "object"}, output_schema=schema), version)["outputSchema"] == expected
+        assert (
+            listed(Tool("a", {"type": "object"}, output_schema=schema), version)["outputSchema"]
+            == expected
+        )
 
 
 U = "https://example.com/s"
@@ -473,9 +564,21 @@ NAMED: list[tuple[dict[str, Any], Any, Any]] = [  # a schema, what fits it, what
     ({"$id": U, "type": ["array", "integer"], "items": {"$ref": "s#"}}, [[1], 2], [["a"]]),
     ({"$id": U, "type": ["array", "integer"], "items": {"$dynamicRef": "#"}}, [[1], 2], [["a"]]),
     ({"type": ["array", "integer"], "items": {"$ref": "#me"}, "$anchor": "me"}, [[1], 2], [["a"]]),
-    ({"type": ["array", "object"], "maxProperties": 0, "items": {"$ref": "#me"}, "$anchor": "me"}, [[], {}], [["a"]]),
     (
-        {"type": "array", "items": {"$id": U, "type": ["array", "integer"], "items": {"$ref": "#"}}},
+        {
+            "type": ["array", "object"],
+            "maxProperties": 0,
+            "items": {"$ref": "#me"},
+            "$anchor": "me",
+        },
+        [[], {}],
+        [["a"]],
+    ),
+    (
+        {
+            "type": "array",
+            "items": {"$id": U, "type": ["array", "integer"], "items": {"$ref": "#"}},
+        },
         [[1, [2]]],
         [[1, ["a"]]],
     ),
@@ -492,7 +595,9 @@ NAMED: list[tuple[dict[str, Any], Any, Any]] = [  # a schema, what fits it, what
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), NAMED, ids=str)
-def test_an_output_schema_with_names_of_its_own_describes_what_travels(schema: dict[str, Any], good: Any, bad: Any):
+def test_an_output_schema_with_names_of_its_own_describes_what_travels(
+    schema: dict[str, Any], good: Any, bad: Any
+):
     assert jsonschema.Draft202012Validator(schema).is_valid(good)
     assert not jsonschema.Draft202012Validator(schema).is_valid(bad)
     for version in (C, D):
@@ -511,7 +616,11 @@ def test_an_output_schema_with_names_of_its_own_describes_what_travels(schema: d
 def test_what_is_sent_is_what_was_promised_in_the_same_revision(name: str, version: str):
     schema = listed(TOOLS[name], version)["outputSchema"]
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(lowered(RESULTS[name], version)["structuredContent"], schema, jsonschema.Draft202012Validator)
+    jsonschema.validate(
+        lowered(RESULTS[name], version)["structuredContent"],
+        schema,
+        jsonschema.Draft202012Validator,
+    )
 
 
 def test_the_canonical_catalogue_is_not_changed_by_writing_it():
@@ -521,7 +630,9 @@ def test_the_canonical_catalogue_is_not_changed_by_writing_it():
     assert repr(LIST) == before
 
 
-def test_structured_content_without_a_text_block_becomes_one_for_callers_who_know_no_other_form() -> None:
+def test_structured_content_without_a_text_block_becomes_one_for_callers_who_know_no_other_form() -> (
+    None
+):
     result = CallToolResult([], structured_content={"sum": 3})
     for name in ("2024-11-05", "2025-03-26"):
         lowered = Lowering(by_name[name], INFO).result(result, "tools/call")
@@ -556,7 +667,10 @@ def test_what_asks_is_no_result() -> None:
 def test_a_code_of_one_era_is_an_internal_error_in_the_other() -> None:
     """REQUIREMENTS EC-3: "MUST NOT emit -32002 or -32042"; part B.4."""
     codes = [
-        [Lowering(by_name[each], INFO).error_code(code, None, "tools/call") for each in wire.REVISIONS]
+        [
+            Lowering(by_name[each], INFO).error_code(code, None, "tools/call")
+            for each in wire.REVISIONS
+        ]
         for code in (-32042, -32021)
     ]
     assert codes == [[-32042] * 4 + [-32603], [-32603] * 4 + [-32021]]
@@ -594,7 +708,9 @@ def test_a_plain_text_that_passes_leaves_as_it_is() -> None:
         ListToolsResult([]),
     ],
 )
-def test_nothing_is_written_of_what_is_no_plain_text_where_it_is_asked_what_passes(result: Any) -> None:
+def test_nothing_is_written_of_what_is_no_plain_text_where_it_is_asked_what_passes(
+    result: Any,
+) -> None:
     lowering = Lowering(by_name["2025-11-25"], INFO)
     assert lowering.result(result, "tools/call") != b""
     assert lowering.result(result, "tools/call", lambda text: True) == b""

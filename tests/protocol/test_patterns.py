@@ -37,7 +37,11 @@ LINEAR = [
         r"^.*\.(jpg|png)$",
         r"^\+?[1-9]\d{1,14}$",
     ),
-    *("^[A-Z]{2,3}[0-9A-Z]{4}$", "^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$", r"^https?://[^\s/]+(/\S*)?$"),
+    *(
+        "^[A-Z]{2,3}[0-9A-Z]{4}$",
+        "^[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}$",
+        r"^https?://[^\s/]+(/\S*)?$",
+    ),
     *(
         "^(?:a|b)*$",
         "^(?:[a-z]+;)*$",
@@ -175,17 +179,26 @@ def test_a_pattern_of_other_syntax_is_refused(pattern: str) -> None:
 
 
 def test_what_is_wrong_is_named() -> None:
-    assert why_not_linear("^x(a+b)+?[ab]+z*$") == "(a+b)+? can end at many places, and so can what follows"
+    assert (
+        why_not_linear("^x(a+b)+?[ab]+z*$")
+        == "(a+b)+? can end at many places, and so can what follows"
+    )
     assert why_not_linear("^(a|a)*$") == "(a|a)* repeats what can match in several ways"
     assert why_not_linear("^(a*)*$") == "(a*)* repeats what may be empty"
     assert why_not_linear("(?=a)") == "it has groups that look around, refer back or set flags"
-    assert why_not_linear("a*b") == "it may begin anywhere and has no longest match: begin it with ^"
+    assert (
+        why_not_linear("a*b") == "it may begin anywhere and has no longest match: begin it with ^"
+    )
     assert why_not_linear("ab)") == "its syntax at character 2 is not one that all engines share"
 
 
 def test_a_long_pattern_is_looked_at_in_bounded_time() -> None:
     """It would take hours if parts were looked at again for each part that holds them."""
-    for pattern in ("(?:a|" * 49 + "b" + ")" * 49, "^" + "|".join("ab" for _ in range(600)), "^" + "a?" * 900):
+    for pattern in (
+        "(?:a|" * 49 + "b" + ")" * 49,
+        "^" + "|".join("ab" for _ in range(600)),
+        "^" + "a?" * 900,
+    ):
         why_not_linear(pattern)
     assert why_not_linear("^(" + "|".join(chr(1000 + n) for n in range(900)) + ")*$") is None
 
@@ -225,7 +238,11 @@ def compiled(pattern: str) -> Program:
             end = pattern.index("]", at)
             part, at = [("char", pattern[at:end], None)], end + 1
         else:
-            part = [("char", "abc" if char == "." else char, None)] if char not in "^$" else [(char, None, None)]
+            part = (
+                [("char", "abc" if char == "." else char, None)]
+                if char not in "^$"
+                else [(char, None, None)]
+            )
         sign = pattern[at : at + 1]
         at += sign in ("*", "+", "?") and sign != ""
         if sign == "?":
@@ -269,9 +286,13 @@ def made(dice: random.Random, depth: int) -> str:
     def one() -> str:
         if depth and dice.random() < 0.4:
             return f"({made(dice, depth - 1)})" + dice.choice(["", "*", "+", "?"])
-        return dice.choice(["a", "b", "c", ".", "[ab]", "[bc]"]) + dice.choice(["", "", "*", "+", "?"])
+        return dice.choice(["a", "b", "c", ".", "[ab]", "[bc]"]) + dice.choice(
+            ["", "", "*", "+", "?"]
+        )
 
-    branches = ["".join(one() for _ in range(dice.randint(1, 4))) for _ in range(dice.choice([1, 1, 2]))]
+    branches = [
+        "".join(one() for _ in range(dice.randint(1, 4))) for _ in range(dice.choice([1, 1, 2]))
+    ]
     return "|".join(branches)
 
 
@@ -316,21 +337,29 @@ def test_the_linear_engine_matches_anywhere_and_knows_ecma_262() -> None:
 def test_without_the_linear_engine_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(
-        RegistrationError, match=r"'\(a\+\)\+' could take .* very long \(why\).*pip install 'concertino\[validate\]'"
+        RegistrationError,
+        match=r"'\(a\+\)\+' could take .* very long \(why\).*pip install 'concertino\[validate\]'",
     ):
         linear("(a+)+", "why")
 
 
 @pytest.mark.parametrize("pattern", ["(?=a)", r"(a)\1"])
 def test_what_the_linear_engine_does_not_know_is_refused(pattern: str) -> None:
-    with pytest.raises(RegistrationError, match=r"very long \(why\), and the linear engine does not take it"):
+    with pytest.raises(
+        RegistrationError, match=r"very long \(why\), and the linear engine does not take it"
+    ):
         linear(pattern, "why")
 
 
 def test_fields_with_slow_patterns_are_named() -> None:
     slow = {"type": "string", "pattern": "^(a+)+$"}
     text = r"^P.x: the pattern '\^\(a\+\)\+\$' could take .* or write a pydantic model"
-    for field in (slow, {"anyOf": [{"type": "null"}, slow]}, {"items": slow}, {"propertyNames": slow}):
+    for field in (
+        slow,
+        {"anyOf": [{"type": "null"}, slow]},
+        {"items": slow},
+        {"propertyNames": slow},
+    ):
         with pytest.raises(RegistrationError, match=text):
             check_fields({"properties": {"P": {"properties": {"x": field}}}})
 

@@ -90,7 +90,11 @@ IN_USE = "Invalid Request: this id is in use by a request in flight"
 def test_a_request_is_answered_with_its_result():
     line = Line()
     incoming = line.call("a")
-    assert (incoming.id, incoming.method, incoming.size) == ("a", "x", len(b'{"jsonrpc":"2.0","id":"a","method":"x"}'))
+    assert (incoming.id, incoming.method, incoming.size) == (
+        "a",
+        "x",
+        len(b'{"jsonrpc":"2.0","id":"a","method":"x"}'),
+    )
     line.peer.respond(incoming, b'{"v":1}')
     assert line.gone() == [result("a", {"v": 1})]
     assert line.about == ["a"]
@@ -143,7 +147,9 @@ def test_an_id_may_be_used_again_after_its_answer():
 
 def test_a_notification_is_handed_over_and_never_answered():
     line = Line()
-    event = line.peer.receive(b'{"jsonrpc":"2.0","method":"notifications/unknown","params":{"a":1}}')
+    event = line.peer.receive(
+        b'{"jsonrpc":"2.0","method":"notifications/unknown","params":{"a":1}}'
+    )
     assert isinstance(event, Message)
     assert event.method == "notifications/unknown"
     assert line.gone() == []
@@ -176,7 +182,12 @@ def test_garbage_with_a_readable_id_is_answered_on_it():
 
 def test_blank_lines_and_broken_responses_are_not_answered():
     line = Line()
-    for frame in (b"", b"  ", b'{"result":1}', b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":""}}'):
+    for frame in (
+        b"",
+        b"  ",
+        b'{"result":1}',
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":""}}',
+    ):
         assert line.peer.receive(frame) is None
     assert line.gone() == []
 
@@ -208,7 +219,9 @@ def test_an_overlong_message_is_answered_with_the_limit():
     line = Line(max_message_bytes=100)
     line.peer.overlong(102)
     text = "Invalid Request: a message longer than 100 bytes (limit)"
-    assert line.gone() == [error(None, INVALID, text, data={"limitBytes": 100, "receivedBytes": 102})]
+    assert line.gone() == [
+        error(None, INVALID, text, data={"limitBytes": 100, "receivedBytes": 102})
+    ]
 
 
 def test_a_client_does_not_answer_garbage_but_counts_it():
@@ -363,7 +376,9 @@ def test_cancelling_what_is_unknown_or_answered_or_of_the_other_type_is_ignored(
 def test_a_batch_is_refused_where_the_revision_has_none():
     line = Line()
     assert line.peer.receive(b'[{"jsonrpc":"2.0","id":1,"method":"x"}]') is None
-    assert line.gone() == [error(None, INVALID, "Invalid Request: batches are not part of this protocol revision")]
+    assert line.gone() == [
+        error(None, INVALID, "Invalid Request: batches are not part of this protocol revision")
+    ]
 
 
 def batching(**limits: Any) -> Line:
@@ -394,7 +409,9 @@ def test_a_byte_order_mark_before_a_batch_is_accepted():
 
 def test_a_batch_of_notifications_and_responses_is_not_answered():
     line = batching()
-    events = line.batch({"jsonrpc": "2.0", "method": "n"}, {"jsonrpc": "2.0", "id": 1, "result": {}}, {"result": 1})
+    events = line.batch(
+        {"jsonrpc": "2.0", "method": "n"}, {"jsonrpc": "2.0", "id": 1, "result": {}}, {"result": 1}
+    )
     assert len(events) == 1
     assert line.gone() == []
     assert line.peer.stray == 1
@@ -418,7 +435,9 @@ def test_an_empty_batch_gets_a_single_error():
 def test_a_batch_of_too_many_messages_is_refused_as_a_whole():
     line = batching(max_batch=2)
     assert line.peer.receive(json.dumps([request(id) for id in range(3)]).encode()) is None
-    assert line.gone() == [error(None, INVALID, "Invalid Request: expected a batch of 1 to 2 messages, got 3")]
+    assert line.gone() == [
+        error(None, INVALID, "Invalid Request: expected a batch of 1 to 2 messages, got 3")
+    ]
 
 
 def test_a_batch_without_its_cancelled_requests_is_sent_when_the_others_are_answered():
@@ -457,7 +476,9 @@ def test_the_answers_of_unfinished_batches_are_bounded_together():
     line = batching(max_message_bytes=2500)
     one, two, three = line.batch(request(1), request(2), request(3))
     four, five = line.batch(request(4), request(5))
-    text = "Internal error: the answers of unfinished batches would have more than 2500 bytes (limit)"
+    text = (
+        "Internal error: the answers of unfinished batches would have more than 2500 bytes (limit)"
+    )
     large = json.dumps("x" * 1000).encode()
     assert isinstance(one, Incoming)
     for incoming in (one, four, two):
@@ -606,18 +627,33 @@ def test_a_request_of_ours_gets_the_error_of_the_other_side():
     assert (failure.code, failure.message, failure.data) == (-32601, "no", [1])
 
 
-@pytest.mark.parametrize("example", examples("MissingRequiredClientCapabilityError", "UnsupportedProtocolVersionError"))
+@pytest.mark.parametrize(
+    "example", examples("MissingRequiredClientCapabilityError", "UnsupportedProtocolVersionError")
+)
 def test_an_example_error_of_the_specification_reaches_who_asked(example: Example):
     line = Line()
     _, answers = ask(line)
     line.peer.receive(json.dumps({**example.value, "id": 1}).encode())
     failure = answers.last()
     wanted = example.value["error"]
-    assert (failure.code, failure.message, failure.data) == (wanted["code"], wanted["message"], wanted["data"])
+    assert (failure.code, failure.message, failure.data) == (
+        wanted["code"],
+        wanted["message"],
+        wanted["data"],
+    )
 
 
 @pytest.mark.parametrize(
-    "body", [b"5", b"{}", b'{"code":"x"}', b'{"code":1}', b'{"message":"x"}', b"null", b'{"code":1.5,"message":"x"}']
+    "body",
+    [
+        b"5",
+        b"{}",
+        b'{"code":"x"}',
+        b'{"code":1}',
+        b'{"message":"x"}',
+        b"null",
+        b'{"code":1.5,"message":"x"}',
+    ],
 )
 def test_a_malformed_error_is_told_from_an_error(body: bytes):
     """JR-8: an integer code and a message."""
@@ -673,7 +709,9 @@ def test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray():
     line.peer.abandon(outgoing, "no longer needed")
     line.peer.abandon(outgoing, "no longer needed")
     params = {"requestId": 1, "reason": "no longer needed"}
-    assert line.gone() == [{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}]
+    assert line.gone() == [
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+    ]
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert answers == []
     assert line.peer.stray == 1
@@ -788,7 +826,12 @@ class ModelCall:
 
 IDS = st.sampled_from([1, 2, 3, 4, 5, "1", "2", ""])
 LIMITS = Limits(
-    max_in_flight=2, max_waiting=3, max_waiting_bytes=400, high_water_bytes=500, garbage_answers_per_s=2, max_batch=4
+    max_in_flight=2,
+    max_waiting=3,
+    max_waiting_bytes=400,
+    high_water_bytes=500,
+    garbage_answers_per_s=2,
+    max_batch=4,
 )
 CODES = st.sampled_from([-32603, -1])
 
@@ -843,12 +886,16 @@ class PeerMachine(RuleBasedStateMachine):
     def free(self) -> bool:
         return self.ready and len(self.running) < 2 and self.held < 500
 
-    def opened(self, incoming: Incoming, size: int, batch: ModelBatch | None, at_once: bool) -> list[Any]:
+    def opened(
+        self, incoming: Incoming, size: int, batch: ModelBatch | None, at_once: bool
+    ) -> list[Any]:
         """What the session does with a request, and what is to be sent for it."""
         call = ModelCall(incoming, size, batch)
         incoming.stop = call.stopped.append
         starts = not self.waiting and self.free()
-        full = len(self.waiting) >= 3 or sum(each.size for each in self.waiting.values()) + size > 400
+        full = (
+            len(self.waiting) >= 3 or sum(each.size for each in self.waiting.values()) + size > 400
+        )
         counts = f"busy: {len(self.running)} calls in flight, {len(self.waiting)} waiting"
         assert self.peer.admit(incoming) is starts
         if starts:
@@ -912,7 +959,9 @@ class PeerMachine(RuleBasedStateMachine):
             if each is None:
                 wanted.append(None)
             elif each is True:
-                batch.answers.append(error(None, INVALID, "Invalid Request: expected object, got array"))
+                batch.answers.append(
+                    error(None, INVALID, "Invalid Request: expected object, got array")
+                )
             elif each is False:
                 batch.answers.append(error(9, INVALID, 'Invalid Request: jsonrpc: expected "2.0"'))
             elif each in seen or self.in_use(each):
@@ -938,7 +987,10 @@ class PeerMachine(RuleBasedStateMachine):
         self.expect()
 
     @precondition(lambda self: not self.closed)
-    @rule(frame=st.sampled_from([b"42", b"null", b"{}x", b'{"jsonrpc":"2.0"}', b"\xff"]), seconds=st.integers(0, 1))
+    @rule(
+        frame=st.sampled_from([b"42", b"null", b"{}x", b'{"jsonrpc":"2.0"}', b"\xff"]),
+        seconds=st.integers(0, 1),
+    )
     def garbage_comes(self, frame: bytes, seconds: int) -> None:
         self.now += seconds
         self.peer.receive(frame)
@@ -1075,7 +1127,12 @@ class PeerMachine(RuleBasedStateMachine):
             [answer] = self.ours[id]
             assert isinstance(answer, TimeoutError)
         cancels = [{"requestId": id, "reason": "timed out"} for _, id in due]
-        self.expect(*({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": each} for each in cancels))
+        self.expect(
+            *(
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": each}
+                for each in cancels
+            )
+        )
 
     # The end
 
@@ -1115,7 +1172,9 @@ class PeerMachine(RuleBasedStateMachine):
         assert self.sent == []
 
 
-PeerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None, derandomize=True)
+PeerMachine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, derandomize=True
+)
 
 
 class TestPeerBesideItsModel(PeerMachine.TestCase):
@@ -1135,7 +1194,11 @@ def test_calls_are_admitted_while_the_bytes_of_those_in_flight_are_below_the_lim
 
 def test_one_call_may_wait_whatever_its_size() -> None:
     sent: list[bytes] = []
-    peer = Peer(lambda frame, about: len(sent.append(frame) or b""), Limits(max_waiting_bytes=10), lambda: 0.0)  # type: ignore[func-returns-value]
+    peer = Peer(
+        lambda frame, about: len(sent.append(frame) or b""),
+        Limits(max_waiting_bytes=10),
+        lambda: 0.0,
+    )  # type: ignore[func-returns-value]
     peer.ready = False
     assert not peer.admit(Incoming(1, "tools/call", {}, 1000))
     assert list(peer.waiting) == [1]

@@ -16,10 +16,18 @@ from concertino.protocol.types import AudioContent, ImageContent, TextContent
 
 META = {"example.com/k": [None]}
 TOOL_USE = questions.ToolUseContent("1", "add", {"a": 1}, META)
-TOOL_RESULT = questions.ToolResultContent("1", [TextContent("3")], {"result": 3}, is_error=True, meta=META)
+TOOL_RESULT = questions.ToolResultContent(
+    "1", [TextContent("3")], {"result": 3}, is_error=True, meta=META
+)
 CASES: list[tuple[msgspec.Struct, str]] = [
-    (questions.Elicitation("Who?", requested_schema={"type": "object", "properties": {}}), "ElicitRequestFormParams"),
-    (questions.Elicitation("Open it?", "url", url="https://example.com", elicitation_id="1"), "ElicitRequestURLParams"),
+    (
+        questions.Elicitation("Who?", requested_schema={"type": "object", "properties": {}}),
+        "ElicitRequestFormParams",
+    ),
+    (
+        questions.Elicitation("Open it?", "url", url="https://example.com", elicitation_id="1"),
+        "ElicitRequestURLParams",
+    ),
     (questions.ElicitResult("accept", {"name": "x", "old": True, "tags": ["a"]}), "ElicitResult"),
     (questions.ElicitResult("cancel"), "ElicitResult"),
     (TOOL_USE, "ToolUseContent"),
@@ -46,7 +54,10 @@ CASES: list[tuple[msgspec.Struct, str]] = [
         ),
         "CreateMessageRequestParams",
     ),
-    (questions.CreateMessageResult("assistant", TextContent("hi"), "m", "endTurn", META), "CreateMessageResult"),
+    (
+        questions.CreateMessageResult("assistant", TextContent("hi"), "m", "endTurn", META),
+        "CreateMessageResult",
+    ),
     (questions.Root("file:///a", "a", META), "Root"),
     (questions.ListRootsResult([questions.Root("file:///a")]), "ListRootsResult"),
 ]
@@ -56,8 +67,12 @@ def written(value: msgspec.Struct) -> dict[str, Any]:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-@pytest.mark.parametrize(("value", "definition"), CASES, ids=lambda value: value if isinstance(value, str) else "")
-def test_every_type_is_in_the_shape_of_2026_07_28_and_survives_it(value: msgspec.Struct, definition: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "definition"), CASES, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_type_is_in_the_shape_of_2026_07_28_and_survives_it(
+    value: msgspec.Struct, definition: str
+) -> None:
     members = written(value)
     if definition == "ElicitRequestURLParams":
         members.pop("elicitationId")  # 2025-11-25 alone has it
@@ -92,7 +107,9 @@ def test_each_kind_of_question_needs_a_capability_of_its_name() -> None:
 
 def test_what_a_model_said_in_words() -> None:
     one = questions.CreateMessageResult("assistant", TextContent("a"), "m")
-    several = questions.CreateMessageResult("assistant", [TextContent("a"), TOOL_USE, TextContent("b")], "m")
+    several = questions.CreateMessageResult(
+        "assistant", [TextContent("a"), TOOL_USE, TextContent("b")], "m"
+    )
     assert (one.text, several.text) == ("a", "ab")
 
 

@@ -76,7 +76,11 @@ def read(**members: Any) -> ReadResourceResult:
 
 
 WRONG: list[tuple[Struct, str, str]] = [
-    (CallToolResult([TextContent(A)]), "CallToolResult", "content[0].text: expected str, got NoneType"),
+    (
+        CallToolResult([TextContent(A)]),
+        "CallToolResult",
+        "content[0].text: expected str, got NoneType",
+    ),
     (
         CallToolResult([TEXT, A]),
         "CallToolResult",
@@ -106,11 +110,31 @@ WRONG: list[tuple[Struct, str, str]] = [
         "CallToolResult",  # type: ignore[list-item]
         "content[0].annotations.audience[0]: expected 'user' or 'assistant', got 'all'",
     ),
-    (text(annotations={"priority": 9}), "CallToolResult", "content[0].annotations: expected Annotations, got dict"),
-    (CallToolResult([ImageContent(A, "image/png")]), "CallToolResult", "content[0].data: expected bytes, got NoneType"),
-    (CallToolResult([ImageContent(b"x", A)]), "CallToolResult", "content[0].mime_type: expected str, got NoneType"),
-    (CallToolResult([AudioContent(b"x", 5)]), "CallToolResult", "content[0].mime_type: expected str, got int"),  # type: ignore[arg-type]
-    (CallToolResult([ResourceLink("a:b", A)]), "CallToolResult", "content[0].name: expected str, got NoneType"),
+    (
+        text(annotations={"priority": 9}),
+        "CallToolResult",
+        "content[0].annotations: expected Annotations, got dict",
+    ),
+    (
+        CallToolResult([ImageContent(A, "image/png")]),
+        "CallToolResult",
+        "content[0].data: expected bytes, got NoneType",
+    ),
+    (
+        CallToolResult([ImageContent(b"x", A)]),
+        "CallToolResult",
+        "content[0].mime_type: expected str, got NoneType",
+    ),
+    (
+        CallToolResult([AudioContent(b"x", 5)]),
+        "CallToolResult",
+        "content[0].mime_type: expected str, got int",
+    ),  # type: ignore[arg-type]
+    (
+        CallToolResult([ResourceLink("a:b", A)]),
+        "CallToolResult",
+        "content[0].name: expected str, got NoneType",
+    ),
     (
         CallToolResult([ResourceLink("a:b", "b", icons=[Icon("https://a", theme="grey")])]),
         "CallToolResult",  # type: ignore[arg-type]
@@ -146,44 +170,81 @@ WRONG: list[tuple[Struct, str, str]] = [
         "ReadResourceResult",  # type: ignore[arg-type]
         "cache_scope: expected 'public' or 'private', got 'all'",
     ),
-    (ListToolsResult([Tool("t", [])]), "ListToolsResult", "tools[0].input_schema: expected dict, got list"),  # type: ignore[arg-type]
+    (
+        ListToolsResult([Tool("t", [])]),
+        "ListToolsResult",
+        "tools[0].input_schema: expected dict, got list",
+    ),  # type: ignore[arg-type]
     (
         ListPromptsResult([Prompt("p", arguments=[PromptArgument("a", required=1)])]),
         "ListPromptsResult",  # type: ignore[arg-type]
         "prompts[0].arguments[0].required: expected bool, got int",
     ),
-    (CompleteResult(Completion(["a", 5])), "CompleteResult", "completion.values[1]: expected str, got int"),  # type: ignore[list-item]
+    (
+        CompleteResult(Completion(["a", 5])),
+        "CompleteResult",
+        "completion.values[1]: expected str, got int",
+    ),  # type: ignore[list-item]
 ]
 # What the schema lets through, since JSON and its encoding say less than the specification's words and Python's types.
 WRONG_IN_WORDS: list[tuple[Struct, str]] = [
     (read(text="a", blob=b""), "contents[0]: expected exactly one of text and blob for a:b"),
-    (ReadResourceResult([]), "contents: expected at least one piece; return None for a resource that is not there"),
-    (ListResourcesResult([Resource("a:b", "b", size=-1)]), "resources[0].size: expected at least 0, got -1"),
+    (
+        ReadResourceResult([]),
+        "contents: expected at least one piece; return None for a resource that is not there",
+    ),
+    (
+        ListResourcesResult([Resource("a:b", "b", size=-1)]),
+        "resources[0].size: expected at least 0, got -1",
+    ),
     (text(meta={1: 2}), "content[0].meta: expected keys of type str, got 1"),
     (
         text(annotations=Annotations(priority=float("nan"))),
         "content[0].annotations.priority: expected a finite number, got nan",
     ),
-    (CallToolResult([ImageContent("AAAA", "image/png")]), "content[0].data: expected bytes, got str"),  # type: ignore[arg-type]
+    (
+        CallToolResult([ImageContent("AAAA", "image/png")]),
+        "content[0].data: expected bytes, got str",
+    ),  # type: ignore[arg-type]
 ]
 RIGHT: list[tuple[Struct, str]] = [
     (CallToolResult([]), "CallToolResult"),
-    (CallToolResult((TEXT,), structured_content=5, is_error=True, meta={"a": [1]}), "CallToolResult"),  # type: ignore[arg-type]
-    (text(annotations=Annotations(["user", "assistant"], 0, "2025-01-12T15:00:58Z")), "CallToolResult"),
-    (text(annotations=Annotations(priority=1.0)), "CallToolResult"),
-    (CallToolResult([ImageContent(b"x", "image/png"), AudioContent(bytearray(b"y"), "audio/wav")]), "CallToolResult"),
     (
-        CallToolResult([ResourceLink("a:b", "b", size=0, icons=[Icon("https://a", "x/y", ["any"], "dark")])]),
+        CallToolResult((TEXT,), structured_content=5, is_error=True, meta={"a": [1]}),
+        "CallToolResult",
+    ),  # type: ignore[arg-type]
+    (
+        text(annotations=Annotations(["user", "assistant"], 0, "2025-01-12T15:00:58Z")),
         "CallToolResult",
     ),
-    (CallToolResult([EmbeddedResource(ResourceContents("a:b", blob=memoryview(b"z")))]), "CallToolResult"),  # type: ignore[arg-type]
+    (text(annotations=Annotations(priority=1.0)), "CallToolResult"),
+    (
+        CallToolResult(
+            [ImageContent(b"x", "image/png"), AudioContent(bytearray(b"y"), "audio/wav")]
+        ),
+        "CallToolResult",
+    ),
+    (
+        CallToolResult(
+            [ResourceLink("a:b", "b", size=0, icons=[Icon("https://a", "x/y", ["any"], "dark")])]
+        ),
+        "CallToolResult",
+    ),
+    (
+        CallToolResult([EmbeddedResource(ResourceContents("a:b", blob=memoryview(b"z")))]),
+        "CallToolResult",
+    ),  # type: ignore[arg-type]
     (prompt(PromptMessage("assistant", TEXT), description="d", meta={}), "GetPromptResult"),
     (
-        ReadResourceResult([ResourceContents("a:b", text="", meta={})], ttl_ms=0, cache_scope="public"),
+        ReadResourceResult(
+            [ResourceContents("a:b", text="", meta={})], ttl_ms=0, cache_scope="public"
+        ),
         "ReadResourceResult",
     ),
     (
-        ListToolsResult([Tool("t", {"type": "object"}, annotations=ToolAnnotations(read_only_hint=True))]),
+        ListToolsResult(
+            [Tool("t", {"type": "object"}, annotations=ToolAnnotations(read_only_hint=True))]
+        ),
         "ListToolsResult",
     ),
     (CompleteResult(Completion([], total=0, has_more=False)), "CompleteResult"),
@@ -212,7 +273,9 @@ def test_the_place_of_the_value_is_put_in_front() -> None:
         check(TextContent(5), "item 3")  # type: ignore[arg-type]
 
 
-junk = some.sampled_from([None, True, 5, -1, 0.5, 7.5, "x", "user", b"x", [], ["user"], [5], {}, {"a": 1}, UNSET])
+junk = some.sampled_from(
+    [None, True, 5, -1, 0.5, 7.5, "x", "user", b"x", [], ["user"], [5], {}, {"a": 1}, UNSET]
+)
 mostly_right = [some.just(value) for value in ("x", b"x", None)]
 
 
@@ -222,19 +285,32 @@ def test_schema_and_checks_agree_on_anything(data: some.DataObject) -> None:
         return data.draw(some.one_of(some.sampled_from(right), some.sampled_from(right), junk))
 
     annotations = pick(
-        None, Annotations(pick(None, ["user"]), pick(None, 0.5, 1, 0), pick(None, "2025-01-12T15:00:58Z"))
+        None,
+        Annotations(
+            pick(None, ["user"]), pick(None, 0.5, 1, 0), pick(None, "2025-01-12T15:00:58Z")
+        ),
     )
     block = pick(
         TextContent(pick("x"), annotations, pick(None, {})),
         ImageContent(pick(b"x"), pick("image/png"), annotations),
-        ResourceLink(pick("a:b"), pick("b"), title=pick(None, "t"), size=pick(None, 3), annotations=annotations),
-        EmbeddedResource(ResourceContents(pick("a:b"), text=pick("x"), mime_type=pick(None, "x/y")), annotations),
+        ResourceLink(
+            pick("a:b"),
+            pick("b"),
+            title=pick(None, "t"),
+            size=pick(None, 3),
+            annotations=annotations,
+        ),
+        EmbeddedResource(
+            ResourceContents(pick("a:b"), text=pick("x"), mime_type=pick(None, "x/y")), annotations
+        ),
     )
     value: Struct = data.draw(
         some.sampled_from(
             [
                 CallToolResult(pick([block]), is_error=pick(True, False)),
-                GetPromptResult(pick([PromptMessage(pick("user", "assistant"), block)]), pick(None, "d")),
+                GetPromptResult(
+                    pick([PromptMessage(pick("user", "assistant"), block)]), pick(None, "d")
+                ),
             ]
         )
     )

@@ -34,7 +34,15 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from concertino.errors import ConcertinoError, RegistrationError
-from concertino.protocol.results import BadResult, Returns, chunks_of, returns_by, returns_of, streams, text_of
+from concertino.protocol.results import (
+    BadResult,
+    Returns,
+    chunks_of,
+    returns_by,
+    returns_of,
+    streams,
+    text_of,
+)
 from concertino.protocol.types import (
     AudioContent,
     CallToolResult,
@@ -149,7 +157,18 @@ def refusal(returns: Returns, value: object) -> str:
 @pytest.mark.parametrize(
     "annotation",
     [
-        *(str, None, Any, object, bytes, Raw, TextContent, list[ImageContent], CallToolResult, ContentBlock),
+        *(
+            str,
+            None,
+            Any,
+            object,
+            bytes,
+            Raw,
+            TextContent,
+            list[ImageContent],
+            CallToolResult,
+            ContentBlock,
+        ),
         *(
             list[TextContent | str],
             str | None,
@@ -181,7 +200,15 @@ def test_nothing_is_promised_without_an_annotation() -> None:
         (Literal["a"], {"type": "string", "enum": ["a"]}),
         (datetime.datetime, {"type": "string"}),
         (NewType("UserId", int), {"type": "integer"}),
-        (Attrs, {"title": "Attrs", "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+        (
+            Attrs,
+            {
+                "title": "Attrs",
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "required": ["a"],
+            },
+        ),
     ],
     ids=str,
 )
@@ -209,7 +236,10 @@ def test_a_recursive_root_keeps_its_definition() -> None:
     assert schema is not None
     assert schema["type"] == "object"
     assert schema["$defs"]["Node"]["properties"]["children"]["items"] == {"$ref": "#/$defs/Node"}
-    assert written(returning(Node), Node(1, [Node(2)])) == '{"value":1,"children":[{"value":2,"children":[]}]}'
+    assert (
+        written(returning(Node), Node(1, [Node(2)]))
+        == '{"value":1,"children":[{"value":2,"children":[]}]}'
+    )
 
 
 def test_definitions_below_the_root_stay() -> None:
@@ -221,7 +251,12 @@ def test_definitions_below_the_root_stay() -> None:
 
 def test_text_stays_text() -> None:
     for returns in (returning(str), anything(), returning(str | None), returning(bytes)):
-        for value, text in (("hi", "hi"), ("é\n☃", "é\n☃"), (Text("plain"), "plain"), (Mode.FAST, "fast")):
+        for value, text in (
+            ("hi", "hi"),
+            ("é\n☃", "é\n☃"),
+            (Text("plain"), "plain"),
+            (Mode.FAST, "fast"),
+        ):
             result = returns.shape(value)
             assert result == CallToolResult([TextContent(text)])
             assert type(texts(result)[0]) is str
@@ -246,12 +281,18 @@ def test_content_blocks_stay_as_they_are() -> None:
         assert returns.shape(tuple(blocks)).content == blocks
         for block in blocks:
             assert returns.shape(block) == CallToolResult([block])
-        assert returns.shape([blocks[1], "and text"]).content == [blocks[1], TextContent("and text")]
+        assert returns.shape([blocks[1], "and text"]).content == [
+            blocks[1],
+            TextContent("and text"),
+        ]
         assert refusal(returns, [blocks[0], 3]) == (
             "expected only content blocks and str in the list, got int among them"
         )
         assert refusal(returns, TextContent(5)) == "TextContent: text: expected str, got int"  # type: ignore[arg-type]
-        assert refusal(returns, CallToolResult("x")) == "CallToolResult: content: expected list, got str"  # type: ignore[arg-type]
+        assert (
+            refusal(returns, CallToolResult("x"))
+            == "CallToolResult: content: expected list, got str"
+        )  # type: ignore[arg-type]
     assert returning(list[TextContent]).shape([]) == CallToolResult([])
     assert written(returning(TextContent | int), 3) == "3"
     assert written(anything(), []) == "[]"
@@ -276,8 +317,12 @@ def test_the_structured_content_of_a_result_is_written_out() -> None:
     assert anything().shape(CallToolResult([])).structured_content is UNSET
 
 
-@pytest.mark.parametrize(("annotation", "good"), [(int, 5), (list[Item], [Item("x")]), (Model, Model(a=1))])
-def test_a_result_must_hold_what_its_annotation_promises_unless_it_is_an_error(annotation: Any, good: Any) -> None:
+@pytest.mark.parametrize(
+    ("annotation", "good"), [(int, 5), (list[Item], [Item("x")]), (Model, Model(a=1))]
+)
+def test_a_result_must_hold_what_its_annotation_promises_unless_it_is_an_error(
+    annotation: Any, good: Any
+) -> None:
     returns = returning(annotation)
     whole = returns.shape(CallToolResult([], good))
     assert whole.structured_content == returns.shape(good).structured_content
@@ -363,16 +408,26 @@ def test_a_pydantic_model_inside_other_values_is_written_by_its_names() -> None:
     ids=str,
 )
 def test_what_does_not_conform_is_refused(annotation: Any, value: object, text: str) -> None:
-    assert refusal(returning(annotation), value) == f"the result does not conform to its annotation: {text}"
+    assert (
+        refusal(returning(annotation), value)
+        == f"the result does not conform to its annotation: {text}"
+    )
 
 
 def test_pydantic_refuses_what_does_not_conform() -> None:
-    for annotation, value in ((Model, Model.model_construct(a="x")), (list[Model], [3]), (Model, {"a": 1})):
+    for annotation, value in (
+        (Model, Model.model_construct(a="x")),
+        (list[Model], [3]),
+        (Model, {"a": 1}),
+    ):
         assert "does not conform to its annotation" in refusal(returning(annotation), value)
 
 
 def test_text_is_promised_as_text() -> None:
-    assert refusal(returning(str), 3) == "expected str, got int: return a str, or annotate what is returned"
+    assert (
+        refusal(returning(str), 3)
+        == "expected str, got int: return a str, or annotate what is returned"
+    )
 
 
 def test_nan_and_infinity_are_refused_wherever_they_are() -> None:
@@ -388,7 +443,12 @@ def test_nan_and_infinity_are_refused_wherever_they_are() -> None:
     ):
         expected = f"the result holds NaN or infinity{where}, which JSON cannot: return None or a str for it"
         assert refusal(anything(), value) == expected
-    for annotation, value in ((float, NAN), (float | None, NAN), (dict, {"a": NAN}), (Struct, Struct(NAN))):
+    for annotation, value in (
+        (float, NAN),
+        (float | None, NAN),
+        (dict, {"a": NAN}),
+        (Struct, Struct(NAN)),
+    ):
         assert "NaN or infinity" in refusal(returning(annotation), value)
     assert "NaN or infinity at bee" in refusal(returning(Model), Model(a=1, b=NAN))
 
@@ -417,7 +477,12 @@ def test_cycles_and_depth_are_refused() -> None:
 
 
 def test_what_has_no_json_form_is_refused() -> None:
-    for value, kind in ((object(), "object"), (1j, "complex"), ((i for i in ()), "generator"), ({1: int}, "type")):
+    for value, kind in (
+        (object(), "object"),
+        (1j, "complex"),
+        ((i for i in ()), "generator"),
+        ({1: int}, "type"),
+    ):
         assert refusal(anything(), value) == (
             f"the result cannot be written as JSON: {kind} has no JSON form; "
             f"return a str, number, list, dict, dataclass or pydantic model"
@@ -434,7 +499,9 @@ def test_raw_json_is_carried_without_newlines() -> None:
     assert written(anything(), {"a": Raw(b"[1,\n2]")}) == '{"a":[1,2]}'
     assert written(anything(), [Raw(b"null"), None]) == "[null,null]"
     assert "cannot be written as JSON" in refusal(anything(), Raw(b'{"a'))
-    assert "cannot be written as JSON: 'utf-8' codec can't decode" in refusal(anything(), [Raw(b'"\xff"')])
+    assert "cannot be written as JSON: 'utf-8' codec can't decode" in refusal(
+        anything(), [Raw(b'"\xff"')]
+    )
 
 
 def test_generators_and_unsupported_types_are_refused_at_registration() -> None:
@@ -450,13 +517,22 @@ def test_generators_and_unsupported_types_are_refused_at_registration() -> None:
     def iterator() -> Iterator[int]: ...
     def complicated() -> complex: ...
 
-    handlers: list[Callable[..., object]] = [sync, asynchronous, unannotated, functools.partial(unannotated), iterator]
+    handlers: list[Callable[..., object]] = [
+        sync,
+        asynchronous,
+        unannotated,
+        functools.partial(unannotated),
+        iterator,
+    ]
     sync.__annotations__["return"] = Generator[int, None, None]
     for handler in handlers:
-        with pytest.raises(RegistrationError, match=r"\(\): a generator cannot be a result; return a list"):
+        with pytest.raises(
+            RegistrationError, match=r"\(\): a generator cannot be a result; return a list"
+        ):
             returns_of(handler)
     with pytest.raises(
-        RegistrationError, match=r"complicated\(\): return: complex is not supported; write a dataclass"
+        RegistrationError,
+        match=r"complicated\(\): return: complex is not supported; write a dataclass",
     ):
         returns_of(complicated)
 
@@ -469,7 +545,9 @@ def test_an_injected_class_need_not_be_importable() -> None:
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -517,7 +595,10 @@ def test_a_result_by_hand_is_checked_and_carried_twice(value: object, written: b
     returns, checked = by_hand()
     assert returns.schema == {"not": {"const": 5}}
     result = returns.shape(value)
-    assert (bytes(cast(Raw, result.structured_content)), result.content) == (written, [TextContent(written.decode())])
+    assert (bytes(cast(Raw, result.structured_content)), result.content) == (
+        written,
+        [TextContent(written.decode())],
+    )
     assert checked == [written]
 
 
@@ -566,7 +647,13 @@ def yielding(annotation: Any) -> Returns:
 
 
 def test_texts_that_were_yielded_are_one_text() -> None:
-    for annotation in (AsyncIterator[str], Iterator[str], Generator[str, None, None], AsyncIterator, Any):
+    for annotation in (
+        AsyncIterator[str],
+        Iterator[str],
+        Generator[str, None, None],
+        AsyncIterator,
+        Any,
+    ):
         returns = yielding(annotation)
         assert returns.schema is None
         assert returns.shape(["a", "b", ""]) == CallToolResult([TextContent("ab")])
@@ -583,13 +670,16 @@ def test_what_else_was_yielded_is_a_list_with_its_schema() -> None:
 
 def test_content_that_was_yielded_stays_content() -> None:
     returns = yielding(AsyncIterator[TextContent])
-    assert returns.shape([TextContent("a"), TextContent("b")]) == CallToolResult([TextContent("a"), TextContent("b")])
+    assert returns.shape([TextContent("a"), TextContent("b")]) == CallToolResult(
+        [TextContent("a"), TextContent("b")]
+    )
     assert returns.shape([]) == CallToolResult([])
 
 
 def test_a_generator_is_annotated_by_what_it_yields() -> None:
     with pytest.raises(
-        RegistrationError, match=r"is annotated by what it yields, as in `-> AsyncIterator\[str\]`; got"
+        RegistrationError,
+        match=r"is annotated by what it yields, as in `-> AsyncIterator\[str\]`; got",
     ):
         yielding(int)
     assert not streams(lambda: None)
@@ -597,7 +687,13 @@ def test_a_generator_is_annotated_by_what_it_yields() -> None:
 
 @pytest.mark.parametrize(
     ("part", "text"),
-    [("a", "a"), (TextContent("b"), "b"), (ImageContent(b"x", "image/png"), ""), ({"n": 1}, '{"n":1}'), (3, "3")],
+    [
+        ("a", "a"),
+        (TextContent("b"), "b"),
+        (ImageContent(b"x", "image/png"), ""),
+        ({"n": 1}, '{"n":1}'),
+        (3, "3"),
+    ],
 )
 def test_a_part_of_a_result_as_text_for_people(part: Any, text: str) -> None:
     assert text_of(part) == text

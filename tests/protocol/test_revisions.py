@@ -41,19 +41,29 @@ def test_each_revision_knows_what_its_specification_has(flag: str, known: list[s
 
 @pytest.mark.parametrize("oracle", wire.ORACLES)
 @pytest.mark.parametrize("version", wire.REVISIONS)
-def test_every_request_that_is_served_exists_in_the_revisions_that_serve_it(version: str, oracle: str):
+def test_every_request_that_is_served_exists_in_the_revisions_that_serve_it(
+    version: str, oracle: str
+):
     named = {
         each["properties"]["method"]["const"]
         for name, each in wire.definitions(version, oracle).items()
         if name.endswith("Request") and "const" in each.get("properties", {}).get("method", {})
     }
-    served = {method for method, rule in REQUESTS.items() if (rule.modern if version == E else rule.legacy)}
+    served = {
+        method
+        for method, rule in REQUESTS.items()
+        if (rule.modern if version == E else rule.legacy)
+    }
     assert served <= named
     assert not {method for method in named & set(REQUESTS) if method not in served}
 
 
-@pytest.mark.parametrize(("asked", "answered"), [(A, A), (B, B), (C, C), (D, D), (E, D), ("1.0.0", D), ("", D)])
-def test_a_handshake_is_answered_with_its_version_or_our_newest_that_has_one(asked: str, answered: str):
+@pytest.mark.parametrize(
+    ("asked", "answered"), [(A, A), (B, B), (C, C), (D, D), (E, D), ("1.0.0", D), ("", D)]
+)
+def test_a_handshake_is_answered_with_its_version_or_our_newest_that_has_one(
+    asked: str, answered: str
+):
     assert negotiate(asked).name == answered
 
 

@@ -212,7 +212,13 @@ SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
     (tuple[int, ...], {"type": "array", "items": INTEGER}),
     (
         tuple[int, str],
-        {"type": "array", "prefixItems": [INTEGER, STRING], "items": False, "minItems": 2, "maxItems": 2},
+        {
+            "type": "array",
+            "prefixItems": [INTEGER, STRING],
+            "items": False,
+            "minItems": 2,
+            "maxItems": 2,
+        },
     ),
     (set[int], {"type": "array", "uniqueItems": True, "items": INTEGER}),
     (frozenset, {"type": "array", "uniqueItems": True}),
@@ -221,13 +227,23 @@ SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
     (Dict[str, Any], {"type": "object"}),  # noqa: UP006
     (dict[Any, int], {"type": "object", "additionalProperties": INTEGER}),
     (Mapping[str, int], {"type": "object", "additionalProperties": INTEGER}),
-    (MutableMapping[str, list[int]], {"type": "object", "additionalProperties": {"type": "array", "items": INTEGER}}),
+    (
+        MutableMapping[str, list[int]],
+        {"type": "object", "additionalProperties": {"type": "array", "items": INTEGER}},
+    ),
     (
         dict[int, str],
-        {"type": "object", "propertyNames": {"pattern": "^-?(0|[1-9][0-9]*)$"}, "additionalProperties": STRING},
+        {
+            "type": "object",
+            "propertyNames": {"pattern": "^-?(0|[1-9][0-9]*)$"},
+            "additionalProperties": STRING,
+        },
     ),
     (dict[Color, Any], {"type": "object", "propertyNames": {"enum": ["r", "b"]}}),
-    (dict[Annotated[str, at.MinLen(2)], Any], {"type": "object", "propertyNames": {"minLength": 2}}),
+    (
+        dict[Annotated[str, at.MinLen(2)], Any],
+        {"type": "object", "propertyNames": {"minLength": 2}},
+    ),
     (UserId, INTEGER),
     (T, {}),
     (Bound, INTEGER),
@@ -236,12 +252,18 @@ SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
     (Annotated[int, "How many."], {"type": "integer", "description": "How many."}),
     (Annotated[Item, "Which."], {"$ref": "#/$defs/Item", "description": "Which."}),
     (Annotated[int, at.Ge(1), at.Lt(9)], {"type": "integer", "minimum": 1, "exclusiveMaximum": 9}),
-    (Annotated[float, at.Gt(0.5), at.Le(9)], {"type": "number", "exclusiveMinimum": 0.5, "maximum": 9}),
+    (
+        Annotated[float, at.Gt(0.5), at.Le(9)],
+        {"type": "number", "exclusiveMinimum": 0.5, "maximum": 9},
+    ),
     (Annotated[int, at.Interval(ge=1, le=9)], {"type": "integer", "minimum": 1, "maximum": 9}),
     (Annotated[int, at.MultipleOf(5)], {"type": "integer", "multipleOf": 5}),
     (Annotated[str, at.Len(1, 3)], {"type": "string", "minLength": 1, "maxLength": 3}),
     (Annotated[list[int], at.MinLen(1)], {"type": "array", "items": INTEGER, "minItems": 1}),
-    (Annotated[dict[str, int], at.MaxLen(3)], {"type": "object", "additionalProperties": INTEGER, "maxProperties": 3}),
+    (
+        Annotated[dict[str, int], at.MaxLen(3)],
+        {"type": "object", "additionalProperties": INTEGER, "maxProperties": 3},
+    ),
     (Annotated[int, at.Predicate(bool)], INTEGER),
     (Annotated[int | None, at.Ge(0)], {"anyOf": [{"type": "integer", "minimum": 0}, NULL]}),
     (
@@ -253,8 +275,24 @@ SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 2},
     ),
     (
-        Annotated[str, Meta(pattern="^a", title="A", description="D", examples=["ab"], extra_json_schema={"x-y": 1})],
-        {"type": "string", "pattern": "^a", "title": "A", "description": "D", "examples": ["ab"], "x-y": 1},
+        Annotated[
+            str,
+            Meta(
+                pattern="^a",
+                title="A",
+                description="D",
+                examples=["ab"],
+                extra_json_schema={"x-y": 1},
+            ),
+        ],
+        {
+            "type": "string",
+            "pattern": "^a",
+            "title": "A",
+            "description": "D",
+            "examples": ["ab"],
+            "x-y": 1,
+        },
     ),
     (Annotated[datetime.datetime, Meta(tz=True)], {"type": "string", "format": "date-time"}),
     (
@@ -309,7 +347,10 @@ def test_classes_become_definitions() -> None:
         "Node": {
             "title": "Node",
             "type": "object",
-            "properties": {"value": INTEGER, "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
+            "properties": {
+                "value": INTEGER,
+                "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
+            },
             "required": ["value"],
         },
     }
@@ -333,12 +374,20 @@ def test_classes_become_definitions() -> None:
         (str | datetime.datetime, '"2020-01-01T00:00:00"', "2020-01-01T00:00:00"),
         (Item | Node | None, '{"value": 1}', Node(1)),
         (Item | Node | None, "null", None),
-        (list[datetime.date | Color], '["r", "2020-01-01"]', [Color.RED, datetime.date(2020, 1, 1)]),
+        (
+            list[datetime.date | Color],
+            '["r", "2020-01-01"]',
+            [Color.RED, datetime.date(2020, 1, 1)],
+        ),
         (dict[int, Item | Node], '{"1": {"name": "x"}}', {1: Item("x")}),
         (tuple[Item | Node, int], '[{"value": 1}, 2]', (Node(1), 2)),
         (pathlib.Path | int, '"a"', pathlib.Path("a")),
         (dict[pathlib.Path, int], '{"a": 1}', {pathlib.Path("a"): 1}),
-        (Person, '{"name": "x", "homes": [{"zip": "1"}]}', Person(name="x", homes=[Address(zip="1")])),
+        (
+            Person,
+            '{"name": "x", "homes": [{"zip": "1"}]}',
+            Person(name="x", homes=[Address(zip="1")]),
+        ),
         (list[Person] | None, '[{"name": "x"}]', [Person(name="x")]),
         (Owner, '{"person": {"name": "x"}}', Owner(Person(name="x"))),
         (Annotated[str, pydantic.AfterValidator(str.upper)], '"x"', "X"),
@@ -361,7 +410,11 @@ def test_an_integer_union_member_takes_text_when_coerced() -> None:
     ("t", "text", "expected"),
     [
         (int, '"x"', ["expected int, got str"]),
-        (list[Node], '[{"value": 1, "children": [{"value": "x"}]}]', ["[0].children[0].value: expected int, got str"]),
+        (
+            list[Node],
+            '[{"value": 1, "children": [{"value": "x"}]}]',
+            ["[0].children[0].value: expected int, got str"],
+        ),
         (Item, '{"name": 1}', ["name: expected str, got int"]),
         (Item, '{"name": "x", "where": 1}', ["where: expected a path as str, got int"]),
         (dict[int, int], '{"x": 1}', ["key: expected int, got str"]),
@@ -373,7 +426,9 @@ def test_an_integer_union_member_takes_text_when_coerced() -> None:
         (
             pathlib.Path | int,
             "null",
-            ["fits no member of the union: expected a path as str, got NoneType; or expected int, got null"],
+            [
+                "fits no member of the union: expected a path as str, got NoneType; or expected int, got null"
+            ],
         ),
         (
             dict[str, list[Person]],
@@ -424,7 +479,9 @@ def test_two_classes_of_one_name_get_two_definitions() -> None:
         {"$ref": "#/$defs/4.Movie"},
     ]
     assert forms.definitions["2.Movie"]["properties"] == {"inner": {"$ref": "#/$defs/2.Attrs"}}
-    assert forms.definitions["4.Movie"]["properties"]["inner"]["items"] == {"$ref": "#/$defs/4.Strict"}
+    assert forms.definitions["4.Movie"]["properties"]["inner"]["items"] == {
+        "$ref": "#/$defs/4.Strict"
+    }
 
 
 def test_pydantic_definitions_are_hoisted_and_renamed_too() -> None:
@@ -445,7 +502,9 @@ def test_promised_schemas_leave_out_formats_that_output_may_not_meet() -> None:
         day: datetime.date
         span: datetime.timedelta = datetime.timedelta()
 
-    Times.__annotations__.update(format=str, default=datetime.timedelta, day=datetime.date, span=datetime.timedelta)
+    Times.__annotations__.update(
+        format=str, default=datetime.timedelta, day=datetime.date, span=datetime.timedelta
+    )
     made, definitions = form(tuple[Times, datetime.datetime | None], promise=True)
     assert made.schema["prefixItems"] == [{"$ref": "#/$defs/Times"}, {"anyOf": [STRING, NULL]}]
     assert definitions["Times"]["properties"] == {
@@ -480,7 +539,10 @@ def test_pydantic_promises_what_it_writes() -> None:
         (5, "5 is not supported: Type '5' is not supported"),
         ([int], "is not supported: unhashable type"),
         (Never, "is not supported"),
-        (Unionised, "Unionised is not supported: Type unions may not .* but not of a field of a class"),
+        (
+            Unionised,
+            "Unionised is not supported: Type unions may not .* but not of a field of a class",
+        ),
         (enum.Enum("Empty", []), "Empty is not supported: Enum types must have at least one item"),
         (Defaulted, "Encoding objects of type .* is unsupported; .* write default_factory=lambda"),
         (Lost, "Lost: name 'Nowhere' is not defined; define the name at module level"),
@@ -492,7 +554,10 @@ def test_pydantic_promises_what_it_writes() -> None:
         (Annotated[int, at.Ge(0.5)], "is not supported: 'float' object"),
         (Annotated[int, at.Ge("x")], "`ge` must be an int or float"),
         (Annotated[int, at.Ge(2**70)], "don't fit in an int64"),
-        (list[Annotated[Strict, pydantic.AfterValidator(repr)]], "not supported by pydantic: Unable to generate"),
+        (
+            list[Annotated[Strict, pydantic.AfterValidator(repr)]],
+            "not supported by pydantic: Unable to generate",
+        ),
         (tuple[Person, Strict], "not supported by pydantic"),
     ],
     ids=str,
@@ -502,7 +567,9 @@ def test_unsupported_types_are_refused_with_a_way_out(t: Any, text: str) -> None
         Forms().form(t)
 
 
-def test_pydantic_classes_are_nothing_special_without_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pydantic_classes_are_nothing_special_without_pydantic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delitem(sys.modules, "pydantic")
     with pytest.raises(RegistrationError, match="Person is not supported; write"):
         Forms().form(Person)
@@ -513,7 +580,10 @@ def test_pydantic_classes_are_nothing_special_without_pydantic(monkeypatch: pyte
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the `type` statement is 3.12's")
 def test_type_aliases() -> None:
     scope: dict[str, Any] = {}
-    exec("type Name = str\ntype Pair[T] = tuple[T, T]\ntype Json = list[Json]\ntype Lost = Nowhere", scope)
+    exec(
+        "type Name = str\ntype Pair[T] = tuple[T, T]\ntype Json = list[Json]\ntype Lost = Nowhere",
+        scope,
+    )
     assert schema(scope["Name"]) == STRING
     assert schema(scope["Pair"][int])["prefixItems"] == [INTEGER, INTEGER]
     with pytest.raises(RegistrationError, match="Json contains itself; write Any in its place"):
@@ -547,7 +617,11 @@ def test_generic_aliases_by_their_shape() -> None:
 
 
 def test_json_value_is_what_is_written() -> None:
-    assert json_value((1, Color.RED, {"a": datetime.date(2020, 1, 1)})) == [1, "r", {"a": "2020-01-01"}]
+    assert json_value((1, Color.RED, {"a": datetime.date(2020, 1, 1)})) == [
+        1,
+        "r",
+        {"a": "2020-01-01"},
+    ]
     for bad in (float("nan"), [float("inf")], object(), "\ud800"):
         with pytest.raises((ValueError, TypeError)):
             json_value(bad)
@@ -616,7 +690,12 @@ def read(form: Form, text: str) -> Any:
             {"a": 1},
             {"b": 1},
         ),
-        (Annotated[str, pydantic.Field(pattern=SLOW)], {"type": "string", "pattern": SLOW}, "aa", "aab"),
+        (
+            Annotated[str, pydantic.Field(pattern=SLOW)],
+            {"type": "string", "pattern": SLOW},
+            "aa",
+            "aab",
+        ),
         (
             Annotated[list[Annotated[str, pydantic.Field(pattern=SLOW)]], Meta(min_length=1)],
             {"type": "array", "items": {"type": "string", "pattern": SLOW}},
@@ -637,7 +716,10 @@ def test_a_slow_pattern_is_matched_by_a_linear_engine(
 
 def test_a_slow_pattern_takes_its_time_from_nobody() -> None:
     """Python's own `re` needs 2 ** 30,000 steps for this."""
-    for annotation in (Annotated[str, Meta(pattern=SLOW)], Annotated[str, pydantic.Field(pattern=SLOW)]):
+    for annotation in (
+        Annotated[str, Meta(pattern=SLOW)],
+        Annotated[str, pydantic.Field(pattern=SLOW)],
+    ):
         with pytest.raises(msgspec.ValidationError):
             read(Forms().form(annotation), f'"{"a" * 30_000}!"')
 
@@ -649,15 +731,23 @@ def test_what_does_not_match_a_slow_pattern_is_told_as_any_other() -> None:
         for text in ('"b"', "5", '"aaaa"'):
             with pytest.raises(msgspec.ValidationError) as raised:
                 read(form, text)
-            told += [str(problem).replace(pattern, "...") for problem in problems_of(raised.value, "x")]
+            told += [
+                str(problem).replace(pattern, "...") for problem in problems_of(raised.value, "x")
+            ]
     assert (
         told[:3]
         == told[3:]
-        == ["x: expected str matching regex '...'", "x: expected str, got int", "x: expected str of length <= 3"]
+        == [
+            "x: expected str matching regex '...'",
+            "x: expected str, got int",
+            "x: expected str of length <= 3",
+        ]
     )
 
 
-def test_a_slow_pattern_without_the_linear_engine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_pattern_without_the_linear_engine_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(RegistrationError, match=r"pip install 'concertino\[validate\]'"):
         Forms().form(Annotated[str, Meta(pattern=SLOW)])

@@ -50,7 +50,9 @@ def nested(levels: int) -> dict[str, Any]:
 
 def test_a_schema_of_100_levels_passes_and_of_101_does_not() -> None:
     bounded(nested(100))
-    assert refusal(nested(102)) == "nested too deeply, or contains itself: expected at most 100 levels"
+    assert (
+        refusal(nested(102)) == "nested too deeply, or contains itself: expected at most 100 levels"
+    )
 
 
 def test_a_schema_of_depth_10_000_is_refused() -> None:
@@ -59,7 +61,10 @@ def test_a_schema_of_depth_10_000_is_refused() -> None:
 
 def test_a_schema_of_100_000_subschemas_is_refused() -> None:
     assert "too large: expected at most" in refusal({"anyOf": [{} for _ in range(100_000)]})
-    assert refusal({"anyOf": [{} for _ in range(10_001)]}) == "too large: expected at most 10,000 subschemas"
+    assert (
+        refusal({"anyOf": [{} for _ in range(10_001)]})
+        == "too large: expected at most 10,000 subschemas"
+    )
     assert extent_of({"anyOf": [{} for _ in range(10_000)]}) == Extent(10_001, False)
     assert refusal({"anyOf": [True] * 10_001}) == "too large: expected at most 10,000 subschemas"
 
@@ -88,14 +93,26 @@ def test_one_object_shared_2_to_the_90_times_is_refused() -> None:
 
 def test_a_schema_of_more_than_a_million_characters_is_refused() -> None:
     bounded({"description": "x" * (2**20 - 11)})
-    assert refusal({"description": "x" * 2**20}) == "too large: expected at most 1,048,576 characters in it"
+    assert (
+        refusal({"description": "x" * 2**20})
+        == "too large: expected at most 1,048,576 characters in it"
+    )
     assert "1,048,576 characters" in refusal({"properties": {"x" * 2**20: 5}})
 
 
 def test_what_is_no_schema_is_left_to_others() -> None:
     bounded(5)
     bounded({5: None, "x": 1.5})
-    odd = {"properties": 5, "allOf": {}, "$ref": 5, "$id": 5, "$anchor": 5, "not": 5, "$defs": [], "items": None}
+    odd = {
+        "properties": 5,
+        "allOf": {},
+        "$ref": 5,
+        "$id": 5,
+        "$anchor": 5,
+        "not": 5,
+        "$defs": [],
+        "items": None,
+    }
     assert extent_of(odd) == Extent(1, False)
 
 
@@ -110,11 +127,17 @@ def test_the_dialect_is_2020_12(said: str) -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("http://json-schema.org/draft-07/schema#", ["draft-07", "$defs for definitions", "prefixItems"]),
+        (
+            "http://json-schema.org/draft-07/schema#",
+            ["draft-07", "$defs for definitions", "prefixItems"],
+        ),
         ("http://json-schema.org/draft-06/schema#", ["draft-06", "$defs for definitions"]),
         ("http://json-schema.org/draft-04/schema#", ["draft-04", "$id for id"]),
         ("http://json-schema.org/draft-03/schema#", ["draft-03 (http"]),
-        ("https://json-schema.org/draft/2019-09/schema", ["draft 2019-09", "$dynamicRef for $recursiveRef"]),
+        (
+            "https://json-schema.org/draft/2019-09/schema",
+            ["draft 2019-09", "$dynamicRef for $recursiveRef"],
+        ),
         ("https://example.com/mine", ["got 'https://example.com/mine'"]),
         (5, ["got 5"]),
         (None, ["got None"]),
@@ -136,7 +159,12 @@ def test_another_dialect_inside_is_refused_with_its_place() -> None:
 
 def test_a_dialect_in_data_is_data() -> None:
     said = {"$schema": "http://json-schema.org/draft-07/schema", "$ref": "http://169.254.169.254/"}
-    assert extent_of({"const": said, "enum": [said], "default": said, "examples": [said], "x": said}).expanded == 1
+    assert (
+        extent_of(
+            {"const": said, "enum": [said], "default": said, "examples": [said], "x": said}
+        ).expanded
+        == 1
+    )
 
 
 # References
@@ -160,19 +188,24 @@ def test_a_dialect_in_data_is_data() -> None:
 def test_a_reference_to_elsewhere_is_refused(word: str, target: str) -> None:
     for schema in ({word: target}, {"$id": "https://example.com/a", word: target}):
         text = refusal({"type": "object", "properties": {"a": {"anyOf": [schema]}}})
-        assert text.startswith(f"#/properties/a/anyOf/0/{word}: expected a reference inside the schema, got '{target}'")
+        assert text.startswith(
+            f"#/properties/a/anyOf/0/{word}: expected a reference inside the schema, got '{target}'"
+        )
         assert "never fetched: copy what it refers to into $defs" in text
 
 
 @pytest.mark.parametrize(
-    "target", ["#/$defs/none", "#none", "#/enum/0", "#/prefixItems/5", "#/prefixItems/x", "#/type/x"]
+    "target",
+    ["#/$defs/none", "#none", "#/enum/0", "#/prefixItems/5", "#/prefixItems/x", "#/type/x"],
 )
 def test_a_reference_to_nothing_is_refused(target: str) -> None:
     schema = {"type": "array", "enum": [5], "prefixItems": [{}], "$ref": target}
     assert refusal(schema) == f"#/$ref: there is no '{target}' in the schema"
 
 
-@pytest.mark.parametrize("schema", [{"$id": "http://a", "$ref": "http://[x"}, {"$id": "http://a", "$ref": "//[x"}])
+@pytest.mark.parametrize(
+    "schema", [{"$id": "http://a", "$ref": "http://[x"}, {"$id": "http://a", "$ref": "//[x"}]
+)
 def test_a_reference_that_is_no_uri_is_refused(schema: dict[str, Any]) -> None:
     assert "#/$ref: expected a URI, got" in refusal(schema)
 
@@ -191,7 +224,11 @@ RESOLVING: list[dict[str, Any]] = [
         "$ref": "w",
         "$defs": {"a": {"$id": "/w", "$ref": "#/$defs/b", "$defs": {"b": {"const": 1}}}},
     },
-    {"$id": "https://x.y/", "$ref": "w#n", "$defs": {"a": {"$id": "w", "$defs": {"b": {"$anchor": "n", "const": 1}}}}},
+    {
+        "$id": "https://x.y/",
+        "$ref": "w#n",
+        "$defs": {"a": {"$id": "w", "$defs": {"b": {"$anchor": "n", "const": 1}}}},
+    },
     {"$ref": "#/prefixItems/1", "prefixItems": [{}, {"const": 1}]},
     {"$ref": "#/mine/a", "mine": {"a": {"const": 1}}},
     {"$ref": "#/mine/a", "mine": {"a": {"$ref": "#/mine/b"}, "b": {"const": 1}}},
@@ -217,7 +254,12 @@ def test_an_embedded_resource_has_pointers_of_its_own() -> None:
 
 
 def test_a_reference_to_true_or_false_is_one() -> None:
-    assert extent_of({"$ref": "#/$defs/a", "$dynamicRef": "#/$defs/b", "$defs": {"a": True, "b": False}}).expanded == 1
+    assert (
+        extent_of(
+            {"$ref": "#/$defs/a", "$dynamicRef": "#/$defs/b", "$defs": {"a": True, "b": False}}
+        ).expanded
+        == 1
+    )
 
 
 # Recursion
@@ -269,7 +311,9 @@ def doubling(times: int) -> dict[str, Any]:
     """Each definition applies the one before twice: 2 ** times in all."""
     definitions: dict[str, Any] = {"0": {}}
     for n in range(times):
-        definitions[str(n + 1)] = {"properties": {"a": {"$ref": f"#/$defs/{n}"}, "b": {"$ref": f"#/$defs/{n}"}}}
+        definitions[str(n + 1)] = {
+            "properties": {"a": {"$ref": f"#/$defs/{n}"}, "b": {"$ref": f"#/$defs/{n}"}}
+        }
     return {"$ref": f"#/$defs/{times}", "$defs": definitions}
 
 
@@ -281,7 +325,10 @@ def test_references_are_counted_each_time_they_are_followed() -> None:
 
 
 def test_a_schema_that_doubles_90_times_is_refused() -> None:
-    assert refusal(doubling(90)) == "its references lead to more than 100,000 subschemas when each is followed"
+    assert (
+        refusal(doubling(90))
+        == "its references lead to more than 100,000 subschemas when each is followed"
+    )
 
 
 def test_definitions_that_nobody_refers_to_cost_nothing() -> None:
@@ -294,7 +341,9 @@ def test_loops_are_found_in_any_graph(seed: int) -> None:
     dice = random.Random(seed)
     size = dice.randrange(1, 8)
     leads = {n: [dice.randrange(size) for _ in range(dice.randrange(3))] for n in range(size)}
-    schema = {"$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{to}"} for to in leads[n]]} for n in leads}}
+    schema = {
+        "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{to}"} for to in leads[n]]} for n in leads}
+    }
     reach = {n: set(leads[n]) for n in leads}
     for _ in range(size):
         reach = {n: reach[n].union(*(reach[to] for to in reach[n])) for n in reach}
@@ -302,5 +351,9 @@ def test_loops_are_found_in_any_graph(seed: int) -> None:
         assert "refers to itself" in refusal(schema)
     else:
         assert extent_of(schema) == Extent(1, False)
-    inside = {"$defs": {str(n): {"prefixItems": [{"$ref": f"#/$defs/{to}"} for to in leads[n]]} for n in leads}}
+    inside = {
+        "$defs": {
+            str(n): {"prefixItems": [{"$ref": f"#/$defs/{to}"} for to in leads[n]]} for n in leads
+        }
+    }
     assert extent_of(inside).recursive == any(n in reach[n] for n in reach)

@@ -16,7 +16,11 @@ from concertino.protocol.schema_problems import MAX_PROBLEMS, VALIDATORS, proble
 
 PERSON: dict[str, Any] = {
     "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}, "a/b": {"type": "null"}},
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer", "minimum": 0},
+        "a/b": {"type": "null"},
+    },
     "required": ["name"],
     "additionalProperties": False,
 }
@@ -28,7 +32,9 @@ TREE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("schema", [PERSON, TREE, {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 2}]}, {}])
+@pytest.mark.parametrize(
+    "schema", [PERSON, TREE, {"anyOf": [{"type": "null"}, {"type": "array", "maxItems": 2}]}, {}]
+)
 @pytest.mark.parametrize(
     "value",
     [
@@ -46,7 +52,9 @@ TREE: dict[str, Any] = {
         5,
     ],
 )
-def test_a_value_fits_where_another_implementation_says_so(schema: dict[str, Any], value: Any) -> None:
+def test_a_value_fits_where_another_implementation_says_so(
+    schema: dict[str, Any], value: Any
+) -> None:
     fits = jsonschema.Draft202012Validator(schema).is_valid(value)
     assert (problems_by(schema, "schema")(value, 100) == []) is fits
 
@@ -78,7 +86,9 @@ def test_where_naming_every_problem_has_no_bound_members_are_named() -> None:
     assert find([1], 3) == [Problem("n", "required, but missing")]
     large = problems_by(PERSON, "schema")
     assert large({"name": 1}, 10**9) == [Problem("name", "does not fit its schema")]  # many bytes
-    assert large({"name": "a", "age": list(range(60_000))}, 10) == [Problem("age", "does not fit its schema")]  # values
+    assert large({"name": "a", "age": list(range(60_000))}, 10) == [
+        Problem("age", "does not fit its schema")
+    ]  # values
     assert large([[1]] * 60_000, 10) == [Problem("name", "required, but missing")]
     plain = problems_by({"type": "array", "items": {"type": "null"}}, "schema")
     assert plain([1] * 60_000, 10) == [Problem("", "does not fit the schema")]
@@ -91,7 +101,9 @@ def test_members_that_a_pattern_allows_are_not_unknown() -> None:
         "not": {"$ref": "#/$defs/all"},
         "$defs": {"all": {}},
     }
-    assert problems_by(schema, "schema")({"x": None}, 10**9) == [Problem("", "does not fit the schema")]
+    assert problems_by(schema, "schema")({"x": None}, 10**9) == [
+        Problem("", "does not fit the schema")
+    ]
 
 
 def test_long_values_are_quoted_short() -> None:
@@ -105,7 +117,10 @@ def test_long_values_are_quoted_short() -> None:
     [
         ({"$ref": "https://example.com/a.json"}, "schema: "),
         ({"type": "nonsense"}, 'schema: #/type: "nonsense" is not'),
-        ({"pattern": "(?=a)"}, "a pattern is matched in linear time, without look-around and back-references"),
+        (
+            {"pattern": "(?=a)"},
+            "a pattern is matched in linear time, without look-around and back-references",
+        ),
     ],
 )
 def test_a_schema_that_cannot_be_enforced_is_refused(schema: dict[str, Any], text: str) -> None:
@@ -120,13 +135,16 @@ def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         problems_by({}, "input_schema")
 
 
-def test_nothing_is_fetched_whatever_the_validator_would_like(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_fetched_whatever_the_validator_would_like(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def curious(schema: object, *, retriever: Callable[[str], object], **_: object) -> None:
         retriever("https://example.com/a.json")
 
     monkeypatch.setattr(jsonschema_rs, "Draft202012Validator", curious)
     with pytest.raises(
-        RegistrationError, match=r"schema: https://example\.com/a\.json is not in the schema, and never fetched"
+        RegistrationError,
+        match=r"schema: https://example\.com/a\.json is not in the schema, and never fetched",
     ):
         problems_by({}, "schema")
 
@@ -135,4 +153,6 @@ def test_a_value_beyond_what_can_be_taken_over_does_not_fit() -> None:
     deep: Any = 1
     for _ in range(300):
         deep = [deep]
-    assert problems_by({"const": 1}, "schema")(deep, 1000) == [Problem("", "does not fit the schema")]
+    assert problems_by({"const": 1}, "schema")(deep, 1000) == [
+        Problem("", "does not fit the schema")
+    ]

@@ -58,7 +58,9 @@ def test_the_tag_is_hmac_sha256_over_what_it_belongs_to_nonce_time_and_content()
 
 def test_one_changed_character_is_refused_wherever_it_is() -> None:
     seal = sealed()
-    token = seal.close(b"yes", CALL)  # 59 bytes: 79 characters, the last of which holds two bits that count for nothing
+    token = seal.close(
+        b"yes", CALL
+    )  # 59 bytes: 79 characters, the last of which holds two bits that count for nothing
     for at in range(len(token)):
         other = "A" if token[at] != "A" else "g"
         assert "none of this server's" in refused(seal, token[:at] + other + token[at + 1 :])
@@ -115,7 +117,9 @@ def test_what_is_remembered_is_bounded_and_what_was_forgotten_is_refused_all_the
     for token in tokens[1:]:
         seal.spend(seal.open(token, CALL))
     said = [refused(seal, token) for token in tokens]
-    assert said == ["it is older than 600 s"] * 2 + ["it was used before"] * 3  # the first, unspent, pays for the bound
+    assert (
+        said == ["it is older than 600 s"] * 2 + ["it was used before"] * 3
+    )  # the first, unspent, pays for the bound
 
 
 def test_what_has_expired_need_not_be_remembered() -> None:

@@ -30,9 +30,22 @@ from concertino.protocol.peer import Incoming
 from concertino.protocol.questions import Elicitation
 from concertino.protocol.seal import Seal
 from concertino.protocol.session import LIFECYCLE, Session, State
-from concertino.protocol.types import CallToolResult, Implementation, ListToolsResult, TextContent, Tool
+from concertino.protocol.types import (
+    CallToolResult,
+    Implementation,
+    ListToolsResult,
+    TextContent,
+    Tool,
+)
 
-PARSE, INVALID, NO_METHOD, BAD_PARAMS, INTERNAL, VERSION_ERROR = -32700, -32600, -32601, -32602, -32603, -32022
+PARSE, INVALID, NO_METHOD, BAD_PARAMS, INTERNAL, VERSION_ERROR = (
+    -32700,
+    -32600,
+    -32601,
+    -32602,
+    -32603,
+    -32022,
+)
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT = "io.modelcontextprotocol/clientInfo"
@@ -40,7 +53,18 @@ LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 A, B, C, D, E = wire.REVISIONS
 META: dict[str, Any] = {VERSION: E, CAPABILITIES: {}, CLIENT: {"name": "c", "version": "1"}}
 EVERYTHING = Offer(
-    INFO, "Use it.", True, True, True, True, True, {"x": {}}, {"example.com/x": {"a": 1}}, True, 60_000, "public"
+    INFO,
+    "Use it.",
+    True,
+    True,
+    True,
+    True,
+    True,
+    {"x": {}},
+    {"example.com/x": {"a": 1}},
+    True,
+    60_000,
+    "public",
 )
 TEXT = CallToolResult([TextContent("a")])
 
@@ -54,10 +78,14 @@ class Rig:
         self.started: list[Incoming] = []
         self.held = 0
         self.onlooker: wire.Conversation | None = wire.Conversation()
-        self.session = Session(lambda: self.offer, self._send, self.started.append, Limits(**limits), lambda: 0.0)
+        self.session = Session(
+            lambda: self.offer, self._send, self.started.append, Limits(**limits), lambda: 0.0
+        )
 
     def _send(self, frame: bytes, about: object) -> int:
-        self.lines.append(wire.one_json(frame) if self.onlooker is None else self.onlooker.received(frame))
+        self.lines.append(
+            wire.one_json(frame) if self.onlooker is None else self.onlooker.received(frame)
+        )
         return self.held
 
     def feed(self, message: Any) -> list[Any]:
@@ -93,7 +121,10 @@ class Rig:
 
     def opened(self, version: str = D) -> Rig:
         """After a handshake."""
-        assert self.ask("hello", "initialize", opening(version))["result"]["protocolVersion"] == version
+        assert (
+            self.ask("hello", "initialize", opening(version))["result"]["protocolVersion"]
+            == version
+        )
         self.feed({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return self
 
@@ -104,7 +135,11 @@ def request(id: int | str, method: str, params: Any = None) -> dict[str, Any]:
 
 
 def opening(version: str) -> dict[str, Any]:
-    return {"protocolVersion": version, "capabilities": {"roots": {}}, "clientInfo": {"name": "c", "version": "1"}}
+    return {
+        "protocolVersion": version,
+        "capabilities": {"roots": {}},
+        "clientInfo": {"name": "c", "version": "1"},
+    }
 
 
 def modern(params: dict[str, Any] | None = None, **meta: Any) -> dict[str, Any]:
@@ -136,13 +171,20 @@ def test_initialize_is_answered_with_version_capabilities_and_who_we_are():
 
 def test_what_is_not_offered_is_not_declared():
     result = Rig(Offer(Implementation("n", "1"))).ask(1, "initialize", opening(A))["result"]
-    assert result == {"protocolVersion": A, "capabilities": {}, "serverInfo": {"name": "n", "version": "1"}}
+    assert result == {
+        "protocolVersion": A,
+        "capabilities": {},
+        "serverInfo": {"name": "n", "version": "1"},
+    }
 
 
 @pytest.mark.parametrize(
-    ("asked", "answered"), [(A, A), (B, B), (C, C), (D, D), (E, D), ("2030-01-01", D), ("1", D), ("", D)]
+    ("asked", "answered"),
+    [(A, A), (B, B), (C, C), (D, D), (E, D), ("2030-01-01", D), ("1", D), ("", D)],
 )
-def test_initialize_is_answered_with_the_version_asked_for_or_our_newest_with_a_handshake(asked: str, answered: str):
+def test_initialize_is_answered_with_the_version_asked_for_or_our_newest_with_a_handshake(
+    asked: str, answered: str
+):
     assert Rig().ask(1, "initialize", opening(asked))["result"]["protocolVersion"] == answered
 
 
@@ -162,7 +204,10 @@ def test_a_second_initialize_is_refused_and_changes_nothing():
         ({}, "Object missing required field `protocolVersion`"),
         ({"protocolVersion": 5}, "protocolVersion: expected str, got int"),
         ({"protocolVersion": A, "capabilities": []}, "capabilities: expected object, got array"),
-        ({"protocolVersion": A, "clientInfo": {"name": 5}}, "clientInfo.name: expected str, got int"),
+        (
+            {"protocolVersion": A, "clientInfo": {"name": 5}},
+            "clientInfo.name: expected str, got int",
+        ),
         ({"protocolVersion": A, "clientInfo": None}, "clientInfo: expected object, got null"),
     ],
 )
@@ -178,13 +223,23 @@ def test_a_client_that_does_not_say_who_it_is_is_served():
     rig = Rig()
     rig.ask(1, "initialize", {"protocolVersion": D})
     client = rig.call(2, "tools/list").era.client
-    assert (client.name, client.version, client.capabilities, client.protocol_version) == ("", "", {}, D)
+    assert (client.name, client.version, client.capabilities, client.protocol_version) == (
+        "",
+        "",
+        {},
+        D,
+    )
 
 
 def test_the_backend_learns_who_calls():
     rig = Rig().opened(C)
     client = rig.call(2, "tools/list").era.client
-    assert (client.name, client.version, client.title, client.protocol_version) == ("c", "1", None, C)
+    assert (client.name, client.version, client.title, client.protocol_version) == (
+        "c",
+        "1",
+        None,
+        C,
+    )
     assert client.capabilities == {"roots": {}}
 
 
@@ -218,7 +273,12 @@ def test_initialized_out_of_turn_changes_nothing():
 def test_a_pipelined_handshake_is_served_in_order():
     rig = Rig()
     initialized = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    pipelined = [request(1, "initialize", opening(D)), initialized, request(2, "tools/list"), request(3, "ping")]
+    pipelined = [
+        request(1, "initialize", opening(D)),
+        initialized,
+        request(2, "tools/list"),
+        request(3, "ping"),
+    ]
     assert [line["id"] for message in pipelined for line in rig.feed(message)] == [1, 3]
     assert [incoming.id for incoming in rig.started] == [2]
 
@@ -234,16 +294,25 @@ def test_a_closed_session_starts_nothing_and_gives_back_what_it_cut_off():
 
 def test_the_lifecycle_has_a_rule_for_every_state_and_event():
     assert set(LIFECYCLE) == set(State)
-    assert all(set(events) == {"initialize", "initialized", "request"} for events in LIFECYCLE.values())
+    assert all(
+        set(events) == {"initialize", "initialized", "request"} for events in LIFECYCLE.values()
+    )
 
 
-@pytest.mark.parametrize("method", ["tools/list", "tools/call", "logging/setLevel", "server/discover", "prompts/get"])
+@pytest.mark.parametrize(
+    "method", ["tools/list", "tools/call", "logging/setLevel", "server/discover", "prompts/get"]
+)
 @pytest.mark.parametrize("params", [None, {}, {"_meta": {}}, {"_meta": {"progressToken": 1}}])
-def test_a_request_before_initialize_says_what_is_missing_and_initialize_works_after_it(method: str, params: Any):
+def test_a_request_before_initialize_says_what_is_missing_and_initialize_works_after_it(
+    method: str, params: Any
+):
     rig = Rig()
     answer = rig.ask(1, method, params)
     assert code(answer) == BAD_PARAMS
-    assert answer["error"]["data"] == {"supported": list(wire.REVISIONS), "missing": [VERSION, CAPABILITIES]}
+    assert answer["error"]["data"] == {
+        "supported": list(wire.REVISIONS),
+        "missing": [VERSION, CAPABILITIES],
+    }
     assert rig.started == []
     assert "result" in rig.ask(2, "initialize", opening(D))
 
@@ -280,15 +349,26 @@ def test_a_feature_that_is_not_offered_is_not_found(method: str):
 
 def test_a_request_with_modern_meta_is_served_without_a_handshake():
     rig = Rig()
-    incoming = rig.call("a", "tools/call", modern({"name": "x", "arguments": {"a": 1}}, **{"example.com/trace": "t"}))
+    incoming = rig.call(
+        "a",
+        "tools/call",
+        modern({"name": "x", "arguments": {"a": 1}}, **{"example.com/trace": "t"}),
+    )
     assert incoming.call.method == "tools/call"
     assert {name: bytes(raw) for name, raw in incoming.call.params.items()} == {
         "name": b'"x"',
         "arguments": b'{"a": 1}',
     }
-    assert {name: bytes(raw) for name, raw in incoming.call.meta.items()} == {"example.com/trace": b'"t"'}
+    assert {name: bytes(raw) for name, raw in incoming.call.meta.items()} == {
+        "example.com/trace": b'"t"'
+    }
     client = incoming.era.client
-    assert (client.name, client.version, client.protocol_version, client.capabilities) == ("c", "1", E, {})
+    assert (client.name, client.version, client.protocol_version, client.capabilities) == (
+        "c",
+        "1",
+        E,
+        {},
+    )
     answer = rig.answer(incoming, TEXT)
     assert answer["result"]["resultType"] == "complete"
     assert answer["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "catalogue"
@@ -343,7 +423,11 @@ def test_meta_without_capabilities_is_refused():
 
 
 def test_client_info_may_be_absent():
-    client = Rig().call(1, "tools/list", {"_meta": {VERSION: E, CAPABILITIES: {"sampling": {}}}}).era.client
+    client = (
+        Rig()
+        .call(1, "tools/list", {"_meta": {VERSION: E, CAPABILITIES: {"sampling": {}}}})
+        .era.client
+    )
     assert (client.name, client.version, client.capabilities) == ("", "", {"sampling": {}})
 
 
@@ -414,7 +498,9 @@ def test_a_modern_request_does_not_move_the_handshake():
 
 def test_meta_of_a_handshakes_request_is_passed_on():
     rig = Rig().opened(C)
-    incoming = rig.call(1, "tools/list", {"_meta": {"progressToken": "t", "traceparent": "00-x", CAPABILITIES: {}}})
+    incoming = rig.call(
+        1, "tools/list", {"_meta": {"progressToken": "t", "traceparent": "00-x", CAPABILITIES: {}}}
+    )
     assert incoming.era.token == "t"
     assert {name: bytes(raw) for name, raw in incoming.call.meta.items()} == {
         "traceparent": b'"00-x"',
@@ -446,7 +532,9 @@ def test_an_unreadable_id_is_left_out_after_a_modern_message():
 # Shapes, RELIABILITY section 3
 
 
-@pytest.mark.parametrize("garbage", [b"42", b'"x"', b"true", b"null", b"[]", b"{}", b'[{"jsonrpc":"2.0"}]'])
+@pytest.mark.parametrize(
+    "garbage", [b"42", b'"x"', b"true", b"null", b"[]", b"{}", b'[{"jsonrpc":"2.0"}]']
+)
 def test_what_is_no_message_is_an_invalid_request_and_the_next_is_served(garbage: bytes):
     for rig in (Rig(), Rig().opened(D), Rig().opened(C)):
         [answer] = rig.feed(garbage)
@@ -470,8 +558,16 @@ def test_params_that_are_no_object_are_refused_on_the_id():
         {"jsonrpc": "2.0", "method": "notifications/cancelled"},
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": None}},
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1.0}},
-        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": [1], "reason": "x"}},
-        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1, "reason": 5}},
+        {
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": {"requestId": [1], "reason": "x"},
+        },
+        {
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": {"requestId": 1, "reason": 5},
+        },
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}},
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "hello"}},
         {"jsonrpc": "2.0", "method": "notifications/x", "params": []},
@@ -490,7 +586,9 @@ def test_notifications_and_responses_are_never_answered_and_disturb_nothing(mess
 
 @pytest.mark.parametrize("depth", [*range(1, 5), *range(960, 1010), 5000])
 @pytest.mark.parametrize("brackets", ["[]", "{}"])
-def test_no_depth_of_nesting_gets_out_as_an_exception_or_is_left_unanswered(depth: int, brackets: str):
+def test_no_depth_of_nesting_gets_out_as_an_exception_or_is_left_unanswered(
+    depth: int, brackets: str
+):
     opener, closer = ('{"a":', "}") if brackets == "{}" else ("[", "]")
     deep = opener * depth + "1" + closer * depth
     places = [
@@ -510,8 +608,19 @@ def test_no_depth_of_nesting_gets_out_as_an_exception_or_is_left_unanswered(dept
             f'{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{deep}}}}}'.encode()
         ) in (
             [],
-            [{"jsonrpc": "2.0", "id": None, "error": {"code": PARSE, "message": "Parse error: nested too deeply"}}],
-            [{"jsonrpc": "2.0", "error": {"code": PARSE, "message": "Parse error: nested too deeply"}}],
+            [
+                {
+                    "jsonrpc": "2.0",
+                    "id": None,
+                    "error": {"code": PARSE, "message": "Parse error: nested too deeply"},
+                }
+            ],
+            [
+                {
+                    "jsonrpc": "2.0",
+                    "error": {"code": PARSE, "message": "Parse error: nested too deeply"},
+                }
+            ],
         )
 
 
@@ -530,7 +639,11 @@ def test_a_batch_is_served_in_2025_03_26_as_one_array():
     [incoming] = rig.started
     rig.session.respond(incoming, ListToolsResult([]))
     [answers] = rig.gone()
-    assert [(each["id"], "result" in each) for each in answers] == [(1, True), (3, False), (2, True)]
+    assert [(each["id"], "result" in each) for each in answers] == [
+        (1, True),
+        (3, False),
+        (2, True),
+    ]
 
 
 def test_a_request_is_cancelled_by_a_notification_of_the_same_batch():
@@ -553,7 +666,13 @@ def test_a_batch_is_an_invalid_request_in_the_other_revisions(version: str):
 def test_a_call_that_was_cancelled_gets_no_answer_and_no_message():
     rig = Rig().opened()
     incoming = rig.call(1, "tools/call", {"name": "x", "_meta": {"progressToken": 7}})
-    rig.feed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1, "reason": "why"}})
+    rig.feed(
+        {
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": {"requestId": 1, "reason": "why"},
+        }
+    )
     rig.session.respond(incoming, TEXT)
     rig.session.progress(incoming, 1, None, None)
     rig.session.log(incoming, "error", "x", None)
@@ -574,7 +693,9 @@ def test_a_result_that_refers_to_itself_becomes_one_that_says_so():
     loop: list[Any] = []
     loop.append(loop)
     rig = Rig().opened()
-    assert rig.answer(rig.call(1, "tools/call"), CallToolResult([], loop))["result"]["isError"] is True
+    assert (
+        rig.answer(rig.call(1, "tools/call"), CallToolResult([], loop))["result"]["isError"] is True
+    )
 
 
 def test_a_result_of_the_limit_is_sent_and_one_byte_more_is_refused():
@@ -583,12 +704,21 @@ def test_a_result_of_the_limit_is_sent_and_one_byte_more_is_refused():
     rig = Rig(max_message_bytes=limit).opened()
     fits = rig.answer(rig.call(1, "tools/call"), CallToolResult([TextContent("x" * room)]))
     assert fits["result"]["content"][0]["text"] == "x" * room
-    big = rig.answer(rig.call(2, "tools/call"), CallToolResult([TextContent("x" * (room + 1))]))["result"]
+    big = rig.answer(rig.call(2, "tools/call"), CallToolResult([TextContent("x" * (room + 1))]))[
+        "result"
+    ]
     assert big == {
-        "content": [{"type": "text", "text": "the result makes a message of 1001 bytes; the limit is 1000 bytes"}],
+        "content": [
+            {
+                "type": "text",
+                "text": "the result makes a message of 1001 bytes; the limit is 1000 bytes",
+            }
+        ],
         "isError": True,
     }
-    answer = rig.answer(rig.call(3, "tools/list"), ListToolsResult([Tool("x" * 1000, {"type": "object"})]))
+    answer = rig.answer(
+        rig.call(3, "tools/list"), ListToolsResult([Tool("x" * 1000, {"type": "object"})])
+    )
     assert code(answer) == INTERNAL
 
 
@@ -630,7 +760,9 @@ def progressing(version: str = D, token: int | str = "t") -> tuple[Rig, Incoming
 
 @pytest.mark.parametrize("version", wire.REVISIONS)
 @pytest.mark.parametrize("token", ["t", "", 0, 2**60])
-def test_progress_goes_to_the_token_and_older_clients_get_no_message(version: str, token: int | str):
+def test_progress_goes_to_the_token_and_older_clients_get_no_message(
+    version: str, token: int | str
+):
     rig, incoming = progressing(version, token)
     rig.session.progress(incoming, 0.5, 2, "half")
     rig.session.progress(incoming, 1, None, None)
@@ -691,7 +823,11 @@ def test_a_text_too_long_for_a_message_is_left_out_of_progress():
     rig, incoming = progressing()
     rig.session.progress(incoming, 1, 2, "x" * 11 * 2**20)
     [told] = rig.gone()
-    assert told["params"] == {"progressToken": told["params"]["progressToken"], "progress": 1, "total": 2}
+    assert told["params"] == {
+        "progressToken": told["params"]["progressToken"],
+        "progress": 1,
+        "total": 2,
+    }
 
 
 def test_a_slow_reader_gets_the_newest_progress_before_the_answer():
@@ -870,7 +1006,9 @@ def test_who_subscribed_hears_of_updates_until_it_unsubscribes(version: str):
     assert rig.ask(2, "resources/subscribe", {"uri": "a:b"})["result"] == {}
     for uri in ("a:b", "a:c"):
         rig.session.updated(uri)
-    assert rig.gone() == [{"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "a:b"}}]
+    assert rig.gone() == [
+        {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "a:b"}}
+    ]
     assert rig.ask(3, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
     assert rig.ask(4, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
     rig.session.updated("a:b")
@@ -966,7 +1104,11 @@ def test_a_resource_that_is_not_there_has_the_code_of_the_callers_revision():
             {
                 "jsonrpc": "2.0",
                 "id": 1,
-                "error": {"code": expected, "message": "Resource not found", "data": {"uri": "a:b"}},
+                "error": {
+                    "code": expected,
+                    "message": "Resource not found",
+                    "data": {"uri": "a:b"},
+                },
             }
         ]
 
@@ -988,29 +1130,39 @@ def test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision(ve
     listed = rig.answer(rig.call("l", "tools/list", params()), LIST)["result"]["tools"]
     assert [tool["name"] for tool in listed] == list(TOOLS)
     for tool in listed:
-        result = rig.answer(rig.call(tool["name"], "tools/call", params(name=tool["name"])), RESULTS[tool["name"]])[
-            "result"
-        ]
+        result = rig.answer(
+            rig.call(tool["name"], "tools/call", params(name=tool["name"])), RESULTS[tool["name"]]
+        )["result"]
         if version != E:
             assert "resultType" not in result
         if "outputSchema" in tool and RESULTS[tool["name"]].structured_content is not UNSET:
-            jsonschema.Draft202012Validator(tool["outputSchema"]).validate(result["structuredContent"])
+            jsonschema.Draft202012Validator(tool["outputSchema"]).validate(
+                result["structuredContent"]
+            )
         if version in (A, B):
             assert "structuredContent" not in result
     for method, results in ANSWERS.items():
         for number, result in enumerate(results):
-            as_it_is = rig.answer(rig.call(f"{method} {number}", method, params()), result)["result"]
-            as_json = rig.answer(rig.call(f"{method} {number} json", method, params()), Raw(encode(result)))["result"]
+            as_it_is = rig.answer(rig.call(f"{method} {number}", method, params()), result)[
+                "result"
+            ]
+            as_json = rig.answer(
+                rig.call(f"{method} {number} json", method, params()), Raw(encode(result))
+            )["result"]
             assert as_it_is == as_json
     logged = modern({"name": "x"}, progressToken=9, **{LOG_LEVEL: "debug"})
-    incoming = rig.call(9, "tools/call", logged if version == E else {"_meta": {"progressToken": 9}})
+    incoming = rig.call(
+        9, "tools/call", logged if version == E else {"_meta": {"progressToken": 9}}
+    )
     for done in (0, 1.5):
         rig.session.progress(incoming, done, 2, "so far")
     assert len(rig.gone()) == 2
     assert heard(rig, incoming) == (LEVELS if version == E else LEVELS[1:])
     rig.session.peer.fail(incoming, -32603, "Internal error", {"a": [1]})
     assert len(rig.gone()) == 1
-    rig.session.fail(rig.call("gone", "resources/read", params()), -32602, "Resource not found", {"uri": "a:b"})
+    rig.session.fail(
+        rig.call("gone", "resources/read", params()), -32602, "Resource not found", {"uri": "a:b"}
+    )
     for what in ("tools", "prompts", "resources"):
         rig.session.changed(what)
     assert len(rig.gone()) == (1 if version == E else 4)
@@ -1030,28 +1182,41 @@ def test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision(ve
 
 # What a request says when it is asked again; it needs a seal.
 ROUND = ("inputResponses", "requestState")
-SERVED = ["CallToolRequest", "ListToolsRequest", "ListPromptsRequest", "GetPromptRequest", "ListResourcesRequest"]
+SERVED = [
+    "CallToolRequest",
+    "ListToolsRequest",
+    "ListPromptsRequest",
+    "GetPromptRequest",
+    "ListResourcesRequest",
+]
 SERVED += ["ListResourceTemplatesRequest", "ReadResourceRequest", "CompleteRequest"]
 
 
 @pytest.mark.parametrize("example", examples(*SERVED))
 def test_an_example_request_reaches_the_backend(example: Example):
     message = example.value
-    message["params"] = {name: each for name, each in message["params"].items() if name not in ROUND}
+    message["params"] = {
+        name: each for name, each in message["params"].items() if name not in ROUND
+    }
     rig = Rig()
     incoming = rig.call(message["id"], message["method"], message["params"])
     params = {name: json.loads(bytes(raw)) for name, raw in incoming.call.params.items()}
     meta = message["params"].pop("_meta")
     assert (incoming.call.method, params) == (message["method"], message["params"])
     client = meta.get(CLIENT, {"name": "", "version": ""})
-    assert (incoming.era.client.name, incoming.era.client.version) == (client["name"], client["version"])
+    assert (incoming.era.client.name, incoming.era.client.version) == (
+        client["name"],
+        client["version"],
+    )
     assert incoming.era.client.protocol_version == E
 
 
 @pytest.mark.parametrize("example", examples("DiscoverRequest"))
 def test_an_example_discover_is_answered(example: Example):
     message = example.value
-    assert Rig().ask(message["id"], message["method"], message["params"])["result"]["supportedVersions"] == [E]
+    assert Rig().ask(message["id"], message["method"], message["params"])["result"][
+        "supportedVersions"
+    ] == [E]
 
 
 @pytest.mark.parametrize("example", examples("SubscriptionsListenRequest"))
@@ -1152,9 +1317,22 @@ def test_the_example_of_a_log_message_is_what_is_sent(example: Example):
 # A model beside the session: both eras, malformed openers, cancels, in any order
 
 IDS = st.sampled_from([1, 2, 3, "1", "x"])
-METHODS = ["tools/call", "tools/list", "ping", "nope", "server/discover", "logging/setLevel", "prompts/list"]
+METHODS = [
+    "tools/call",
+    "tools/list",
+    "ping",
+    "nope",
+    "server/discover",
+    "logging/setLevel",
+    "prompts/list",
+]
 SERVED_METHODS = ("tools/call", "tools/list")
-BAD_OPENERS: list[Any] = [{}, {"protocolVersion": 5}, None, {"protocolVersion": A, "capabilities": 5}]
+BAD_OPENERS: list[Any] = [
+    {},
+    {"protocolVersion": 5},
+    None,
+    {"protocolVersion": A, "capabilities": 5},
+]
 BAD_METAS: list[Any] = [
     5,
     {VERSION: 5},
@@ -1213,13 +1391,22 @@ class SessionMachine(RuleBasedStateMachine):
         assert answer.get("error", {}).get("code") == wanted
 
     @rule(id=IDS, method=st.sampled_from(METHODS), token=st.none() | st.sampled_from([1, "1", "t"]))
-    def a_request_without_era_comes(self, id: int | str, method: str, token: int | str | None) -> None:
-        self.ask(id, method, None if token is None else {"_meta": {"progressToken": token}}, self.negotiated)
+    def a_request_without_era_comes(
+        self, id: int | str, method: str, token: int | str | None
+    ) -> None:
+        self.ask(
+            id,
+            method,
+            None if token is None else {"_meta": {"progressToken": token}},
+            self.negotiated,
+        )
 
     @rule(id=IDS, method=st.sampled_from(METHODS), token=st.none() | st.sampled_from([1, "1", "t"]))
     def a_modern_request_comes(self, id: int | str, method: str, token: int | str | None) -> None:
         self.ask(id, method, modern() if token is None else modern(progressToken=token), E)
-        self.modern_seen = self.modern_seen or not self.in_use(id) or self.pending[(type(id), id)][1] == E
+        self.modern_seen = (
+            self.modern_seen or not self.in_use(id) or self.pending[(type(id), id)][1] == E
+        )
 
     @rule(id=IDS, version=st.sampled_from([*wire.REVISIONS, "nonsense"]))
     def initialize_comes(self, id: int | str, version: str) -> None:
@@ -1233,10 +1420,14 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(id=IDS, params=st.sampled_from(BAD_OPENERS))
     def a_malformed_initialize_comes(self, id: int | str, params: Any) -> None:
         [answer] = self.rig.feed(request(id, "initialize", params))
-        assert code(answer) == (INVALID if self.in_use(id) or self.negotiated is not None else BAD_PARAMS)
+        assert code(answer) == (
+            INVALID if self.in_use(id) or self.negotiated is not None else BAD_PARAMS
+        )
 
     @rule(
-        id=IDS, meta=st.sampled_from(BAD_METAS), method=st.sampled_from(["tools/call", "initialize", "server/discover"])
+        id=IDS,
+        meta=st.sampled_from(BAD_METAS),
+        method=st.sampled_from(["tools/call", "initialize", "server/discover"]),
     )
     def malformed_meta_comes(self, id: int | str, meta: Any, method: str) -> None:
         [answer] = self.rig.feed(request(id, method, {"_meta": meta}))
@@ -1249,7 +1440,11 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"}) == []
         self.ready = self.ready or self.negotiated is not None
 
-    @rule(frame=st.sampled_from([b"", b"{", b"7", b'{"jsonrpc":"2.0","id":null,"method":"x"}', b'{"result":1}']))
+    @rule(
+        frame=st.sampled_from(
+            [b"", b"{", b"7", b'{"jsonrpc":"2.0","id":null,"method":"x"}', b'{"result":1}']
+        )
+    )
     def garbage_comes(self, frame: bytes) -> None:
         answers = self.rig.feed(frame)
         if frame in (b"", b'{"result":1}'):
@@ -1260,7 +1455,12 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(id=IDS)
     def cancel_comes(self, id: int | str) -> None:
-        assert self.rig.feed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}) == []
+        assert (
+            self.rig.feed(
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}}
+            )
+            == []
+        )
         found = self.pending.pop((type(id), id), None)
         if found is not None:
             self.over.append(found[0])
@@ -1270,7 +1470,9 @@ class SessionMachine(RuleBasedStateMachine):
     def a_call_is_answered(self, data: st.DataObject, name: str) -> None:
         key = data.draw(st.sampled_from(list(self.pending)))
         incoming, revision, _ = self.pending.pop(key)
-        result = ListToolsResult([TOOLS[name]]) if incoming.method == "tools/list" else RESULTS[name]
+        result = (
+            ListToolsResult([TOOLS[name]]) if incoming.method == "tools/list" else RESULTS[name]
+        )
         answer = self.rig.answer(incoming, result)  # the onlooker validates it
         assert answer["id"] == key[1]
         assert ("resultType" in answer["result"]) is (revision == E)
@@ -1309,18 +1511,24 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_initialize_opens_and_only_operation_completes_the_handshake(self) -> None:
-        state = State.FRESH if self.negotiated is None else State.READY if self.ready else State.OPENED
+        state = (
+            State.FRESH if self.negotiated is None else State.READY if self.ready else State.OPENED
+        )
         assert self.rig.session.state is state
 
 
-SessionMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
+SessionMachine.TestCase.settings = settings(
+    max_examples=80, stateful_step_count=40, deadline=None, derandomize=True
+)
 
 
 class TestSessionBesideItsModel(SessionMachine.TestCase):
     """One class: Hypothesis makes its machines unittest cases."""
 
 
-def test_of_log_messages_beyond_the_high_water_mark_the_last_is_kept_and_the_others_are_counted() -> None:
+def test_of_log_messages_beyond_the_high_water_mark_the_last_is_kept_and_the_others_are_counted() -> (
+    None
+):
     rig = Rig(max_message_bytes=2000, high_water_bytes=10).opened()
     incoming = rig.call(1, "tools/call")
     rig.session.log(incoming, "error", "x" * 2000, None)
@@ -1346,7 +1554,9 @@ def test_a_long_name_is_not_given_back_whole() -> None:
 
 def test_a_request_in_utf_8_is_served_and_one_that_is_broken_is_answered_with_its_id():
     rig = Rig().opened()
-    frame = json.dumps(request(1, "tools/call", {"name": "é", "arguments": {}}), ensure_ascii=False).encode()
+    frame = json.dumps(
+        request(1, "tools/call", {"name": "é", "arguments": {}}), ensure_ascii=False
+    ).encode()
     assert rig.feed(frame) == []
     assert bytes(rig.started.pop().call.params["name"]) == '"é"'.encode()
     rig.onlooker = None  # it reads no broken line, and so does not know who asked
@@ -1411,17 +1621,29 @@ def test_a_backend_s_questions_are_the_answer_and_the_next_call_has_what_was_sai
     result = asks(rig, 1, modern(CALL, **DECLARED), InputRequired({"who": WHO}, b"\x00mine"))
     assert result["resultType"] == "input_required"
     assert result["inputRequests"] == {
-        "who": {"method": "elicitation/create", "params": {"message": "Who?", "requestedSchema": FORM}}
+        "who": {
+            "method": "elicitation/create",
+            "params": {"message": "Who?", "requestedSchema": FORM},
+        }
     }
     assert result.keys() == {"resultType", "_meta", "inputRequests", "requestState"}
-    again = {**CALL, "requestState": result["requestState"], "inputResponses": {"who": ADA, "extra": 5}}
+    again = {
+        **CALL,
+        "requestState": result["requestState"],
+        "inputResponses": {"who": ADA, "extra": 5},
+    }
     incoming = rig.call(2, "tools/call", modern(again, **DECLARED))
     assert incoming.call.params.keys() == {"name", "arguments"}
-    assert {key: json.loads(bytes(each)) for key, each in incoming.call.answers.items()} == {"who": ADA}
+    assert {key: json.loads(bytes(each)) for key, each in incoming.call.answers.items()} == {
+        "who": ADA
+    }
     assert incoming.call.state == b"\x00mine"
     rig.answer(incoming, TEXT)
     refused = rig.ask(3, "tools/call", modern(again, **DECLARED))
-    assert refused["error"] == {"code": BAD_PARAMS, "message": "Invalid params: requestState: it was used before"}
+    assert refused["error"] == {
+        "code": BAD_PARAMS,
+        "message": "Invalid params: requestState: it was used before",
+    }
     assert rig.started == []
 
 
@@ -1474,7 +1696,9 @@ def test_a_retry_that_is_refused_because_there_are_too_many_does_not_spend_its_s
     assert code(rig.ask(4, "tools/call", retry)) == -31001
     rig.session.peer.cancel(3, "")
     assert rig.feed(request(5, "tools/call", retry)) == []  # it waits
-    assert code(rig.ask(6, "tools/call", retry)) == BAD_PARAMS  # and is accepted: the state is spent
+    assert (
+        code(rig.ask(6, "tools/call", retry)) == BAD_PARAMS
+    )  # and is accepted: the state is spent
     rig.answer(first, TEXT)
     rig.session.admit()
     assert rig.started.pop().call.answers.keys() == {"who"}
@@ -1524,7 +1748,11 @@ def test_before_2026_07_28_a_question_is_a_request_and_there_are_only_so_many():
     for number in (1, 2):
         rig.session.put(wire_form(WHO), heard.append)
         [asked] = rig.gone()
-        assert (asked["id"], asked["method"], asked["params"]["message"]) == (number, "elicitation/create", "Who?")
+        assert (asked["id"], asked["method"], asked["params"]["message"]) == (
+            number,
+            "elicitation/create",
+            "Who?",
+        )
     with pytest.raises(RpcError, match="busy: 2 questions"):
         rig.session.put(wire_form(WHO), heard.append)
     rig.feed({"jsonrpc": "2.0", "id": 1, "result": ADA})
@@ -1546,7 +1774,11 @@ def test_subscriptions_are_counted_apart_and_ended_in_order():
     rig = Rig()
     assert rig.session.listening == 0
     rig.session.end_subscriptions()
-    rig.feed(request(7, "subscriptions/listen", modern({"notifications": {"resourceSubscriptions": ["a:b"]}})))
+    rig.feed(
+        request(
+            7, "subscriptions/listen", modern({"notifications": {"resourceSubscriptions": ["a:b"]}})
+        )
+    )
     assert (rig.session.listening, rig.session.watched) == (1, {"a:b"})
     rig.session.updated("a:b")
     [told] = rig.gone()
@@ -1562,7 +1794,9 @@ def test_subscriptions_are_counted_apart_and_ended_in_order():
 
 def test_a_list_that_changes_is_told_to_those_who_listen():
     rig = Rig()
-    rig.feed(request(7, "subscriptions/listen", modern({"notifications": {"toolsListChanged": True}})))
+    rig.feed(
+        request(7, "subscriptions/listen", modern({"notifications": {"toolsListChanged": True}}))
+    )
     rig.session.changed("tools")
     rig.session.changed("prompts")
     assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
@@ -1581,7 +1815,10 @@ def test_progress_that_is_too_much_is_merged_and_the_last_leaves_before_the_answ
     assert [line["params"]["progress"] for line in rig.gone()] == [0, 1, 2]
     assert len(later) == 7
     rig.session.respond(incoming, TEXT)
-    assert [line.get("params", {}).get("progress", "answer") for line in rig.gone()] == [9, "answer"]
+    assert [line.get("params", {}).get("progress", "answer") for line in rig.gone()] == [
+        9,
+        "answer",
+    ]
 
 
 def test_what_was_held_back_leaves_a_moment_later_and_what_is_newer_takes_its_place():
@@ -1611,7 +1848,11 @@ def test_progress_that_a_client_tells_of_a_question_disturbs_nothing():
     rig.session.put(wire_form(WHO), heard.append)
     [asked] = rig.gone()
     assert "_meta" not in asked["params"]
-    progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
+    progress = {
+        "jsonrpc": "2.0",
+        "method": "notifications/progress",
+        "params": {"progressToken": 1, "progress": 1},
+    }
     assert rig.feed(progress) == []
     rig.feed({"jsonrpc": "2.0", "id": asked["id"], "result": ADA})
     assert len(heard) == 1

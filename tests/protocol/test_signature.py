@@ -29,11 +29,15 @@ def names(handler: Callable[..., object], *inject: type) -> list[str]:
 
 
 def test_parameters_in_order_with_resolved_annotations() -> None:
-    def handler(a: int, /, b, c: Box | None = None, *, d: Annotated[str, "D"] = "x") -> list[Box]: ...
+    def handler(
+        a: int, /, b, c: Box | None = None, *, d: Annotated[str, "D"] = "x"
+    ) -> list[Box]: ...
 
     signature = read(handler)
     assert signature.name == "handler"
-    assert [(p.name, p.annotation, p.default, p.keyword_only, p.injected) for p in signature.parameters] == [
+    assert [
+        (p.name, p.annotation, p.default, p.keyword_only, p.injected) for p in signature.parameters
+    ] == [
         ("a", int, MISSING, False, False),
         ("b", Any, MISSING, False, False),
         ("c", Box | None, None, False, False),
@@ -111,7 +115,12 @@ def test_injected_parameters_are_found_however_they_are_written() -> None:
         g: Context | int,
     ) -> None: ...
 
-    assert [p.name for p in read(handler, (Context,)).parameters if p.injected] == ["a", "b", "c", "d"]
+    assert [p.name for p in read(handler, (Context,)).parameters if p.injected] == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
     assert not any(p.injected for p in read(handler).parameters)
 
 
@@ -144,7 +153,9 @@ def test_a_name_that_is_not_assigned_yet_is_not_resolved() -> None:
     def handler(a: Later) -> None:
         Later()
 
-    with pytest.raises(RegistrationError, match=r"handler\(\): the annotation 'Later' of 'a' cannot be resolved"):
+    with pytest.raises(
+        RegistrationError, match=r"handler\(\): the annotation 'Later' of 'a' cannot be resolved"
+    ):
         read(handler)
     Later = int
 
@@ -163,7 +174,9 @@ def test_what_cannot_be_resolved_is_named() -> None:
         read(broken)
 
 
-def test_an_unresolvable_annotation_that_resolves_alone_is_our_own_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresolvable_annotation_that_resolves_alone_is_our_own_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Not known to happen: the first error is passed on as it is.
     def handler(a: int) -> None: ...
 

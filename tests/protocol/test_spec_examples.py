@@ -121,7 +121,11 @@ def again(kind: str, raw: bytes) -> Any:
     if isinstance(message.id, msgspec.UnsetType):
         frame = jsonrpc.notification(message.method, params)
         # Without params, an empty object is written; they mean the same.
-        return {"params": {}, **json.loads(frame)} if "params" in value else without(json.loads(frame), "params")
+        return (
+            {"params": {}, **json.loads(frame)}
+            if "params" in value
+            else without(json.loads(frame), "params")
+        )
     return json.loads(jsonrpc.request(message.id, message.method, params))
 
 
@@ -134,7 +138,10 @@ def result(method: str, kind: Any, raw: bytes) -> Any:
         assert body["_meta"].pop(SERVER_INFO)["name"] == INFO.name
         if not body["_meta"] and "_meta" not in value:
             del body["_meta"]
-    for name in ("ttlMs", "cacheScope"):  # the schema requires them; one example of a whole answer has forgotten them
+    for name in (
+        "ttlMs",
+        "cacheScope",
+    ):  # the schema requires them; one example of a whole answer has forgotten them
         if name not in value:
             body.pop(name, None)
     if value.get("isError") is False:  # says the same when it is not there
@@ -152,7 +159,11 @@ def error(value: Any, raw: bytes) -> Any:
     assert isinstance(message, jsonrpc.Message)
     again = json.loads(encode(decode(message.error, type=dict[str, Raw])))
     assert again == written["error"]
-    return {"jsonrpc": message.jsonrpc, **({} if message.id is UNSET else {"id": message.id}), "error": again}
+    return {
+        "jsonrpc": message.jsonrpc,
+        **({} if message.id is UNSET else {"id": message.id}),
+        "error": again,
+    }
 
 
 def without(value: Any, name: str) -> Any:
@@ -189,8 +200,18 @@ def test_every_type_is_of_a_kind_that_is_known() -> None:
 def test_what_has_no_type_yet_is_carried_as_it_is_inside_a_message(example: Example) -> None:
     """As a member of a call's params, and as structured content that a backend gives as JSON."""
     value = example.value
-    frame = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"held":%b}}' % example.raw.replace(b"\n", b" ")
+    frame = (
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"held":%b}}'
+        % example.raw.replace(b"\n", b" ")
+    )
     request = jsonrpc.decode_request(frame)
-    assert json.loads(jsonrpc.request(request.id, request.method, encode(request.params)))["params"]["held"] == value
+    assert (
+        json.loads(jsonrpc.request(request.id, request.method, encode(request.params)))["params"][
+            "held"
+        ]
+        == value
+    )
     given = types.CallToolResult([], Raw(example.raw))
-    assert json.loads(Lowering(MODERN, INFO).result(given, "tools/call"))["structuredContent"] == value
+    assert (
+        json.loads(Lowering(MODERN, INFO).result(given, "tools/call"))["structuredContent"] == value
+    )

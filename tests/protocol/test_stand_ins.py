@@ -75,7 +75,9 @@ def test_a_pattern_and_its_limits_hold() -> None:
     assert refusal(convert, 5) == ["expected str, got int"]
 
 
-def test_a_pattern_without_the_linear_engine_is_refused_when_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_without_the_linear_engine_is_refused_when_it_is_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(RegistrationError, match=NO_ENGINE):
         matching(SLOW, {}, "for a reason")

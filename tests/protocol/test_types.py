@@ -66,7 +66,11 @@ def test_an_example_is_the_same_after_decoding_and_encoding(example: Example):
     kind = SHAPES[example.kind]
     absent = (*ADDED, *TAKEN.get(example.kind, ()))
     members = example.value.items()
-    kept = {name: each for name, each in members if name not in absent and OMITTED.get(name, UNSET) != each}
+    kept = {
+        name: each
+        for name, each in members
+        if name not in absent and OMITTED.get(name, UNSET) != each
+    }
     decoded = msgspec.json.decode(example.raw, type=kind)
     assert written(decoded) == kept
     assert msgspec.json.decode(msgspec.json.encode(decoded), type=kind) == decoded
@@ -94,38 +98,74 @@ META = {"example.com/k": [None]}
         (EmbeddedResource(ResourceContents("a:b", text=""), HINTS, META), "EmbeddedResource"),
         (ToolAnnotations("t", True, False, True, False), "ToolAnnotations"),
         (
-            Tool("n", {"type": "object"}, "t", "d", {"type": "array"}, ToolAnnotations("t"), ICONS, META),
+            Tool(
+                "n",
+                {"type": "object"},
+                "t",
+                "d",
+                {"type": "array"},
+                ToolAnnotations("t"),
+                ICONS,
+                META,
+            ),
             "Tool",
         ),
         (types.Resource("a:b", "n", "t", "d", "text/plain", 5, HINTS, ICONS, META), "Resource"),
-        (types.ResourceTemplate("a:{b}", "n", "t", "d", "text/plain", HINTS, ICONS, META), "ResourceTemplate"),
+        (
+            types.ResourceTemplate("a:{b}", "n", "t", "d", "text/plain", HINTS, ICONS, META),
+            "ResourceTemplate",
+        ),
         (types.PromptArgument("n", "t", "d", required=True), "PromptArgument"),
-        (types.Prompt("n", "t", "d", [types.PromptArgument("a", required=False)], ICONS, META), "Prompt"),
+        (
+            types.Prompt("n", "t", "d", [types.PromptArgument("a", required=False)], ICONS, META),
+            "Prompt",
+        ),
         (types.PromptMessage("assistant", AudioContent(b"", "audio/wav")), "PromptMessage"),
         (types.PromptReference("n", "t"), "PromptReference"),
         (types.ResourceTemplateReference("a:{b}"), "ResourceTemplateReference"),
     ],
 )
-def test_every_type_is_written_in_the_shape_of_2026_07_28_and_survives_it(value: msgspec.Struct, definition: str):
+def test_every_type_is_written_in_the_shape_of_2026_07_28_and_survives_it(
+    value: msgspec.Struct, definition: str
+):
     wire.check(written(value), E, definition)
     assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
     members = {each.encode_name for each in msgspec.structs.fields(value)}
     for oracle in wire.ORACLES:
-        assert members - {"text", "blob"} <= set(wire.definitions(E, oracle)[definition]["properties"])
+        assert members - {"text", "blob"} <= set(
+            wire.definitions(E, oracle)[definition]["properties"]
+        )
 
 
 RESULTS: list[tuple[msgspec.Struct, str]] = [
-    (types.ListResourcesResult([types.Resource("a:b", "n")], "", META, ttl_ms=0, cache_scope="public"), "resources"),
-    (types.ListResourceTemplatesResult([types.ResourceTemplate("a:{b}", "n")], "c", META, ttl_ms=5), "templates"),
+    (
+        types.ListResourcesResult(
+            [types.Resource("a:b", "n")], "", META, ttl_ms=0, cache_scope="public"
+        ),
+        "resources",
+    ),
+    (
+        types.ListResourceTemplatesResult(
+            [types.ResourceTemplate("a:{b}", "n")], "c", META, ttl_ms=5
+        ),
+        "templates",
+    ),
     (types.ListPromptsResult([types.Prompt("n")], "c", META, cache_scope="private"), "prompts"),
-    (types.ReadResourceResult([ResourceContents("a:b", blob=b"")], META, ttl_ms=1, cache_scope="private"), "contents"),
+    (
+        types.ReadResourceResult(
+            [ResourceContents("a:b", blob=b"")], META, ttl_ms=1, cache_scope="private"
+        ),
+        "contents",
+    ),
     (types.GetPromptResult([types.PromptMessage("user", TextContent(""))], "d", META), "prompt"),
     (types.CompleteResult(types.Completion(["a"], 1, has_more=False), META), "completion"),
 ]
 
 
 @pytest.mark.parametrize(("value", "name"), RESULTS)
-def test_every_result_survives_the_wire_and_fits_its_schema_with_what_all_results_say(value: msgspec.Struct, name: str):
+def test_every_result_survives_the_wire_and_fits_its_schema_with_what_all_results_say(
+    value: msgspec.Struct, name: str
+):
     assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
     definition = type(value).__name__
     complete = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **written(value)}
@@ -137,11 +177,17 @@ def test_every_result_survives_the_wire_and_fits_its_schema_with_what_all_result
 
 def test_caching_hints_that_were_not_given_are_not_written():
     assert written(types.ListPromptsResult([], ttl_ms=0)) == {"prompts": [], "ttlMs": 0}
-    assert written(types.ReadResourceResult([], cache_scope="private")) == {"contents": [], "cacheScope": "private"}
+    assert written(types.ReadResourceResult([], cache_scope="private")) == {
+        "contents": [],
+        "cacheScope": "private",
+    }
 
 
 def test_what_is_not_given_is_not_written():
-    assert written(Tool("n", {"type": "object"})) == {"name": "n", "inputSchema": {"type": "object"}}
+    assert written(Tool("n", {"type": "object"})) == {
+        "name": "n",
+        "inputSchema": {"type": "object"},
+    }
     assert written(CallToolResult([])) == {"content": []}
     assert written(ListToolsResult([])) == {"tools": []}
     assert written(ToolAnnotations()) == {}
@@ -150,7 +196,10 @@ def test_what_is_not_given_is_not_written():
 def test_structured_content_that_is_null_is_written_and_absent_is_not():
     assert written(CallToolResult([], None)) == {"content": [], "structuredContent": None}
     assert (
-        msgspec.json.decode(b'{"content":[],"structuredContent":null}', type=CallToolResult).structured_content is None
+        msgspec.json.decode(
+            b'{"content":[],"structuredContent":null}', type=CallToolResult
+        ).structured_content
+        is None
     )
     assert msgspec.json.decode(b'{"content":[]}', type=CallToolResult).structured_content is UNSET
 
@@ -171,7 +220,16 @@ def test_bytes_travel_as_base64():
 
 
 def test_the_levels_are_those_of_rfc_5424_least_severe_first():
-    assert list(LEVELS) == ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+    assert list(LEVELS) == [
+        "debug",
+        "info",
+        "notice",
+        "warning",
+        "error",
+        "critical",
+        "alert",
+        "emergency",
+    ]
     assert sorted(LEVELS, key=LEVELS.__getitem__) == list(LEVELS)
     for oracle in wire.ORACLES:
         assert set(LEVELS) == set(wire.definitions(E, oracle)["LoggingLevel"]["enum"])

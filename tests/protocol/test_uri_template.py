@@ -163,7 +163,9 @@ X{.empty_keys*} X
 {&keys} &keys=semi,%3B,dot,.,comma,%2C
 {&keys*} &semi=%3B&dot=.&comma=%2C
 """
-CASES = [line.partition(" ")[::2] for line in EXAMPLES.strip().splitlines() if not line.startswith("# ")]
+CASES = [
+    line.partition(" ")[::2] for line in EXAMPLES.strip().splitlines() if not line.startswith("# ")
+]
 
 
 @pytest.mark.parametrize(("template", "expanded"), CASES)
@@ -217,7 +219,9 @@ def test_a_prefix_of_a_list_or_dict_is_refused(value: Any):
     ],
 )
 def test_what_is_no_template_is_refused_with_its_place(text: str):
-    with pytest.raises(ValueError, match=r"at character [12]: expected an expression such as \{name\}"):
+    with pytest.raises(
+        ValueError, match=r"at character [12]: expected an expression such as \{name\}"
+    ):
         UriTemplate(text)
 
 
@@ -274,9 +278,13 @@ MATCHES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("template", "uri", "values"), MATCHES)
-def test_a_uri_gives_its_values_and_they_give_the_uri(template: str, uri: str, values: dict[str, Any]):
+def test_a_uri_gives_its_values_and_they_give_the_uri(
+    template: str, uri: str, values: dict[str, Any]
+):
     assert UriTemplate(template).match(uri) == values
-    if "%" not in template + uri or "+" not in template:  # a reserved value may have been encoded for no need
+    if (
+        "%" not in template + uri or "+" not in template
+    ):  # a reserved value may have been encoded for no need
         assert UriTemplate(template).expand(values).rstrip("=") == uri.rstrip("=")
 
 
@@ -318,14 +326,33 @@ def test_what_does_not_fit_is_no_match(template: str, uri: str):
 
 
 ESCAPES = ["..", "%2e%2e", "%2E.", ".%2e"]
-WAYS_OUT = [*ESCAPES, ".", "%2e", "a%2fb", "a%2Fb", "%2fetc", "a%5cb", "%5C", "a%00", "%00", "..%2f..", "%2e%2e%5c"]
+WAYS_OUT = [
+    *ESCAPES,
+    ".",
+    "%2e",
+    "a%2fb",
+    "a%2Fb",
+    "%2fetc",
+    "a%5cb",
+    "%5C",
+    "a%00",
+    "%00",
+    "..%2f..",
+    "%2e%2e%5c",
+]
 
 
 @pytest.mark.parametrize("value", WAYS_OUT)
-@pytest.mark.parametrize("template", ["a:{x}", "a:/{x}/b", "a:b{.x}", "a:b{/x}", "a:b{/x*}", "a:{x*}", "a:b{;x}"])
+@pytest.mark.parametrize(
+    "template", ["a:{x}", "a:/{x}/b", "a:b{.x}", "a:b{/x}", "a:b{/x*}", "a:{x*}", "a:b{;x}"]
+)
 def test_a_simple_value_never_leads_out_of_a_folder(template: str, value: str):
     uri = template.replace("{x}", value).replace("{x*}", value).replace("{.x}", f".{value}")
-    uri = uri.replace("{/x}", f"/{value}").replace("{/x*}", f"/b/{value}").replace("{;x}", f";x={value}")
+    uri = (
+        uri.replace("{/x}", f"/{value}")
+        .replace("{/x*}", f"/b/{value}")
+        .replace("{;x}", f";x={value}")
+    )
     assert UriTemplate(template).match(uri) is None
 
 
@@ -347,10 +374,16 @@ def test_a_simple_value_never_leads_out_of_a_folder(template: str, value: str):
         "b%00",
     ],
 )
-@pytest.mark.parametrize("template", ["a:{+x}", "a:b{?x}", "a:b?c{&x}", "a:b{#x}", "a:{+x*}", "a:b{?x*}"])
+@pytest.mark.parametrize(
+    "template", ["a:{+x}", "a:b{?x}", "a:b?c{&x}", "a:b{#x}", "a:{+x*}", "a:b{?x*}"]
+)
 def test_nor_does_a_reserved_one(template: str, value: str):
     uri = template.replace("{+x}", value).replace("{+x*}", value).replace("{#x}", f"#{value}")
-    uri = uri.replace("{?x}", f"?x={value}").replace("{?x*}", f"?x={value}").replace("{&x}", f"&x={value}")
+    uri = (
+        uri.replace("{?x}", f"?x={value}")
+        .replace("{?x*}", f"?x={value}")
+        .replace("{&x}", f"&x={value}")
+    )
     assert UriTemplate(template).match(uri) is None
 
 
@@ -378,7 +411,9 @@ def test_values_are_decoded_once():
         ("a:b{?p}{&q}", r"write all in one, as in \{\?a,b\}"),
     ],
 )
-def test_what_has_no_one_meaning_is_refused_for_matching_and_can_be_expanded(template: str, text: str):
+def test_what_has_no_one_meaning_is_refused_for_matching_and_can_be_expanded(
+    template: str, text: str
+):
     made = UriTemplate(template)
     with pytest.raises(ValueError, match=text):
         made.check()
@@ -419,9 +454,9 @@ def test_the_work_grows_with_the_uri_and_not_with_the_ways_to_cut_it():
     assert steps(2000) < 2.2 * steps(1000)
 
 
-texts = st.text(st.characters(blacklist_characters="\0/\\", blacklist_categories=["Cs"]), min_size=1).filter(
-    lambda text: text not in (".", "..")
-)
+texts = st.text(
+    st.characters(blacklist_characters="\0/\\", blacklist_categories=["Cs"]), min_size=1
+).filter(lambda text: text not in (".", ".."))
 
 
 @given(st.dictionaries(st.sampled_from("xyz"), texts, min_size=3))

@@ -12,7 +12,10 @@ from concertino.transports.trace import Traced
 
 __all__ = ["META", "Served"]
 
-META = {"io.modelcontextprotocol/protocolVersion": wire.MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+META = {
+    "io.modelcontextprotocol/protocolVersion": wire.MODERN,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
 
 
 class Served:

@@ -168,7 +168,10 @@ def test_entries_have_one_name_each():
 
 def test_threads_may_add_at_the_same_time():
     catalogue = of(size=10_000)
-    threads = [threading.Thread(target=lambda n=n: [catalogue.add(f"{n} {m}", n) for m in range(50)]) for n in range(8)]
+    threads = [
+        threading.Thread(target=lambda n=n: [catalogue.add(f"{n} {m}", n) for m in range(50)])
+        for n in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -220,7 +223,9 @@ async def test_a_cursor_of_one_list_is_none_of_another() -> None:
         for method in LISTS:
             for other, cursor in cursors.items():
                 if other != method:
-                    assert "not one of this server's lists" in await served.invalid(method, cursor=cursor)
+                    assert "not one of this server's lists" in await served.invalid(
+                        method, cursor=cursor
+                    )
 
 
 @on_a_loop

@@ -66,11 +66,15 @@ async def test_whatever_completion_offers_the_prompt_takes(version: str) -> None
         return f"{mixed!r} {either!r}"
 
     async with Served(server, version) as served:
-        offered = [(await completed(served, name, target="pick"))["values"] for name in ("mixed", "either")]
+        offered = [
+            (await completed(served, name, target="pick"))["values"] for name in ("mixed", "either")
+        ]
         assert offered == [["A", "2", "3"], ["on", "5", "true"]]
         for mixed, member in zip(offered[0], (Mixed.LETTER, Mixed.NUMBER, Mixed.TEXT), strict=True):
             for either, value in zip(offered[1], ("on", 5, "true"), strict=True):
-                got = await served.ask("prompts/get", name="pick", arguments={"mixed": mixed, "either": either})
+                got = await served.ask(
+                    "prompts/get", name="pick", arguments={"mixed": mixed, "either": either}
+                )
                 assert got["messages"][0]["content"]["text"] == f"{member!r} {value!r}"
 
 
@@ -108,8 +112,14 @@ async def test_values_that_are_made_as_they_are_asked_for_may_never_end(version:
     assert set(loops) == {False}  # what waits there holds up nobody else
 
 
-async def completed(served: Served, name: str, value: str = "", target: str = "order", **context: str) -> Any:
-    ref = {"type": "ref/resource", "uri": target} if "{" in target else {"type": "ref/prompt", "name": target}
+async def completed(
+    served: Served, name: str, value: str = "", target: str = "order", **context: str
+) -> Any:
+    ref = (
+        {"type": "ref/resource", "uri": target}
+        if "{" in target
+        else {"type": "ref/prompt", "name": target}
+    )
     params: dict[str, Any] = {"ref": ref, "argument": {"name": name, "value": value}}
     if context:
         params["context"] = {"arguments": context}
@@ -139,10 +149,16 @@ async def test_choices_complete_by_themselves(version: str) -> None:
 
 @version
 @on_a_loop
-async def test_a_function_gets_the_value_and_the_other_arguments_and_gives_a_hundred(version: str) -> None:
+async def test_a_function_gets_the_value_and_the_other_arguments_and_gives_a_hundred(
+    version: str,
+) -> None:
     async with Served(shop(), version) as served:
         found = await completed(served, "what", "w", size="l")
-        assert found == {"values": [f"wl{number}" for number in range(100)], "total": 250, "hasMore": True}
+        assert found == {
+            "values": [f"wl{number}" for number in range(100)],
+            "total": 250,
+            "hasMore": True,
+        }
         assert (await completed(served, "what", "w"))["values"][0] == "w0"
 
 
@@ -156,13 +172,17 @@ async def test_a_function_gets_the_value_and_the_other_arguments_and_gives_a_hun
     ],
 )
 @on_a_loop
-async def test_a_completion_that_the_schema_does_not_allow_is_not_sent(returned: Completion, text: str) -> None:
+async def test_a_completion_that_the_schema_does_not_allow_is_not_sent(
+    returned: Completion, text: str
+) -> None:
     server = Server("x")
     server.add_prompt(lambda a: a, name="p")
     server.complete("p", "a")(lambda value: returned)
     async with Served(server) as served:
         ref = {"type": "ref/prompt", "name": "p"}
-        error = await served.refused("completion/complete", ref=ref, argument={"name": "a", "value": ""})
+        error = await served.refused(
+            "completion/complete", ref=ref, argument={"name": "a", "value": ""}
+        )
         assert error.code == -32603
         assert text in error.message
 
@@ -190,15 +210,25 @@ async def test_functions_may_be_of_any_shape() -> None:
     server.complete("p", "f")(lambda value: "text")
     server.complete("p", "g")(lambda value: ["a", 5])
     async with Served(server) as served:
-        assert await completed(served, "a", "v", "p") == {"values": ["vc"], "total": 1, "hasMore": False}
+        assert await completed(served, "a", "v", "p") == {
+            "values": ["vc"],
+            "total": 1,
+            "hasMore": False,
+        }
         assert (await completed(served, "b", "v", "p", z="1"))["values"] == ["v", "z"]
         found = await completed(served, "c", "v", "p")
         assert (len(found.pop("values")), found) == (100, {"hasMore": True})
         assert await completed(served, "d", "v", "p") == {"values": [], "total": 7}
-        assert await completed(served, "e", "v", "p") == {"values": [], "total": 0, "hasMore": False}
+        assert await completed(served, "e", "v", "p") == {
+            "values": [],
+            "total": 0,
+            "hasMore": False,
+        }
         for name, text in (("f", "got str"), ("g", "got int among them")):
             ref = {"type": "ref/prompt", "name": "p"}
-            error = await served.refused("completion/complete", ref=ref, argument={"name": name, "value": ""})
+            error = await served.refused(
+                "completion/complete", ref=ref, argument={"name": name, "value": ""}
+            )
             assert error.code == -32603
             assert text in error.message
 
@@ -254,15 +284,32 @@ async def test_completion_is_offered_where_something_can_be_completed() -> None:
     ("target", "argument", "handler", "text"),
     [
         ("nope", "a", lambda value: [], "there is no prompt and no resource template of this name"),
-        ("order", "a", lambda value: [], "expected one of its arguments (what, size, kind, warm, number, note)"),
-        ("stock://{shelf}{?kind}", "a", lambda value: [], "expected one of its arguments (shelf, kind)"),
+        (
+            "order",
+            "a",
+            lambda value: [],
+            "expected one of its arguments (what, size, kind, warm, number, note)",
+        ),
+        (
+            "stock://{shelf}{?kind}",
+            "a",
+            lambda value: [],
+            "expected one of its arguments (shelf, kind)",
+        ),
         ("bare", "a", lambda value: [], "expected one of its arguments (it has none)"),
-        ("order", "what", lambda: ["x"], "expected a function of (value) or (value, arguments), got 0 parameters"),
+        (
+            "order",
+            "what",
+            lambda: ["x"],
+            "expected a function of (value) or (value, arguments), got 0 parameters",
+        ),
         ("order", "what", lambda a, b, c: [], "got 3 parameters"),
         ("order", "what", 5, "expected a function, got 5"),
     ],
 )
-def test_what_completes_nothing_is_refused(target: str, argument: str, handler: Any, text: str) -> None:
+def test_what_completes_nothing_is_refused(
+    target: str, argument: str, handler: Any, text: str
+) -> None:
     server = shop()
     server.add_prompt(lambda: "x", name="bare")
     with pytest.raises(RegistrationError) as refused:

@@ -113,7 +113,10 @@ async def test_a_context_has_so_many_keys_and_replacing_one_is_no_more(path: Pat
 @on_a_loop
 async def test_beyond_the_bounds_those_unused_for_longest_go(path: Path | None) -> None:
     clock = Clock()
-    for bounds in ({"max_contexts": 2}, {"max_bytes": 25}):  # a value below has 10 bytes with its key
+    for bounds in (
+        {"max_contexts": 2},
+        {"max_bytes": 25},
+    ):  # a value below has 10 bytes with its key
         store = Contexts(path, clock=clock, **bounds)
         handles: list[str] = []
         for _ in range(2):
@@ -175,7 +178,9 @@ asyncio.run(main())
 
     async def written() -> dict[str, Any]:
         processes = [
-            await asyncio.create_subprocess_exec(sys.executable, "-c", source, str(path), handle, str(number))
+            await asyncio.create_subprocess_exec(
+                sys.executable, "-c", source, str(path), handle, str(number)
+            )
             for number in range(3)
         ]
         assert [await process.wait() for process in processes] == [0, 0, 0]
@@ -185,19 +190,26 @@ asyncio.run(main())
         return found
 
     found = asyncio.run(asyncio.wait_for(written(), 30))
-    assert found == {"0": 0} | {f"{process}-{number}": number for process in range(3) for number in range(20)}
+    assert found == {"0": 0} | {
+        f"{process}-{number}": number for process in range(3) for number in range(20)
+    }
 
 
 @on_a_loop
 async def test_a_file_that_cannot_be_used_is_told_and_may_be_mended(tmp_path: Path) -> None:
     path = tmp_path / "contexts.db"
-    path.write_text("this is no database, but a text of a certain length that SQLite takes for none" * 20)
+    path.write_text(
+        "this is no database, but a text of a certain length that SQLite takes for none" * 20
+    )
     store = Contexts(path)
     assert await refused(store.set(None, "k", 1)) == "CONTEXT_UNAVAILABLE"
     path.unlink()
     assert await store.get(await store.set(None, "k", 1), "k") == 1
     await store.close()
-    assert await refused(Contexts(tmp_path / "missing" / "contexts.db").set(None, "k", 1)) == "CONTEXT_UNAVAILABLE"
+    assert (
+        await refused(Contexts(tmp_path / "missing" / "contexts.db").set(None, "k", 1))
+        == "CONTEXT_UNAVAILABLE"
+    )
 
 
 @on_a_loop
@@ -205,7 +217,9 @@ async def test_what_fails_half_way_is_not_kept(tmp_path: Path) -> None:
     store = Contexts(tmp_path / "contexts.db")
     handle = await store.set(None, "k", 1)
     with sqlite3.connect(tmp_path / "contexts.db") as other:
-        other.execute("CREATE TRIGGER t BEFORE UPDATE OF bytes ON contexts BEGIN SELECT RAISE(ABORT, 'full'); END")
+        other.execute(
+            "CREATE TRIGGER t BEFORE UPDATE OF bytes ON contexts BEGIN SELECT RAISE(ABORT, 'full'); END"
+        )
     other.close()
     assert await refused(store.set(handle, "other", 2)) == "CONTEXT_UNAVAILABLE"
     assert await store.all(handle) == {"k": 1}
@@ -223,23 +237,30 @@ async def test_the_tools_keep_and_give_back(version: str) -> None:
         return await contexts.get(handle, "theme")
 
     async with Served(server, version) as first, Served(server, version) as second:
-        kept = await first.ask("tools/call", name="set_context", arguments={"key": "theme", "value": {"dark": True}})
+        kept = await first.ask(
+            "tools/call", name="set_context", arguments={"key": "theme", "value": {"dark": True}}
+        )
         body = kept["structuredContent"]
         assert (body["success"], body["expiresAfterSeconds"]) == (True, 3600)
         assert json.loads(kept["content"][0]["text"]) == body
         handle = body["context"]
         more = {"key": "size", "value": None, "context": handle}
-        assert (await second.ask("tools/call", name="set_context", arguments=more))["structuredContent"]["context"] == (
-            handle
-        )
+        assert (await second.ask("tools/call", name="set_context", arguments=more))[
+            "structuredContent"
+        ]["context"] == (handle)
         for arguments, values in (
             ({"context": handle}, {"size": None, "theme": {"dark": True}}),
             ({"context": handle, "key": "theme"}, {"theme": {"dark": True}}),
         ):
             got = await second.ask("tools/call", name="get_context", arguments=arguments)
             assert got["structuredContent"] == {"context": handle, "values": values}
-        missing = await second.ask("tools/call", name="get_context", arguments={"context": handle, "key": "x"})
-        assert (missing["isError"], json.loads(missing["content"][0]["text"])["code"]) == (True, "KEY_NOT_FOUND")
+        missing = await second.ask(
+            "tools/call", name="get_context", arguments={"context": handle, "key": "x"}
+        )
+        assert (missing["isError"], json.loads(missing["content"][0]["text"])["code"]) == (
+            True,
+            "KEY_NOT_FOUND",
+        )
         for arguments in ({"key": "", "value": 1}, {"value": 1}, {"key": "k"}):
             refusal = await first.ask("tools/call", name="set_context", arguments=arguments)
             assert json.loads(refusal["content"][0]["text"])["code"] == "INVALID_ARGUMENTS"
@@ -311,7 +332,9 @@ def test_it_is_a_dict_of_dicts_with_a_time_limit_and_a_bound(steps: list[tuple[A
 
 
 def test_a_setting_of_the_wrong_type_is_named_with_what_was_expected() -> None:
-    with pytest.raises(ValueError, match=r"^contexts: max_keys: expected a positive whole number, got '7'$"):
+    with pytest.raises(
+        ValueError, match=r"^contexts: max_keys: expected a positive whole number, got '7'$"
+    ):
         Contexts(max_keys="7")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"^contexts: path: expected a path, got 5$"):
         Contexts(5)  # type: ignore[arg-type]

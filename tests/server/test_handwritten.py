@@ -15,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from concertino import Caller, CallToolResult, Host, RegistrationError, Server, TextContent, connect, pair
+from concertino import (
+    Caller,
+    CallToolResult,
+    Host,
+    RegistrationError,
+    Server,
+    TextContent,
+    connect,
+    pair,
+)
 from concertino.protocol.arguments import BadArguments
 from concertino.protocol.results import BadResult
 from concertino.server.handwritten import arguments_by, results_by
@@ -84,10 +93,24 @@ WHOLE: dict[str, Any] = {
     "type": "object",
     "title": "Order",
     "$defs": {
-        "z": {"$anchor": "zed", "type": ["string", "null"], "pattern": "^[a-z]+$", "format": "email"},
-        "a": {"$dynamicAnchor": "node", "type": "object", "properties": {"next": {"$dynamicRef": "#node"}}},
+        "z": {
+            "$anchor": "zed",
+            "type": ["string", "null"],
+            "pattern": "^[a-z]+$",
+            "format": "email",
+        },
+        "a": {
+            "$dynamicAnchor": "node",
+            "type": "object",
+            "properties": {"next": {"$dynamicRef": "#node"}},
+        },
         "c": True,
-        "b": {"$id": "embedded", "type": "string", "contentMediaType": "application/json", "contentEncoding": "base64"},
+        "b": {
+            "$id": "embedded",
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentEncoding": "base64",
+        },
     },
     "properties": {
         "z": {"$ref": "#zed", "default": None, "deprecated": True},
@@ -98,8 +121,16 @@ WHOLE: dict[str, Any] = {
         "big": {"type": "integer", "maximum": 123456789012345678901234567890, "multipleOf": 1},
     },
     "required": [],
-    "patternProperties": {"^x-": {"items": False, "prefixItems": [{"const": 1}], "minItems": 1, "uniqueItems": True}},
-    "allOf": [{"if": {"required": ["z"]}, "then": {"required": ["b"]}, "else": {"not": {"required": ["none"]}}}],
+    "patternProperties": {
+        "^x-": {"items": False, "prefixItems": [{"const": 1}], "minItems": 1, "uniqueItems": True}
+    },
+    "allOf": [
+        {
+            "if": {"required": ["z"]},
+            "then": {"required": ["b"]},
+            "else": {"not": {"required": ["none"]}},
+        }
+    ],
     "anyOf": [{"minProperties": 0}, {"maxProperties": 9}],
     "oneOf": [{"propertyNames": {"maxLength": 50}}],
     "dependentSchemas": {"z": {"dependentRequired": {"z": ["b"]}}},
@@ -153,14 +184,19 @@ def test_the_author_s_own_object_is_neither_kept_nor_changed() -> None:
         ({"type": "object", "allOf": [{} for _ in range(10_001)]}, "mine: input_schema: too large"),
     ],
 )
-def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place(schema: dict[str, Any], said: str) -> None:
+def test_a_schema_that_cannot_be_enforced_is_refused_with_its_place(
+    schema: dict[str, Any], said: str
+) -> None:
     assert said in refusal(schema)
     if said.startswith("mine: input_schema: "):
         assert refusal({"type": "object"}, output_schema=schema).startswith("mine: output_schema: ")
 
 
 def test_an_input_schema_is_of_objects_and_an_output_schema_of_anything() -> None:
-    assert refusal({"type": "array"}) == "mine: input_schema: expected type 'object' at its root, got 'array'"
+    assert (
+        refusal({"type": "array"})
+        == "mine: input_schema: expected type 'object' at its root, got 'array'"
+    )
     Server("x").add_tool(take, input_schema={"type": "object"}, output_schema={"type": "array"})
 
 
@@ -193,18 +229,31 @@ def test_an_object_that_is_no_json_is_refused() -> None:
 )
 def test_a_catastrophic_pattern_is_matched_in_bounded_time(pattern: str) -> None:
     assert problems(objects(a={"pattern": pattern}), {"a": "x" * 3 + "a" * 30_000 + "!"})
-    assert problems({"type": "object", "patternProperties": {pattern: False}}, {"x" * 3 + "a" * 30_000 + "!": 1}) == []
+    assert (
+        problems(
+            {"type": "object", "patternProperties": {pattern: False}},
+            {"x" * 3 + "a" * 30_000 + "!": 1},
+        )
+        == []
+    )
 
 
 def test_a_tree_is_checked_to_the_depth_that_json_may_have() -> None:
-    tree = {"type": "object", "required": ["v"], "properties": {"v": {"type": "integer"}, "l": {"$ref": "#"}}}
+    tree = {
+        "type": "object",
+        "required": ["v"],
+        "properties": {"v": {"type": "integer"}, "l": {"$ref": "#"}},
+    }
     value: dict[str, Any] = {"v": 1}
     wrong: dict[str, Any] = {"v": "x"}
     for _ in range(400):
         value, wrong = {"v": 1, "l": value}, {"v": 1, "l": wrong}
     assert problems(tree, value) == []
     assert problems(tree, wrong) == [("l", "does not fit its schema")]
-    assert problems(tree, {"l": {}}) == [("v", "required, but missing"), ("l", "does not fit its schema")]
+    assert problems(tree, {"l": {}}) == [
+        ("v", "required, but missing"),
+        ("l", "does not fit its schema"),
+    ]
 
 
 def branching(leaf: object, depth: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -212,7 +261,11 @@ def branching(leaf: object, depth: int) -> tuple[dict[str, Any], dict[str, Any]]
     node = {
         "oneOf": [
             *(
-                {"type": "object", "properties": {"k": {"const": k}, "l": {"$ref": "#/$defs/n"}}, "required": ["k"]}
+                {
+                    "type": "object",
+                    "properties": {"k": {"const": k}, "l": {"$ref": "#/$defs/n"}},
+                    "required": ["k"],
+                }
                 for k in "abc"
             ),
             {"type": "integer"},
@@ -221,7 +274,11 @@ def branching(leaf: object, depth: int) -> tuple[dict[str, Any], dict[str, Any]]
     value = leaf
     for n in range(depth):
         value = {"k": "abc"[n % 3], "l": value}
-    schema = {**objects(**{"a/b~": {"$ref": "#/$defs/n"}}), "additionalProperties": False, "$defs": {"n": node}}
+    schema = {
+        **objects(**{"a/b~": {"$ref": "#/$defs/n"}}),
+        "additionalProperties": False,
+        "$defs": {"n": node},
+    }
     return schema, {"a/b~": value}
 
 
@@ -229,16 +286,25 @@ def test_alternatives_that_contain_each_other_are_told_apart_in_bounded_time() -
     assert problems(*branching(5, 80)) == []
     schema, value = branching("x", 80)
     assert problems(schema, value) == [("a/b~", "does not fit its schema")]
-    assert problems(schema, {**value, "more": 1}) == [("a/b~", "does not fit its schema"), ("more", "unknown name")]
+    assert problems(schema, {**value, "more": 1}) == [
+        ("a/b~", "does not fit its schema"),
+        ("more", "unknown name"),
+    ]
 
 
 def test_a_problem_that_lies_in_no_single_argument_is_told_of_the_whole() -> None:
-    schema = {**objects(a={"$ref": "#/$defs/t"}), "maxProperties": 1, "$defs": {"t": {"items": {"$ref": "#/$defs/t"}}}}
+    schema = {
+        **objects(a={"$ref": "#/$defs/t"}),
+        "maxProperties": 1,
+        "$defs": {"t": {"items": {"$ref": "#/$defs/t"}}},
+    }
     assert problems(schema, {"a": 1, "b": 2}) == [("", "does not fit the schema")]
 
 
 def test_problems_of_many_values_are_not_listed() -> None:
-    schema = objects(a={"items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, b={"type": "integer"})
+    schema = objects(
+        a={"items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, b={"type": "integer"}
+    )
     assert problems(schema, {"a": ["x"] * 300_000, "b": 5}) == [("a", "does not fit its schema")]
     assert len(problems(schema, {"a": ["x"] * 100, "b": "x"})) == 20
 
@@ -253,22 +319,30 @@ def test_values_deeper_than_the_checker_can_quote_do_not_fit_where_they_are_quot
     for _ in range(300):
         value = [value]
     assert problems(objects(a={"type": "array"}), {"a": value}) == []
-    assert problems(objects(a={"type": "string"}), {"a": value}) == [("", "does not fit the schema")]
+    assert problems(objects(a={"type": "string"}), {"a": value}) == [
+        ("", "does not fit the schema")
+    ]
 
 
 FITTING = objects(
-    a={"type": "integer", "minimum": 1}, b={"enum": ["x", None]}, c={"items": {"type": "string", "pattern": "^a"}}
+    a={"type": "integer", "minimum": 1},
+    b={"enum": ["x", None]},
+    c={"items": {"type": "string", "pattern": "^a"}},
 ) | {"required": ["a"], "additionalProperties": False}
 
 
 @given(
     st.dictionaries(
         st.sampled_from("abcd"),
-        st.integers(-2, 2) | st.sampled_from(["x", None, 1.0]) | st.lists(st.sampled_from(["a", "b", 1])),
+        st.integers(-2, 2)
+        | st.sampled_from(["x", None, 1.0])
+        | st.lists(st.sampled_from(["a", "b", 1])),
     )
 )
 def test_what_fits_is_what_fits_elsewhere(arguments: dict[str, Any]) -> None:
-    assert (not problems(FITTING, arguments)) == jsonschema.Draft202012Validator(FITTING).is_valid(arguments)
+    assert (not problems(FITTING, arguments)) == jsonschema.Draft202012Validator(FITTING).is_valid(
+        arguments
+    )
 
 
 # Results
@@ -279,13 +353,23 @@ def test_a_result_that_does_not_fit_its_schema_is_an_error_that_says_so() -> Non
     schema = {"type": "array", "items": {"type": "integer"}}
     server.add_tool(lambda: [1, 2], name="good", output_schema=schema)
     server.add_tool(lambda: [1, "x"], name="bad", output_schema=schema)
-    server.add_tool(lambda: CallToolResult([TextContent("no")], is_error=True), name="failed", output_schema=schema)
+    server.add_tool(
+        lambda: CallToolResult([TextContent("no")], is_error=True),
+        name="failed",
+        output_schema=schema,
+    )
     good = asyncio.run(ask(server, "tools/call", {"name": "good"}))
-    assert (good["structuredContent"], good["content"]) == ([1, 2], [{"type": "text", "text": "[1,2]"}])
+    assert (good["structuredContent"], good["content"]) == (
+        [1, 2],
+        [{"type": "text", "text": "[1,2]"}],
+    )
     bad = asyncio.run(ask(server, "tools/call", {"name": "bad"}))
     assert bad["isError"] is True
     assert "structuredContent" not in bad
-    assert bad["content"][0]["text"] == 'the result does not fit its output_schema: 1: "x" is not of type "integer"'
+    assert (
+        bad["content"][0]["text"]
+        == 'the result does not fit its output_schema: 1: "x" is not of type "integer"'
+    )
     assert asyncio.run(ask(server, "tools/call", {"name": "failed"}))["content"][0]["text"] == "no"
 
 
@@ -295,7 +379,9 @@ def test_a_result_is_checked_whatever_its_type() -> None:
     conform(Raw(b"5"))
     with pytest.raises(BadResult, match='"x" is not'):
         conform(b'"x"')
-    recursive = results_by({"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]})
+    recursive = results_by(
+        {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]}
+    )
     recursive(b"[1,[2,[]]]")
     with pytest.raises(BadResult, match="does not fit the schema"):
         recursive(b'[1,[2,["x"]]]')

@@ -42,7 +42,10 @@ def test_values_are_there_between_open_and_close_and_all_are_left_in_reverse() -
 
     async def main() -> None:
         await lifespans.open()
-        assert {kind: type(value) for kind, value in lifespans.values.items()} == {One: One, Two: Two}
+        assert {kind: type(value) for kind, value in lifespans.values.items()} == {
+            One: One,
+            Two: Two,
+        }
         await lifespans.close()
         assert lifespans.values == {}
 
@@ -103,7 +106,10 @@ def test_a_generator_function_may_be_decorated() -> None:
 
     async def main() -> None:
         await lifespans.open()
-        assert {kind: type(value) for kind, value in lifespans.values.items()} == {One: One, Two: Two}
+        assert {kind: type(value) for kind, value in lifespans.values.items()} == {
+            One: One,
+            Two: Two,
+        }
         await lifespans.close()
 
     asyncio.run(main())
@@ -227,7 +233,11 @@ async def asks(name: str) -> AsyncIterator[One]:
 
 @pytest.mark.parametrize(
     ("function", "text"),
-    [(plain, "expected a generator"), (unannotated, "annotate the class"), (asks, "takes no parameters")],
+    [
+        (plain, "expected a generator"),
+        (unannotated, "annotate the class"),
+        (asks, "takes no parameters"),
+    ],
 )
 def test_what_is_no_lifespan_function_is_refused(function: Callable[[], Any], text: str) -> None:
     with pytest.raises(RegistrationError, match=text):
@@ -260,7 +270,11 @@ def ask(server: Server, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
             ours, theirs = pair()
             host.attach(theirs)
             caller = connect(ours)
-            hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+            hello = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "c", "version": "1"},
+            }
             await caller.request("initialize", hello)
             answers = [await caller.request(method, params) for method, params in requests]
             await caller.aclose()
@@ -311,7 +325,10 @@ def test_handlers_of_every_kind_get_what_they_ask_for_and_clients_see_nothing_of
         ("prompts/get", {"name": "about", "arguments": {"key": "b"}}),
         (
             "completion/complete",
-            {"ref": {"type": "ref/prompt", "name": "about"}, "argument": {"name": "key", "value": ""}},
+            {
+                "ref": {"type": "ref/prompt", "name": "about"},
+                "argument": {"name": "key", "value": ""},
+            },
         ),
         ("tools/list", {}),
         ("prompts/list", {}),
@@ -322,7 +339,12 @@ def test_handlers_of_every_kind_get_what_they_ask_for_and_clients_see_nothing_of
     assert answers[6]["messages"][0]["content"]["text"] == "What is 2?"
     assert answers[7]["completion"]["values"] == ["a", "b"]
     shown = {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in answers[8]["tools"]}
-    assert shown == {"waits": ["key", "times"], "threaded": ["key"], "inline": ["key"], "method": ["key"]}
+    assert shown == {
+        "waits": ["key", "times"],
+        "threaded": ["key"],
+        "inline": ["key"],
+        "method": ["key"],
+    }
     assert [each["name"] for each in answers[9]["prompts"][0]["arguments"]] == ["key"]
     assert events == ["open", "closed"]
 
@@ -373,7 +395,11 @@ def test_a_lifespan_that_ends_before_the_server_is_why_calls_that_need_it_fail(
             ours, theirs = pair()
             host.attach(theirs)
             caller = connect(ours)
-            client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+            client = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "c", "version": "1"},
+            }
             await caller.request("initialize", client)
             caller.notify("notifications/initialized")
 
@@ -381,10 +407,15 @@ def test_a_lifespan_that_ends_before_the_server_is_why_calls_that_need_it_fail(
                 return (await caller.request("tools/call", {"name": name}))["content"][0]["text"]
 
             assert await said("needs") == "there"
-            (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "concertino lifespan")
+            (task,) = (
+                each for each in asyncio.all_tasks() if each.get_name() == "concertino lifespan"
+            )
             lost.set()
             await asyncio.wait([task])
-            assert "there is no One any more: its lifespan function ended: ExceptionGroup" in await said("needs")
+            assert (
+                "there is no One any more: its lifespan function ended: ExceptionGroup"
+                in await said("needs")
+            )
             assert await said("other") == "still here"
 
     asyncio.run(asyncio.wait_for(main(), 20))
@@ -494,13 +525,21 @@ def test_a_partial_that_asks_has_no_name_of_its_own_and_the_description_of_its_f
         async with Host(server) as host:
             host.attach(theirs)
             caller = connect(ours)
-            opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+            opening = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "c", "version": "1"},
+            }
             await caller.request("initialize", opening)
-            listed = [(await caller.request(f"{kind}/list"))[kind][0] for kind in ("tools", "prompts")]
+            listed = [
+                (await caller.request(f"{kind}/list"))[kind][0] for kind in ("tools", "prompts")
+            ]
             await caller.aclose()
             return listed
 
-    assert [(each["name"], each["description"]) for each in asyncio.run(main())] == [("a", "Say it again.")] * 2
+    assert [(each["name"], each["description"]) for each in asyncio.run(main())] == [
+        ("a", "Say it again.")
+    ] * 2
 
 
 def test_a_handler_that_asks_for_nothing_is_left_as_it_is() -> None:

@@ -29,10 +29,19 @@ BLOCKS: list[tuple[Callable[[], Any], str]] = [
         lambda: ["a", TextContent("b", Annotations(priority=9))],
         "TextContent: annotations.priority: expected 0 to 1, got 9",
     ),
-    (lambda: ImageContent("notbase64!!", "image/png"), "ImageContent: data: expected bytes, got str"),  # type: ignore[arg-type]
+    (
+        lambda: ImageContent("notbase64!!", "image/png"),
+        "ImageContent: data: expected bytes, got str",
+    ),  # type: ignore[arg-type]
     (lambda: ResourceLink("a:b", A), "ResourceLink: name: expected str, got NoneType"),
-    (lambda: CallToolResult([TextContent("x")], meta=A or 5), "CallToolResult: meta: expected dict, got int"),
-    (lambda: CallToolResult([TextContent("x")], is_error=A or 1), "CallToolResult: is_error: expected bool, got int"),
+    (
+        lambda: CallToolResult([TextContent("x")], meta=A or 5),
+        "CallToolResult: meta: expected dict, got int",
+    ),
+    (
+        lambda: CallToolResult([TextContent("x")], is_error=A or 1),
+        "CallToolResult: is_error: expected bool, got int",
+    ),
 ]
 VERSIONS = ["2024-11-05", "2025-11-25", "2026-07-28"]
 
@@ -46,7 +55,10 @@ async def test_a_tool_whose_content_does_not_fit_fails_as_a_tool(version: str) -
     async with Served(server, version) as served:
         for number, (_, message) in enumerate(BLOCKS):
             result = await served.ask("tools/call", name=f"t{number}")
-            assert (result["isError"], result["content"]) == (True, [{"type": "text", "text": message}])
+            assert (result["isError"], result["content"]) == (
+                True,
+                [{"type": "text", "text": message}],
+            )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -80,7 +92,10 @@ async def test_a_resource_that_does_not_fit_is_an_internal_error(version: str) -
             ReadResourceResult([]),
             "ReadResourceResult: contents: expected at least one piece; return None for a resource that is not there",
         ),
-        (ReadResourceResult([piece], ttl_ms=-5), "ReadResourceResult: ttl_ms: expected at least 0, got -5"),
+        (
+            ReadResourceResult([piece], ttl_ms=-5),
+            "ReadResourceResult: ttl_ms: expected at least 0, got -5",
+        ),
         (
             ReadResourceResult([piece], cache_scope="all"),
             "ReadResourceResult: cache_scope: expected 'public' or 'private', got 'all'",

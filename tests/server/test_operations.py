@@ -75,9 +75,15 @@ def body(result: Any) -> Any:
     return json.loads(block["text"])
 
 
-async def call(served: Served, name: str, meta: dict[str, Any] | None = None, **arguments: Any) -> Any:
+async def call(
+    served: Served, name: str, meta: dict[str, Any] | None = None, **arguments: Any
+) -> Any:
     meta = {**(META if served._version == wire.MODERN else {}), **(meta or {})}
-    params: dict[str, Any] = {"name": name, "arguments": arguments, **({"_meta": meta} if meta else {})}
+    params: dict[str, Any] = {
+        "name": name,
+        "arguments": arguments,
+        **({"_meta": meta} if meta else {}),
+    }
     return await served._caller.request("tools/call", params)
 
 
@@ -167,12 +173,18 @@ async def test_who_waits_with_a_token_is_told_of_the_progress() -> None:
         handle = await kitchen.start(served, progressToken="start")
         await ask(served, handle)
         waiting = asyncio.create_task(ask(served, handle, 30, progressToken="waits"))
-        while not any(params["progressToken"] == "waits" for method, params in served.heard if "progress" in method):
+        while not any(
+            params["progressToken"] == "waits"
+            for method, params in served.heard
+            if "progress" in method
+        ):
             await asyncio.sleep(0)
         kitchen.go.set()
         await waiting
         told = [params for method, params in served.heard if method == "notifications/progress"]
-        assert [(each["progress"], each["message"]) for each in told if each["progressToken"] == "waits"] == [
+        assert [
+            (each["progress"], each["message"]) for each in told if each["progressToken"] == "waits"
+        ] == [
             (1, "first quarter"),
             (4, "last quarter"),
         ]
@@ -193,7 +205,11 @@ async def test_a_call_that_waits_for_the_result_hears_progress_too() -> None:
     async with Served(server) as served:
         result = await call(served, "count", {"progressToken": 7})
         assert result["structuredContent"] == {"result": 3}
-        told = [params["progress"] for method, params in served.heard if method == "notifications/progress"]
+        told = [
+            params["progress"]
+            for method, params in served.heard
+            if method == "notifications/progress"
+        ]
         assert told == [1, 2, 3]
 
 
@@ -212,7 +228,9 @@ async def test_it_can_be_cancelled_once() -> None:
 
 
 @on_a_loop
-async def test_what_fails_while_it_is_cancelled_is_cancelled_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_fails_while_it_is_cancelled_is_cancelled_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     server, begun = Server("x"), asyncio.Event()
 
     @Operations(server).tool(answer_after_s=0)
@@ -238,10 +256,15 @@ async def test_what_has_ended_is_not_cancelled() -> None:
     async with Served(kitchen.server) as served:
         handle = await kitchen.start(served)
         await ask(served, handle, 30)
-        assert body(await call(served, "cancel_operation", operationId=handle))["status"] == "completed"
+        assert (
+            body(await call(served, "cancel_operation", operationId=handle))["status"]
+            == "completed"
+        )
         failed = body(await call(served, "fails", how="told"))["operationId"]
         await ask(served, failed, 30)
-        assert body(await call(served, "cancel_operation", operationId=failed))["status"] == "failed"
+        assert (
+            body(await call(served, "cancel_operation", operationId=failed))["status"] == "failed"
+        )
         assert body(await ask(served, handle))["pixels"] == 42
 
 
@@ -317,7 +340,10 @@ async def test_what_runs_is_not_forgotten_however_old_it_is() -> None:
 
 @on_a_loop
 async def test_only_so_many_results_and_bytes_are_kept() -> None:
-    for settings, left in (({"kept": 2}, 2), ({"max_kept_bytes": 250}, 1)):  # one of these results has about 130 bytes
+    for settings, left in (
+        ({"kept": 2}, 2),
+        ({"max_kept_bytes": 250}, 1),
+    ):  # one of these results has about 130 bytes
         kitchen = Kitchen(**settings)
         kitchen.go.set()
         async with Served(kitchen.server) as served:
@@ -339,10 +365,19 @@ async def test_a_failure_counts_with_all_its_bytes() -> None:
         raise ToolError("x" * characters)
 
     async with Served(made) as served:
-        handles = [body(await call(served, "fail", characters=600))["operationId"] for _ in range(3)]
-        answers = [await call(served, "get_operation", operationId=handle, waitSeconds=30) for handle in handles]
+        handles = [
+            body(await call(served, "fail", characters=600))["operationId"] for _ in range(3)
+        ]
+        answers = [
+            await call(served, "get_operation", operationId=handle, waitSeconds=30)
+            for handle in handles
+        ]
         answers = [await call(served, "get_operation", operationId=handle) for handle in handles]
-    assert ["OPERATION_NOT_FOUND" in answer["content"][0]["text"] for answer in answers] == [True, True, False]
+    assert ["OPERATION_NOT_FOUND" in answer["content"][0]["text"] for answer in answers] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @on_a_loop
@@ -425,7 +460,9 @@ class Shelf:
 
 
 @on_a_loop
-async def test_an_operation_calls_tools_after_its_call_was_answered_and_has_what_lives_as_long_as_the_server() -> None:
+async def test_an_operation_calls_tools_after_its_call_was_answered_and_has_what_lives_as_long_as_the_server() -> (
+    None
+):
     server, go = Server("x"), asyncio.Event()
 
     @server.lifespan
@@ -448,7 +485,9 @@ async def test_an_operation_calls_tools_after_its_call_was_answered_and_has_what
     async with Served(server) as served:
         handle = body(await call(served, "moved"))["operationId"]
         go.set()
-        assert (await ask(served, handle, 30))["structuredContent"] == {"result": ["a broke", "b broke"]}
+        assert (await ask(served, handle, 30))["structuredContent"] == {
+            "result": ["a broke", "b broke"]
+        }
 
 
 @on_a_loop
@@ -469,7 +508,9 @@ async def test_a_thread_waits_for_tools_after_its_call_was_answered_until_it_is_
     def worked(tool: str, context: Context) -> int:
         assert go.wait(15)
         try:
-            return context.wait(context.call_tool(tool, {"number": 21} if tool == "double" else {}, into=int))
+            return context.wait(
+                context.call_tool(tool, {"number": 21} if tool == "double" else {}, into=int)
+            )
         finally:
             waited.set()
 
@@ -523,7 +564,10 @@ async def test_a_result_that_cannot_be_sent_is_told() -> None:
     async with Served(server) as served:
         handle = body(await call(served, "unfit"))["operationId"]
         result = await ask(served, handle, 30)
-        assert (result["isError"], "has no JSON form" in result["content"][0]["text"]) == (True, True)
+        assert (result["isError"], "has no JSON form" in result["content"][0]["text"]) == (
+            True,
+            True,
+        )
 
 
 def test_what_cannot_be_offered_is_refused() -> None:
@@ -559,6 +603,8 @@ def test_the_function_is_given_back_as_it_was() -> None:
         ({"max_kept_bytes": -1}, "operations: max_kept_bytes: expected a positive number, got -1"),
     ],
 )
-def test_a_setting_that_is_no_number_is_named_with_what_was_expected(setting: dict[str, Any], said: str) -> None:
+def test_a_setting_that_is_no_number_is_named_with_what_was_expected(
+    setting: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=f"^{said}$"):
         Operations(Server("s"), **setting)

@@ -67,7 +67,9 @@ async def text(served: Served, name: str, /, **arguments: str) -> str:
 async def test_a_prompt_is_listed_with_what_was_said_of_it(version: str) -> None:
     server = Server("x")
 
-    @server.prompt(title="Greet", icons=[Icon("https://example.com/i.png")], meta={"example.com/k": 1})
+    @server.prompt(
+        title="Greet", icons=[Icon("https://example.com/i.png")], meta={"example.com/k": 1}
+    )
     def greet(name: str, context: Context, times: Annotated[int, Ge(1)] = 1) -> str:
         """Greet somebody.
 
@@ -140,7 +142,21 @@ async def test_texts_become_what_the_function_wants() -> None:
     ) -> str:
         return " ".join(repr(each) for each in (a, b, c, d, e, f, g, h, i, j, k, m))
 
-    untouched = ["0", "0", "False", "''", "1", "<Size.SMALL:", "'s'>", "None", "None", "None", "0", "None", "None"]
+    untouched = [
+        "0",
+        "0",
+        "False",
+        "''",
+        "1",
+        "<Size.SMALL:",
+        "'s'>",
+        "None",
+        "None",
+        "None",
+        "0",
+        "None",
+        "None",
+    ]
     async with Served(server) as served:
         for name, given, expected in (
             ("a", "5", "5"),
@@ -184,9 +200,16 @@ async def test_what_does_not_fit_is_named() -> None:
             return await served.invalid("prompts/get", name="greet", arguments=arguments)
 
         assert await details({}) == "Missing required field: name; Missing required field: size"
-        assert await details({"name": "", "size": "s", "times": "x"}) == "times: expected int, got str"
-        assert await details({"name": "", "size": ""}) == 'size: expected one of ["s","l"], got \'\''
-        assert await details({"name": "", "size": "s", "points": "{"}) == "points: expected array | null, got str"
+        assert (
+            await details({"name": "", "size": "s", "times": "x"}) == "times: expected int, got str"
+        )
+        assert (
+            await details({"name": "", "size": ""}) == 'size: expected one of ["s","l"], got \'\''
+        )
+        assert (
+            await details({"name": "", "size": "s", "points": "{"})
+            == "points: expected array | null, got str"
+        )
         assert (await details({"name": "", "size": "s", "nam": ""})).startswith(
             "nam: unknown argument; did you mean name?"
         )
@@ -259,7 +282,9 @@ class Text(str):
 )
 @pytest.mark.parametrize("way", ["async", "thread", "inline"])
 @on_a_loop
-async def test_what_a_function_returns_becomes_messages(value: Any, messages: list[tuple[str, str]], way: str) -> None:
+async def test_what_a_function_returns_becomes_messages(
+    value: Any, messages: list[tuple[str, str]], way: str
+) -> None:
     server = Server("x")
     ran_in: list[int] = []
 
@@ -271,7 +296,9 @@ async def test_what_a_function_returns_becomes_messages(value: Any, messages: li
         await asyncio.sleep(0)
         return plain()
 
-    server.add_prompt(waiting if way == "async" else plain, name="p", inline=way == "inline", description="own")
+    server.add_prompt(
+        waiting if way == "async" else plain, name="p", inline=way == "inline", description="own"
+    )
     async with Served(server) as served:
         found = await served.ask("prompts/get", name="p")
     assert [(each["role"], each["content"]["text"]) for each in found["messages"]] == messages
@@ -305,7 +332,9 @@ async def test_what_goes_wrong_is_an_internal_error() -> None:
             assert (error.code, error.message) == (-32603, message)
         wrong = await served.refused("prompts/get", name="wrong")
         assert wrong.code == -32603
-        assert wrong.message.startswith("GetPromptResult: messages[0].content: expected one of TextContent, ")
+        assert wrong.message.startswith(
+            "GetPromptResult: messages[0].content: expected one of TextContent, "
+        )
 
 
 @on_a_loop
@@ -320,7 +349,9 @@ async def test_a_prompt_has_its_context_and_progress() -> None:
     async with Served(server) as served:
         result = await served.ask("prompts/get", name="slow", _meta={"progressToken": "t"})
         assert result["messages"][0]["content"]["text"] == D
-        assert served.heard == [("notifications/progress", {"progressToken": "t", "progress": 1, "total": 2})]
+        assert served.heard == [
+            ("notifications/progress", {"progressToken": "t", "progress": 1, "total": 2})
+        ]
 
 
 @on_a_loop
@@ -377,7 +408,9 @@ class Shelf:
         (lambda *a: "x", {"name": "a"}, "*a has no names a caller could know"),
     ],
 )
-def test_what_could_not_be_offered_as_it_is_is_refused(handler: Any, options: dict[str, Any], text: str) -> None:
+def test_what_could_not_be_offered_as_it_is_is_refused(
+    handler: Any, options: dict[str, Any], text: str
+) -> None:
     server = Server("x")
     with pytest.raises(RegistrationError) as refused:
         server.add_prompt(handler, **options)

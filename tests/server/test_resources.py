@@ -104,7 +104,12 @@ async def test_what_is_not_said_comes_from_the_function_the_file_or_the_uri(tmp_
         {"uri": "config://app", "name": "settings", "description": "How it is set.\n\nAt length."},
         {"uri": "docs://readme", "name": "read me.md", "mimeType": "text/markdown", "size": 4},
         {"uri": "docs://a/b/", "name": "b", "mimeType": "text/plain", "size": 0},
-        {"uri": "urn:isbn:1", "name": "urn:isbn:1", "mimeType": "application/octet-stream", "size": 3},
+        {
+            "uri": "urn:isbn:1",
+            "name": "urn:isbn:1",
+            "mimeType": "application/octet-stream",
+            "size": 3,
+        },
         {"uri": "docs://nameless", "name": "nameless"},
     ]
 
@@ -113,7 +118,9 @@ async def test_what_is_not_said_comes_from_the_function_the_file_or_the_uri(tmp_
 async def test_templates_have_a_list_of_their_own() -> None:
     server = Server("x")
 
-    @server.resource("notes://{day}{?lang}", title="A note", mime_type="text/plain", meta={"example.com/k": 1})
+    @server.resource(
+        "notes://{day}{?lang}", title="A note", mime_type="text/plain", meta={"example.com/k": 1}
+    )
     def note(day: str, lang: str = "en") -> str:
         """A day's note."""
         return day + lang
@@ -143,7 +150,10 @@ async def test_resources_are_offered_when_there_are_some() -> None:
         assert served.heard == []  # it was not declared when this client connected
         assert len((await served.ask("resources/list"))["resources"]) == 1
     async with Served(server) as served:
-        assert served.opened["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
+        assert served.opened["capabilities"]["resources"] == {
+            "subscribe": True,
+            "listChanged": True,
+        }
         await served.pause()  # the client is in operation now
         server.remove_resource("a:b")
         await served.pause()
@@ -187,8 +197,16 @@ async def test_text_bytes_and_files_are_read(version: str, tmp_path: Path) -> No
         server.add_resource(f"f:{name}", path=tmp_path / name)
     server.add_resource("f:given", path=str(tmp_path / "a.png"), mime_type="text/plain")
     async with Served(server, version) as served:
-        assert await contents(served, "t:text") == {"uri": "t:text", "mimeType": "text/x-it", "text": "é\u2028"}
-        assert await contents(served, "t:bytes") == {"uri": "t:bytes", "mimeType": "image/png", "blob": "AP8="}
+        assert await contents(served, "t:text") == {
+            "uri": "t:text",
+            "mimeType": "text/x-it",
+            "text": "é\u2028",
+        }
+        assert await contents(served, "t:bytes") == {
+            "uri": "t:bytes",
+            "mimeType": "image/png",
+            "blob": "AP8=",
+        }
         for name, kind, member, data in (
             ("a.json", "application/json", "text", b'{"\xc3\xa9":1}'),
             ("a.png", "image/png", "blob", b"text that claims to be a picture"),
@@ -204,7 +222,9 @@ async def test_text_bytes_and_files_are_read(version: str, tmp_path: Path) -> No
 
 
 @on_a_loop
-async def test_a_file_is_read_whenever_it_is_asked_for_and_its_size_is_that_of_now(tmp_path: Path) -> None:
+async def test_a_file_is_read_whenever_it_is_asked_for_and_its_size_is_that_of_now(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one")
     server = Server("x")
@@ -243,11 +263,15 @@ async def test_a_link_that_is_put_in_a_files_way_later_is_not_followed(tmp_path:
         (folder / "secret").unlink()
         folder.rmdir()
         folder.symlink_to(tmp_path)
-        assert (await served.refused("resources/read", uri="f:direct")).message == "Resource not found"
+        assert (
+            await served.refused("resources/read", uri="f:direct")
+        ).message == "Resource not found"
         folder.unlink()
         folder.mkdir()
         os.mkfifo(folder / "secret")
-        assert (await served.refused("resources/read", uri="f:direct")).message == "Resource not found"
+        assert (
+            await served.refused("resources/read", uri="f:direct")
+        ).message == "Resource not found"
 
 
 @on_a_loop
@@ -278,7 +302,10 @@ WAYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "class": (Point(1, 2), [{"mimeType": "application/json", "text": '{"x":1,"y":2}'}]),
     "list": (["a", "b"], [{"mimeType": "application/json", "text": '["a","b"]'}]),
     "nothing": ([], [{"mimeType": "application/json", "text": "[]"}]),
-    "contents": (ResourceContents("b:c", text="t", mime_type="m/t"), [{"uri": "b:c", "mimeType": "m/t", "text": "t"}]),
+    "contents": (
+        ResourceContents("b:c", text="t", mime_type="m/t"),
+        [{"uri": "b:c", "mimeType": "m/t", "text": "t"}],
+    ),
     "several": (
         ["a", b"", ResourceContents("b:c", blob=b"")],
         [
@@ -336,7 +363,9 @@ async def test_the_type_that_was_said_is_that_of_the_content() -> None:
 
 @version
 @on_a_loop
-async def test_a_resource_that_is_not_there_is_named_with_the_code_of_the_revision(version: str) -> None:
+async def test_a_resource_that_is_not_there_is_named_with_the_code_of_the_revision(
+    version: str,
+) -> None:
     """REQUIREMENTS EC-6, EC-7, RE-5."""
     server = Server("x")
 
@@ -410,7 +439,9 @@ async def test_the_variables_of_a_template_become_the_arguments_of_its_function(
     server = Server("x")
 
     @server.resource("n://{year}/{+path}{?lang,deep}")
-    def read(path: str, year: int, context: Context, lang: Literal["de", "en"] = "en", deep: bool = False) -> str:
+    def read(
+        path: str, year: int, context: Context, lang: Literal["de", "en"] = "en", deep: bool = False
+    ) -> str:
         return f"{year!r} {path!r} {lang} {deep} {context.client.name}"
 
     @server.resource("l:{/parts*}{?more*}")
@@ -423,20 +454,32 @@ async def test_the_variables_of_a_template_become_the_arguments_of_its_function(
 
     async with Served(server) as served:
         assert (await contents(served, "n://2026/a/b%20c"))["text"] == "2026 'a/b c' en False c"
-        assert (await contents(served, "n://2026/a?deep=true&lang=de"))["text"] == "2026 'a' de True c"
-        assert (await contents(served, "l:/a/b?x=1"))["text"] == '{"parts":["a","b"],"more":{"x":"1"}}'
+        assert (await contents(served, "n://2026/a?deep=true&lang=de"))[
+            "text"
+        ] == "2026 'a' de True c"
+        assert (await contents(served, "l:/a/b?x=1"))[
+            "text"
+        ] == '{"parts":["a","b"],"more":{"x":"1"}}'
         assert (await contents(served, "l:"))["text"] == '{"parts":null,"more":null}'
         assert (await contents(served, "i:1,2"))["text"] == "[1,2]"
         assert (await served.refused("resources/read", uri="n://x/a")).data == {
             "uri": "n://x/a",
             "details": "n://{year}/{+path}{?lang,deep}: year: expected int, got str",
         }
-        for uri in ("n://2026/../a", "n://2026/%2e%2e/a", "n://2026//etc", "n://2026/a?other=1", "i:1,x"):
+        for uri in (
+            "n://2026/../a",
+            "n://2026/%2e%2e/a",
+            "n://2026//etc",
+            "n://2026/a?other=1",
+            "i:1,x",
+        ):
             assert (await served.refused("resources/read", uri=uri)).message == "Resource not found"
 
 
 @on_a_loop
-async def test_a_resource_of_its_own_comes_first_and_then_the_first_template_that_takes_the_values() -> None:
+async def test_a_resource_of_its_own_comes_first_and_then_the_first_template_that_takes_the_values() -> (
+    None
+):
     server = Server("x")
     server.add_resource("a:{x}", lambda x: f"text {x}" if x != "none" else None)
     server.resource("b:{n}")(number)
@@ -508,13 +551,19 @@ class Shelf:
         ("a:b", {"path": 5}, "path: expected str, bytes or os.PathLike object, not int"),
         ("a:b", {"text": "", "title": 5}, "title: expected str"),
         ("a:b", {"text": "", "annotations": Annotations(priority=float("nan"))}, "NaN"),
-        ("a:b", {"text": "", "annotations": Annotations(priority=7)}, "annotations.priority: expected 0 to 1, got 7"),
+        (
+            "a:b",
+            {"text": "", "annotations": Annotations(priority=7)},
+            "annotations.priority: expected 0 to 1, got 7",
+        ),
         ("a:b", {"text": "", "size": -1}, "size: expected at least 0, got -1"),
         ("a:b", {"text": "", "ttl_s": -1}, "ttl_s: expected 0 to 31536000 seconds, got -1"),
         ("a:b", {"text": "", "cache_scope": "shared"}, "cache_scope"),
     ],
 )
-def test_what_could_not_be_offered_as_it_is_is_refused(uri: Any, given: dict[str, Any], text: str) -> None:
+def test_what_could_not_be_offered_as_it_is_is_refused(
+    uri: Any, given: dict[str, Any], text: str
+) -> None:
     server = Server("x")
     with pytest.raises(RegistrationError) as refused:
         server.add_resource(uri, **given)
@@ -525,7 +574,8 @@ def test_what_could_not_be_offered_as_it_is_is_refused(uri: Any, given: dict[str
 
 def test_a_decorator_without_its_uri_is_refused_at_once() -> None:
     with pytest.raises(
-        RegistrationError, match=r"expected a URI, as in @server\.resource\('notes://today'\), got <function"
+        RegistrationError,
+        match=r"expected a URI, as in @server\.resource\('notes://today'\), got <function",
     ):
         Server("x").resource(function)  # type: ignore[arg-type]
 
@@ -539,7 +589,9 @@ def test_the_same_uri_twice_is_refused_and_the_first_stays() -> None:
     server = Server("x")
     server.add_resource("a:b", text="")
     server.add_resource("a:{x}", taking)
-    with pytest.raises(RegistrationError, match=r"there is one with this URI; remove_resource\(\) it first"):
+    with pytest.raises(
+        RegistrationError, match=r"there is one with this URI; remove_resource\(\) it first"
+    ):
         server.add_resource("a:b", text="")
     with pytest.raises(RegistrationError, match="there is one with this template"):
         server.add_resource("a:{x}", taking)
@@ -556,7 +608,10 @@ async def test_a_bound_method_and_a_function_that_is_given_back_are_fine() -> No
 
     assert given() == "given"
     async with Served(server) as served:
-        assert [(await contents(served, uri))["text"] for uri in ("a:b", "a:c")] == ["read", "given"]
+        assert [(await contents(served, uri))["text"] for uri in ("a:b", "a:c")] == [
+            "read",
+            "given",
+        ]
 
 
 # Caching, 2026-07-28
@@ -578,7 +633,10 @@ async def test_caching_hints_are_the_servers_unless_a_resource_has_its_own() -> 
         assert hints(served.opened) == (1500, "public")
         for method in ("tools/list", "prompts/list", "resources/list", "resources/templates/list"):
             assert hints(await served.ask(method)) == (1500, "public")
-        read = {uri: hints(await served.ask("resources/read", uri=uri)) for uri in ("a:b", "a:c", "a:d", "a:1/e")}
+        read = {
+            uri: hints(await served.ask("resources/read", uri=uri))
+            for uri in ("a:b", "a:c", "a:d", "a:1/e")
+        }
     assert read == {
         "a:b": (1500, "public"),
         "a:c": (0, "private"),
@@ -588,7 +646,15 @@ async def test_caching_hints_are_the_servers_unless_a_resource_has_its_own() -> 
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ttl_s": -1}, {"ttl_s": True}, {"ttl_s": "1"}, {"ttl_s": 1e9}, {"cache_scope": "x"}, {"page_size": 0}]
+    "wrong",
+    [
+        {"ttl_s": -1},
+        {"ttl_s": True},
+        {"ttl_s": "1"},
+        {"ttl_s": 1e9},
+        {"cache_scope": "x"},
+        {"page_size": 0},
+    ],
 )
 def test_hints_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

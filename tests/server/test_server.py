@@ -53,7 +53,9 @@ class Served:
         ours, theirs = pair()
         self._host.attach(theirs)
         self.caller = connect(ours, self._notified)
-        self.opened = await self.caller.request("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}})
+        self.opened = await self.caller.request(
+            "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}
+        )
         self.caller.notify("notifications/initialized")
         return self
 
@@ -95,7 +97,11 @@ async def test_what_is_said_about_a_server() -> None:
     async with Served(server) as served:
         assert served.opened == {
             "protocolVersion": "2025-11-25",
-            "capabilities": {"logging": {}, "tools": {"listChanged": True}, "experimental": {"x": {"y": 1}}},
+            "capabilities": {
+                "logging": {},
+                "tools": {"listChanged": True},
+                "experimental": {"x": {"y": 1}},
+            },
             "serverInfo": {
                 "name": "shop",
                 "version": "3.1",
@@ -141,7 +147,10 @@ async def test_what_is_said_about_a_tool() -> None:
         }
         assert tool["icons"] == [{"src": "data:,x"}]
         assert tool["_meta"] == {"org.example/price": 5}
-        assert tool["inputSchema"]["properties"]["item"] == {"type": "string", "description": "What."}
+        assert tool["inputSchema"]["properties"]["item"] == {
+            "type": "string",
+            "description": "What.",
+        }
         assert tool["inputSchema"]["required"] == ["item"]
         assert "outputSchema" not in tool
 
@@ -339,12 +348,17 @@ SURROGATE = "\ud800"
         ({"meta": {"a": object()}}, "meta: expected JSON, got object"),
         ({"meta": {(1, 2): 1}}, "meta: "),
         ({"meta": {"a": [float("nan")]}}, "meta: holds NaN or infinity at a[0]"),
-        ({"title": 1, "icons": 2}, "title: expected str | null, got int; icons: expected array | null, got int"),
+        (
+            {"title": 1, "icons": 2},
+            "title: expected str | null, got int; icons: expected array | null, got int",
+        ),
         ({"inline": 1}, "inline: expected bool, got int"),
         ({"input_schema": 5}, "input_schema: expected object | null, got int"),
     ],
 )
-def test_a_setting_of_a_tool_that_clients_could_not_read_is_refused(settings: dict[str, Any], said: str) -> None:
+def test_a_setting_of_a_tool_that_clients_could_not_read_is_refused(
+    settings: dict[str, Any], said: str
+) -> None:
     def f() -> str:
         return "x"
 
@@ -379,15 +393,42 @@ def test_what_is_read_from_a_function_is_checked_too() -> None:
         ({"extensions": {"a": {"b": float("inf")}}}, "extensions: holds NaN or infinity at a.b"),
     ],
 )
-def test_a_setting_of_a_server_that_clients_could_not_read_is_refused(settings: dict[str, Any], said: str) -> None:
+def test_a_setting_of_a_server_that_clients_could_not_read_is_refused(
+    settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011  # the text is compared below
         Server(**{"name": "x", **settings})
     assert str(refused.value).startswith(said)
 
 
 # 2026-07-28 basic/index, `_meta`: labels between dots, then a slash, then a name, which may be empty.
-KEYS = ["", "a", "a1", "1", "a.b-c_d", "com.example/x", "a/b", "x-y.z9/0", "io.modelcontextprotocol/ui", "com.example/"]
-NO_KEYS = ["-a", "a-", "a b", "_x", "é", "a\n", "/a", "1a/x", "a-/x", "a..b/x", ".a/x", "a./x", "a/b/c"]
+KEYS = [
+    "",
+    "a",
+    "a1",
+    "1",
+    "a.b-c_d",
+    "com.example/x",
+    "a/b",
+    "x-y.z9/0",
+    "io.modelcontextprotocol/ui",
+    "com.example/",
+]
+NO_KEYS = [
+    "-a",
+    "a-",
+    "a b",
+    "_x",
+    "é",
+    "a\n",
+    "/a",
+    "1a/x",
+    "a-/x",
+    "a..b/x",
+    ".a/x",
+    "a./x",
+    "a/b/c",
+]
 
 
 @pytest.mark.parametrize("key", [*KEYS, *NO_KEYS])
@@ -402,7 +443,10 @@ def test_a_key_of_meta_follows_the_grammar(key: str) -> None:
     else:
         with pytest.raises(RegistrationError) as refused:
             server.add_tool(f, meta={"fine": 1, key: 1})
-        assert str(refused.value) == f"f: meta: expected keys like 'name' or 'com.example/name', got {key!r}"
+        assert (
+            str(refused.value)
+            == f"f: meta: expected keys like 'name' or 'com.example/name', got {key!r}"
+        )
         with pytest.raises(RegistrationError, match=r"^prompt 'f': meta: "):
             server.add_prompt(f, meta={key: 1})
         with pytest.raises(RegistrationError, match=r"^resource 'x://a': meta: "):
@@ -414,7 +458,9 @@ def test_the_name_of_an_extension_has_a_prefix(key: str) -> None:
     if key in KEYS and "/" in key:
         assert Server("x", extensions={key: {}}).offer().extensions == {key: {}}
     else:
-        with pytest.raises(ValueError, match=r"extensions: expected names like 'com.example/name', got "):
+        with pytest.raises(
+            ValueError, match=r"extensions: expected names like 'com.example/name', got "
+        ):
             Server("x", extensions={key: {}})
 
 
@@ -443,7 +489,9 @@ def test_a_method_without_its_object_is_refused() -> None:
 
     server = Server("x")
     for handler in (Adder.add, wrapped):
-        with pytest.raises(RegistrationError, match=r"add: .*Adder\.add is .*register a bound method.*object\.add"):
+        with pytest.raises(
+            RegistrationError, match=r"add: .*Adder\.add is .*register a bound method.*object\.add"
+        ):
             server.add_tool(handler)
     server.add_tool(Adder().add)
     server.add_tool(free)
@@ -466,7 +514,9 @@ async def test_run_inside_a_running_loop_is_refused() -> None:
         Server("x").run()
 
 
-def test_run_only_marks_the_server_while_a_target_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_only_marks_the_server_while_a_target_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     marked: list[Any] = []
     monkeypatch.setattr(entry, "marked", marked)
     server = Server("x")
@@ -500,7 +550,9 @@ async def test_an_unknown_tool_and_malformed_params_are_protocol_errors() -> Non
             assert refused.value.data["details"]
             if params.get("name") == "f":
                 assert refused.value.data["details"].startswith("arguments: expected ")
-        assert (await served.caller.request("tools/call", {"name": "f"}))["content"][0]["text"] == "x"
+        assert (await served.caller.request("tools/call", {"name": "f"}))["content"][0][
+            "text"
+        ] == "x"
         for cursor in ("page 2", None):
             with pytest.raises(RpcError) as refused:
                 await served.caller.request("tools/list", {"cursor": cursor})
@@ -627,7 +679,9 @@ async def test_adding_and_removing_while_it_runs_is_announced_once_each() -> Non
     server.add_tool(lambda: "x", name="after_the_end")
 
 
-def test_of_two_tools_of_one_name_the_one_that_is_removed_is_known_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_tools_of_one_name_the_one_that_is_removed_is_known_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server = Server("x")
     server.add_tool(lambda: "1", name="f")
     remove = Catalogue.remove
@@ -689,7 +743,9 @@ async def test_what_is_served_twice_goes_on_when_one_ends() -> None:
     async with Served(server, lambda method, params: heard.append(method)) as first:
         async with Served(server) as second:
             await second.tools()
-            calls = [asyncio.create_task(first.text("wait")) for _ in range(40)]  # more than there are threads
+            calls = [
+                asyncio.create_task(first.text("wait")) for _ in range(40)
+            ]  # more than there are threads
             await first.tools()
         gate.set()
         assert await asyncio.gather(*calls) == ["done"] * 40
@@ -775,7 +831,9 @@ async def test_a_hand_written_schema_is_shown_and_enforced() -> None:
         assert json.loads(await served.text("take", a=5, b="x")) == {"a": 5, "b": "x"}
         assert await served.text("take_with_context", a=5) == "{'a': 5} False"
         for arguments in ({}, {"a": 0}, {"a": "1"}, {"a": 1, "b": "X"}, {"a": 1, "c": 1}):
-            assert json.loads(await served.failure("take", **arguments))["code"] == "INVALID_ARGUMENTS"
+            assert (
+                json.loads(await served.failure("take", **arguments))["code"] == "INVALID_ARGUMENTS"
+            )
         body = json.loads(await served.failure("take", a=0, b=5))
         assert sorted(detail["path"] for detail in body["details"]) == ["a", "b"]
         for given in ([], "x", None):
@@ -803,12 +861,17 @@ async def test_a_hand_written_schema_finds_few_problems_and_cuts_each() -> None:
         ({"type": "array"}, "type 'object'"),
         ({"type": "object", "properties": 5}, "input_schema"),
         ({"type": "object", "properties": {"a": {"type": "no such type"}}}, "input_schema"),
-        ({"type": "object", "properties": {"a": {"$ref": "http://169.254.169.254/x"}}}, "input_schema"),
+        (
+            {"type": "object", "properties": {"a": {"$ref": "http://169.254.169.254/x"}}},
+            "input_schema",
+        ),
         ({"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}}, "input_schema"),
         ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "input_schema"),
     ],
 )
-def test_a_hand_written_schema_that_is_wrong_is_refused_by_name(schema: dict[str, Any], said: str) -> None:
+def test_a_hand_written_schema_that_is_wrong_is_refused_by_name(
+    schema: dict[str, Any], said: str
+) -> None:
     with pytest.raises(RegistrationError) as refused:
         Server("x").add_tool(lambda arguments: "x", name="mine", input_schema=schema)
     assert said in str(refused.value)
@@ -821,7 +884,9 @@ def test_a_handler_of_a_hand_written_schema_takes_one_dict(handler: Any) -> None
         Server("x").add_tool(handler, name="mine", input_schema={"type": "object"})
 
 
-def test_a_hand_written_schema_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hand_written_schema_without_the_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)

@@ -18,7 +18,15 @@ import wire
 from loops import on_a_loop
 from served import META, Served
 
-from concertino import Context, ImageContent, RegistrationError, Server, TextContent, ToolError, image
+from concertino import (
+    Context,
+    ImageContent,
+    RegistrationError,
+    Server,
+    TextContent,
+    ToolError,
+    image,
+)
 from concertino.server import streaming
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -39,7 +47,11 @@ async def called(served: Served, name: str, token: str | None = "t", **arguments
     meta: dict[str, Any] = dict(META) if served._version == wire.MODERN else {}
     if token is not None:
         meta["progressToken"] = token
-    params: dict[str, Any] = {"name": name, "arguments": arguments, **({"_meta": meta} if meta else {})}
+    params: dict[str, Any] = {
+        "name": name,
+        "arguments": arguments,
+        **({"_meta": meta} if meta else {}),
+    }
     return await served._caller.request("tools/call", params)
 
 
@@ -101,7 +113,9 @@ async def test_items_are_a_list_that_its_schema_promises(version: str) -> None:
         assert array["type"] == "array"
         result = await called(served, "steps")
         items = [{"name": "draw", "days": 2}, {"name": "build", "days": 5}]
-        assert result["structuredContent"] == (items if version == wire.MODERN else {"result": items})
+        assert result["structuredContent"] == (
+            items if version == wire.MODERN else {"result": items}
+        )
         assert told(served) == [(1, '{"name":"draw","days":2}'), (2, '{"name":"build","days":5}')]
         assert "outputSchema" not in tools["words"]
 
@@ -117,7 +131,9 @@ async def test_a_def_runs_in_a_thread_and_tells_too() -> None:
 @on_a_loop
 async def test_nothing_is_told_to_a_caller_that_did_not_ask() -> None:
     async with Served(server()) as served:
-        assert (await called(served, "words", token=None, text="a b"))["content"][0]["text"] == "a b "
+        assert (await called(served, "words", token=None, text="a b"))["content"][0][
+            "text"
+        ] == "a b "
         assert told(served) == []
 
 
@@ -131,7 +147,9 @@ async def test_content_stays_content() -> None:
 
 @pytest.mark.parametrize(("kind", "text"), [("texts", "ab"), ("mixed", '["a",1]'), ("none", "")])
 @on_a_loop
-async def test_without_an_annotation_texts_are_joined_and_the_rest_is_a_list(kind: str, text: str) -> None:
+async def test_without_an_annotation_texts_are_joined_and_the_rest_is_a_list(
+    kind: str, text: str
+) -> None:
     async with Served(server()) as served:
         assert (await called(served, "anything", kind=kind))["content"][0]["text"] == text
 
@@ -155,7 +173,10 @@ async def test_a_failure_after_some_chunks_is_the_result() -> None:
 
     async with Served(made) as served:
         failed = await called(served, "halfway")
-        assert (failed["isError"], failed["content"][0]["text"]) == (True, "the other half is missing")
+        assert (failed["isError"], failed["content"][0]["text"]) == (
+            True,
+            "the other half is missing",
+        )
         assert told(served) == [(1, "half")]
         assert (await called(served, "wrong"))["isError"] is True
         assert "object has no JSON form" in (await called(served, "unfit"))["content"][0]["text"]
@@ -238,7 +259,9 @@ async def test_a_cancel_closes_a_generator_in_a_thread_after_its_next_chunk() ->
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 @on_a_loop
-async def test_what_is_yielded_has_a_bound(asynchronous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_yielded_has_a_bound(
+    asynchronous: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streaming, "MAX_CHUNKS", 10)
     made, closed = Server("endless"), threading.Event()
 
@@ -271,14 +294,18 @@ def test_an_annotation_that_is_no_generator_s_is_refused() -> None:
     def unsendable() -> Iterator[complex]:
         yield 1j
 
-    with pytest.raises(RegistrationError, match=r"wrong\(\): a generator is annotated by what it yields"):
+    with pytest.raises(
+        RegistrationError, match=r"wrong\(\): a generator is annotated by what it yields"
+    ):
         Server("x").add_tool(wrong)
     with pytest.raises(RegistrationError, match=r"unsendable\(\): return: .*complex"):
         Server("x").add_tool(unsendable)
 
 
 @on_a_loop
-async def test_a_decorator_s_function_that_only_bears_a_generator_s_name_is_called_as_it_is() -> None:
+async def test_a_decorator_s_function_that_only_bears_a_generator_s_name_is_called_as_it_is() -> (
+    None
+):
     async def lines() -> AsyncIterator[str]:
         yield "a"
 

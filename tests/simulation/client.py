@@ -19,7 +19,14 @@ __all__ = ["Client"]
 class Client:
     """up: from it to the server; down: from the server to it. received: all that came."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, dice: Dice, script: Script, up: Channel, down: Channel) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        dice: Dice,
+        script: Script,
+        up: Channel,
+        down: Channel,
+    ) -> None:
         self.received = bytearray()
         self.saw_end = False
         self.up = up
@@ -29,7 +36,9 @@ class Client:
         self._loop = loop
         self._dice = dice
         self._script = script
-        self._items: deque[tuple[float, Said]] = deque(() if script.leaving.how == "by hand" else script.items)
+        self._items: deque[tuple[float, Said]] = deque(
+            () if script.leaving.how == "by hand" else script.items
+        )
         self._stalls = deque(script.stalls)
         self._unsent = bytearray()
         self._sent = 0
@@ -71,7 +80,9 @@ class Client:
         self.act()
         now = self._loop.time()
         soon = now + self._script.pace_s * self._dice.fraction()
-        if (self._unsent and self.up.room > 0 and self.up.writer_open) or (self.down.data and self._reads()):
+        if (self._unsent and self.up.room > 0 and self.up.writer_open) or (
+            self.down.data and self._reads()
+        ):
             self._act_at(soon)
         if self._items:
             self._act_at(max(soon, self._say_at))

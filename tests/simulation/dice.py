@@ -26,7 +26,11 @@ class Dice:
 
     def upto(self, most: int) -> int:
         """1 to most; often all of it."""
-        return most if most <= 1 or self._random.random() < 0.5 else 1 + int(self._random.random() * most)
+        return (
+            most
+            if most <= 1 or self._random.random() < 0.5
+            else 1 + int(self._random.random() * most)
+        )
 
     def below(self, bound: int) -> int:
         return int(self._random.random() * bound)

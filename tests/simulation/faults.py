@@ -33,7 +33,9 @@ __all__ = [
 ]
 
 
-def _calls(script: Script, plans: Mapping[int, Plan], gap_s: float = 0.0, token: bool = True) -> None:
+def _calls(
+    script: Script, plans: Mapping[int, Plan], gap_s: float = 0.0, token: bool = True
+) -> None:
     for n, plan in plans.items():
         script.plans[n] = plan
         script.add(call(n, n, modern=n % 2 == 0, token=f"t{n}" if token else None), gap_s)
@@ -57,7 +59,11 @@ def _handshake_calls_end() -> Setting:
 def _a_batch() -> Setting:
     script = Script()
     script.add(initialize(0, "2025-03-26"))
-    script.plans |= {1: Plan(), 2: Plan((("wait", 0.01),)), 3: Plan((("wait", 0.02),), ("raise", KeyError))}
+    script.plans |= {
+        1: Plan(),
+        2: Plan((("wait", 0.01),)),
+        3: Plan((("wait", 0.02),), ("raise", KeyError)),
+    }
     script.add(batch([call(1, 1), ping(100), call(2, 2, token="t2"), call(3, 3, modern=True)]))
     return Setting([script], Limits(max_in_flight=1), kind="sockets")
 
@@ -66,17 +72,27 @@ def _a_slow_reader() -> Setting:
     script = Script(stalls=[(300, 0.3), (1200, 0.3)])
     script.add(initialize(0))
     plans = {
-        n: Plan((("progress", 1, 2), ("wait", 0.01), ("progress", 5, 2), ("changed",)), ("return", 200))
+        n: Plan(
+            (("progress", 1, 2), ("wait", 0.01), ("progress", 5, 2), ("changed",)), ("return", 200)
+        )
         for n in range(1, 7)
     }
     _calls(script, plans, 0.001)
-    return Setting([script], Limits(high_water_bytes=300, low_water_bytes=100, max_in_flight=3), capacity=150)
+    return Setting(
+        [script], Limits(high_water_bytes=300, low_water_bytes=100, max_in_flight=3), capacity=150
+    )
 
 
 def _cancels() -> Setting:
     script = Script()
     script.add(initialize(0))
-    _calls(script, {1: Plan((("forever",),)), 2: Plan((("wait", 5.0),), when_cancelled="linger", linger_s=0.1)})
+    _calls(
+        script,
+        {
+            1: Plan((("forever",),)),
+            2: Plan((("wait", 5.0),), when_cancelled="linger", linger_s=0.1),
+        },
+    )
     script.add(cancel(1), 0.05)
     script.add(cancel(2), 0.05)
     script.add(cancel(3))
@@ -89,7 +105,11 @@ def _a_drain() -> Setting:
     script.add(initialize(0))
     _calls(
         script,
-        {1: Plan((("wait", 0.2),)), 2: Plan((("forever",),)), 3: Plan((("posted progress", 1, 2), ("wait", 0.1)))},
+        {
+            1: Plan((("wait", 0.2),)),
+            2: Plan((("forever",),)),
+            3: Plan((("posted progress", 1, 2), ("wait", 0.1))),
+        },
     )
     return Setting([script], serve=False)
 
@@ -262,7 +282,11 @@ def out_of_memory(scenario: str, name: str, n: int) -> Sequence[str]:
     if not world.lines[0].attached:  # no memory to begin with: who serves is told
         problems = [each for each in problems if "serving raised MemoryError" not in each]
     answered = Counter(each.get("id") for each in answers(bytes(world.lines[0].client.received)))
-    twice = [f"{id!r} was answered {times} times" for id, times in answered.items() if id is not None and times > 1]
+    twice = [
+        f"{id!r} was answered {times} times"
+        for id, times in answered.items()
+        if id is not None and times > 1
+    ]
     return [*problems, *unanswered, *twice]
 
 
@@ -271,5 +295,9 @@ def answers(received: bytes) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for line in received.split(b"\n")[:-1]:
         message = json.loads(line)
-        found += [each for each in (message if isinstance(message, list) else [message]) if "method" not in each]
+        found += [
+            each
+            for each in (message if isinstance(message, list) else [message])
+            if "method" not in each
+        ]
     return found

@@ -52,7 +52,9 @@ class Descriptor:
 
     __slots__ = ("blocking", "mode", "node", "other", "reads", "way")
 
-    def __init__(self, way: Channel, reads: bool, mode: int, node: int, other: Channel | None) -> None:
+    def __init__(
+        self, way: Channel, reads: bool, mode: int, node: int, other: Channel | None
+    ) -> None:
         self.way = way
         self.reads = reads
         self.mode = mode
@@ -80,15 +82,21 @@ class Kernel:
         self.before: Callable[[], None] = lambda: None
         self.reading: Callable[[Channel], None] = lambda channel: None
         self.watched: Callable[[int], bool] = lambda descriptor: False
-        self.select = SimpleNamespace(poll=lambda: _Poll(self))  # the module `select` of transports/pipe.py
+        self.select = SimpleNamespace(
+            poll=lambda: _Poll(self)
+        )  # the module `select` of transports/pipe.py
         self.unreliable = 0.0  # probability of EINTR, and of EAGAIN where there was something
         self.reopens = True  # /proc is there
-        self.failed_writes: set[int] = set()  # channels by id, whose writing end was told of an error
+        self.failed_writes: set[int] = (
+            set()
+        )  # channels by id, whose writing end was told of an error
         self._dice = dice
         self._wrong = wrong
         self._next = 100
 
-    def descriptor(self, way: Channel, reads: bool, kind: str, node: int, other: Channel | None = None) -> int:
+    def descriptor(
+        self, way: Channel, reads: bool, kind: str, node: int, other: Channel | None = None
+    ) -> int:
         """A new descriptor, as a process inherits it. kind: fifo or socket."""
         mode = (stat.S_IFIFO if kind == "fifo" else stat.S_IFSOCK) | 0o600
         return self._number(Descriptor(way, reads, mode, node, other))
@@ -177,7 +185,9 @@ class Kernel:
         if self.watched(descriptor):
             self._wrong(f"descriptor {descriptor} was closed while the loop watched it")
         del self.open_now[descriptor]
-        if not any(one.way is each.way and one.reads is each.reads for one in self.open_now.values()):
+        if not any(
+            one.way is each.way and one.reads is each.reads for one in self.open_now.values()
+        ):
             if each.reads:
                 each.way.reader_open = False
             else:
@@ -212,7 +222,9 @@ class Kernel:
         return fault
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the simulated kernel has no os.{name}: teach it in tests/simulation/kernel.py")
+        raise AttributeError(
+            f"the simulated kernel has no os.{name}: teach it in tests/simulation/kernel.py"
+        )
 
 
 class _Poll:
@@ -226,4 +238,8 @@ class _Poll:
         self._asked.append(descriptor)
 
     def poll(self, timeout_ms: int) -> list[tuple[int, int]]:
-        return [(each, select.POLLHUP) for each in self._asked if not self._kernel.open_now[each].way.reader_open]
+        return [
+            (each, select.POLLHUP)
+            for each in self._asked
+            if not self._kernel.open_now[each].way.reader_open
+        ]

@@ -76,13 +76,21 @@ class Poller:
         self.turns += 1
         if self.turn():
             return []
-        found = [(key, events) for key in self.watched.values() if (events := self._ready(key.fd) & key.events)]
+        found = [
+            (key, events)
+            for key in self.watched.values()
+            if (events := self._ready(key.fd) & key.events)
+        ]
         if found:
             self._dice.shuffle(found)
             if self._dice.chance(0.3):
                 self.now += self._dice.pick((1e-6, 1e-4, 2e-3))  # what runs takes time
-            if (timeout == 0 or (timeout is not None and timeout < 1e-3)) and self._dice.chance(0.2):
-                del found[self._dice.below(len(found)) :]  # they become ready a moment too late for this turn
+            if (timeout == 0 or (timeout is not None and timeout < 1e-3)) and self._dice.chance(
+                0.2
+            ):
+                del found[
+                    self._dice.below(len(found)) :
+                ]  # they become ready a moment too late for this turn
             if found or timeout == 0:
                 return found
         elif timeout != 0:
@@ -109,8 +117,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._poller.now
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        return super().call_at(when + TIE_S * self._dice.fraction(), callback, *args, context=context)
+    def call_at(
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return super().call_at(
+            when + TIE_S * self._dice.fraction(), callback, *args, context=context
+        )
 
     # No descriptor to wake the loop by: nobody else could.
 

@@ -38,11 +38,15 @@ class Batch:
     undecided: list[Entry] = field(
         default_factory=list["Entry"]
     )  # cancelled within the same array: perhaps ended before
-    perhaps: Counter[Id] = field(default_factory=Counter[Id])  # the same, and perhaps answered as busy
+    perhaps: Counter[Id] = field(
+        default_factory=Counter[Id]
+    )  # the same, and perhaps answered as busy
 
     def answered_by(self, ids: Counter[Id]) -> bool:
         """Whether an array with answers to these ids can be the answer to this one."""
-        perhaps = self.perhaps + Counter[Id](entry.said.id for entry in self.undecided if not entry.ended)  # pyright: ignore[reportArgumentType]
+        perhaps = self.perhaps + Counter[Id](
+            entry.said.id for entry in self.undecided if not entry.ended
+        )  # pyright: ignore[reportArgumentType]
         surely = self.expected - perhaps
         return not surely - ids and not ids - surely - perhaps
 
@@ -68,13 +72,21 @@ class Entry:
 class Model:
     """One connection's. wrong: told of every violation. time: the virtual clock."""
 
-    def __init__(self, script: Script, limits: Limits, wrong: Callable[[str], None], time: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        script: Script,
+        limits: Limits,
+        wrong: Callable[[str], None],
+        time: Callable[[], float],
+    ) -> None:
         self.open: dict[Id, Entry] = {}
         self.calls: list[Entry] = []  # every call that came and was to be served, in order
         self.by_n: dict[int, Entry] = {}
         self.sent: list[bytes] = []
         self.sent_bytes = 0
-        self.end_at: float | None = None  # when input ended, the connection was lost, or the end was ordered
+        self.end_at: float | None = (
+            None  # when input ended, the connection was lost, or the end was ordered
+        )
         self.drain_by: float | None = None  # the latest moment for the calls under way
         self.closing_at: float | None = None
         self.lost = False
@@ -252,7 +264,9 @@ class Model:
     def waiting(self) -> list[Entry]:
         """Open calls that were not started."""
         return [
-            entry for entry in self.open.values() if not entry.closed and not entry.refused and entry.handler is None
+            entry
+            for entry in self.open.values()
+            if not entry.closed and not entry.refused and entry.handler is None
         ]
 
     # What goes out
@@ -270,7 +284,9 @@ class Model:
         if isinstance(message, list):  # of answers each of which may be as long as a message
             return self._wrote_array(message)  # pyright: ignore[reportUnknownArgumentType]
         if len(frame) > self._limits.max_message_bytes:
-            self._wrong(f"{len(frame)} bytes were written; a message has at most {self._limits.max_message_bytes}")
+            self._wrong(
+                f"{len(frame)} bytes were written; a message has at most {self._limits.max_message_bytes}"
+            )
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return self._wrong(f"no JSON-RPC was written: {frame[:80]!r}")
         if "method" in message:
@@ -337,13 +353,16 @@ class Model:
             if handler is not None:
                 self._wrong(f"call {handler.n} was started, and is answered as busy")
             elif entry.batch is None and not (  # in a batch it was decided earlier
-                len(waiting) >= limits.max_waiting or size + len(entry.said.frame) > limits.max_waiting_bytes
+                len(waiting) >= limits.max_waiting
+                or size + len(entry.said.frame) > limits.max_waiting_bytes
             ):
                 self._wrong(f"busy, with {len(waiting)} calls of {size} bytes waiting")
             return
         if handler is None:
             if not (self.failed and code == -32603):
-                self._wrong(f"call {entry.said.n} was answered without being started: {str(message)[:200]}")
+                self._wrong(
+                    f"call {entry.said.n} was answered without being started: {str(message)[:200]}"
+                )
             return
         text = json.dumps(message)
         end = handler.plan.end
@@ -353,7 +372,11 @@ class Model:
             self._wrong(f"call {handler.n} was answered before its handler ended")
         if handler.cancels:
             pass  # cut off at the end; it gave what it liked
-        elif entry.batch is not None and code == -32603 and "the answers of unfinished batches" in text:
+        elif (
+            entry.batch is not None
+            and code == -32603
+            and "the answers of unfinished batches" in text
+        ):
             pass  # there are too many of them together
         elif kind in ("return", "struct", "lines", "cancel me"):
             # More than the limit is replaced by an answer that says so.
@@ -361,11 +384,17 @@ class Model:
             if (code or f"n={handler.n};" not in text) and not too_much:
                 self._wrong(f"call {handler.n} returned; it was answered with {text[:200]}")
         elif kind in ("odd", "too much"):
-            if not (code == -32603 if listing else not code and message["result"].get("isError") is True):
-                self._wrong(f"call {handler.n} returned what cannot be sent; it was answered with {text[:200]}")
+            if not (
+                code == -32603 if listing else not code and message["result"].get("isError") is True
+            ):
+                self._wrong(
+                    f"call {handler.n} returned what cannot be sent; it was answered with {text[:200]}"
+                )
         elif kind == "rpc" and end[1] == 7:
             if code != 7 or f"n={handler.n};" not in text:
-                self._wrong(f"call {handler.n} raised RpcError(7); it was answered with {text[:200]}")
+                self._wrong(
+                    f"call {handler.n} raised RpcError(7); it was answered with {text[:200]}"
+                )
         elif code != -32603:
             self._wrong(f"call {handler.n} ended by {end}; it was answered with {text[:200]}")
 
@@ -378,7 +407,9 @@ class Model:
             if batch.idless == idless and batch.answered_by(ids):
                 break
         else:
-            return self._wrong(f"an array that answers no batch: {str(answers)[:300]}; open: {self._batches}")
+            return self._wrong(
+                f"an array that answers no batch: {str(answers)[:300]}; open: {self._batches}"
+            )
         self._decide(batch)
         self._batches.remove(batch)
         self.wrote_answer = any(entry.handler is not None for entry in batch.calls)
@@ -443,7 +474,12 @@ class Model:
             if entry.batch is None or self._ready(entry.batch):
                 self._wrong(f"call {handler.n} has ended, and is not answered")
         for entry in self.calls:
-            if entry.cancelled and entry.handler is not None and entry.handler.waits and not entry.handler.cancels:
+            if (
+                entry.cancelled
+                and entry.handler is not None
+                and entry.handler.waits
+                and not entry.handler.cancels
+            ):
                 self._wrong(f"call {entry.handler.n} was cancelled, and its handler was not told")
         for batch in self._batches:
             if self._ready(batch):
@@ -451,7 +487,8 @@ class Model:
 
     def _ready(self, batch: Batch) -> bool:
         return bool(batch.idless or batch.expected - batch.perhaps) and all(
-            entry.cancelled or (entry.ended and not (entry.handler and entry.handler.cancels)) for entry in batch.calls
+            entry.cancelled or (entry.ended and not (entry.handler and entry.handler.cancels))
+            for entry in batch.calls
         )
 
     def cut(self) -> None:
@@ -509,7 +546,9 @@ class _Noted(Sequence[bytes]):
 class Tap:
     """A Connection around the real one, and a Receiver around the real host: passes everything on, and tells the model."""
 
-    def __init__(self, inner: Connection, model: Model, limits: Limits, time: Callable[[], float]) -> None:
+    def __init__(
+        self, inner: Connection, model: Model, limits: Limits, time: Callable[[], float]
+    ) -> None:
         self.inner = inner
         self.model = model
         self.to: Any = None

@@ -111,11 +111,23 @@ def request(id: Id, method: str, params: object = None) -> dict[str, Any]:
 
 
 def initialize(id: Id, version: str = "2025-11-25") -> Said:
-    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "simulated", "version": "1"}}
+    params = {
+        "protocolVersion": version,
+        "capabilities": {},
+        "clientInfo": {"name": "simulated", "version": "1"},
+    }
     return said("initialize", request(id, "initialize", params), id=id, version=version)
 
 
-def call(id: Id, n: int, *, modern: bool = False, token: Id | None = None, listing: bool = False, pad: int = 0) -> Said:
+def call(
+    id: Id,
+    n: int,
+    *,
+    modern: bool = False,
+    token: Id | None = None,
+    listing: bool = False,
+    pad: int = 0,
+) -> Said:
     """A call that the workshop answers by plan n. The session passes unknown members of params on."""
     params: dict[str, Any] = {"n": n} if listing else {"name": "t", "n": n}
     if pad:
@@ -133,7 +145,11 @@ def call(id: Id, n: int, *, modern: bool = False, token: Id | None = None, listi
 
 def cancel(target: Id, reason: str = "") -> Said:
     params = {"requestId": target, "reason": reason}
-    return said("cancel", {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}, target=target)
+    return said(
+        "cancel",
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params},
+        target=target,
+    )
 
 
 def ping(id: Id) -> Said:
@@ -168,7 +184,9 @@ SILENT = (
 class _Writer:
     """Makes one script."""
 
-    def __init__(self, dice: Dice, serial: count[int], max_message_bytes: int, limits_batch: int) -> None:
+    def __init__(
+        self, dice: Dice, serial: count[int], max_message_bytes: int, limits_batch: int
+    ) -> None:
         self.dice = dice
         self.serial = serial
         self.limit = max_message_bytes
@@ -179,7 +197,9 @@ class _Writer:
 
     def fresh_id(self) -> Id:
         self.next_id += 1
-        return self.dice.pick((self.next_id, self.next_id, self.next_id, str(self.next_id), f"é-{self.next_id}"))
+        return self.dice.pick(
+            (self.next_id, self.next_id, self.next_id, str(self.next_id), f"é-{self.next_id}")
+        )
 
     def plan(self) -> Plan:
         dice = self.dice
@@ -193,11 +213,21 @@ class _Writer:
                 steps.append((kind, dice.pick((0.0, 1e-4, 0.01, 0.01, 0.1, 0.7))))
             elif "progress" in kind:
                 steps.append(
-                    (kind, dice.pick((1, 1, 2, 3, 0.5, 10)), dice.pick((1, 1, 3, 30)), dice.pick((5, 5, 50, 9000)))
+                    (
+                        kind,
+                        dice.pick((1, 1, 2, 3, 0.5, 10)),
+                        dice.pick((1, 1, 3, 30)),
+                        dice.pick((5, 5, 50, 9000)),
+                    )
                 )
             elif "log" in kind:
                 steps.append(
-                    (kind, dice.pick(("debug", "info", "error")), dice.pick((5, 50, 500)), dice.pick((1, 1, 4)))
+                    (
+                        kind,
+                        dice.pick(("debug", "info", "error")),
+                        dice.pick((5, 50, 500)),
+                        dice.pick((1, 1, 4)),
+                    )
                 )
             else:
                 steps.append((kind,))
@@ -235,7 +265,11 @@ class _Writer:
         if roll < 0.5:
             return self.any_call()
         if roll < 0.62 and self.ids:
-            target = dice.pick(self.ids[-4:]) if dice.chance(0.8) else dice.pick((*self.ids, 999999, "nobody"))
+            target = (
+                dice.pick(self.ids[-4:])
+                if dice.chance(0.8)
+                else dice.pick((*self.ids, 999999, "nobody"))
+            )
             return cancel(target, dice.pick(("", "changed my mind")))
         if roll < 0.66 and self.ids:
             return self.any_call(dice.pick(self.ids[-3:]))  # an id that was used, or is in use
@@ -280,7 +314,11 @@ class _Writer:
         if kind == "discover":
             return said(kind, request(id, "server/discover", {"_meta": MODERN}), id=id, modern=True)
         if kind == "level":
-            return said(kind, request(id, "logging/setLevel", {"level": dice.pick(("debug", "error"))}), id=id)
+            return said(
+                kind,
+                request(id, "logging/setLevel", {"level": dice.pick(("debug", "error"))}),
+                id=id,
+            )
         if kind == "nomethod":
             return said(kind, {"jsonrpc": "2.0", "id": id}, id=id)
         if kind == "again":
@@ -295,10 +333,16 @@ class _Writer:
         dice, script = self.dice, self.script
         greeting = dice.fraction()
         if greeting < 0.75:
-            script.add(initialize(self.fresh_id(), dice.pick(VERSIONS)), dice.pick((0.0, 0.0, 0.01)))
+            script.add(
+                initialize(self.fresh_id(), dice.pick(VERSIONS)), dice.pick((0.0, 0.0, 0.01))
+            )
             if dice.chance(0.5):
                 script.add(
-                    Said("silent", b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n', SILENT[4]),
+                    Said(
+                        "silent",
+                        b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n',
+                        SILENT[4],
+                    ),
                     dice.pick((-1, 0.0)),
                 )
         many_batches = dice.chance(0.15)
@@ -307,10 +351,16 @@ class _Writer:
                 item = batch([self.one(in_batch=True) for _ in range(dice.pick((1, 2, 3, 5)))])
             else:
                 item = self.one()
-            script.add(self.disguised(item), dice.pick((0.0, 0.0, 0.0, 0.0, 1e-4, 0.005, 0.05, 0.3, -1)))
+            script.add(
+                self.disguised(item), dice.pick((0.0, 0.0, 0.0, 0.0, 1e-4, 0.005, 0.05, 0.3, -1))
+            )
         total = sum(len(each.line) for _, each in script.items)
-        how = dice.pick(("end", "end", "end", "end", "cut", "kill", "deaf", "drain", "drain", "cancel"))
-        script.leaving = Leaving(how, dice.below(total + 1), dice.pick((0.0, 0.001, 0.05, 0.5, 3.0)))
+        how = dice.pick(
+            ("end", "end", "end", "end", "cut", "kill", "deaf", "drain", "drain", "cancel")
+        )
+        script.leaving = Leaving(
+            how, dice.below(total + 1), dice.pick((0.0, 0.001, 0.05, 0.5, 3.0))
+        )
         if how == "deaf":
             script.leaving.at = dice.below(2000)
         for _ in range(dice.pick((0, 0, 0, 1, 1, 2))):

@@ -25,15 +25,30 @@ SHOWN = 5  # failing seeds that are told in full
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("simulation", description="Simulate clients, kernel and clock around concertino.")
-    parser.add_argument("--seeds", type=int, default=100_000, metavar="N", help="how many (default: %(default)s)")
-    parser.add_argument(
-        "--from", type=int, default=0, metavar="M", dest="first", help="the first (default: %(default)s)"
+    parser = argparse.ArgumentParser(
+        "simulation", description="Simulate clients, kernel and clock around concertino."
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, metavar="J", help="processes (default: one a core)"
+        "--seeds", type=int, default=100_000, metavar="N", help="how many (default: %(default)s)"
     )
-    parser.add_argument("--replay", type=int, metavar="SEED", help="run this one and show every frame")
+    parser.add_argument(
+        "--from",
+        type=int,
+        default=0,
+        metavar="M",
+        dest="first",
+        help="the first (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="J",
+        help="processes (default: one a core)",
+    )
+    parser.add_argument(
+        "--replay", type=int, metavar="SEED", help="run this one and show every frame"
+    )
     options = parser.parse_args(arguments)
     if options.replay is not None:
         trace(options.replay, lambda line: print(line[:400]))
@@ -43,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     last = options.first + options.seeds
     failed: dict[int, Sequence[str]] = {}
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for number, found in enumerate(pool.imap_unordered(_piece, [(at, min(at + PIECE, last)) for at in pieces]), 1):
+        for number, found in enumerate(
+            pool.imap_unordered(_piece, [(at, min(at + PIECE, last)) for at in pieces]), 1
+        ):
             failed |= found
             if sys.stdout.isatty():
                 print(
@@ -51,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     end="",
                     flush=True,
                 )
-    print(f"\r{options.seeds} seeds from {options.first} in {time.monotonic() - began:.0f} s: {len(failed)} failed")
+    print(
+        f"\r{options.seeds} seeds from {options.first} in {time.monotonic() - began:.0f} s: {len(failed)} failed"
+    )
     for seed, problems in sorted(failed.items())[:SHOWN]:
         print(
             f"seed {seed}: {len(problems)} violations, the first: {problems[0][:1000]}\n    scripts/soak simulation --replay {seed}"
@@ -79,7 +98,11 @@ def attempt(seed: int) -> Sequence[str]:
 
 def kept() -> list[int]:
     """The seeds that once failed."""
-    return [int(line.split()[0]) for line in KEPT.read_text().splitlines() if line and not line.startswith("#")]
+    return [
+        int(line.split()[0])
+        for line in KEPT.read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
 
 
 def keep(failed: dict[int, Sequence[str]]) -> None:

@@ -57,8 +57,15 @@ def test_the_memory_runs_out_wherever_something_is_made(scenario: str):
 def test_a_call_that_is_forgotten_for_want_of_memory_is_found():
     """The enumeration can fail: here the fault that it looks for is put in."""
     with patch.object(Link, "_fault", lambda self, what: None):
-        found = [faults.out_of_memory("cancels", "concertino.protocol.session:Incoming", n) for n in range(1, 4)]
-    assert any("neither answered nor was the connection closed" in each for problems in found for each in problems)
+        found = [
+            faults.out_of_memory("cancels", "concertino.protocol.session:Incoming", n)
+            for n in range(1, 4)
+        ]
+    assert any(
+        "neither answered nor was the connection closed" in each
+        for problems in found
+        for each in problems
+    )
 
 
 def test_a_descriptor_that_a_failing_close_leaves_open_is_found():

@@ -81,7 +81,9 @@ class Server:
                 script.add(self.cancels[event])
         for n in range(1, calls + 1):
             script.plans[n] = Plan((("progress", 1, 1), ("gate",), ("progress", 2, 1)))
-        self.world = World(Setting([script], Limits(max_in_flight=in_flight, drain_s=DRAIN_S)), Calm())
+        self.world = World(
+            Setting([script], Limits(max_in_flight=in_flight, drain_s=DRAIN_S)), Calm()
+        )
 
     def say(self, said: Said) -> None:
         up = self.world.lines[0].up
@@ -113,7 +115,14 @@ class Server:
         return world.run()
 
 
-FIRST = ("answer 1", "cancel 1", "answer 2", "cancel 2", "end", "time")  # each a test, so that none takes minutes
+FIRST = (
+    "answer 1",
+    "cancel 1",
+    "answer 2",
+    "cancel 2",
+    "end",
+    "time",
+)  # each a test, so that none takes minutes
 
 
 def orders(calls: int, first: str) -> list[tuple[str, ...]]:
@@ -122,7 +131,9 @@ def orders(calls: int, first: str) -> list[tuple[str, ...]]:
     return [order for order in permutations([*names, "end", "time"]) if order[0].startswith(first)]
 
 
-def served(calls: int, full: bool, in_flight: int = 2, batched: bool = False, first: str = "") -> int:
+def served(
+    calls: int, full: bool, in_flight: int = 2, batched: bool = False, first: str = ""
+) -> int:
     runs = 0
     for order in orders(calls, first):
         for gaps in gaps_of(len(order), full):
@@ -159,7 +170,10 @@ class Client:
 
     def run(self, count: int, order: Sequence[str], gaps: Sequence[int]) -> list[Any]:
         """What each request came to."""
-        with patch.object(pipe_module, "os", self.kernel), patch.object(pipe_module, "select", self.kernel.select):
+        with (
+            patch.object(pipe_module, "os", self.kernel),
+            patch.object(pipe_module, "select", self.kernel.select),
+        ):
             result = self.loop.run_until_complete(self._run(count, order, gaps))
         self.problems += [f"a task is left: {task}" for task in asyncio.all_tasks(self.loop)]
         self.problems += [f"left open: {each}" for each in self.kernel.open_now]
@@ -170,12 +184,17 @@ class Client:
         reading = self.kernel.descriptor(self.up, True, "fifo", 1)
         writing = self.kernel.descriptor(self.down, False, "fifo", 2)
         self.caller = connect(Pipe(reading, writing, Limits()))
-        tasks = [asyncio.create_task(self.caller.request("x", {"n": n}, timeout_s=2.0)) for n in range(1, count + 1)]
+        tasks = [
+            asyncio.create_task(self.caller.request("x", {"n": n}, timeout_s=2.0))
+            for n in range(1, count + 1)
+        ]
 
         def happen(event: str) -> None:
             what, _, n = event.partition(" ")
             if what == "answer" and self.up.writer_open:
-                self.up.put(b'{"jsonrpc":"2.0","id":%b,"result":{"n":%b}}\n' % (n.encode(), n.encode()))
+                self.up.put(
+                    b'{"jsonrpc":"2.0","id":%b,"result":{"n":%b}}\n' % (n.encode(), n.encode())
+                )
             elif what == "cancel":
                 tasks[int(n) - 1].cancel()
             elif what == "end":
@@ -190,7 +209,12 @@ class Client:
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-OUTCOME = {"answer": dict, "cancel": asyncio.CancelledError, "end": Disconnected, "time": TimeoutError}
+OUTCOME = {
+    "answer": dict,
+    "cancel": asyncio.CancelledError,
+    "end": Disconnected,
+    "time": TimeoutError,
+}
 
 
 def called(count: int, full: bool, first: str = "") -> int:
@@ -205,7 +229,11 @@ def called(count: int, full: bool, first: str = "") -> int:
             assert not client.caller.peer.outgoing, case
             assert client.caller.peer.next_deadline is None, case
             told = [json.loads(line) for line in bytes(client.down.data).splitlines()]
-            given_up = [each["params"]["requestId"] for each in told if each["method"] == "notifications/cancelled"]
+            given_up = [
+                each["params"]["requestId"]
+                for each in told
+                if each["method"] == "notifications/cancelled"
+            ]
             assert len(given_up) == len(set(given_up)), case
             for n, outcome in enumerate(outcomes, 1):
                 assert type(outcome) in OUTCOME.values(), case
@@ -213,10 +241,14 @@ def called(count: int, full: bool, first: str = "") -> int:
                 # An answer, or the end, is nothing to tell the other side; that nobody waits any more is.
                 assert (n in given_up) <= (not isinstance(outcome, (dict, Disconnected))), case
                 ours = [
-                    (at, each) for at, each in enumerate(order) if each in (f"answer {n}", f"cancel {n}", "end", "time")
+                    (at, each)
+                    for at, each in enumerate(order)
+                    if each in (f"answer {n}", f"cancel {n}", "end", "time")
                 ]
                 (first, what), (second, _) = ours[:2]
-                if all(gap == SETTLED for gap in gaps[first:second]):  # then the first of them alone decides
+                if all(
+                    gap == SETTLED for gap in gaps[first:second]
+                ):  # then the first of them alone decides
                     assert type(outcome) is OUTCOME[what.split()[0]], case
                     assert (n in given_up) is (what.split()[0] in ("cancel", "time")), case
     return runs
@@ -236,4 +268,8 @@ def test_two_requests_of_ours_in_every_order(first: str):
 def test_the_gaps_are_all_there():
     assert len(set(gaps_of(4, full=True))) == 64
     assert len(set(gaps_of(6, full=False))) == 14
-    assert all(a in CLOSENESS and b in CLOSENESS for gaps in gaps_of(6, full=False) for a, b in pairwise(gaps))
+    assert all(
+        a in CLOSENESS and b in CLOSENESS
+        for gaps in gaps_of(6, full=False)
+        for a, b in pairwise(gaps)
+    )

@@ -31,8 +31,12 @@ TESTS = Path(__file__).resolve().parent.parent
 
 def simulate(first: int, count: int) -> None:
     """Run seeds in processes of their own, without coverage: on all cores, at full speed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     command = [sys.executable, "-m", "simulation", "--from", str(first), "--seeds", str(count)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -49,7 +53,9 @@ def test_a_thousand_seeds():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1000, 10_000, 3000))  # in pieces: one test may take 3 minutes
+@pytest.mark.parametrize(
+    "first", range(1000, 10_000, 3000)
+)  # in pieces: one test may take 3 minutes
 def test_nine_thousand_more(first: int):
     simulate(first, 3000)
 
@@ -146,7 +152,9 @@ def _handler_not_told_of_a_cancel() -> Any:
 
 def _held_miscounted() -> Any:
     write = Pipe.write
-    return patch.object(Pipe, "write", lambda self, frame, about: max(0, write(self, frame, about) - 1))
+    return patch.object(
+        Pipe, "write", lambda self, frame, about: max(0, write(self, frame, about) - 1)
+    )
 
 
 def _not_told_that_output_drained() -> Any:
@@ -188,7 +196,9 @@ def _out_of_turn() -> Any:
 
 def _admitted_beyond_the_limit() -> Any:
     admit = Peer.admit
-    return patch.object(Peer, "admit", lambda self, incoming: bool(self.running) or admit(self, incoming))
+    return patch.object(
+        Peer, "admit", lambda self, incoming: bool(self.running) or admit(self, incoming)
+    )
 
 
 def _call_forgotten() -> Any:
@@ -208,7 +218,9 @@ def _bytes_of_a_line_lost() -> Any:
 
 def _frames_run_together() -> Any:
     write = Pipe.write
-    return patch.object(Pipe, "write", lambda self, frame, about: write(self, frame + b"\n" + frame[:0], about))
+    return patch.object(
+        Pipe, "write", lambda self, frame, about: write(self, frame + b"\n" + frame[:0], about)
+    )
 
 
 def _end_of_input_cuts_off() -> Any:

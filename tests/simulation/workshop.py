@@ -92,7 +92,9 @@ class Workshop:
                 if plan.when_cancelled == "leave":
                     raise
                 if plan.linger_s:
-                    await asyncio.sleep(plan.linger_s)  # a second cancel, at the end of the connection, ends it
+                    await asyncio.sleep(
+                        plan.linger_s
+                    )  # a second cancel, at the end of the connection, ends it
                 context.progress(10**6)  # nobody may hear this
                 context.log("error", f"late {n}")
                 if plan.when_cancelled == "linger":
@@ -116,9 +118,13 @@ class Workshop:
             for number in range(step[2]):
                 if kind[0] == "p" and kind != "progress":
                     with self._elsewhere():
-                        context.progress(step[1] + number, 100, "w" * (step[3] if len(step) > 3 else 9))
+                        context.progress(
+                            step[1] + number, 100, "w" * (step[3] if len(step) > 3 else 9)
+                        )
                 else:
-                    telling = context.progress(step[1] + number, 100, "w" * step[3] if len(step) > 3 else None)
+                    telling = context.progress(
+                        step[1] + number, 100, "w" * step[3] if len(step) > 3 else None
+                    )
                     if kind == "awaited progress":
                         await self._wait(handler, telling)
         elif kind.endswith("log"):
@@ -151,9 +157,14 @@ class Workshop:
     def _end(self, handler: Handler, end: tuple[Any, ...], listing: bool) -> Any:
         kind = end[0]
         if listing and kind in ("return", "struct", "lines"):
-            return Raw(b'{"tools":[],"nextCursor":"n=%d;%b"}' % (handler.n, b"r" * (end[1] if len(end) > 1 else 0)))
+            return Raw(
+                b'{"tools":[],"nextCursor":"n=%d;%b"}'
+                % (handler.n, b"r" * (end[1] if len(end) > 1 else 0))
+            )
         if kind == "return":
-            return Raw(b'{"content":[{"type":"text","text":"n=%d;%b"}]}' % (handler.n, b"r" * end[1]))
+            return Raw(
+                b'{"content":[{"type":"text","text":"n=%d;%b"}]}' % (handler.n, b"r" * end[1])
+            )
         if kind == "struct":
             return CallToolResult([TextContent(f"n={handler.n};" + "s" * end[1])])
         if kind == "lines":
@@ -165,7 +176,9 @@ class Workshop:
         if kind == "raise":
             raise end[1]("as planned")
         if kind == "rpc":
-            raise RpcError(end[1], f"n={handler.n};", object() if end[1] == "odd" else "d" * end[-1])
+            raise RpcError(
+                end[1], f"n={handler.n};", object() if end[1] == "odd" else "d" * end[-1]
+            )
         if kind == "cancelled":
             raise asyncio.CancelledError
         if kind == "cancel me":

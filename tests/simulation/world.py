@@ -67,7 +67,9 @@ class Line:
         self.reads_above = 0  # reads since held output passed the high-water mark
         self.read_above_at = 0
         self.answers_above = 0  # of calls, since then
-        self.late: set[bytes] = set()  # what was told above the mark: only more of its call, and its answer, may follow
+        self.late: set[bytes] = (
+            set()
+        )  # what was told above the mark: only more of its call, and its answer, may follow
         if setting.kind == "socket":
             descriptors = [
                 kernel.descriptor(self.up, True, "socket", number, self.down),
@@ -77,13 +79,17 @@ class Line:
             unused = Channel(1) if setting.kind == "sockets" else None
             descriptors = [
                 kernel.descriptor(self.up, True, setting.kind.rstrip("s"), 2 * number),
-                kernel.descriptor(self.down, False, setting.kind.rstrip("s"), 2 * number + 1, unused),
+                kernel.descriptor(
+                    self.down, False, setting.kind.rstrip("s"), 2 * number + 1, unused
+                ),
             ]
         self.client = Client(world.loop, world.dice, script, self.up, self.down)
         self.model = Model(script, setting.limits, world.judged, world.loop.time)
         self.model.may_be_cut |= world.input_may_be_cut
         self.pipe = Pipe(*descriptors, setting.limits)
-        self.descriptors = set(world.kernel.open_now) - {each for one in world.lines for each in one.descriptors}
+        self.descriptors = set(world.kernel.open_now) - {
+            each for one in world.lines for each in one.descriptors
+        }
         self.tap = Tap(self.pipe, self.model, setting.limits, world.loop.time)
         self.tap.wrote = self.wrote
         self.model.is_waiting = lambda id: id in self.peer.waiting
@@ -103,7 +109,9 @@ class Line:
     @property
     def broken(self) -> bool:
         return (
-            not self.down.reader_open or not self.down.writer_open or id(self.down) in self.world.kernel.failed_writes
+            not self.down.reader_open
+            or not self.down.writer_open
+            or id(self.down) in self.world.kernel.failed_writes
         )
 
     @property
@@ -120,7 +128,9 @@ class Line:
         most, and each of its lines adds the session's own answer. Together: H + (2 F + 1) messages + those answers.
         """
         if not self.broken and held != self.held:
-            self.world.judged(f"the connection says that it holds {held} bytes; it holds {self.held}")
+            self.world.judged(
+                f"the connection says that it holds {held} bytes; it holds {self.held}"
+            )
         high = self.world.setting.limits.high_water_bytes
         before = held - len(self.model.sent[-1]) - 1
         if before < high:
@@ -134,8 +144,13 @@ class Line:
         if frame.startswith(b'{"jsonrpc":"2.0","method"'):
             # Before an answer: the last progress and the last log message of its call, if they were held back.
             what = frame[:60].split(b'"')[7]
-            if what in self.late or what not in (b"notifications/progress", b"notifications/message"):
-                self.world.judged(f"{frame[:80]!r} was written with {before} bytes held; the high-water mark is {high}")
+            if what in self.late or what not in (
+                b"notifications/progress",
+                b"notifications/message",
+            ):
+                self.world.judged(
+                    f"{frame[:80]!r} was written with {before} bytes held; the high-water mark is {high}"
+                )
             self.late.add(what)
             return
         self.late = set()
@@ -171,14 +186,21 @@ class Line:
         if not self.attached or self.tap.closed:
             return
         if not self.broken and self.held > 0 and self.down.room > 0:
-            wrong(f"{self.held} bytes are held, although the client's pipe has room for {self.down.room}")
+            wrong(
+                f"{self.held} bytes are held, although the client's pipe has room for {self.down.room}"
+            )
         if model.closing_at is not None:
             return
         model.at_rest()
         watched = self.world.poller.watched
         reading = self.pipe._in in watched  # pyright: ignore[reportPrivateUsage]
         low = min(limits.low_water_bytes, limits.high_water_bytes - 1)
-        if (self.up.data or not self.up.writer_open) and not reading and self.held < low and model.end_at is None:
+        if (
+            (self.up.data or not self.up.writer_open)
+            and not reading
+            and self.held < low
+            and model.end_at is None
+        ):
             wrong(f"input is there and nobody reads it; {self.held} bytes are held")
         waiting, running = self.peer.waiting, model.unfinished()
         sizes = sum(len(entry.said.frame) for entry in running)
@@ -201,7 +223,10 @@ class Line:
         sent = b"".join(frame + b"\n" for frame in model.sent)
         received = bytes(self.client.received) + bytes(self.down.data)
         if not sent.startswith(received):
-            at = next((i for i, (a, b) in enumerate(zip(sent, received, strict=False)) if a != b), len(sent))
+            at = next(
+                (i for i, (a, b) in enumerate(zip(sent, received, strict=False)) if a != b),
+                len(sent),
+            )
             wrong(
                 f"other bytes came than were written, at {at}: {received[at : at + 80]!r}, not {sent[at : at + 80]!r}"
             )
@@ -240,7 +265,9 @@ class World:
         self.poller = Poller(self.kernel.ready, dice)
         self.loop = VirtualLoop(self.poller, dice)
         self.kernel.watched = self.poller.watched.__contains__
-        self.loop.set_exception_handler(lambda _, what: self.wrong(f"the loop was told: {_told(what)}"))
+        self.loop.set_exception_handler(
+            lambda _, what: self.wrong(f"the loop was told: {_told(what)}")
+        )
         self.poller.turn = self._turn
         self.poller.rest = self._rest
         self.elsewhere = 0  # the thread that the code believes to run in, if not this
@@ -273,7 +300,9 @@ class World:
             self.kernel.reading = self._reading
             try:
                 self.started = True
-                self.main = self.loop.create_task(self._serve() if self.setting.serve else self._host())
+                self.main = self.loop.create_task(
+                    self._serve() if self.setting.serve else self._host()
+                )
                 self.loop.run_until_complete(asyncio.wait([self.main]))
                 self._result(self.main)
                 self.turns = self.poller.turns
@@ -324,7 +353,9 @@ class World:
     def _end(self, how: str) -> None:
         """The process is told to end."""
         assert self.main is not None
-        if self.main.done() or self.main.cancelling():  # a second cancel would end the orderly end itself
+        if (
+            self.main.done() or self.main.cancelling()
+        ):  # a second cancel would end the orderly end itself
             return
         for line in self.lines:
             if line.attached:
@@ -362,7 +393,9 @@ class World:
             line.finished()
         workshop = self.workshop
         if workshop.started > 1 or workshop.closed != workshop.started:
-            self.wrong(f"the backend was started {workshop.started} times and closed {workshop.closed} times")
+            self.wrong(
+                f"the backend was started {workshop.started} times and closed {workshop.closed} times"
+            )
         for handler in workshop.handlers.values():
             if not handler.ended:
                 self.judged(f"the handler of call {handler.n} never ended")
@@ -482,7 +515,11 @@ class _Complaints(logging.Handler):
         text = record.getMessage()
         if self._world.lenient:
             return
-        if "fault of concertino" in text or "could not be told" in text or "failed to close" in text:
+        if (
+            "fault of concertino" in text
+            or "could not be told" in text
+            or "failed to close" in text
+        ):
             why = record.exc_info[1] if record.exc_info else None
             self._world.wrong(f"logged: {text}: {why!r}")
 
@@ -507,7 +544,10 @@ def setting(seed: int) -> tuple[Setting, Dice]:
     )
     serial = count(1)
     alone = dice.chance(0.85)
-    scripts = [make_script(dice, serial, limits.max_message_bytes, limits.max_batch) for _ in range(1 if alone else 2)]
+    scripts = [
+        make_script(dice, serial, limits.max_message_bytes, limits.max_batch)
+        for _ in range(1 if alone else 2)
+    ]
     return Setting(
         scripts,
         limits,
@@ -531,7 +571,9 @@ def run(seed: int) -> Sequence[str]:
 def trace(seed: int, say: Callable[[str], None]) -> None:
     """Run a seed and tell what passes: for looking at a failure."""
     world = World(*setting(seed))
-    say(f"{world.setting.limits}\n{world.setting.kind} {world.setting.capacity} serve={world.setting.serve}")
+    say(
+        f"{world.setting.limits}\n{world.setting.kind} {world.setting.capacity} serve={world.setting.serve}"
+    )
     original_saw, original_wrote, original_began = Model.saw, Model.wrote, World._began
 
     def saw(model: Model, frame: bytes) -> None:

@@ -35,7 +35,11 @@ INITIALIZE = {
     "jsonrpc": "2.0",
     "id": "initialize",
     "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
 }
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
@@ -52,7 +56,9 @@ def frame(message: object) -> bytes:
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def request(id: object, method: str, params: object = None, *, modern: bool = False) -> dict[str, Any]:
+def request(
+    id: object, method: str, params: object = None, *, modern: bool = False
+) -> dict[str, Any]:
     members = dict(params or {})  # type: ignore[call-overload]
     if modern:
         members["_meta"] = {**MODERN_META, **members.get("_meta", {})}
@@ -60,7 +66,12 @@ def request(id: object, method: str, params: object = None, *, modern: bool = Fa
 
 
 def call(
-    id: object, tool: str, arguments: Mapping[str, Any] | None = None, *, token: object = None, modern: bool = False
+    id: object,
+    tool: str,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    token: object = None,
+    modern: bool = False,
 ) -> dict[str, Any]:
     """A tools/call request."""
     params: dict[str, Any] = {"name": tool, "arguments": dict(arguments or {})}
@@ -154,7 +165,9 @@ class Process:
 
     # Waiting
 
-    def pump(self, until: Callable[[], bool], within_s: float = DEADLINE_S, *, read: bool = True) -> None:
+    def pump(
+        self, until: Callable[[], bool], within_s: float = DEADLINE_S, *, read: bool = True
+    ) -> None:
         """Take what comes on stdout and stderr until the condition holds; fail after within_s seconds."""
         deadline = time.monotonic() + within_s
         while not until():
@@ -219,7 +232,9 @@ class Process:
         *lines, self._partial = self._partial.split(b"\n")
         for line in map(bytes, lines):
             self.lines.append(line)
-            message = json.loads(line, parse_constant=_refuse)  # anything else is what these tests are against
+            message = json.loads(
+                line, parse_constant=_refuse
+            )  # anything else is what these tests are against
             for each in message if isinstance(message, list) else [message]:
                 assert each["jsonrpc"] == "2.0", line[:200]
                 assert "method" in each or ("result" in each) is not ("error" in each), line[:200]
@@ -333,7 +348,11 @@ class Process:
             for task in tasks
             if os.path.exists(f"/proc/{self.pid}/task/{task}/children")
         )
-        return {"fds": len(os.listdir(f"/proc/{self.pid}/fd")), "threads": len(tasks), "children": children}
+        return {
+            "fds": len(os.listdir(f"/proc/{self.pid}/fd")),
+            "threads": len(tasks),
+            "children": children,
+        }
 
     def memory(self, name: str = "VmRSS") -> int:
         """Bytes of RSS now (or VmHWM: at most)."""
@@ -402,7 +421,12 @@ def watches_stdin(pid: int) -> bool:
         if os.readlink(descriptors / number) == "anon_inode:[eventpoll]":
             watched = re.findall(r"tfd:\s+(\d+)", Path(f"/proc/{pid}/fdinfo/{number}").read_text())
             for each in watched:
-                flags = re.findall(r"flags:\s+(\d+)", Path(f"/proc/{pid}/fdinfo/{each}").read_text())
-                if os.readlink(descriptors / each).startswith("pipe:") and int(flags[0], 8) & os.O_ACCMODE == 0:
+                flags = re.findall(
+                    r"flags:\s+(\d+)", Path(f"/proc/{pid}/fdinfo/{each}").read_text()
+                )
+                if (
+                    os.readlink(descriptors / each).startswith("pipe:")
+                    and int(flags[0], 8) & os.O_ACCMODE == 0
+                ):
                     return True
     return False

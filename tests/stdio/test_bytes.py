@@ -26,7 +26,9 @@ MIB = 2**20
 
 def served(process: Process, id: object = "next") -> None:
     """The next request is served, within a second of being asked."""
-    assert text_of(process.ask(call(id, "echo", {"text": "still here"}), within_s=5)) == "still here"
+    assert (
+        text_of(process.ask(call(id, "echo", {"text": "still here"}), within_s=5)) == "still here"
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,9 +43,20 @@ def served(process: Process, id: object = "next") -> None:
         b'[{"jsonrpc":"2.0","id":1,"method":"ping"},',
         b'{"a":' * 200_000,
     ],
-    ids=["no json", "truncated", "no utf-8", "raw nul", "two objects", "comment", "truncated batch", "deep"],
+    ids=[
+        "no json",
+        "truncated",
+        "no utf-8",
+        "raw nul",
+        "two objects",
+        "comment",
+        "truncated batch",
+        "deep",
+    ],
 )
-def test_what_is_no_json_is_answered_once_with_a_parse_error_and_the_next_is_served(line: bytes) -> None:
+def test_what_is_no_json_is_answered_once_with_a_parse_error_and_the_next_is_served(
+    line: bytes,
+) -> None:
     with Process() as process:
         process.initialize("2025-06-18")
         process.write(line + b"\n")
@@ -60,16 +73,22 @@ def test_200_000_nested_arrays_are_an_error_and_no_stack_overflow() -> None:
         for line in (b"[" * 200_000, b"[" * 200_000 + b"]" * 200_000):
             process.write(line + b"\n")
         served(process)
-        assert [m["error"]["code"] in (PARSE_ERROR, INVALID_REQUEST) for m in process.messages[1:-1]] == [True, True]
+        assert [
+            m["error"]["code"] in (PARSE_ERROR, INVALID_REQUEST) for m in process.messages[1:-1]
+        ] == [True, True]
 
 
 def test_an_argument_nested_too_deeply_is_an_error() -> None:
     """The gap: msgspec refuses the whole message (beyond 1,000 levels on 3.11): the answer has no id, the caller waits."""
     with Process() as process:
         process.initialize("2025-06-18")
-        process.write(frame(call(1, "echo", {"text": "@"})).replace(b'"@"', b"[" * 200_000 + b"]" * 200_000))
+        process.write(
+            frame(call(1, "echo", {"text": "@"})).replace(b'"@"', b"[" * 200_000 + b"]" * 200_000)
+        )
         served(process)
-        assert [(m["id"], m["error"]["code"]) for m in process.messages[1:-1]] == [(None, PARSE_ERROR)]
+        assert [(m["id"], m["error"]["code"]) for m in process.messages[1:-1]] == [
+            (None, PARSE_ERROR)
+        ]
 
 
 @pytest.mark.parametrize("line", [b"42", b'"x"', b"true", b"null", b"[]", b"{}"])
@@ -128,7 +147,17 @@ def test_a_bom_crlf_and_blank_lines_are_no_obstacle() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["\u2028\u2029\u0085\x0b\x1c\x1e", "\u0000", "\r", "\n", "😀\U0010ffff", "e\u0301", '"\\/', "\u202e", "\ufeff"],
+    [
+        "\u2028\u2029\u0085\x0b\x1c\x1e",
+        "\u0000",
+        "\r",
+        "\n",
+        "😀\U0010ffff",
+        "e\u0301",
+        '"\\/',
+        "\u202e",
+        "\ufeff",
+    ],
 )
 def test_text_is_given_back_exactly(text: str) -> None:
     with Process() as process:
@@ -233,11 +262,16 @@ def of_length(size: int, id: object = 1) -> bytes:
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
 @pytest.mark.parametrize("limit", [1000, 65536, 200_001])
-def test_a_message_as_long_as_the_limit_is_served_and_one_byte_more_is_refused(limit: int, ending: bytes) -> None:
+def test_a_message_as_long_as_the_limit_is_served_and_one_byte_more_is_refused(
+    limit: int, ending: bytes
+) -> None:
     with Process(env={"CONCERTINO_MAX_MESSAGE_BYTES": str(limit)}) as process:
         process.initialize("2025-06-18")
         process.write(of_length(limit, "fits") + ending)
-        assert int(text_of(process.answer("fits"))) == limit - len(frame(call("fits", "size", {"text": ""}))) + 1
+        assert (
+            int(text_of(process.answer("fits")))
+            == limit - len(frame(call("fits", "size", {"text": ""}))) + 1
+        )
         process.write(of_length(limit + 1, "large") + ending)
         process.send(request("after", "ping"))
         process.answer("after")
@@ -249,7 +283,9 @@ def test_a_message_as_long_as_the_limit_is_served_and_one_byte_more_is_refused(l
         assert refusal["error"]["data"]["limitBytes"] == limit
 
 
-def test_100_mb_without_a_newline_are_refused_once_with_flat_memory_and_the_next_is_served() -> None:
+def test_100_mb_without_a_newline_are_refused_once_with_flat_memory_and_the_next_is_served() -> (
+    None
+):
     with Process() as process:
         process.initialize()
         before = process.memory()
@@ -259,7 +295,9 @@ def test_100_mb_without_a_newline_are_refused_once_with_flat_memory_and_the_next
         process.write(b"\n")
         served(process)
         assert process.memory("VmHWM") - before <= 64 * MIB
-        assert [message["error"]["code"] for message in process.messages if "error" in message] == [INVALID_REQUEST]
+        assert [message["error"]["code"] for message in process.messages if "error" in message] == [
+            INVALID_REQUEST
+        ]
         assert process.finish() == 0
 
 
@@ -325,7 +363,14 @@ DIALOGUE = (
     + b"\r\n"
     + frame(call("ü", "echo", {"text": "é😀"}, modern=True)).replace(b"\n", b"\r\n")
     + b"{bad}\n"
-    + frame({"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "echo", "_meta": MODERN_META}})
+    + frame(
+        {
+            "jsonrpc": "2.0",
+            "id": 3,
+            "method": "tools/call",
+            "params": {"name": "echo", "_meta": MODERN_META},
+        }
+    )
     + b'{"jsonrpc":"2.0","id":4,"method":"ping"}'  # the last line has no newline
 )
 TRANSCRIPT = [
@@ -396,7 +441,9 @@ def test_a_dialogue_cut_off_at_every_byte_ends_without_a_lost_or_torn_answer() -
             for at in range(len(DIALOGUE)):
                 output = await converse(host, [DIALOGUE[:at]])
                 said = [told(line) for line in output.splitlines()]
-                whole = len([end for end in ends if end < at]) - (at > ends[1])  # the second line is blank
+                whole = len([end for end in ends if end < at]) - (
+                    at > ends[1]
+                )  # the second line is blank
                 assert said[:whole] == TRANSCRIPT[:whole], at
                 assert len(said) <= whole + 1, at
                 assert output[-1:] in (b"", b"\n")

@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import INITIALIZE, INITIALIZED, MODERN_META, RUN, Process, call, notification, request, script, text_of
+from harness import (
+    INITIALIZE,
+    INITIALIZED,
+    MODERN_META,
+    RUN,
+    Process,
+    call,
+    notification,
+    request,
+    script,
+    text_of,
+)
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 ADDER = '''
@@ -35,7 +46,10 @@ def expected_tool(version: str) -> dict[str, Any]:
         "description": "Add two integers.",
         "inputSchema": {
             "type": "object",
-            "properties": {"a": {"type": "integer", "description": "The first."}, "b": {"type": "integer"}},
+            "properties": {
+                "a": {"type": "integer", "description": "The first."},
+                "b": {"type": "integer"},
+            },
             "required": ["a", "b"],
         },
     }
@@ -94,7 +108,9 @@ def modern_dialogue(process: Process) -> None:
     assert process.ask(call(4, "add", {"a": "two"}, modern=True))["result"]["isError"] is True
     assert process.ask(call(5, "none", modern=True))["error"]["code"] == -32602
     assert process.ask(request(6, "no/such", modern=True))["error"]["code"] == -32601
-    assert process.ask(request(7, "ping", modern=True))["error"]["code"] == -32601  # removed in 2026-07-28
+    assert (
+        process.ask(request(7, "ping", modern=True))["error"]["code"] == -32601
+    )  # removed in 2026-07-28
 
 
 def without_extras(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -116,9 +132,15 @@ def test_the_dialogue_with_python_server_py(version: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
 @pytest.mark.parametrize("target", ["file.py", "file.py:attr", "module:attr"])
 @pytest.mark.parametrize("run", ["", RUN], ids=["no run()", "run()"])
-def test_the_dialogue_with_concertino_serve(version: str, target: str, run: str, tmp_path: Path) -> None:
+def test_the_dialogue_with_concertino_serve(
+    version: str, target: str, run: str, tmp_path: Path
+) -> None:
     script(tmp_path, ADDER + run, "calc_probe.py")
-    named = {"file.py": "calc_probe.py", "file.py:attr": "calc_probe.py:server", "module:attr": "calc_probe:server"}
+    named = {
+        "file.py": "calc_probe.py",
+        "file.py:attr": "calc_probe.py:server",
+        "module:attr": "calc_probe:server",
+    }
     with Process(["-m", "concertino", "serve", named[target]], cwd=tmp_path) as process:
         dialogue(process, version)
         assert process.finish() == 0
@@ -127,7 +149,9 @@ def test_the_dialogue_with_concertino_serve(version: str, target: str, run: str,
 def test_the_installed_command_serves(tmp_path: Path) -> None:
     """`concertino` is an entry point that calls cli.main(), as pip writes it."""
     path = script(tmp_path, ADDER)
-    start = "import sys; from concertino.cli import main; sys.argv[0] = 'concertino'; sys.exit(main())"
+    start = (
+        "import sys; from concertino.cli import main; sys.argv[0] = 'concertino'; sys.exit(main())"
+    )
     with Process([sys.executable, "-c", start, "serve", path], command=True) as process:
         dialogue(process, "2025-11-25")
         assert process.finish() == 0
@@ -137,7 +161,9 @@ def test_a_server_in_a_nested_attribute_of_a_package_is_found(tmp_path: Path) ->
     package = tmp_path / "shop" / "floor"
     package.mkdir(parents=True)
     script(package, ADDER + "class Holder: inner = server\n", "desk.py")
-    with Process(["-m", "concertino", "serve", "shop.floor.desk:Holder.inner"], cwd=tmp_path) as process:
+    with Process(
+        ["-m", "concertino", "serve", "shop.floor.desk:Holder.inner"], cwd=tmp_path
+    ) as process:
         dialogue(process, "2025-11-25")
         assert process.finish() == 0
 
@@ -192,7 +218,12 @@ def test_a_call_before_initialize_is_refused_and_initialize_still_works() -> Non
 
 def test_a_pipelined_handshake_is_answered_in_order() -> None:
     with Process() as process:
-        process.send(opening("2025-11-25"), INITIALIZED, request(1, "tools/list"), call(2, "echo", {"text": "é"}))
+        process.send(
+            opening("2025-11-25"),
+            INITIALIZED,
+            request(1, "tools/list"),
+            call(2, "echo", {"text": "é"}),
+        )
         assert [process.receive()["id"] for _ in range(3)] == [0, 1, 2]
 
 
@@ -214,7 +245,9 @@ def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
         process.initialize("2025-06-18")
         process.send({**opening("2024-11-05"), "id": 1})
         assert process.answer(1)["error"]["code"] == -32600
-        assert process.ask(call(2, "who"))["result"]["structuredContent"]["revision"] == "2025-06-18"
+        assert (
+            process.ask(call(2, "who"))["result"]["structuredContent"]["revision"] == "2025-06-18"
+        )
 
 
 @pytest.mark.parametrize("version", ["1.0", "2027-01-01", "", "2026-07-28"])
@@ -224,7 +257,9 @@ def test_an_unknown_version_is_answered_with_the_newest_that_has_a_handshake(ver
         assert text_of(process.ask(call(1, "echo", {"text": "x"}))) == "x"
 
 
-@pytest.mark.parametrize("params", [{}, {"protocolVersion": 5}, {"protocolVersion": None}, {"capabilities": {}}])
+@pytest.mark.parametrize(
+    "params", [{}, {"protocolVersion": 5}, {"protocolVersion": None}, {"capabilities": {}}]
+)
 def test_a_malformed_initialize_latches_nothing(params: dict[str, Any]) -> None:
     with Process() as process:
         assert process.ask(request(5, "initialize", params))["error"]["code"] == -32602

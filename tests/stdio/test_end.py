@@ -33,7 +33,10 @@ DRAIN = {"CONCERTINO_DRAIN_S": "0.3"}
 def at(process: Process, name: str) -> None:
     """Wait until a call has said (as a log message) that it waits at this gate."""
     process.pump(
-        lambda: any(params["data"] == f"at {name}" for params in process.notifications("notifications/message"))
+        lambda: any(
+            params["data"] == f"at {name}"
+            for params in process.notifications("notifications/message")
+        )
     )
 
 
@@ -71,21 +74,27 @@ def test_the_last_line_needs_no_newline() -> None:
 @pytest.mark.parametrize("tool", ["echo", "echo_in_thread", "echo_inline"])
 def test_fifty_calls_and_the_end_of_input_are_all_answered(tool: str) -> None:
     with Process() as process:
-        process.send(INITIALIZE, INITIALIZED, *(call(n, tool, {"text": str(n)}) for n in range(1, 51)))
+        process.send(
+            INITIALIZE, INITIALIZED, *(call(n, tool, {"text": str(n)}) for n in range(1, 51))
+        )
         assert process.finish() == 0
         assert [text_of(process.answer(n)) for n in range(1, 51)] == [str(n) for n in range(1, 51)]
 
 
 def test_calls_under_way_at_the_end_of_input_finish() -> None:
     with Process() as process:
-        process.send(INITIALIZE, INITIALIZED, *(call(n, "sleep", {"seconds": 0.2}) for n in range(1, 51)))
+        process.send(
+            INITIALIZE, INITIALIZED, *(call(n, "sleep", {"seconds": 0.2}) for n in range(1, 51))
+        )
         assert process.finish() == 0
         assert [text_of(process.answer(n)) for n in range(1, 51)] == ["slept"] * 50
 
 
 def test_fifty_calls_that_wait_for_admission_are_answered_after_the_end_of_input() -> None:
     with Process(env={"CONCERTINO_MAX_IN_FLIGHT": "2"}) as process:
-        process.send(INITIALIZE, INITIALIZED, *(call(n, "sleep", {"seconds": 0.01}) for n in range(1, 51)))
+        process.send(
+            INITIALIZE, INITIALIZED, *(call(n, "sleep", {"seconds": 0.01}) for n in range(1, 51))
+        )
         assert process.finish() == 0
         assert [text_of(process.answer(n)) for n in range(1, 51)] == ["slept"] * 50
 
@@ -279,8 +288,13 @@ def test_a_handler_that_holds_the_loop_does_not_hold_the_exit(how: str) -> None:
 
 
 def test_a_failed_start_with_a_close_that_hangs_still_exits_with_1(tmp_path: Path) -> None:
-    source = "class Failing(Server):\n    async def start(self, outlet):\n        raise ValueError\n" + HANGS["close"]
-    with Process([script(tmp_path, source + "server = Failing('failing')\n" + RUN)], env=DRAIN) as process:
+    source = (
+        "class Failing(Server):\n    async def start(self, outlet):\n        raise ValueError\n"
+        + HANGS["close"]
+    )
+    with Process(
+        [script(tmp_path, source + "server = Failing('failing')\n" + RUN)], env=DRAIN
+    ) as process:
         assert process.wait(5) == 1
 
 
@@ -401,7 +415,9 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("seconds", [0, 60])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_the_workers_of_a_process_pool_end_with_the_server(method: str, seconds: float, tmp_path: Path) -> None:
+def test_the_workers_of_a_process_pool_end_with_the_server(
+    method: str, seconds: float, tmp_path: Path
+) -> None:
     """The interpreter's own shutdown would tell them; the process leaves without it, and they would wait for work for ever."""
     with Process([script(tmp_path, POOL)]) as process:
         process.initialize()
@@ -513,11 +529,17 @@ def test_four_thousand_calls_leave_memory_descriptors_threads_and_tasks_as_they_
         process.initialize()
 
         def round_of(start: int) -> None:
-            calls = [call(start + n, ("echo", "echo_in_thread")[n % 2], {"text": "x" * 1000}) for n in range(2000)]
+            calls = [
+                call(start + n, ("echo", "echo_in_thread")[n % 2], {"text": "x" * 1000})
+                for n in range(2000)
+            ]
             process.send(*calls)
             process.answer(start + 1999)
             process.pump(
-                lambda: sum(isinstance(m.get("id"), int) and m["id"] >= start for m in process.messages) == 2000
+                lambda: (
+                    sum(isinstance(m.get("id"), int) and m["id"] >= start for m in process.messages)
+                    == 2000
+                )
             )
 
         round_of(10_000)

@@ -24,7 +24,10 @@ SERVED = ("result", "error")
 
 def at(process: Process, name: str) -> None:
     process.pump(
-        lambda: any(params["data"] == f"at {name}" for params in process.notifications("notifications/message"))
+        lambda: any(
+            params["data"] == f"at {name}"
+            for params in process.notifications("notifications/message")
+        )
     )
 
 
@@ -54,7 +57,9 @@ def test_whatever_a_handler_raises_is_a_result_and_the_next_call_is_served(tool:
         for id, (kind, text) in enumerate(kinds.items(), 1):
             assert failure_of(process.ask(call(id, tool, {"kind": kind}))) == text
             assert text_of(process.ask(call(-id, "echo", {"text": kind}))) == kind
-        assert "RecursionError" in failure_of(process.ask(call("deep", tool, {"kind": "RecursionError"})))
+        assert "RecursionError" in failure_of(
+            process.ask(call("deep", tool, {"kind": "RecursionError"}))
+        )
         # StopIteration cannot leave a coroutine, nor enter a future: Python makes a RuntimeError of it.
         assert failure_of(process.ask(call("stop", tool, {"kind": "StopIteration"}))).startswith(
             ("RuntimeError", "StopIteration")
@@ -94,8 +99,12 @@ def test_the_text_of_an_exception_is_cut_and_no_traceback_is_sent() -> None:
 # Returning
 
 
-@pytest.mark.parametrize("kind", ["object", "nan", "inf", "bytes", "cycle", "deep", "complex", "surrogate"])
-def test_a_value_that_json_cannot_hold_is_an_error_on_the_id_and_the_writer_lives(kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["object", "nan", "inf", "bytes", "cycle", "deep", "complex", "surrogate"]
+)
+def test_a_value_that_json_cannot_hold_is_an_error_on_the_id_and_the_writer_lives(
+    kind: str,
+) -> None:
     with Process() as process:
         process.initialize()
         answer = process.ask(call(1, "give", {"kind": kind}))
@@ -163,7 +172,9 @@ def test_a_cancelled_job_that_waits_for_a_thread_is_never_run() -> None:
         for n in range(32):
             process.answer(n)
         process.ask(call("after", "echo_in_thread", {"text": "x"}))
-        assert ["from", "a", "thread"] not in [p["data"] for p in process.notifications("notifications/message")]
+        assert ["from", "a", "thread"] not in [
+            p["data"] for p in process.notifications("notifications/message")
+        ]
         assert process.answers("dropped") == []
 
 
@@ -181,7 +192,9 @@ def test_a_cancelled_handler_in_a_thread_can_see_it() -> None:
 # Context variables and asyncio
 
 
-@pytest.mark.parametrize("tool", ["swap_variable", "swap_variable_in_thread", "swap_variable_later"])
+@pytest.mark.parametrize(
+    "tool", ["swap_variable", "swap_variable_in_thread", "swap_variable_later"]
+)
 def test_a_context_variable_does_not_leak_into_the_next_call(tool: str) -> None:
     with Process() as process:
         process.initialize()
@@ -194,7 +207,9 @@ def test_a_context_variable_does_not_leak_into_the_next_call(tool: str) -> None:
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_asyncio_works_in_a_handler_as_in_any_task(loop: str, tmp_path: Path) -> None:
     source = "import sys; sys.path.insert(0, sys.argv[1])\nfrom toolbox import server\n" + (
-        "import uvloop\nserver.run(loop_factory=uvloop.new_event_loop)" if loop == "uvloop" else "server.run()"
+        "import uvloop\nserver.run(loop_factory=uvloop.new_event_loop)"
+        if loop == "uvloop"
+        else "server.run()"
     )
     here = str(Path(__file__).parent)
     with Process([script(tmp_path, source), here]) as process:
@@ -224,7 +239,11 @@ def test_a_handler_that_cancels_itself_is_answered_with_an_error() -> None:
 def test_a_handler_that_ends_what_it_finds_on_the_loop_ends_itself_at_most(
     what: str, loop: str, tmp_path: Path
 ) -> None:
-    run = "import uvloop\nserver.run(loop_factory=uvloop.new_event_loop)" if loop == "uvloop" else "server.run()"
+    run = (
+        "import uvloop\nserver.run(loop_factory=uvloop.new_event_loop)"
+        if loop == "uvloop"
+        else "server.run()"
+    )
     source = f"""
 import asyncio
 @server.tool
@@ -247,7 +266,9 @@ async def echo(text: str) -> str:
         process.initialize()
         for id in range(0, 9, 3):
             assert text_of(process.ask(call(id, "end_at_once"))) == "done"
-            assert process.ask(call(id + 1, "end", {"seconds": 0.01}))["result"]  # cancelled by itself, or not
+            assert process.ask(call(id + 1, "end", {"seconds": 0.01}))[
+                "result"
+            ]  # cancelled by itself, or not
             assert text_of(process.ask(call(id + 2, "echo", {"text": "x"}))) == "x"
         assert process.finish() == 0
         assert b"Failed" not in process.stderr
@@ -255,8 +276,14 @@ async def echo(text: str) -> str:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()"])
-def test_a_task_of_a_handler_that_exits_does_not_end_the_server(error: str, loop: str, tmp_path: Path) -> None:
-    run = "import uvloop\nserver.run(loop_factory=uvloop.new_event_loop)" if loop == "uvloop" else "server.run()"
+def test_a_task_of_a_handler_that_exits_does_not_end_the_server(
+    error: str, loop: str, tmp_path: Path
+) -> None:
+    run = (
+        "import uvloop\nserver.run(loop_factory=uvloop.new_event_loop)"
+        if loop == "uvloop"
+        else "server.run()"
+    )
     source = f"""
 import asyncio
 async def exits() -> None:
@@ -375,10 +402,14 @@ def test_200_cancel_races_give_at_most_one_answer_each_and_none_twice(modern: bo
         assert b"Traceback" not in process.stderr
 
 
-def test_cancels_that_arrive_with_their_calls_in_one_write_leave_no_answer_to_a_waiting_call() -> None:
+def test_cancels_that_arrive_with_their_calls_in_one_write_leave_no_answer_to_a_waiting_call() -> (
+    None
+):
     with Process() as process:
         process.initialize()
-        lines = b"".join(frame(call(n, "sleep", {"seconds": 0.01})) + frame(cancel(n)) for n in range(500))
+        lines = b"".join(
+            frame(call(n, "sleep", {"seconds": 0.01})) + frame(cancel(n)) for n in range(500)
+        )
         process.write(lines)
         process.ask(call("last", "sleep", {"seconds": 0.1}))
         assert [n for n in range(1, 500) if process.answers(n)] == []
@@ -426,11 +457,17 @@ def test_progress_from_a_thread_comes_in_order_before_the_result() -> None:
             process.ask(call(id, "count_in_thread", {"to": 1000}, token=id))
         for id in range(1, 21):
             values = [
-                p["progress"] for p in process.notifications("notifications/progress") if p["progressToken"] == id
+                p["progress"]
+                for p in process.notifications("notifications/progress")
+                if p["progressToken"] == id
             ]
             assert values == sorted(set(values))
             assert values[-1] == 1000
-            last = max(n for n, m in enumerate(process.messages) if m.get("params", {}).get("progressToken") == id)
+            last = max(
+                n
+                for n, m in enumerate(process.messages)
+                if m.get("params", {}).get("progressToken") == id
+            )
             assert last < next(n for n, m in enumerate(process.messages) if m.get("id") == id)
 
 
@@ -439,7 +476,11 @@ def test_progress_that_does_not_grow_is_not_sent() -> None:
         process.initialize()
         values = [1, 1, 0.5, 2, -3, 2, 2.5]
         process.ask(call(1, "progress_values", {"values": values}, token=0))
-        assert [p["progress"] for p in process.notifications("notifications/progress")] == [1, 2, 2.5]
+        assert [p["progress"] for p in process.notifications("notifications/progress")] == [
+            1,
+            2,
+            2.5,
+        ]
         assert {p["progressToken"] for p in process.notifications("notifications/progress")} == {0}
 
 
@@ -466,7 +507,9 @@ def test_progress_messages_are_left_out_for_the_oldest_revision() -> None:
     with Process() as process:
         process.initialize("2024-11-05")
         process.ask(call(1, "count", {"to": 1}, token="t"))
-        assert process.notifications("notifications/progress") == [{"progressToken": "t", "progress": 1, "total": 1}]
+        assert process.notifications("notifications/progress") == [
+            {"progressToken": "t", "progress": 1, "total": 1}
+        ]
 
 
 def test_progress_of_a_modern_call_uses_the_token_in_its_meta() -> None:
@@ -488,8 +531,13 @@ def test_log_messages_follow_the_level_that_was_set() -> None:
             process.ask(call(id, "log_at_every_level"))
             told = process.notifications("notifications/message")[seen:]
             assert [params["level"] for params in told] == order[order.index(level) :]
-        assert told == [{"level": "emergency", "logger": "component", "data": {"said": "emergency"}}]
-        assert process.ask(request("bad", "logging/setLevel", {"level": "loud"}))["error"]["code"] == -32602
+        assert told == [
+            {"level": "emergency", "logger": "component", "data": {"said": "emergency"}}
+        ]
+        assert (
+            process.ask(request("bad", "logging/setLevel", {"level": "loud"}))["error"]["code"]
+            == -32602
+        )
 
 
 def test_log_messages_of_modern_calls_are_sent_only_when_the_call_asks_for_them() -> None:
@@ -507,8 +555,13 @@ def test_a_log_message_from_a_thread_comes_before_the_result() -> None:
     with Process() as process:
         process.initialize()
         process.ask(call(1, "log_in_thread"))
-        assert [message.get("method") for message in process.messages[1:]] == ["notifications/message", None]
-        assert process.notifications("notifications/message") == [{"level": "warning", "data": ["from", "a", "thread"]}]
+        assert [message.get("method") for message in process.messages[1:]] == [
+            "notifications/message",
+            None,
+        ]
+        assert process.notifications("notifications/message") == [
+            {"level": "warning", "data": ["from", "a", "thread"]}
+        ]
 
 
 # The list of tools
@@ -526,7 +579,9 @@ def test_tools_added_and_removed_while_running_are_announced_and_work(tool: str)
         process.ask(call(4, "offer_less", {"name": "new_one"}))
         process.pump(lambda: len(process.notifications("notifications/tools/list_changed")) == 2)
         assert process.ask(call(5, "new_one", {"text": "gone"}))["error"]["code"] == -32602
-        assert "new_one" not in [each["name"] for each in process.ask(request(6, "tools/list"))["result"]["tools"]]
+        assert "new_one" not in [
+            each["name"] for each in process.ask(request(6, "tools/list"))["result"]["tools"]
+        ]
         assert process.ask(call(7, "offer_less", {"name": "new_one"}))["result"]["isError"] is True
 
 
@@ -551,7 +606,11 @@ def test_10_000_calls_at_once_are_each_answered_or_told_that_the_server_is_busy(
         process.initialize()
         process.send(*(call(n, "wait_at", {"name": f"g{n % 2}"}) for n in range(10_000)))
         process.ask(request("ping", "ping"), within_s=5)
-        busy = [message for message in process.messages if message.get("error", {}).get("code") == -31001]
+        busy = [
+            message
+            for message in process.messages
+            if message.get("error", {}).get("code") == -31001
+        ]
         assert len(busy) == 10_000 - 1024 - 4096
         assert busy[0]["error"]["data"]["maxWaiting"] == 4096
         told = {message["id"] for message in busy}
@@ -560,7 +619,9 @@ def test_10_000_calls_at_once_are_each_answered_or_told_that_the_server_is_busy(
         process.ask(request("ping 1", "ping"))
         process.send(call("a", "open_gate", {"name": "g0"}), call("b", "open_gate", {"name": "g1"}))
         process.ask(request("ping 2", "ping"), within_s=5)
-        assert process.answers("a") == process.answers("b") == []  # they wait in order, behind what waits for them
+        assert (
+            process.answers("a") == process.answers("b") == []
+        )  # they wait in order, behind what waits for them
         running = [n for n in range(1024) if n not in (1000, 1001)]
         process.send(*(cancel(n) for n in running))
         left = [n for n in range(10_000) if n not in told and n >= 1026]

@@ -31,7 +31,11 @@ from harness import (
 )
 
 MIB = 2**20
-DIALOGUE = [INITIALIZE, INITIALIZED, *(call(n, "echo", {"text": f"text {n}"}) for n in range(1, 21))]
+DIALOGUE = [
+    INITIALIZE,
+    INITIALIZED,
+    *(call(n, "echo", {"text": f"text {n}"}) for n in range(1, 21)),
+]
 
 
 def check_dialogue(process: Process) -> None:
@@ -83,7 +87,10 @@ def test_a_socket_at_each_end_as_node_gives_its_children() -> None:
 def test_one_socket_for_both_directions() -> None:
     ours, theirs = socket.socketpair()
     with Process(
-        stdin=theirs.fileno(), stdout=theirs.fileno(), writing=os.dup(ours.fileno()), reading=os.dup(ours.fileno())
+        stdin=theirs.fileno(),
+        stdout=theirs.fileno(),
+        writing=os.dup(ours.fileno()),
+        reading=os.dup(ours.fileno()),
     ) as process:
         theirs.close()
         process.send(*DIALOGUE)
@@ -96,7 +103,10 @@ def test_one_socket_for_both_directions() -> None:
 def test_one_socket_that_the_client_closes() -> None:
     ours, theirs = socket.socketpair()
     with Process(
-        stdin=theirs.fileno(), stdout=theirs.fileno(), writing=os.dup(ours.fileno()), reading=os.dup(ours.fileno())
+        stdin=theirs.fileno(),
+        stdout=theirs.fileno(),
+        writing=os.dup(ours.fileno()),
+        reading=os.dup(ours.fileno()),
     ) as process:
         theirs.close()
         process.send(*DIALOGUE)
@@ -144,7 +154,9 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 def test_a_terminal_at_both_ends(terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
-    with Process(stdin=theirs, stdout=theirs, writing=os.dup(ours), reading=os.dup(ours)) as process:
+    with Process(
+        stdin=theirs, stdout=theirs, writing=os.dup(ours), reading=os.dup(ours)
+    ) as process:
         process.send(*DIALOGUE)
         check_dialogue(process)
         process.until_stderr("waits for JSON-RPC messages on stdin")
@@ -178,7 +190,9 @@ def test_a_terminal_that_hangs_up_is_the_end(terminal: tuple[int, int]) -> None:
 
 def test_the_terminal_of_the_parent_stays_blocking(terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
-    with Process(stdin=theirs, stdout=theirs, writing=os.dup(ours), reading=os.dup(ours)) as process:
+    with Process(
+        stdin=theirs, stdout=theirs, writing=os.dup(ours), reading=os.dup(ours)
+    ) as process:
         process.send(*DIALOGUE)
         check_dialogue(process)
         assert os.get_blocking(theirs)
@@ -188,7 +202,9 @@ def test_the_terminal_of_the_parent_stays_blocking(terminal: tuple[int, int]) ->
 
 
 def test_a_regular_file_as_stdin_is_a_whole_dialogue(tmp_path: Path) -> None:
-    (tmp_path / "in").write_bytes(b"".join(map(frame, DIALOGUE)) + frame(call("big", "size", {"text": "x" * MIB})))
+    (tmp_path / "in").write_bytes(
+        b"".join(map(frame, DIALOGUE)) + frame(call("big", "size", {"text": "x" * MIB}))
+    )
     with open(tmp_path / "in", "rb") as file, Process(stdin=file.fileno()) as process:
         check_dialogue(process)
         assert text_of(process.answer("big")) == str(MIB)
@@ -243,7 +259,9 @@ def close_at_start(*descriptors: int) -> Callable[[], None]:
 
 def test_a_closed_stdin_is_the_end_of_input(tmp_path: Path) -> None:
     with open(tmp_path / "out", "wb") as target:
-        code, errors = run_with_files(subprocess.DEVNULL, target.fileno(), tmp_path, close_at_start(0))
+        code, errors = run_with_files(
+            subprocess.DEVNULL, target.fileno(), tmp_path, close_at_start(0)
+        )
     assert code == 0
     assert b"Traceback" not in errors
     assert (tmp_path / "out").read_bytes() == b""
@@ -252,16 +270,22 @@ def test_a_closed_stdin_is_the_end_of_input(tmp_path: Path) -> None:
 def test_a_closed_stdout_ends_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"".join(map(frame, DIALOGUE)))
     with open(tmp_path / "in", "rb") as source:
-        code, errors = run_with_files(source.fileno(), subprocess.DEVNULL, tmp_path, close_at_start(1))
+        code, errors = run_with_files(
+            source.fileno(), subprocess.DEVNULL, tmp_path, close_at_start(1)
+        )
     assert code in (0, 1)
     assert b"Traceback" not in errors
 
 
 @pytest.mark.parametrize("closed", [(0, 1), (0, 1, 2), (1, 2)])
-def test_several_closed_descriptors_end_without_a_hang(closed: tuple[int, ...], tmp_path: Path) -> None:
+def test_several_closed_descriptors_end_without_a_hang(
+    closed: tuple[int, ...], tmp_path: Path
+) -> None:
     (tmp_path / "in").write_bytes(b"".join(map(frame, DIALOGUE)))
     with open(tmp_path / "in", "rb") as source:
-        code, errors = run_with_files(source.fileno(), subprocess.DEVNULL, tmp_path, close_at_start(*closed))
+        code, errors = run_with_files(
+            source.fileno(), subprocess.DEVNULL, tmp_path, close_at_start(*closed)
+        )
     assert code in (0, 1)
     assert b"Traceback" not in errors
 
@@ -336,7 +360,9 @@ def test_named_pipes_at_both_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "null", "socket", "pipe"])
 def test_uvloop_serves_every_kind_of_stdin(kind: str, tmp_path: Path) -> None:
-    source = "import sys; sys.path.insert(0, sys.argv[1])\nfrom toolbox import server\nimport uvloop\n"
+    source = (
+        "import sys; sys.path.insert(0, sys.argv[1])\nfrom toolbox import server\nimport uvloop\n"
+    )
     path = script(tmp_path, source + "server.run(loop_factory=uvloop.new_event_loop)")
     lines = b"".join(map(frame, DIALOGUE))
     (tmp_path / "in").write_bytes(lines)
@@ -385,7 +411,9 @@ def test_a_client_that_does_not_read_loses_nothing_and_the_server_keeps_little()
         held(process)
         assert process.memory() - before < 16 * MIB
         # stdin is not read any more: what comes now fills the pipe.
-        filler = frame({"jsonrpc": "2.0", "method": "notifications/nothing", "params": {"x": "y" * 1000}})
+        filler = frame(
+            {"jsonrpc": "2.0", "method": "notifications/nothing", "params": {"x": "y" * 1000}}
+        )
         sent = b""
         while True:
             try:

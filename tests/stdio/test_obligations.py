@@ -68,7 +68,9 @@ async def edit(uri: str) -> str:
 def opening(version: str, name: str = "test", **capabilities: Any) -> dict[str, Any]:
     client = {"name": name, "version": "1"}
     return request(
-        "open", "initialize", {"protocolVersion": version, "capabilities": capabilities, "clientInfo": client}
+        "open",
+        "initialize",
+        {"protocolVersion": version, "capabilities": capabilities, "clientInfo": client},
     )
 
 
@@ -84,17 +86,23 @@ def names(answer: Any) -> list[str]:
     return [tool["name"] for tool in answer["result"]["tools"]]
 
 
-def test_everybody_sees_the_same_tools_in_the_order_in_which_they_were_added(tmp_path: Path) -> None:
+def test_everybody_sees_the_same_tools_in_the_order_in_which_they_were_added(
+    tmp_path: Path,
+) -> None:
     server = script(tmp_path, TOOLS + RUN)
     expected = ["zebra", "apple", "mole"]
     for version, client in (("2025-11-25", "inspector"), ("2024-11-05", "evil")):
         with Process([server]) as process:
             process.send(opening(version, client), INITIALIZED)
             assert names(process.ask(request(1, "tools/list"))) == expected
-            assert text_of(process.ask(call(2, "mole"))) == client  # it knows who asks, and lists the same
+            assert (
+                text_of(process.ask(call(2, "mole"))) == client
+            )  # it knows who asks, and lists the same
             assert names(process.ask(request(3, "tools/list"))) == expected
             listed = [
-                process.ask(request(name, "tools/list", {"_meta": modern(name)}, modern=True))["result"]["tools"]
+                process.ask(request(name, "tools/list", {"_meta": modern(name)}, modern=True))[
+                    "result"
+                ]["tools"]
                 for name in ("claude", "evil", "")
             ]
             assert [tool["name"] for tool in listed[0]] == expected
@@ -135,9 +143,13 @@ def test_tasks_are_neither_declared_nor_served_and_a_wish_for_one_is_ignored() -
         for meta in ({}, {"_meta": modern(extensions={TASKS: {}})}):
             eras = {"modern": bool(meta)}
             for method in [*methods, "tasks/update"] if meta else methods:
-                refused = process.ask(request(f"{method} {len(meta)}", method, {"taskId": "x", **meta}, **eras))
+                refused = process.ask(
+                    request(f"{method} {len(meta)}", method, {"taskId": "x", **meta}, **eras)
+                )
                 assert refused["error"]["code"] == -32601
-            answer = process.ask(request(f"wish {len(meta)}", "tools/call", {**wish, **meta}, **eras))
+            answer = process.ask(
+                request(f"wish {len(meta)}", "tools/call", {**wish, **meta}, **eras)
+            )
             assert text_of(answer) == "a"
             assert "task" not in answer["result"]
             assert answer["result"].get("resultType") == ("complete" if meta else None)
@@ -151,7 +163,9 @@ def test_progress_told_by_a_client_is_ignored() -> None:
     told = [
         notification("notifications/progress", {"progressToken": "t", "progress": 1}),
         notification("notifications/progress", {"progressToken": None, "progress": "much"}),
-        notification("notifications/progress", {"_meta": modern(), "progressToken": 5, "progress": 2}),
+        notification(
+            "notifications/progress", {"_meta": modern(), "progressToken": 5, "progress": 2}
+        ),
     ]
     with Process() as process:
         process.send(call("a", "wait_at", {"name": "g"}, token="t", modern=True), *told)
@@ -167,7 +181,11 @@ def test_the_reason_of_a_cancel_is_in_the_log() -> None:
         process.initialize()
         process.ask(call(6, "echo", {"text": "The server has started."}))
         process.send(call(7, "sleep", {"seconds": 60}))
-        process.send(notification("notifications/cancelled", {"requestId": 7, "reason": "The cake is eaten."}))
+        process.send(
+            notification(
+                "notifications/cancelled", {"requestId": 7, "reason": "The cake is eaten."}
+            )
+        )
         process.until_stderr("request 7 was cancelled: The cake is eaten.")
         assert process.ask(request(8, "ping"))["result"] == {}
         assert process.answers(7) == []
@@ -196,7 +214,9 @@ def pages(process: Process, method: str, kind: str, id: str, *, modern: bool) ->
         ("resources/templates/list", "resourceTemplates"),
     ],
 )
-def test_every_list_comes_in_pages_that_are_alike_for_all(method: str, kind: str, tmp_path: Path) -> None:
+def test_every_list_comes_in_pages_that_are_alike_for_all(
+    method: str, kind: str, tmp_path: Path
+) -> None:
     server = script(tmp_path, PAGES + RUN)
     seen: list[Any] = []
     for version in ("2024-11-05", "2025-11-25"):
@@ -206,7 +226,11 @@ def test_every_list_comes_in_pages_that_are_alike_for_all(method: str, kind: str
             seen.append(pages(process, method, kind, "newer", modern=True))
     for each in seen:
         assert [len(page) for page in each[:-1]] == [2] * (len(each) - 1)
-        names = [item.get("uriTemplate") or item.get("uri") or item["name"] for page in each for item in page]
+        names = [
+            item.get("uriTemplate") or item.get("uri") or item["name"]
+            for page in each
+            for item in page
+        ]
         assert [name[-1] for name in names][:5] == ["e", "d", "c", "b", "a"]  # as they were added
         assert len(set(names)) == len(names)
     assert seen[1] == seen[3]  # 2026-07-28 over both connections
@@ -215,9 +239,9 @@ def test_every_list_comes_in_pages_that_are_alike_for_all(method: str, kind: str
 
 def test_what_is_read_may_have_several_contents_of_text_and_of_bytes(tmp_path: Path) -> None:
     with Process([script(tmp_path, PAGES + RUN)]) as process:
-        contents = process.ask(request(1, "resources/read", {"uri": "test://pieces"}, modern=True))["result"][
-            "contents"
-        ]
+        contents = process.ask(request(1, "resources/read", {"uri": "test://pieces"}, modern=True))[
+            "result"
+        ]["contents"]
     one, two = contents
     assert (one["uri"], one["text"]) == ("test://pieces/1", "one")
     assert two == {"uri": "test://pieces/2", "mimeType": "image/png", "blob": "AP8="}  # RFC 4648
@@ -225,25 +249,40 @@ def test_what_is_read_may_have_several_contents_of_text_and_of_bytes(tmp_path: P
 
 @pytest.mark.parametrize("modern", [False, True])
 def test_at_most_100_values_complete_an_argument(modern: bool, tmp_path: Path) -> None:
-    asked = {"ref": {"type": "ref/prompt", "name": "many"}, "argument": {"name": "word", "value": "w"}}
+    asked = {
+        "ref": {"type": "ref/prompt", "name": "many"},
+        "argument": {"name": "word", "value": "w"},
+    }
     with Process([script(tmp_path, PAGES + RUN)]) as process:
         process.initialize()
-        completion = process.ask(request(1, "completion/complete", asked, modern=modern))["result"]["completion"]
-    assert completion == {"values": [f"w{number:03}" for number in range(100)], "total": 150, "hasMore": True}
+        completion = process.ask(request(1, "completion/complete", asked, modern=modern))["result"][
+            "completion"
+        ]
+    assert completion == {
+        "values": [f"w{number:03}" for number in range(100)],
+        "total": 150,
+        "hasMore": True,
+    }
 
 
 @pytest.mark.parametrize("modern", [False, True])
-def test_a_prompt_that_fails_is_an_internal_error_and_the_next_is_served(modern: bool, tmp_path: Path) -> None:
+def test_a_prompt_that_fails_is_an_internal_error_and_the_next_is_served(
+    modern: bool, tmp_path: Path
+) -> None:
     with Process([script(tmp_path, PAGES + RUN)]) as process:
         process.initialize()
         asked = {"name": "broken", "arguments": {"kind": "x"}}
-        assert process.ask(request(1, "prompts/get", asked, modern=modern))["error"]["code"] == -32603
+        assert (
+            process.ask(request(1, "prompts/get", asked, modern=modern))["error"]["code"] == -32603
+        )
         asked = {"name": "many", "arguments": {"word": "x"}}
         assert process.ask(request(2, "prompts/get", asked, modern=modern))["result"]["messages"]
 
 
 @pytest.mark.parametrize("version", LEGACY)
-def test_who_subscribes_is_told_of_that_resource_and_of_no_other(version: str, tmp_path: Path) -> None:
+def test_who_subscribes_is_told_of_that_resource_and_of_no_other(
+    version: str, tmp_path: Path
+) -> None:
     updated = "notifications/resources/updated"
     with Process([script(tmp_path, PAGES + RUN)]) as process:
         opened = process.initialize(version)["result"]
@@ -282,7 +321,9 @@ server.add_resource(
 
 
 @pytest.mark.parametrize("version", [*LEGACY, "2026-07-28"])
-def test_what_a_resource_is_said_to_be_is_shown_to_who_knows_it(version: str, tmp_path: Path) -> None:
+def test_what_a_resource_is_said_to_be_is_shown_to_who_knows_it(
+    version: str, tmp_path: Path
+) -> None:
     expected: dict[str, Any] = {  # REQUIREMENTS B.3; `size` is in bytes, and ï has two
         "uri": "test://decorated",
         "name": "decorated",
@@ -298,7 +339,9 @@ def test_what_a_resource_is_said_to_be_is_shown_to_who_knows_it(version: str, tm
     with Process([script(tmp_path, DECORATED + RUN)]) as process:
         if version in LEGACY:
             process.initialize(version)
-        listed = process.ask(request(1, "resources/list", modern=version not in LEGACY))["result"]["resources"]
+        listed = process.ask(request(1, "resources/list", modern=version not in LEGACY))["result"][
+            "resources"
+        ]
     assert listed == [expected]
 
 
@@ -327,12 +370,30 @@ def test_no_uri_leads_out_of_a_folder(tmp_path: Path) -> None:
         "file:///one": "one",
     }
     secret = tmp_path / "secret.txt"
-    ways_out = ["../secret.txt", "sub/../../secret.txt", "..%2Fsecret.txt", "%2e%2e/secret.txt", "%2e%2e%2fsecret.txt"]
-    ways_out += ["..\\secret.txt", "..%5Csecret.txt", f"{secret}", f"%2F{str(secret)[1:]}", f"/{secret}", "one.txt%00"]
-    refused = [f"docs:///{way}" for way in ways_out] + ["file:///one/../../secret.txt", "file:///root/one.txt"]
+    ways_out = [
+        "../secret.txt",
+        "sub/../../secret.txt",
+        "..%2Fsecret.txt",
+        "%2e%2e/secret.txt",
+        "%2e%2e%2fsecret.txt",
+    ]
+    ways_out += [
+        "..\\secret.txt",
+        "..%5Csecret.txt",
+        f"{secret}",
+        f"%2F{str(secret)[1:]}",
+        f"/{secret}",
+        "one.txt%00",
+    ]
+    refused = [f"docs:///{way}" for way in ways_out] + [
+        "file:///one/../../secret.txt",
+        "file:///root/one.txt",
+    ]
     with Process([server]) as process:
         for uri, text in allowed.items():
-            [content] = process.ask(request(uri, "resources/read", {"uri": uri}, modern=True))["result"]["contents"]
+            [content] = process.ask(request(uri, "resources/read", {"uri": uri}, modern=True))[
+                "result"
+            ]["contents"]
             assert (content["uri"], content["text"]) == (uri, text)
         for uri in refused:
             error = process.ask(request(uri, "resources/read", {"uri": uri}, modern=True))["error"]

@@ -28,7 +28,9 @@ IDEA = "Build a SaaS application with user authentication and subscription billi
 @pytest.fixture(params=COMMANDS)
 def orchestre(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Process]:
     with Process(COMMANDS[request.param], env={"ORCHESTRE_ROOT": str(tmp_path)}) as process:
-        opened = ask(process, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": OPENING})["result"]
+        opened = ask(
+            process, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": OPENING}
+        )["result"]
         assert opened["serverInfo"] == {"name": "orchestre", "version": "3.0.0"}
         assert "tools" in opened["capabilities"]
         process.send(INITIALIZED)
@@ -45,10 +47,17 @@ def ask(process: Process, message: dict[str, Any]) -> Any:
 
 
 def call(id: int, name: str, arguments: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+    return {
+        "jsonrpc": "2.0",
+        "id": id,
+        "method": "tools/call",
+        "params": {"name": name, "arguments": arguments},
+    }
 
 
-def test_the_document_s_messages_get_the_document_s_answers(orchestre: Process, tmp_path: Path) -> None:
+def test_the_document_s_messages_get_the_document_s_answers(
+    orchestre: Process, tmp_path: Path
+) -> None:
     # "Tool Discovery": the method alone, without params.
     listed = ask(orchestre, {"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
     assert (listed["jsonrpc"], listed["id"]) == ("2.0", 1)
@@ -59,7 +68,13 @@ def test_the_document_s_messages_get_the_document_s_answers(orchestre: Process, 
     )
     assert first["inputSchema"]["type"] == "object"
     tools = {tool["name"]: tool for tool in more}
-    assert list(tools) == ["analyze_project", "generate_plan", "multi_llm_review", "set_context", "get_context"]
+    assert list(tools) == [
+        "analyze_project",
+        "generate_plan",
+        "multi_llm_review",
+        "set_context",
+        "get_context",
+    ]
     # "Registering Tools".
     analyze = tools["analyze_project"]
     assert analyze["description"].startswith("Analyze project requirements using AI")
@@ -72,18 +87,31 @@ def test_the_document_s_messages_get_the_document_s_answers(orchestre: Process, 
         "maxLength": 5000,
     }
     # "Message Format".
-    answer = ask(orchestre, call(1, "analyze_project", {"requirements": "Build a SaaS application"}))
+    answer = ask(
+        orchestre, call(1, "analyze_project", {"requirements": "Build a SaaS application"})
+    )
     assert answer["id"] == 1
     [block] = answer["result"]["content"]
     analysis = json.loads(block["text"])
     assert block["type"] == "text"
-    assert {"summary", "complexity", "keyComponents", "challenges", "recommendations", "risks", "phases"} <= set(
-        analysis
-    )
+    assert {
+        "summary",
+        "complexity",
+        "keyComponents",
+        "challenges",
+        "recommendations",
+        "risks",
+        "phases",
+    } <= set(analysis)
     # "Tool Invocation", "Tool Response"; the first time with what its comment leaves out, the second with it.
     for given in ({}, analysis):
         answer = ask(
-            orchestre, call(2, "generate_plan", {"analysis": given, "requirements": "Build SaaS with auth and billing"})
+            orchestre,
+            call(
+                2,
+                "generate_plan",
+                {"analysis": given, "requirements": "Build SaaS with auth and billing"},
+            ),
         )
         [block] = answer["result"]["content"]
         assert block["type"] == "text"
@@ -103,7 +131,9 @@ def test_the_document_s_messages_get_the_document_s_answers(orchestre: Process, 
         },
     }
     # "Tool-Specific Errors".
-    assert json.loads(failure_of(ask(orchestre, call(4, "analyze_project", {"requirements": " " * 10})))) == {
+    assert json.loads(
+        failure_of(ask(orchestre, call(4, "analyze_project", {"requirements": " " * 10})))
+    ) == {
         "error": "Requirements are required",
         "code": "MISSING_REQUIREMENTS",
         "suggestion": "Provide project requirements as a string",
@@ -117,15 +147,21 @@ def test_the_document_s_messages_get_the_document_s_answers(orchestre: Process, 
         "suggestion": "Choose one of the available templates",
     }
     # "Consistent Response Format": with an indent of two.
-    text = text_of(ask(orchestre, call(6, "initialize_project", {**made, "template": "cloudflare-hono"})))
+    text = text_of(
+        ask(orchestre, call(6, "initialize_project", {**made, "template": "cloudflare-hono"}))
+    )
     assert text.startswith('{\n  "success": true,\n  "data": {\n    "')
     envelope = json.loads(text)
     assert list(envelope) == ["success", "data", "metadata"]
     assert envelope["metadata"]["version"] == "3.0.0"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", envelope["metadata"]["timestamp"])
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", envelope["metadata"]["timestamp"]
+    )
     assert (tmp_path / "shop" / "src" / "index.ts").is_file()
     # "Context Preservation".
-    kept = json.loads(text_of(ask(orchestre, call(7, "set_context", {"key": "plan", "value": {"days": 1}}))))
+    kept = json.loads(
+        text_of(ask(orchestre, call(7, "set_context", {"key": "plan", "value": {"days": 1}})))
+    )
     assert kept["success"] is True
     got = ask(orchestre, call(8, "get_context", {"context": kept["context"], "key": "plan"}))
     assert json.loads(text_of(got))["values"] == {"plan": {"days": 1}}
@@ -138,7 +174,10 @@ def test_the_standard_error_codes(orchestre: Process) -> None:
     assert orchestre.receive()["error"]["code"] == -32700
     orchestre.send({"jsonrpc": "1.0", "id": 2, "method": "tools/list"})
     assert orchestre.receive()["error"]["code"] == -32600
-    assert ask(orchestre, {"jsonrpc": "2.0", "id": 3, "method": "tools/none"})["error"]["code"] == -32601
+    assert (
+        ask(orchestre, {"jsonrpc": "2.0", "id": 3, "method": "tools/none"})["error"]["code"]
+        == -32601
+    )
     for params in ({"name": "none"}, {"arguments": {}}, {"name": 5}):
         assert ask(orchestre, request(4, "tools/call", params))["error"]["code"] == -32602
 
@@ -164,14 +203,22 @@ def test_the_eleventh_call_of_a_minute_is_refused_for_each_tool(orchestre: Proce
 
 def test_the_slash_command_is_a_prompt(orchestre: Process) -> None:
     """ "Usage in Prompts": /orchestrate "Build a SaaS application ..." """
-    [prompt] = ask(orchestre, {"jsonrpc": "2.0", "id": 1, "method": "prompts/list"})["result"]["prompts"]
+    [prompt] = ask(orchestre, {"jsonrpc": "2.0", "id": 1, "method": "prompts/list"})["result"][
+        "prompts"
+    ]
     assert prompt["name"] == "orchestrate"
     assert [each["name"] for each in prompt["arguments"]] == ["requirements"]
     params = {"name": "orchestrate", "arguments": {"requirements": IDEA}}
     messages = ask(orchestre, request(2, "prompts/get", params))["result"]["messages"]
     text = messages[0]["content"]["text"]
     assert IDEA in text
-    for tool in ("analyze_project", "generate_plan", "multi_llm_review", "set_context", "initialize_project"):
+    for tool in (
+        "analyze_project",
+        "generate_plan",
+        "multi_llm_review",
+        "set_context",
+        "initialize_project",
+    ):
         assert f"`{tool}`" in text
     assert '"keyComponents"' in messages[1]["content"]["text"]
     params["arguments"] = {"requirements": "short"}
@@ -183,11 +230,23 @@ def test_secrets_do_not_leave_and_what_only_looks_like_one_stays_whole(tmp_path:
     env = {"ORCHESTRE_ROOT": str(tmp_path), "GEMINI_API_KEY": "gemini-canary-0123456789"}
     with Process([SERVER], env=env) as process:
         ask(process, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": OPENING})
-        value = {"apiKey": "a-key-of-mine", "maxTokens": 5, "progressToken": "p", "note": "gemini-canary-0123456789"}
-        kept = json.loads(text_of(ask(process, call(1, "set_context", {"key": "k", "value": value}))))
+        value = {
+            "apiKey": "a-key-of-mine",
+            "maxTokens": 5,
+            "progressToken": "p",
+            "note": "gemini-canary-0123456789",
+        }
+        kept = json.loads(
+            text_of(ask(process, call(1, "set_context", {"key": "k", "value": value})))
+        )
         answer = ask(process, call(2, "get_context", {"context": kept["context"]}))
         shown = answer["result"]["structuredContent"]["values"]["k"]
-        assert shown == {"apiKey": "[REDACTED]", "maxTokens": 5, "progressToken": "p", "note": "[REDACTED]"}
+        assert shown == {
+            "apiKey": "[REDACTED]",
+            "maxTokens": 5,
+            "progressToken": "p",
+            "note": "[REDACTED]",
+        }
         assert b"canary" not in b"".join(process.lines)
         assert b"a-key-of-mine" not in b"".join(process.lines)
 
@@ -231,4 +290,9 @@ def test_a_long_operation_says_so_at_once(tmp_path: Path) -> None:
             "message": "Analyzing requirements...",
             "estimatedTime": "30 seconds",
         }
-        assert text_of(ask(process, call(2, "get_operation", {"operationId": handle, "waitSeconds": 20}))) == "A SHOP"
+        assert (
+            text_of(
+                ask(process, call(2, "get_operation", {"operationId": handle, "waitSeconds": 20}))
+            )
+            == "A SHOP"
+        )

@@ -8,10 +8,22 @@ import re
 from pathlib import Path
 
 import pytest
-from harness import INITIALIZE, INITIALIZED, RUN, Process, call, failure_of, request, script, text_of
+from harness import (
+    INITIALIZE,
+    INITIALIZED,
+    RUN,
+    Process,
+    call,
+    failure_of,
+    request,
+    script,
+    text_of,
+)
 
 CANARY = "c4n4ry-7f3a91-do-not-show"
-LINE = re.compile(rb"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\] \[(DEBUG|INFO|WARN|ERROR)\] \[([^\]]*)\] (.*)")
+LINE = re.compile(
+    rb"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\] \[(DEBUG|INFO|WARN|ERROR)\] \[([^\]]*)\] (.*)"
+)
 
 
 def lines(process: Process) -> list[tuple[str, str, str]]:
@@ -45,7 +57,9 @@ def test_warnings_are_all_that_is_said_at_level_error() -> None:
         process.initialize()
         process.ask(call(1, "say", {"how": "print"}))
         assert process.finish() == 0
-        assert [line for line in lines(process_without(process, b"stray")) if line[0] == "INFO"] == []
+        assert [
+            line for line in lines(process_without(process, b"stray")) if line[0] == "INFO"
+        ] == []
         assert b"stdout is the protocol channel" in process.stderr
 
 
@@ -59,9 +73,15 @@ def test_at_level_debug_every_message_is_a_line() -> None:
         process.initialize()
         process.ask(call(1, "echo", {"text": "seen\nin\tone line"}))
         assert process.finish() == 0
-        received = [text for level, _, text in lines(process) if text.startswith("Received request: ")]
+        received = [
+            text for level, _, text in lines(process) if text.startswith("Received request: ")
+        ]
         sent = [text for level, _, text in lines(process) if text.startswith("Sending response: ")]
-        assert [json.loads(each.partition(": ")[2]).get("id") for each in received] == ["initialize", None, 1]
+        assert [json.loads(each.partition(": ")[2]).get("id") for each in received] == [
+            "initialize",
+            None,
+            1,
+        ]
         assert [json.loads(each.partition(": ")[2])["id"] for each in sent] == ["initialize", 1]
         assert received[2] == (
             'Received request: {"jsonrpc":"2.0","id":1,"method":"tools/call",'
@@ -74,7 +94,9 @@ def test_a_trace_shows_every_message_whole(how: str, tmp_path: Path) -> None:
     source = "@server.tool\nasync def echo(text: str) -> str:\n    return text\n"
     path = script(tmp_path, source + RUN)
     argv, env = (
-        (["-m", "concertino", "serve", path, "--trace"], {}) if how == "option" else ([path], {"CONCERTINO_TRACE": "1"})
+        (["-m", "concertino", "serve", path, "--trace"], {})
+        if how == "option"
+        else ([path], {"CONCERTINO_TRACE": "1"})
     )
     with Process(argv, env=env) as process:
         process.initialize()
@@ -85,7 +107,17 @@ def test_a_trace_shows_every_message_whole(how: str, tmp_path: Path) -> None:
         process.ask(request(2, "ping"))
         assert process.finish() == 0
         traced = re.findall(rb"^\[MCP\] (<-|->) (.*)$", process.stderr, re.MULTILINE)
-        assert [way for way, _ in traced] == [b"<-", b"<-", b"->", b"<-", b"->", b"<-", b"->", b"<-", b"->"]
+        assert [way for way, _ in traced] == [
+            b"<-",
+            b"<-",
+            b"->",
+            b"<-",
+            b"->",
+            b"<-",
+            b"->",
+            b"<-",
+            b"->",
+        ]
         assert json.loads(traced[3][1])["params"]["arguments"]["text"] == text
         assert traced[5][1] == b"{bad}"
 
@@ -110,7 +142,9 @@ def test_log_format_json(tmp_path: Path) -> None:
 
 def test_log_format_trace(tmp_path: Path) -> None:
     path = script(tmp_path, "@server.tool\nasync def fail() -> str:\n    raise ValueError('no')\n")
-    with Process(["-m", "concertino", "serve", path, "--log-format", "trace", "--trace"]) as process:
+    with Process(
+        ["-m", "concertino", "serve", path, "--log-format", "trace", "--trace"]
+    ) as process:
         process.initialize()
         process.ask(call(1, "fail"))
         assert process.finish() == 0
@@ -139,7 +173,9 @@ def test_an_unknown_log_level_is_said_and_does_not_matter() -> None:
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     ],
 )
-def test_an_import_that_fails_is_one_line_and_exit_code_1(source: str, reason: str, tmp_path: Path) -> None:
+def test_an_import_that_fails_is_one_line_and_exit_code_1(
+    source: str, reason: str, tmp_path: Path
+) -> None:
     with Process(["-m", "concertino", "serve", script(tmp_path, source)]) as process:
         assert process.finish() == 1
         errors = [text for level, _, text in lines(process) if level == "ERROR"]
@@ -151,7 +187,9 @@ def test_an_import_that_fails_is_one_line_and_exit_code_1(source: str, reason: s
 
 
 def test_traceback_shows_where_an_import_failed(tmp_path: Path) -> None:
-    with Process(["-m", "concertino", "serve", "--traceback", script(tmp_path, "1 / 0")]) as process:
+    with Process(
+        ["-m", "concertino", "serve", "--traceback", script(tmp_path, "1 / 0")]
+    ) as process:
         assert process.finish() == 1
         assert b"Traceback" in process.stderr
         assert b"server.py" in process.stderr
@@ -192,7 +230,9 @@ def test_a_start_that_fails_is_one_line_and_exit_code_1(way: str, tmp_path: Path
 def test_a_start_that_wants_to_exit_is_one_line_and_exit_code_1(
     why: str, shown: str, wait: str, tmp_path: Path
 ) -> None:
-    source = f"class Failing(Server):\n    async def start(self, outlet):\n        {wait}raise {why}\n"
+    source = (
+        f"class Failing(Server):\n    async def start(self, outlet):\n        {wait}raise {why}\n"
+    )
     with Process([script(tmp_path, source + "server = Failing('failing')\n" + RUN)]) as process:
         assert process.wait() == 1
         process.pump(lambda: process.eof)
@@ -264,7 +304,9 @@ def test_wrong_usage_is_exit_code_2_and_a_reason(arguments: list[str], said: byt
 
 def test_a_setting_that_is_none_is_exit_code_2(tmp_path: Path) -> None:
     path = script(tmp_path, "")
-    with Process(["-m", "concertino", "serve", path], env={"CONCERTINO_MAX_BATCH": "many"}) as process:
+    with Process(
+        ["-m", "concertino", "serve", path], env={"CONCERTINO_MAX_BATCH": "many"}
+    ) as process:
         assert process.finish() == 2
         assert b"CONCERTINO_MAX_BATCH: expected a positive integer, got 'many'" in process.stderr
         assert b"Traceback" not in process.stderr
@@ -333,7 +375,9 @@ def test_300_tracebacks_are_limited_and_counted() -> None:
         process.answer(2000)
         assert process.finish() == 0
         assert process.stderr.count(b"tool fail_async failed") < 1500
-        assert re.search(rb"\d+ log lines suppressed", process.stderr) or b"dropped" in process.stderr
+        assert (
+            re.search(rb"\d+ log lines suppressed", process.stderr) or b"dropped" in process.stderr
+        )
 
 
 # Secrets
@@ -342,7 +386,12 @@ def test_300_tracebacks_are_limited_and_counted() -> None:
 @pytest.mark.parametrize("level", ["info", "debug"])
 @pytest.mark.parametrize("form", ["line", "json", "trace"])
 def test_a_secret_of_the_environment_or_an_argument_appears_nowhere(level: str, form: str) -> None:
-    env = {"API_TOKEN": CANARY, "LOG_LEVEL": level, "CONCERTINO_TRACE": "1", "CONCERTINO_LOG_FORMAT": form}
+    env = {
+        "API_TOKEN": CANARY,
+        "LOG_LEVEL": level,
+        "CONCERTINO_TRACE": "1",
+        "CONCERTINO_LOG_FORMAT": form,
+    }
     with Process(env=env) as process:
         process.initialize()
         text = failure_of(process.ask(call(1, "leak", {"secret": "plain"})))
@@ -389,7 +438,9 @@ def test_a_message_cannot_command_the_terminal_that_shows_a_trace(form: str) -> 
 
 
 @pytest.mark.parametrize("way", ["script", "serve"])
-def test_a_secret_that_the_target_loads_while_it_is_imported_is_not_shown(way: str, tmp_path: Path) -> None:
+def test_a_secret_that_the_target_loads_while_it_is_imported_is_not_shown(
+    way: str, tmp_path: Path
+) -> None:
     source = f"""
 logging.getLogger("concertino.early").warning("the redactor is in use")
 os.environ["LATE_TOKEN"] = "{CANARY}"

@@ -42,7 +42,13 @@ def test_a_stray_message_that_looks_like_an_answer_is_not_taken_for_one() -> Non
     with Process() as process:
         process.initialize()
         for number, how in enumerate([*WAYS, "ctypes"], 1):
-            process.ask(call(number * 10, "say", {"how": how, "text": f"'{forged}'" if how == "os.system" else forged}))
+            process.ask(
+                call(
+                    number * 10,
+                    "say",
+                    {"how": how, "text": f"'{forged}'" if how == "os.system" else forged},
+                )
+            )
         assert process.finish() == 0
         assert process.answers(7) == []
 
@@ -96,7 +102,9 @@ async def chat() -> str:
         assert b"log in a tool" in process.stderr
 
 
-def test_c_stdio_that_was_filled_before_run_and_is_flushed_at_exit_does_not_reach_the_wire(tmp_path: Path) -> None:
+def test_c_stdio_that_was_filled_before_run_and_is_flushed_at_exit_does_not_reach_the_wire(
+    tmp_path: Path,
+) -> None:
     source = """
 import atexit, ctypes
 c = ctypes.CDLL(None)
@@ -119,20 +127,28 @@ def test_what_c_stdio_still_holds_at_exit_does_not_reach_the_wire() -> None:
     """The gap: it reaches nobody. The process leaves by os._exit, which does not flush C's buffers (DESIGN decision 6)."""
     with Process() as process:
         process.initialize()
-        assert text_of(process.ask(call(1, "say", {"how": "ctypes", "text": "held by C"}))) == "said"
+        assert (
+            text_of(process.ask(call(1, "say", {"how": "ctypes", "text": "held by C"}))) == "said"
+        )
         assert process.finish() == 0
         assert len(process.messages) == 2
         assert b"held by C" not in process.stderr
 
 
 def test_the_first_stray_print_is_named_with_file_and_line_and_only_the_first() -> None:
-    line = next(n for n, text in enumerate(Path(TOOLBOX).read_text().splitlines(), 1) if text.strip() == "print(text)")
+    line = next(
+        n
+        for n, text in enumerate(Path(TOOLBOX).read_text().splitlines(), 1)
+        if text.strip() == "print(text)"
+    )
     with Process() as process:
         process.initialize()
         for number in range(1, 4):
             process.ask(call(number, "say", {"how": "print", "text": f"print {number}"}))
         assert process.finish() == 0
-        assert re.findall(rb"a print at (\S+) went to stderr", process.stderr) == [f"toolbox.py:{line}".encode()]
+        assert re.findall(rb"a print at (\S+) went to stderr", process.stderr) == [
+            f"toolbox.py:{line}".encode()
+        ]
         assert process.stderr.count(b"print 3") == 1
 
 
@@ -191,7 +207,9 @@ async def look() -> str:
     return (await process.communicate())[0].decode()
 """
     with Process([script(tmp_path, source + RUN)]) as process:
-        wire = {os.readlink(f"/proc/{os.getpid()}/fd/{n}") for n in (process.writing, process.reading)}
+        wire = {
+            os.readlink(f"/proc/{os.getpid()}/fd/{n}") for n in (process.writing, process.reading)
+        }
         process.initialize()
         seen = text_of(process.ask(call(1, "look")))
         assert not [each for each in wire if each in seen]
@@ -204,7 +222,9 @@ def test_a_rude_tool_changes_nothing_for_the_protocol() -> None:
         assert text_of(process.ask(call(1, "change_the_process"))) == "changed"
         assert text_of(process.ask(call(2, "echo", {"text": "é"}))) == "é"
         process.ask(call(3, "say", {"how": "print"}))
-        assert process.ask(call(4, "fail_async", {"kind": "ValueError"}))["result"]["isError"] is True
+        assert (
+            process.ask(call(4, "fail_async", {"kind": "ValueError"}))["result"]["isError"] is True
+        )
         assert text_of(process.ask(call(5, "echo", {"text": "x"}))) == "x"
         assert process.finish() == 0
         assert len(process.messages) == 6

@@ -243,7 +243,10 @@ async def test_a_pair_carries_a_host_that_pauses_and_drains() -> None:
         host.attach(theirs)
         caller = connect(ours)
         await caller.request("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}})
-        calls = [caller.request("tools/call", {"name": "big", "arguments": {"count": 5000}}) for _ in range(100)]
+        calls = [
+            caller.request("tools/call", {"name": "big", "arguments": {"count": 5000}})
+            for _ in range(100)
+        ]
         async with asyncio.timeout(10):
             results = await asyncio.gather(*calls)
         assert len(results) == 100

@@ -147,7 +147,10 @@ EITHER_WAY = pytest.mark.parametrize("put", [written, sent])
 @pytest.mark.parametrize("refuses", [None, BlockingIOError, InterruptedError])
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 9, 100, 1007, 1008, 5000])
 def test_writes_that_fall_short_never_tear_or_repeat_a_frame(
-    size: int, refuses: type[OSError] | None, put: Callable[[Pipe, bytes], None], monkeypatch: pytest.MonkeyPatch
+    size: int,
+    refuses: type[OSError] | None,
+    put: Callable[[Pipe, bytes], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
         ends = Ends()
@@ -168,10 +171,13 @@ def test_writes_that_fall_short_never_tear_or_repeat_a_frame(
 
 @EITHER_WAY
 @pytest.mark.parametrize(
-    "error", [BrokenPipeError, ConnectionResetError, OSError(errno.EIO, "x"), OSError(errno.ENOSPC, "x")]
+    "error",
+    [BrokenPipeError, ConnectionResetError, OSError(errno.EIO, "x"), OSError(errno.ENOSPC, "x")],
 )
 def test_a_write_that_fails_at_any_byte_loses_the_connection_once(
-    error: type[OSError] | OSError, put: Callable[[Pipe, bytes], None], monkeypatch: pytest.MonkeyPatch
+    error: type[OSError] | OSError,
+    put: Callable[[Pipe, bytes], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main(at: int) -> None:
         ends = Ends()
@@ -358,7 +364,9 @@ async def test_a_receiver_that_pauses_inside_frames_gets_no_more() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "gone"), ConnectionResetError()])
-def test_a_read_that_fails_is_the_end_of_input(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_that_fails_is_the_end_of_input(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         ends = Ends()
         real = os.read
@@ -406,7 +414,9 @@ async def test_a_regular_file_is_read_by_a_thread_and_can_be_paused(tmp_path: Pa
     (tmp_path / "in").write_bytes(b"".join(b"%06d\n" % n for n in range(50_000)))
     receiver = Receiver()
     connection = Pipe(
-        os.open(tmp_path / "in", os.O_RDONLY), os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT), Limits()
+        os.open(tmp_path / "in", os.O_RDONLY),
+        os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT),
+        Limits(),
     )
     connection.open(receiver)
     await receiver.until(lambda: len(receiver.told) > 0)
@@ -431,7 +441,9 @@ async def test_closing_while_a_file_is_read_leaves_no_thread(tmp_path: Path) -> 
 
     (tmp_path / "in").write_bytes(b"x\n" * 1_000_000)
     receiver = Receiver()
-    connection = Pipe(os.open(tmp_path / "in", os.O_RDONLY), os.open(os.devnull, os.O_WRONLY), Limits())
+    connection = Pipe(
+        os.open(tmp_path / "in", os.O_RDONLY), os.open(os.devnull, os.O_WRONLY), Limits()
+    )
     connection.open(receiver)
     await receiver.until(lambda: bool(receiver.told))
     await connection.close(0.1)
@@ -528,7 +540,9 @@ async def test_the_flag_of_an_inherited_pipe_is_left_alone() -> None:
 
 
 @on_a_loop
-async def test_a_descriptor_that_fails_to_close_does_not_keep_the_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_descriptor_that_fails_to_close_does_not_keep_the_other_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """close(2) on Linux: the descriptor is released, whatever is returned."""
     ends = Ends()
     closed: list[int] = []
@@ -548,7 +562,9 @@ async def test_a_descriptor_that_fails_to_close_does_not_keep_the_other_open(mon
 
 
 @on_a_loop
-async def test_input_for_which_there_is_no_memory_is_the_end_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_input_for_which_there_is_no_memory_is_the_end_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_memory(self: object, chunk: bytes) -> None:
         raise MemoryError
 

@@ -101,7 +101,9 @@ async def test_what_is_written_reaches_the_child_and_its_lines_come_back() -> No
 
 
 @on_a_loop
-async def test_a_child_that_ends_is_told_after_its_last_line_its_status_and_its_last_words() -> None:
+async def test_a_child_that_ends_is_told_after_its_last_line_its_status_and_its_last_words() -> (
+    None
+):
     code = "import sys; print('bye'); print('a reason', file=sys.stderr); sys.exit(7)"
     async with started(code) as (child, ear):
         await ear.until(lambda: ear.over)
@@ -128,7 +130,10 @@ async def test_answers_are_read_although_the_child_has_closed_its_stdin() -> Non
 
 @on_a_loop
 async def test_a_child_that_closes_stdout_but_lives_is_over_at_once_and_stopped() -> None:
-    async with started("import os, time; os.close(1); time.sleep(60)", ladder=QUICK) as (child, ear):
+    async with started("import os, time; os.close(1); time.sleep(60)", ladder=QUICK) as (
+        child,
+        ear,
+    ):
         await ear.until(lambda: ear.over)
         assert child.exit_status is None
     assert child.exit_status == -signal.SIGTERM
@@ -136,7 +141,10 @@ async def test_a_child_that_closes_stdout_but_lives_is_over_at_once_and_stopped(
 
 @on_a_loop
 async def test_a_child_that_closes_stdin_but_lives_is_over_at_once_and_stopped() -> None:
-    async with started("import os, time; os.close(0); time.sleep(60)", ladder=QUICK) as (child, ear):
+    async with started("import os, time; os.close(0); time.sleep(60)", ladder=QUICK) as (
+        child,
+        ear,
+    ):
         await ear.until(lambda: ear.over)
         assert ear.over == ["ended"]
     assert child.exit_status == -signal.SIGTERM
@@ -151,7 +159,10 @@ async def test_a_child_that_closes_stdin_but_lives_is_over_at_once_and_stopped()
             "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)",
             -signal.SIGKILL,
         ),
-        ("import os, signal; print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)", -signal.SIGKILL),
+        (
+            "import os, signal; print('up', flush=True); os.kill(os.getpid(), signal.SIGSTOP)",
+            -signal.SIGKILL,
+        ),
     ],
     ids=["obeys the end of input", "ignores it", "ignores SIGTERM", "is stopped"],
 )
@@ -216,7 +227,9 @@ async def test_stderr_is_drained_kept_at_its_end_and_handed_on() -> None:
 
 
 @on_a_loop
-async def test_a_sink_that_fails_is_logged_and_stderr_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_sink_that_fails_is_logged_and_stderr_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def fail(_: bytes) -> None:
         raise ValueError("no disk")
 
@@ -227,11 +240,16 @@ async def test_a_sink_that_fails_is_logged_and_stderr_goes_on(caplog: pytest.Log
 
 
 @on_a_loop
-async def test_only_the_variables_that_are_named_reach_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_variables_that_are_named_reach_the_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     monkeypatch.setenv("LANG", "C.UTF-8")
     code = "import os; print(sorted(os.environ.items()))"
-    async with started(code, env={"MINE": "1", "LANG": "de_DE.UTF-8", "PYTHONUTF8": "0"}) as (_, ear):
+    async with started(code, env={"MINE": "1", "LANG": "de_DE.UTF-8", "PYTHONUTF8": "0"}) as (
+        _,
+        ear,
+    ):
         await ear.until(lambda: ear.lines)
     variables = dict(eval(ear.lines[0]))
     assert variables.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python's own doing (PEP 538)
@@ -328,7 +346,9 @@ async def test_output_that_nobody_reads_does_not_hold_up_the_end() -> None:
 
 
 @on_a_loop
-async def test_without_a_descriptor_for_processes_a_thread_sees_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_descriptor_for_processes_a_thread_sees_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(os, "pidfd_open")
     async with started("import sys; sys.exit(3)") as (child, ear):
         await ear.until(lambda: ear.over)
@@ -363,7 +383,9 @@ async def test_a_system_without_pidfd_waitid_and_proc_sees_the_end_of_the_whole_
 
 
 @on_a_loop
-async def test_a_program_that_has_its_children_reaped_by_the_system_loses_the_status_and_nothing_else() -> None:
+async def test_a_program_that_has_its_children_reaped_by_the_system_loses_the_status_and_nothing_else() -> (
+    None
+):
     """SIGCHLD ignored: nobody can wait for the child any more."""
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
@@ -403,7 +425,9 @@ def test_a_rung_without_a_time_is_refused_by_its_name(given: object) -> None:
 
 
 @on_a_loop
-async def test_somebody_who_writes_for_ever_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_somebody_who_writes_for_ever_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What is asked at the end is whether somebody still holds stdout: no more than a pipe can hold is read for that."""
     child = spawn(["cat"])
     child.open(Ear())
@@ -469,7 +493,9 @@ async def test_what_comes_later_than_a_glance_is_delivered() -> None:
 
 
 @on_a_loop
-async def test_several_lines_that_are_there_are_delivered_by_the_loop_and_nothing_overtakes_them() -> None:
+async def test_several_lines_that_are_there_are_delivered_by_the_loop_and_nothing_overtakes_them() -> (
+    None
+):
     async with looked_at() as (child, ear):
         child.send(b"1 2", None)
         until_it_spoke(child)

@@ -79,7 +79,9 @@ def test_the_mode_is_right_when_the_file_appears_and_other_threads_keep_their_um
     assert seen == [(0o600, 0o002)]
 
 
-def test_the_address_is_absolute_and_the_file_goes_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_is_absolute_and_the_file_goes_at_the_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder)
     listener = listen_unix("s")
     assert listener.address == f"unix:{folder}/s"
@@ -137,7 +139,9 @@ def test_a_socket_at_which_somebody_listens_is_refused_and_works_on(folder: Path
         other.accept()[0].close()
 
 
-def test_of_two_who_find_a_stale_socket_one_gets_its_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_who_find_a_stale_socket_one_gets_its_place(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second comes when the first is about to remove it. Were it not kept waiting, its own socket would be removed."""
     stale = socket.socket(socket.AF_UNIX)
     stale.bind(str(folder / "s"))
@@ -195,7 +199,9 @@ def test_a_datagram_socket_is_not_taken_for_a_stale_one(folder: Path) -> None:
 
 
 def test_the_folder_must_exist(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=f"the folder {folder}/no: No such file or directory"):
+    with pytest.raises(
+        FileNotFoundError, match=f"the folder {folder}/no: No such file or directory"
+    ):
         listen_unix(folder / "no" / "s")
 
 
@@ -212,14 +218,17 @@ def test_a_path_may_have_107_bytes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("", "expected a path"), ("a\0b", "expected a path"), ("@x", "abstract names")]
+    ("path", "said"),
+    [("", "expected a path"), ("a\0b", "expected a path"), ("@x", "abstract names")],
 )
 def test_what_is_no_path_is_refused(path: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         listen_unix(path)
 
 
-def test_a_failure_after_binding_leaves_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_after_binding_leaves_no_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(self: socket.socket, backlog: int) -> None:
         raise OSError(errno.ENOBUFS, "No buffer space available")
 
@@ -252,19 +261,28 @@ def test_the_credentials_of_a_unix_socket_are_the_other_process_s(folder: Path) 
 
 
 @pytest.mark.parametrize(
-    ("uid", "own", "may"), [(1000, 1000, True), (0, 1000, True), (1001, 1000, False), (1000, 0, False), (0, 0, True)]
+    ("uid", "own", "may"),
+    [(1000, 1000, True), (0, 1000, True), (1001, 1000, False), (1000, 0, False), (0, 0, True)],
 )
 def test_the_same_user_and_root_may_speak_to_a_server(uid: int, own: int, may: bool) -> None:
     assert is_trusted(uid, own) is may
 
 
-def test_a_process_of_another_user_is_not_let_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_is_not_let_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Here the server is told that it is another user; tests/cli has a client that is one, where the tests run as root."""
     ours, theirs = socket.socketpair()
     monkeypatch.setattr("concertino.transports.sockets.credentials", lambda _: (4711, 1001))
     listener = listen_unix(folder / "s")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with ours, theirs, pytest.raises(PermissionError, match="pid 4711 runs as uid 1001, and this server as uid 1000"):
+    with (
+        ours,
+        theirs,
+        pytest.raises(
+            PermissionError, match="pid 4711 runs as uid 1001, and this server as uid 1000"
+        ),
+    ):
         listener.examine(theirs)
     listener.close()
 
@@ -274,14 +292,32 @@ def test_a_process_of_another_user_is_not_let_in(folder: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize(
     ("text", "host", "port"),
-    [("127.0.0.1:80", "127.0.0.1", 80), ("[::1]:0", "::1", 0), ("localhost:65535", "localhost", 65535)],
+    [
+        ("127.0.0.1:80", "127.0.0.1", 80),
+        ("[::1]:0", "::1", 0),
+        ("localhost:65535", "localhost", 65535),
+    ],
 )
 def test_an_address_is_a_host_and_a_port(text: str, host: str, port: int) -> None:
     assert split_address(text) == (host, port)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "80", ":80", "localhost", "localhost:", "a:b", "a:-1", "a:65536", "a: 1", "a:१", "[::1]", "[]:1"]
+    "text",
+    [
+        "",
+        "80",
+        ":80",
+        "localhost",
+        "localhost:",
+        "a:b",
+        "a:-1",
+        "a:65536",
+        "a: 1",
+        "a:१",
+        "[::1]",
+        "[]:1",
+    ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected HOST:PORT"):
@@ -293,7 +329,9 @@ def test_an_ipv6_address_needs_brackets() -> None:
         split_address("::1:8080")
 
 
-@pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "tcp:127.0.0.1:{}"), ("::1", "tcp:[::1]:{}")])
+@pytest.mark.parametrize(
+    ("host", "address"), [("127.0.0.1", "tcp:127.0.0.1:{}"), ("::1", "tcp:[::1]:{}")]
+)
 def test_port_0_takes_a_free_one_and_says_which(host: str, address: str) -> None:
     listener = listen_tcp(host, 0)
     port = listener.socket.getsockname()[1]
@@ -305,7 +343,9 @@ def test_port_0_takes_a_free_one_and_says_which(host: str, address: str) -> None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "127.1", "::ffff:127.0.0.1", "localhost"])
-def test_every_way_to_name_this_machine_is_let_through(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_way_to_name_this_machine_is_let_through(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def taken(*_: object) -> None:
         raise OSError(errno.EADDRINUSE, "bound to, had it been free")
 
@@ -314,7 +354,9 @@ def test_every_way_to_name_this_machine_is_let_through(host: str, monkeypatch: p
         listen_tcp(host, 0)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "0", "::", "8.8.8.8", "::ffff:8.8.8.8", "10.0.0.1", "fe80::1%lo"])
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "0", "::", "8.8.8.8", "::ffff:8.8.8.8", "10.0.0.1", "fe80::1%lo"]
+)
 def test_an_address_that_others_may_reach_is_refused_before_anything_is_bound(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,12 +365,19 @@ def test_an_address_that_others_may_reach_is_refused_before_anything_is_bound(
         listen_tcp(host, 8080)
 
 
-def test_a_name_with_any_address_that_others_may_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_with_any_address_that_others_may_reach_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def resolve(host: str, port: int, **_: Any) -> list[Any]:
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in ("127.0.0.1", "192.0.2.7")]
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port))
+            for ip in ("127.0.0.1", "192.0.2.7")
+        ]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    with pytest.raises(ValueError, match=r"tcp:both\.example:80 leads to 192\.0\.2\.7, which may be reached"):
+    with pytest.raises(
+        ValueError, match=r"tcp:both\.example:80 leads to 192\.0\.2\.7, which may be reached"
+    ):
         listen_tcp("both.example", 80)
 
 
@@ -361,10 +410,18 @@ def test_a_name_that_leads_nowhere_and_a_port_that_is_none() -> None:
         listen_tcp("", 1)
 
 
-def test_of_several_addresses_the_first_that_can_be_had_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_addresses_the_first_that_can_be_had_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A machine without IPv6 has ::1 in its hosts file all the same. ::1 cannot be bound to through IPv4."""
     resolved = [
-        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.255.255.255", 0)),  # broadcast: EADDRNOTAVAIL
+        (
+            socket.AF_INET,
+            socket.SOCK_STREAM,
+            6,
+            "",
+            ("127.255.255.255", 0),
+        ),  # broadcast: EADDRNOTAVAIL
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
     ]
     bind = socket.socket.bind
@@ -384,7 +441,10 @@ def test_of_several_addresses_the_first_that_can_be_had_is_taken(monkeypatch: py
 def test_what_an_accepted_tcp_socket_needs_is_set() -> None:
     listener = listen_tcp("127.0.0.1", 0)
     listener.socket.setblocking(True)
-    with socket.create_connection(listener.socket.getsockname()) as client, listener.accept() as peer:
+    with (
+        socket.create_connection(listener.socket.getsockname()) as client,
+        listener.accept() as peer,
+    ):
         facts = listener.examine(peer)
         assert facts == {"transport": "tcp", "address": "{}:{}".format(*client.getsockname())}
         assert peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -448,12 +508,17 @@ async def test_a_connection_that_was_never_opened_can_be_closed() -> None:
         (b"\xef\xbb\xbf{}\n{}\n", [b"\xef\xbb\xbf{}", b"{}"]),
         (b"not JSON\n{}\n", [b"not JSON", b"{}"]),
         (b"no newline", [b"no newline"]),
-        (b'{"GET / HTTP/1.1":1}\nGET / HTTP/1.1\n{}\n', [b'{"GET / HTTP/1.1":1}', b"GET / HTTP/1.1", b"{}"]),
+        (
+            b'{"GET / HTTP/1.1":1}\nGET / HTTP/1.1\n{}\n',
+            [b'{"GET / HTTP/1.1":1}', b"GET / HTTP/1.1", b"{}"],
+        ),
     ],
     ids=["two", "blank lines", "BOM", "garbage", "only garbage", "HTTP later"],
 )
 @on_a_loop
-async def test_lines_arrive_however_they_are_cut(sent: bytes, frames: list[bytes], split: int) -> None:
+async def test_lines_arrive_however_they_are_cut(
+    sent: bytes, frames: list[bytes], split: int
+) -> None:
     ours, connection = pair()
     receiver = Receiver()
     connection.open(receiver)
@@ -467,7 +532,9 @@ async def test_lines_arrive_however_they_are_cut(sent: bytes, frames: list[bytes
     ours.close()
 
 
-HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 32 + b'\n{"jsonrpc":"2.0"}\n'  # RFC 8446, 5.1
+HELLO = (
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 32 + b'\n{"jsonrpc":"2.0"}\n'
+)  # RFC 8446, 5.1
 
 
 @pytest.mark.parametrize("split", [1, 7, 10_000])
@@ -484,10 +551,16 @@ HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 32 + b'\n{"j
     ids=["GET", "POST", "HTTP/2", "long method", "longer method", "TLS"],
 )
 def test_what_begins_as_another_protocol_is_not_looked_at(
-    sent: bytes, said: str, split: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    sent: bytes,
+    said: str,
+    split: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("concertino.transports.pipe.READ_BYTES", split)
-    monkeypatch.setattr(logging.getLogger("concertino"), "propagate", True)  # logs.configure() may have been called
+    monkeypatch.setattr(
+        logging.getLogger("concertino"), "propagate", True
+    )  # logs.configure() may have been called
 
     @on_a_loop
     async def send() -> None:

@@ -25,7 +25,14 @@ __all__ = [
 ]
 
 Verdict = Literal["ok", "differs", "wrong", "hang", "crash", "skipped"]
-RANK: dict[Verdict, int] = {"ok": 0, "skipped": 1, "differs": 2, "wrong": 3, "hang": 4, "crash": 5}  # the worst counts
+RANK: dict[Verdict, int] = {
+    "ok": 0,
+    "skipped": 1,
+    "differs": 2,
+    "wrong": 3,
+    "hang": 4,
+    "crash": 5,
+}  # the worst counts
 
 SECTIONS = {
     1: "bytes and framing",

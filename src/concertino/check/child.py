@@ -66,7 +66,10 @@ class Child:
     """
 
     def __init__(
-        self, command: Sequence[str], surroundings: Surroundings = PLAIN, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        surroundings: Surroundings = PLAIN,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.answers: dict[tuple[type, Id], list[Message]] = {}
         self.idless: list[Message] = []  # error answers without an id, or with null
@@ -155,7 +158,9 @@ class Child:
                 ours, theirs = pty.openpty()
                 flags = termios.tcgetattr(theirs)
                 flags[1] &= ~termios.OPOST  # output as it is
-                flags[3] &= ~(termios.ECHO | termios.ICANON)  # no echo, no lines of at most 4096 bytes
+                flags[3] &= ~(
+                    termios.ECHO | termios.ICANON
+                )  # no echo, no lines of at most 4096 bytes
                 termios.tcsetattr(theirs, termios.TCSANOW, flags)
                 self._terminal = theirs
         elif kind == "file":
@@ -283,7 +288,9 @@ class Child:
                 raise self.gone("stdin was closed while it was written to") from None
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Hang(f"stdin was not read for {within_s:g} s; {len(rest)} bytes of {len(data)} are left")
+                raise Hang(
+                    f"stdin was not read for {within_s:g} s; {len(rest)} bytes of {len(data)} are left"
+                )
             self._turn(min(left, TURN_S), read=read, write=True)
 
     def gone(self, what: str) -> Crash | Hang:
@@ -363,7 +370,9 @@ class Child:
         if self in _alive:
             self.signal(signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
-                self.popen.wait(5)  # killed: a matter of milliseconds, unless the system itself holds it
+                self.popen.wait(
+                    5
+                )  # killed: a matter of milliseconds, unless the system itself holds it
             _alive.discard(self)
         self._release()
 
@@ -400,7 +409,9 @@ def _read(descriptor: int) -> bytes | None:
 def _shell(given: Surroundings) -> list[str]:
     """What is put before the command: Popen itself cannot start a process without one of the descriptors."""
     closed = [
-        each for each, kind in (("<&-", given.stdin), (">&-", given.stdout), ("2>&-", given.stderr)) if kind == "closed"
+        each
+        for each, kind in (("<&-", given.stdin), (">&-", given.stdout), ("2>&-", given.stderr))
+        if kind == "closed"
     ]
     if given.wrapped:
         return ["sh", "-c", '"$@"; true', "sh"]

@@ -134,7 +134,9 @@ def shown(what: object, limit: int = 240) -> str:
         text = what[: 4 * limit]
     else:
         text = json.dumps(what, ensure_ascii=False)
-    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    text = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
     size = len(what) if isinstance(what, bytes | bytearray | str) else len(text)
     if len(text) <= limit:
         return text

@@ -27,7 +27,9 @@ def after(trial: Trial, before: Census | None) -> None:
         raise child.gone("nobody had asked it to")
     if not trial.opened:
         trial.open()
-    missing = [id for (kind, id), due in trial.due.items() if due.least and (kind, id) not in child.answers]
+    missing = [
+        id for (kind, id), due in trial.due.items() if due.least and (kind, id) not in child.answers
+    ]
     if missing:
         trial.all_answered(missing)
     trial.must_serve()
@@ -43,7 +45,11 @@ def said(trial: Trial) -> None:
     """What came through stdout in the whole life of the child. Notes what it finds."""
     child = trial.child
     for stray in child.strays[:3]:
-        trial.note(Wrong(f"stdout held a line that is no JSON-RPC message ({stray.why}): {shown(stray.line)}"))
+        trial.note(
+            Wrong(
+                f"stdout held a line that is no JSON-RPC message ({stray.why}): {shown(stray.line)}"
+            )
+        )
     known = trial.due
     for key, answers in child.answers.items():
         due = known.get(key)
@@ -52,7 +58,9 @@ def said(trial: Trial) -> None:
                 trial.note(Wrong(f"an answer with an id that was never sent: {shown(answers[0])}"))
         elif len(answers) > due.most:
             trial.note(
-                Wrong(f"{due.what} (id {shown(key[1])}) was answered {len(answers)} times: {shown(answers[-1])}")
+                Wrong(
+                    f"{due.what} (id {shown(key[1])}) was answered {len(answers)} times: {shown(answers[-1])}"
+                )
             )
     if len(child.idless) > trial.garbage:
         trial.note(
@@ -61,10 +69,19 @@ def said(trial: Trial) -> None:
             )
         )
     if trial.modern and child.requests:
-        trial.note(Wrong(f"a request to the client, which 2026-07-28 does not allow: {shown(child.requests[0])}"))
-    for message in (*child.idless, *(each for answers in child.answers.values() for each in answers)):
+        trial.note(
+            Wrong(
+                f"a request to the client, which 2026-07-28 does not allow: {shown(child.requests[0])}"
+            )
+        )
+    for message in (
+        *child.idless,
+        *(each for answers in child.answers.values() for each in answers),
+    ):
         if mark := looks_like_a_traceback(message):
-            trial.note(Wrong(f"a stack trace ({mark}) was sent to the client: {shown(message, 400)}"))
+            trial.note(
+                Wrong(f"a stack trace ({mark}) was sent to the client: {shown(message, 400)}")
+            )
             break
 
 
@@ -107,7 +124,11 @@ def _holds(trial: Trial, before: Census | None) -> None:
     if now is None:
         return
     if (grown := now.rss_bytes - before.rss_bytes) > allowed:
-        trial.note(Differs(f"memory grew by {grown / MIB:.0f} MiB and stayed; {allowed / MIB:.0f} MiB are allowed"))
+        trial.note(
+            Differs(
+                f"memory grew by {grown / MIB:.0f} MiB and stayed; {allowed / MIB:.0f} MiB are allowed"
+            )
+        )
     if (more := now.descriptors - before.descriptors) > SPARE_DESCRIPTORS:
         trial.note(Differs(f"{more} more descriptors are open than before"))
     if left := now.pids - before.pids:

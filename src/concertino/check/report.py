@@ -37,7 +37,8 @@ class Terminal:
     def opening(self, subject: Subject) -> str:
         """What was found out about the server."""
         eras = " and ".join(
-            [f"{subject.revision} (initialize)"] * subject.legacy + ["2026-07-28 (server/discover)"] * subject.modern
+            [f"{subject.revision} (initialize)"] * subject.legacy
+            + ["2026-07-28 (server/discover)"] * subject.modern
         )
         tools = f"{len(subject.tool_names)} tools, {len(subject.tools)} of them made for checks or known to them"
         return f"{subject.name or 'a server'} {subject.version}: {eras}; {tools}; cases speak {subject.era}"
@@ -90,7 +91,9 @@ def listing(cases: Sequence[Case]) -> str:
     return "\n".join(lines)
 
 
-def document(subject: Subject | None, results: Sequence[Result], exit: int, problem: str = "") -> str:
+def document(
+    subject: Subject | None, results: Sequence[Result], exit: int, problem: str = ""
+) -> str:
     """The whole run as one JSON document; docs/reference/check.md lists its keys, which stay."""
     counted = Counter(each.verdict for each in results)
     server: dict[str, Any] | None = None
@@ -119,7 +122,13 @@ def document(subject: Subject | None, results: Sequence[Result], exit: int, prob
         for each in results
     ]
     totals = {verdict: counted[verdict] for verdict in RANK}
-    whole = {"server": server, "problem": problem or None, "cases": cases, "summary": totals, "exit": exit}
+    whole = {
+        "server": server,
+        "problem": problem or None,
+        "cases": cases,
+        "summary": totals,
+        "exit": exit,
+    }
     return json.dumps(whole, indent=1, ensure_ascii=True)
 
 

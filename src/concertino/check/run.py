@@ -45,7 +45,9 @@ def selected(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
     return [case for case in cases if matches(case)]
 
 
-def run(subject: Subject, cases: Sequence[Case], told: Callable[[Result], None], jobs: int = 1) -> list[Result]:
+def run(
+    subject: Subject, cases: Sequence[Case], told: Callable[[Result], None], jobs: int = 1
+) -> list[Result]:
     """Try every case and tell each result, in order. Kills what it started, however it is left.
 
     jobs: so many at a time. A server that cannot run twice at once, for a port or a lock, needs 1.
@@ -54,7 +56,11 @@ def run(subject: Subject, cases: Sequence[Case], told: Callable[[Result], None],
     stopped = False
 
     def tried(case: Case) -> Result:
-        return Result(case, "skipped", 0.0, ("the run was ended",)) if stopped else _tried(subject, case)
+        return (
+            Result(case, "skipped", 0.0, ("the run was ended",))
+            if stopped
+            else _tried(subject, case)
+        )
 
     with ThreadPoolExecutor(jobs) as pool:
         try:
@@ -160,9 +166,14 @@ def _meet(subject: Subject, era: str) -> None:
         if subject.era != era:
             return
         info: Message = (
-            opened.get("serverInfo") or opened.get("_meta", {}).get("io.modelcontextprotocol/serverInfo") or {}
+            opened.get("serverInfo")
+            or opened.get("_meta", {}).get("io.modelcontextprotocol/serverInfo")
+            or {}
         )
-        subject.name, subject.version = shown(info.get("name", ""), 60), shown(info.get("version", ""), 40)
+        subject.name, subject.version = (
+            shown(info.get("name", ""), 60),
+            shown(info.get("version", ""), 40),
+        )
         _tools(subject, trial)
         child.close_stdin()
         subject.obeys_eof = child.wait(5.0)

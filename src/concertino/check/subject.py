@@ -17,7 +17,9 @@ from concertino.check.messages import Message, list_of, object_of
 __all__ = ["SECRET", "TOOLS", "Settings", "Shape", "Subject", "Tool", "environment", "found_tools"]
 
 MIB = 2**20
-SECRET = "sk-check-c0ncert1no0123456789abcdefABCDEF"  # a made-up key; children find it in CHECK_API_KEY
+SECRET = (
+    "sk-check-c0ncert1no0123456789abcdefABCDEF"  # a made-up key; children find it in CHECK_API_KEY
+)
 
 
 def environment() -> dict[str, str]:
@@ -124,7 +126,11 @@ def found_tools(listed: Sequence[Message]) -> dict[str, Tool]:
     for known, shapes in TOOLS.items():
         for shape in shapes:
             for tool in listed:
-                if known not in found and tool.get("name") == shape.name and (made := _fits(tool, shape)):
+                if (
+                    known not in found
+                    and tool.get("name") == shape.name
+                    and (made := _fits(tool, shape))
+                ):
                     found[known] = made
     return found
 

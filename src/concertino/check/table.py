@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from concertino.check.cases import concurrency, ending, framing, lifecycle, limits, pressure, shapes, tools
+from concertino.check.cases import (
+    concurrency,
+    ending,
+    framing,
+    lifecycle,
+    limits,
+    pressure,
+    shapes,
+    tools,
+)
 
 __all__ = ["CASES"]
 

@@ -36,7 +36,9 @@ Failure = Literal[
     "after a while",
     "with a long text",
 ]
-Unsendable = Literal["object", "NaN", "infinity", "bytes", "cycle", "deep", "complex", "half a surrogate pair"]
+Unsendable = Literal[
+    "object", "NaN", "infinity", "bytes", "cycle", "deep", "complex", "half a surrogate pair"
+]
 Way = Literal[
     "print",
     "print without newline",
@@ -95,7 +97,9 @@ def block(seconds: float) -> str:
 async def fail(how: Failure) -> str:
     """Fail in one of many ways."""
     if how.endswith("in a thread"):
-        return await asyncio.to_thread(_raise, "SystemExit" if how.startswith("SystemExit") else "exception")
+        return await asyncio.to_thread(
+            _raise, "SystemExit" if how.startswith("SystemExit") else "exception"
+        )
     if how == "after a while":
         await asyncio.sleep(0.01)
         _raise("exception")

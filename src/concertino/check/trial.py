@@ -52,13 +52,17 @@ class Trial:
         self.subject = subject
         self.settings = subject.settings
         self.child = child
-        self.modern = (era or subject.era) == "modern"  # how requests are written that do not say it
+        self.modern = (
+            era or subject.era
+        ) == "modern"  # how requests are written that do not say it
         self.opened = False
         self.ended = False  # the case ended the process, or asked it to: nothing is served any more
         self.findings: list[Finding] = []
         self.due: dict[tuple[type, Id], Due] = {}
         self.garbage = 0  # lines sent whose answer may lack an id
-        self.tolerated: Callable[[Id], bool] = lambda _: False  # ids that may be answered though they were never sent
+        self.tolerated: Callable[[Id], bool] = lambda _: (
+            False
+        )  # ids that may be answered though they were never sent
         self.secret = ""  # what must not appear in an answer
         self._next = 1
         child.on_request = self._asked
@@ -71,7 +75,9 @@ class Trial:
         else:
             answer["error"] = {"code": -32601, "message": "method not found"}
         if self.child.writing >= 0:
-            self.child.write_now(frame(answer))  # into an empty pipe; a server that asks and does not read goes without
+            self.child.write_now(
+                frame(answer)
+            )  # into an empty pipe; a server that asks and does not read goes without
 
     # Findings
 
@@ -92,7 +98,12 @@ class Trial:
         return self._next
 
     def request(
-        self, method: str, params: Message | None = None, id: Id | None = None, *, modern: bool | None = None
+        self,
+        method: str,
+        params: Message | None = None,
+        id: Id | None = None,
+        *,
+        modern: bool | None = None,
     ) -> Message:
         """A request in the server's era; its id is on the books from now on."""
         id = self.id() if id is None else id
@@ -141,7 +152,11 @@ class Trial:
         """A cancellation. counts: the id need not be answered from now on."""
         if counts and isinstance(id, int | str) and (type(id), id) in self.due:
             self.due[type(id), id].least = 0
-        return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id, "reason": "check"}}
+        return {
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": {"requestId": id, "reason": "check"},
+        }
 
     # Reading
 
@@ -186,7 +201,11 @@ class Trial:
             return
         what = self.due[type(missing[0]), missing[0]].what
         one = f"no answer to {what} (id {shown(missing[0])})"
-        text = one if len(missing) == 1 else f"{len(missing)} of {len(ids)} requests not answered, the first: {one}"
+        text = (
+            one
+            if len(missing) == 1
+            else f"{len(missing)} of {len(ids)} requests not answered, the first: {one}"
+        )
         if self.child.exit is not None or self.child.eof:
             raise self.child.gone(text)
         text += f" in {within_s:g} s"
@@ -205,7 +224,12 @@ class Trial:
                 raise Wrong(f"{self.due[type(id), id].what} was refused: {shown(answer)}")
 
     def ask(
-        self, method: str, params: Message | None = None, id: Id | None = None, *, modern: bool | None = None
+        self,
+        method: str,
+        params: Message | None = None,
+        id: Id | None = None,
+        *,
+        modern: bool | None = None,
     ) -> Message:
         """Send a request and return its answer."""
         message = self.request(method, params, id, modern=modern)
@@ -252,7 +276,9 @@ class Trial:
             took -= census.queued_s(self.child.pid) - queued
         if took > self.settings.served_s:
             self.note(
-                Differs(f"the next request was served after {took:.1f} s; {self.settings.served_s:g} s are allowed")
+                Differs(
+                    f"the next request was served after {took:.1f} s; {self.settings.served_s:g} s are allowed"
+                )
             )
         return True
 
@@ -311,7 +337,9 @@ class Trial:
         if not self.child.wait(within_s):
             if self.child.exit is None:
                 raise Hang(f"still running {within_s:g} s after {why}")
-            raise Wrong(f"ended after {why}, but left processes behind: {sorted(census.members(self.child.pid) or ())}")
+            raise Wrong(
+                f"ended after {why}, but left processes behind: {sorted(census.members(self.child.pid) or ())}"
+            )
         code = self.child.exit
         assert code is not None
         return code
@@ -321,6 +349,10 @@ def text_of(answer: Message) -> str | None:
     """The text of a tool's result that is no error, its text blocks put together; None if it has none."""
     result = object_of(answer.get("result"))
     content = list_of(result.get("content")) if result and not result.get("isError") else None
-    blocks = [block for each in content or () if (block := object_of(each)) and block.get("type") == "text"]
+    blocks = [
+        block
+        for each in content or ()
+        if (block := object_of(each)) and block.get("type") == "text"
+    ]
     texts = [text for each in blocks if isinstance(text := each.get("text"), str)]
     return "".join(texts) if texts else None

@@ -41,7 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         epilog="Environment: LOG_LEVEL, CONCERTINO_LOG_FORMAT, CONCERTINO_TRACE, CONCERTINO_ORPHAN, RESOURCES_PATH, PROMPTS_PATH, "
         "CACHE_SIZE, and a CONCERTINO_ variable for each limit (CONCERTINO_MAX_MESSAGE_BYTES, ...).",
     )
-    parser.add_argument("--version", action="store_true", help="show versions of package, Python, protocol and extras")
+    parser.add_argument(
+        "--version",
+        action="store_true",
+        help="show versions of package, Python, protocol and extras",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     wanted = words[0] if words and words[0] in COMMANDS else None
     module = load(f"concertino.cli.{COMMANDS[wanted][0]}") if wanted else None

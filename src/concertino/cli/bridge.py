@@ -33,7 +33,9 @@ def define(bridge: ArgumentParser) -> None:
         default="localhost:50100",
         help="the hub: HOST:PORT for QUIC, or unix:PATH (default localhost:50100)",
     )
-    bridge.add_argument("--certs-dir", metavar="DIR", help="certificates, for QUIC (default ~/.orchestra/certs)")
+    bridge.add_argument(
+        "--certs-dir", metavar="DIR", help="certificates, for QUIC (default ~/.orchestra/certs)"
+    )
     add_log_format(bridge)
     add_trace(bridge)
     add_guards(bridge)
@@ -48,7 +50,9 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
     except (ValueError, ConcertinoError) as why:
         misused(str(why))
     taken = take_over()
-    format = logs.configure(format=given.log_format, component="orchestra", writer=taken.writer).format_name
+    format = logs.configure(
+        format=given.log_format, component="orchestra", writer=taken.writer
+    ).format_name
     log = logs.logger("orchestra")
     leave_on_signals(taken.writer)
 
@@ -63,9 +67,16 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
         from concertino.orchestra.bridge import Bridge, prepared
 
         bridge = Bridge(
-            given.orchestrator_addr, prepared(given.orchestrator_addr, given.certs_dir), connected=connected
+            given.orchestrator_addr,
+            prepared(given.orchestrator_addr, given.certs_dir),
+            connected=connected,
         )
     except (ConcertinoError, ImportError, ValueError) as why:
         log.error("Failed to start: %s", why)
         leave(FAILED, taken.writer)
-    run_process(guard(bridge) if guard else bridge, taken=taken, log_format=given.log_format, trace=given.trace)
+    run_process(
+        guard(bridge) if guard else bridge,
+        taken=taken,
+        log_format=given.log_format,
+        trace=given.trace,
+    )

@@ -71,14 +71,18 @@ DESCRIPTION = "Use a server. It is started for this, and ended afterwards."
 def define(each: argparse.ArgumentParser) -> None:
     """What can be said of one of these commands. What follows `--` does not reach it."""
     name = each.prog.rpartition(" ")[2]
-    usage = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}.get(name, "")
+    usage = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}.get(
+        name, ""
+    )
     each.usage = f"concertino {name} [OPTIONS]{usage} -- COMMAND... | unix:PATH | tcp:HOST:PORT"
     each.epilog = (
         "Exit codes: 0 done, 1 the server refused or the tool failed, 2 usage, 3 the server could not be "
         "reached or ended, 4 no answer in time, 5 the server does not keep to the protocol."
     )
     if name in ("call", "prompt"):
-        each.add_argument("name", metavar="NAME", help=f"of the {'tool' if name == 'call' else 'prompt'}")
+        each.add_argument(
+            "name", metavar="NAME", help=f"of the {'tool' if name == 'call' else 'prompt'}"
+        )
         each.add_argument(
             "arguments",
             nargs="*",
@@ -88,11 +92,21 @@ def define(each: argparse.ArgumentParser) -> None:
     elif name == "read":
         each.add_argument("name", metavar="URI", help="of the resource")
     each.add_argument("--json", action="store_true", help="the result as JSON, in one line")
-    each.add_argument("--era", choices=("auto", "modern", "legacy"), default="auto", help="how to open the server")
-    each.add_argument("--timeout-s", type=_seconds, default=60.0, metavar="S", help="longest wait for an answer")
-    each.add_argument("--connect-timeout-s", type=_seconds, default=60.0, metavar="S", help="... for the first")
     each.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="a variable for the server; repeatable"
+        "--era", choices=("auto", "modern", "legacy"), default="auto", help="how to open the server"
+    )
+    each.add_argument(
+        "--timeout-s", type=_seconds, default=60.0, metavar="S", help="longest wait for an answer"
+    )
+    each.add_argument(
+        "--connect-timeout-s", type=_seconds, default=60.0, metavar="S", help="... for the first"
+    )
+    each.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable for the server; repeatable",
     )
     each.add_argument("--cwd", metavar="DIR", help="where the server is started")
     each.add_argument("--stderr", action="store_true", help="show what the server writes to stderr")
@@ -134,20 +148,26 @@ async def _done(given: argparse.Namespace, target: Target, arguments: dict[str, 
         target,
         era=given.era,
         timeouts=Timeouts(
-            connect_s=given.connect_timeout_s, request_s=given.timeout_s, total_s=max(600.0, given.timeout_s)
+            connect_s=given.connect_timeout_s,
+            request_s=given.timeout_s,
+            total_s=max(600.0, given.timeout_s),
         ),
         stderr=(lambda line: _say(escaped(line))) if given.stderr else None,
         trace=(lambda way, text: _say(f"{way} {escaped(text)}")) if given.trace else None,
     )
     async with client:
         if given.command == "call":
-            raw = await _asked(client, "tools/call", {"name": given.name, "arguments": arguments}, bar.show)
+            raw = await _asked(
+                client, "tools/call", {"name": given.name, "arguments": arguments}, bar.show
+            )
             bar.clear()
             result = _read(raw, CallToolResult)
             _print_json(raw) if given.json else _print_result(result)
             return FAILED if result.is_error else 0
         if given.command == "prompt":
-            raw = await _asked(client, "prompts/get", {"name": given.name, "arguments": _texts(arguments)})
+            raw = await _asked(
+                client, "prompts/get", {"name": given.name, "arguments": _texts(arguments)}
+            )
             prompt = _read(raw, GetPromptResult)
             _print_json(raw) if given.json else _print_prompt(prompt)
         elif given.command == "read":
@@ -162,7 +182,9 @@ async def _done(given: argparse.Namespace, target: Target, arguments: dict[str, 
     return 0
 
 
-async def _asked(client: Client, method: str, params: dict[str, Any], progress: Progress | None = None) -> Raw:
+async def _asked(
+    client: Client, method: str, params: dict[str, Any], progress: Progress | None = None
+) -> Raw:
     try:
         return await client.request(method, params, into=Raw, progress=progress)
     except UnicodeEncodeError:
@@ -185,7 +207,10 @@ async def _list(client: Client, what: str, as_json: bool) -> None:
         for each in found:
             uri = getattr(each, "uri", None) or each.uri_template
             kind = f"  {each.mime_type}" if each.mime_type else ""
-            lines += [f"{escaped(uri)}{escaped(kind)}", *_described(each.title or each.name, each.description)]
+            lines += [
+                f"{escaped(uri)}{escaped(kind)}",
+                *_described(each.title or each.name, each.description),
+            ]
     if as_json:
         _print_json(Raw(encode(found)))
     else:
@@ -197,7 +222,9 @@ async def _list(client: Client, what: str, as_json: bool) -> None:
 
 def _target(given: argparse.Namespace, server: Sequence[str]) -> Target:
     if not server:
-        raise _Usage(f"expected a command behind --: concertino {given.command} ... -- python server.py")
+        raise _Usage(
+            f"expected a command behind --: concertino {given.command} ... -- python server.py"
+        )
     env: dict[str, str] = {}
     for each in given.env:
         name, equals, value = each.partition("=")
@@ -257,7 +284,10 @@ def _json(text: str | bytes, word: str) -> Any:
 
 def _texts(arguments: dict[str, Any]) -> dict[str, str]:
     """The arguments of a prompt are texts."""
-    return {key: each if isinstance(each, str) else encode(each).decode() for key, each in arguments.items()}
+    return {
+        key: each if isinstance(each, str) else encode(each).decode()
+        for key, each in arguments.items()
+    }
 
 
 def _seconds(text: str) -> float:
@@ -274,7 +304,9 @@ def _read(raw: Raw, kind: Any) -> Any:
     try:
         return decode(raw, type=kind)
     except (DecodeError, RecursionError) as why:
-        raise ProtocolError(f"the answer is not what the protocol says: {why}: {bytes(raw)[:200]!r}") from None
+        raise ProtocolError(
+            f"the answer is not what the protocol says: {why}: {bytes(raw)[:200]!r}"
+        ) from None
 
 
 # What is shown
@@ -339,7 +371,9 @@ def _print_contents(contents: ResourceContents, inside: bool = False) -> None:
     if contents.blob is UNSET:
         _print_text("" if contents.text is UNSET else contents.text)
     elif inside or sys.stdout.isatty():
-        _print_text(f"[{contents.uri}: {contents.mime_type or 'bytes'}, {len(contents.blob)} bytes]")
+        _print_text(
+            f"[{contents.uri}: {contents.mime_type or 'bytes'}, {len(contents.blob)} bytes]"
+        )
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(contents.blob)
@@ -353,7 +387,9 @@ def _tool(tool: Tool) -> list[str]:
     lines = [escaped(" ".join([tool.name, *words])), *_described(title, tool.description)]
     for name, schema in properties.items():
         if isinstance(schema, dict):
-            kind = schema.get("type") or ("one of " + encode(schema["enum"]).decode() if "enum" in schema else "")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            kind = schema.get("type") or (
+                "one of " + encode(schema["enum"]).decode() if "enum" in schema else ""
+            )  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
             text = f"{name}: {kind if isinstance(kind, str) else encode(kind).decode()} {schema.get('description', '')}"  # pyright: ignore[reportUnknownMemberType]
             lines.append("    " + escaped(" ".join(text.split())))
     return lines
@@ -362,8 +398,15 @@ def _tool(tool: Tool) -> list[str]:
 def _prompt(prompt: Prompt) -> list[str]:
     arguments = prompt.arguments or []
     words = [each.name if each.required else f"[{each.name}]" for each in arguments]
-    lines = [escaped(" ".join([prompt.name, *words])), *_described(prompt.title, prompt.description)]
-    return lines + [f"    {escaped(each.name)}: {escaped(each.description)}" for each in arguments if each.description]
+    lines = [
+        escaped(" ".join([prompt.name, *words])),
+        *_described(prompt.title, prompt.description),
+    ]
+    return lines + [
+        f"    {escaped(each.name)}: {escaped(each.description)}"
+        for each in arguments
+        if each.description
+    ]
 
 
 def _described(title: str | None, description: str | None) -> list[str]:

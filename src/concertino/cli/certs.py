@@ -26,9 +26,15 @@ def define(certs: argparse.ArgumentParser) -> None:
     """What can be done with certificates."""
     formatter = certs.formatter_class
     verbs = certs.add_subparsers(dest="verb", metavar="COMMAND", required=True)
-    init = verbs.add_parser("init", help="make an authority, in a folder that has none", formatter_class=formatter)
-    issue = verbs.add_parser("issue", help="issue certificates, or replace them", formatter_class=formatter)
-    issue.add_argument("names", metavar="NAME", nargs="+", help="orchestrator, PLUGIN, PLUGIN-client, ...")
+    init = verbs.add_parser(
+        "init", help="make an authority, in a folder that has none", formatter_class=formatter
+    )
+    issue = verbs.add_parser(
+        "issue", help="issue certificates, or replace them", formatter_class=formatter
+    )
+    issue.add_argument(
+        "names", metavar="NAME", nargs="+", help="orchestrator, PLUGIN, PLUGIN-client, ..."
+    )
     issue.add_argument(
         "--host",
         dest="hosts",
@@ -38,7 +44,9 @@ def define(certs: argparse.ArgumentParser) -> None:
         help="a name or IP address by which other machines reach it; repeatable",
     )
     show = verbs.add_parser(
-        "show", help="say what there is, until when, and what is wrong with it", formatter_class=formatter
+        "show",
+        help="say what there is, until when, and what is wrong with it",
+        formatter_class=formatter,
     )
     show.add_argument("names", metavar="NAME", nargs="*", help="all, if none is given")
     renew = verbs.add_parser("renew", help="issue certificates anew", formatter_class=formatter)
@@ -49,9 +57,17 @@ def define(certs: argparse.ArgumentParser) -> None:
         help="ca for the authority's own, whose key stays; without any, all that have less than 30 days left",
     )
     for each in (init, issue, show, renew):
-        each.add_argument("--certs-dir", metavar="DIR", help="where they are (default ~/.orchestra/certs)")
+        each.add_argument(
+            "--certs-dir", metavar="DIR", help="where they are (default ~/.orchestra/certs)"
+        )
     for each in (init, issue, renew):
-        each.add_argument("--days", metavar="N", type=_days, default=365, help="how long they are good (default 365)")
+        each.add_argument(
+            "--days",
+            metavar="N",
+            type=_days,
+            default=365,
+            help="how long they are good (default 365)",
+        )
 
 
 def _days(text: str) -> int:
@@ -85,11 +101,15 @@ def _done(certificates: Certificates, given: argparse.Namespace) -> list[str]:
     valid = timedelta(days=given.days)
     if given.verb == "init":
         authority.create_authority(certificates, valid)
-        return [f"made {certificates.crt('ca')}; keep {certificates.key('ca')} where nobody else can read it"]
+        return [
+            f"made {certificates.crt('ca')}; keep {certificates.key('ca')} where nobody else can read it"
+        ]
     if given.verb == "issue":
         for name in given.names:
             authority.issue(certificates, name, hosts=given.hosts, valid=valid)
-        return [f"issued {certificates.crt(name)}, good for {given.days} days" for name in given.names]
+        return [
+            f"issued {certificates.crt(name)}, good for {given.days} days" for name in given.names
+        ]
     names = given.names or _soon(certificates)
     if "ca" in names:  # first: the others are checked against it
         names = ["ca", *(name for name in names if name != "ca")]
@@ -111,7 +131,10 @@ def _soon(certificates: Certificates) -> list[str]:
     return [
         name
         for name in ("ca", *certificates.names())
-        if (certificates.authority() if name == "ca" else certificates.certificate(name)).not_valid_after_utc < limit
+        if (
+            certificates.authority() if name == "ca" else certificates.certificate(name)
+        ).not_valid_after_utc
+        < limit
     ]
 
 
@@ -127,11 +150,15 @@ def _show(certificates: Certificates, names: list[str]) -> int:
             if name == "ca":
                 end = certificates.authority().not_valid_after_utc
                 left = (end - datetime.now(UTC)).days
-                where = "its key is here" if certificates.key("ca").exists() else "its key is elsewhere"
+                where = (
+                    "its key is here" if certificates.key("ca").exists() else "its key is elsewhere"
+                )
                 if certificates.key("ca").exists():
                     certificates.private_key("ca")
                 if left < 0:
-                    raise CertificateError(f"expired {end:%Y-%m-%d}: {certificates.command('renew', 'ca')}")
+                    raise CertificateError(
+                        f"expired {end:%Y-%m-%d}: {certificates.command('renew', 'ca')}"
+                    )
             else:
                 end = certificates.identity(name).certificate.not_valid_after_utc
                 left = (end - datetime.now(UTC)).days

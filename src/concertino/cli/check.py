@@ -32,18 +32,34 @@ def define(check: argparse.ArgumentParser) -> None:
     check.usage = "concertino check [OPTIONS] -- COMMAND [ARGUMENT...]"
     check.add_argument("--list", action="store_true", help="show the cases, and start nothing")
     check.add_argument(
-        "--only", action="append", default=[], metavar="PATTERN", help="a section, or (part of) a name; may be repeated"
+        "--only",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="a section, or (part of) a name; may be repeated",
     )
     check.add_argument("--json", action="store_true", help="one JSON document instead of lines")
-    check.add_argument("--strict", action="store_true", help="exit with 1 for what differs from our policies, too")
     check.add_argument(
-        "--era", choices=("legacy", "modern"), help="how cases speak; else initialize where there is one"
+        "--strict", action="store_true", help="exit with 1 for what differs from our policies, too"
+    )
+    check.add_argument(
+        "--era",
+        choices=("legacy", "modern"),
+        help="how cases speak; else initialize where there is one",
     )
     check.add_argument("--jobs", type=int, default=1, metavar="N", help="cases at a time")
-    check.add_argument("--timeout-s", type=float, default=10.0, metavar="S", help="longest wait for an answer")
-    check.add_argument("--start-timeout-s", type=float, default=60.0, metavar="S", help="... for the first one")
     check.add_argument(
-        "--message-limit-bytes", type=int, default=10 * 2**20, metavar="N", help="what the server's messages may have"
+        "--timeout-s", type=float, default=10.0, metavar="S", help="longest wait for an answer"
+    )
+    check.add_argument(
+        "--start-timeout-s", type=float, default=60.0, metavar="S", help="... for the first one"
+    )
+    check.add_argument(
+        "--message-limit-bytes",
+        type=int,
+        default=10 * 2**20,
+        metavar="N",
+        help="what the server's messages may have",
     )
     check.add_argument("server", nargs="*", metavar="COMMAND", help="how the server is started")
 
@@ -81,7 +97,9 @@ def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         kill_all()
 
 
-def _checked(command: Sequence[str], settings: Settings, cases: Sequence[Case], given: argparse.Namespace) -> int:
+def _checked(
+    command: Sequence[str], settings: Settings, cases: Sequence[Case], given: argparse.Namespace
+) -> int:
     terminal = Terminal(coloured=sys.stdout.isatty())
 
     def say(text: str) -> None:

@@ -27,14 +27,20 @@ class Folders(Struct, frozen=True):
 
 def add_options(group: ActionsContainer) -> None:
     """The options that say where a library is."""
-    group.add_argument("--resources", metavar="DIR", help="its resources (else DIR/resources, or RESOURCES_PATH)")
-    group.add_argument("--prompts", metavar="DIR", help="its prompts (else DIR/prompts, or PROMPTS_PATH)")
+    group.add_argument(
+        "--resources", metavar="DIR", help="its resources (else DIR/resources, or RESOURCES_PATH)"
+    )
+    group.add_argument(
+        "--prompts", metavar="DIR", help="its prompts (else DIR/prompts, or PROMPTS_PATH)"
+    )
     group.add_argument("--scheme", metavar="NAME", help="of its URIs (default orchestr8)")
 
 
 def folders_of(environment: Mapping[str, str]) -> Folders:
     """What RESOURCES_PATH and PROMPTS_PATH say."""
-    return Folders(environment.get("RESOURCES_PATH") or None, environment.get("PROMPTS_PATH") or None)
+    return Folders(
+        environment.get("RESOURCES_PATH") or None, environment.get("PROMPTS_PATH") or None
+    )
 
 
 def places(
@@ -67,7 +73,9 @@ def library(target: str | None, given: Folders) -> Backend:
 
     resources, prompts = places(target, given)
     if resources is None and prompts is None:
-        raise TargetError("nothing to serve: expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH")
+        raise TargetError(
+            "nothing to serve: expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH"
+        )
     try:
         return Library(resources, prompts, scheme=given.scheme or "orchestr8")
     except RegistrationError as why:

@@ -36,8 +36,13 @@ def add_options(serve: ArgumentParser) -> None:
     )
     guards.add_argument("--max-in-flight", metavar="N", type=int, help="calls at once")
     guards.add_argument("--timeout", metavar="SECONDS", type=float, help="longest time for a call")
-    guards.add_argument("--max-result-bytes", metavar="N", type=int, help="of a result; more is cut, and linked")
-    for name, text in (("allow", "show and serve only these tools"), ("deny", "hide and refuse these tools")):
+    guards.add_argument(
+        "--max-result-bytes", metavar="N", type=int, help="of a result; more is cut, and linked"
+    )
+    for name, text in (
+        ("allow", "show and serve only these tools"),
+        ("deny", "hide and refuse these tools"),
+    ):
         guards.add_argument(
             f"--{name}",
             metavar="GLOB",
@@ -45,9 +50,15 @@ def add_options(serve: ArgumentParser) -> None:
             default=[],
             help=f"{text}, or prompt:GLOB, resource:GLOB; repeatable",
         )
-    guards.add_argument("--redact", action="store_true", help="take secrets out of what is answered")
-    guards.add_argument("--metrics-file", metavar="PATH", help="keep a file with counts and times for Prometheus")
-    guards.add_argument("--otel", action="store_true", help="report spans and metrics to OpenTelemetry")
+    guards.add_argument(
+        "--redact", action="store_true", help="take secrets out of what is answered"
+    )
+    guards.add_argument(
+        "--metrics-file", metavar="PATH", help="keep a file with counts and times for Prometheus"
+    )
+    guards.add_argument(
+        "--otel", action="store_true", help="report spans and metrics to OpenTelemetry"
+    )
 
 
 def guard_of(given: Namespace) -> Guard | None:

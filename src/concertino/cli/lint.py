@@ -32,12 +32,26 @@ DESCRIPTION = (
 def define(lint: ArgumentParser) -> None:
     """What can be said of what to look for."""
     lint.add_argument(
-        "folder", metavar="DIR", nargs="?", help="with resources/ and prompts/ in it, or of resources itself"
+        "folder",
+        metavar="DIR",
+        nargs="?",
+        help="with resources/ and prompts/ in it, or of resources itself",
     )
     add_options(lint)
     lint.add_argument("--json", action="store_true", help="one JSON document instead of lines")
-    lint.add_argument("--ignore", action="append", default=[], metavar="RULE", help="do not look for this; repeatable")
-    lint.add_argument("--tokenizer", default="estimate", metavar="NAME", help="estimate, cl100k_base or o200k_base")
+    lint.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="do not look for this; repeatable",
+    )
+    lint.add_argument(
+        "--tokenizer",
+        default="estimate",
+        metavar="NAME",
+        help="estimate, cl100k_base or o200k_base",
+    )
 
 
 def run(given: Namespace, server: Sequence[str]) -> NoReturn:
@@ -46,7 +60,9 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
         _leave(f"--ignore: expected one of {', '.join(RULES)}, got {unknown[0]!r}")
     try:
         resources, prompts = (
-            None if each is None else Folder(each, max_file_bytes=MAX_FILE_BYTES, max_files=MAX_FILES)
+            None
+            if each is None
+            else Folder(each, max_file_bytes=MAX_FILE_BYTES, max_files=MAX_FILES)
             for each in places(given.folder, Folders(given.resources, given.prompts))
         )
         for each in (resources, prompts):
@@ -64,7 +80,12 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
             "documents": report.documents,
             "prompts": report.prompts,
             "problems": [
-                {"path": _path(each, folders), "line": each.line, "rule": each.rule, "message": each.message}
+                {
+                    "path": _path(each, folders),
+                    "line": each.line,
+                    "rule": each.rule,
+                    "message": each.message,
+                }
                 for each in findings
             ],
             "skipped": report.skipped,

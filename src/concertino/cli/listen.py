@@ -13,7 +13,14 @@ from concertino.cli.guards import Guard
 from concertino.cli.serve import FAILED, USAGE, found_or_leave
 from concertino.driver.process import leave
 from concertino.driver.service import bound_stderr, run_service
-from concertino.transports.listeners import Listener, in_words, inherited, listen_tcp, listen_unix, split_address
+from concertino.transports.listeners import (
+    Listener,
+    in_words,
+    inherited,
+    listen_tcp,
+    listen_unix,
+    split_address,
+)
 
 __all__ = ["serve_at"]
 

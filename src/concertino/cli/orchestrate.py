@@ -42,7 +42,9 @@ def define(parser: argparse.ArgumentParser) -> None:
         metavar="ADDR",
         help="where bridges and plugins connect, instead of what the file says: HOST:PORT for QUIC, or unix:PATH",
     )
-    parser.add_argument("--certs-dir", metavar="DIR", help="certificates, instead of what the file says")
+    parser.add_argument(
+        "--certs-dir", metavar="DIR", help="certificates, instead of what the file says"
+    )
     add_log_format(parser)
 
 
@@ -82,7 +84,9 @@ def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     leave(code, writer)
 
 
-async def _run(make: type[Hub], file: PluginsFile, given: argparse.Namespace, log: logging.Logger) -> None:
+async def _run(
+    make: type[Hub], file: PluginsFile, given: argparse.Namespace, log: logging.Logger
+) -> None:
     hub = make(file, listen_addr=given.listen_addr, certs_dir=given.certs_dir)
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
@@ -113,6 +117,8 @@ def more_descriptors() -> None:
     """A plugin needs seven of them: as many as the system allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard)
+        )
     except (ValueError, OSError):  # macOS has a lower limit than it says
         pass

@@ -28,11 +28,18 @@ def define(plugin: ArgumentParser) -> None:
     """The stores that there are."""
     formatter = plugin.formatter_class
     kinds = plugin.add_subparsers(dest="kind", metavar="KIND", required=True)
-    markdown = kinds.add_parser("markdown", help="storage.markdown: files, for people too", formatter_class=formatter)
-    markdown.add_argument(
-        "--workspace", metavar="DIR", default=".", help="the files are in its folder .projects (default: this folder)"
+    markdown = kinds.add_parser(
+        "markdown", help="storage.markdown: files, for people too", formatter_class=formatter
     )
-    sqlite = kinds.add_parser("sqlite", help="storage.sqlite: one database file", formatter_class=formatter)
+    markdown.add_argument(
+        "--workspace",
+        metavar="DIR",
+        default=".",
+        help="the files are in its folder .projects (default: this folder)",
+    )
+    sqlite = kinds.add_parser(
+        "sqlite", help="storage.sqlite: one database file", formatter_class=formatter
+    )
     sqlite.add_argument(
         "--file",
         metavar="FILE",
@@ -52,7 +59,11 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
         from concertino.orchestra.running import run_given
     except ImportError as why:
         _leave(given, why)
-    plugin = Plugin(f"storage.{given.kind}", version=__version__, description=f"Storage of the type {given.kind}.")
+    plugin = Plugin(
+        f"storage.{given.kind}",
+        version=__version__,
+        description=f"Storage of the type {given.kind}.",
+    )
     try:
         storage: Any = None if given.manifest else _opened(given)  # nobody calls that of a manifest
     except (ConcertinoError, ImportError) as why:

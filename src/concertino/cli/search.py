@@ -26,24 +26,51 @@ NOTHING = 1
 USAGE = 2
 
 
-DESCRIPTION = "Look for documents in a library as its clients do, and say what made each of them fit."
+DESCRIPTION = (
+    "Look for documents in a library as its clients do, and say what made each of them fit."
+)
 
 
 def define(search: ArgumentParser) -> None:
     """What can be said of a search."""
-    search.add_argument("folder", metavar="DIR", help="with resources/ in it; a - for RESOURCES_PATH")
-    search.add_argument("--resources", metavar="DIR", help="its resources (else DIR/resources, or RESOURCES_PATH)")
+    search.add_argument(
+        "folder", metavar="DIR", help="with resources/ in it; a - for RESOURCES_PATH"
+    )
+    search.add_argument(
+        "--resources", metavar="DIR", help="its resources (else DIR/resources, or RESOURCES_PATH)"
+    )
     search.add_argument("--scheme", metavar="NAME", help="of its URIs (default orchestr8)")
     search.add_argument("words", metavar="WORDS", nargs="+", help="what to look for")
     search.add_argument("--json", action="store_true", help="one JSON document instead of lines")
     search.add_argument("--mode", help="print what a client gets: full, catalog, index or minimal")
-    search.add_argument("--max-tokens", type=int, default=3000, metavar="N", help="... within so many tokens (3000)")
-    search.add_argument("--max-results", type=int, default=15, metavar="N", help="at most so many documents (15)")
-    search.add_argument("--min-score", type=float, default=0.0, metavar="X", help="only those that fit as well")
-    search.add_argument("--tag", action="append", default=[], metavar="TAG", help="required; repeatable: all of them")
-    search.add_argument("--category", action="append", default=[], metavar="NAME", help="repeatable: any of them")
-    search.add_argument("--tokenizer", default="estimate", metavar="NAME", help="estimate, cl100k_base or o200k_base")
-    search.add_argument("--no-cache", action="store_true", help="read and index everything, and keep nothing")
+    search.add_argument(
+        "--max-tokens", type=int, default=3000, metavar="N", help="... within so many tokens (3000)"
+    )
+    search.add_argument(
+        "--max-results", type=int, default=15, metavar="N", help="at most so many documents (15)"
+    )
+    search.add_argument(
+        "--min-score", type=float, default=0.0, metavar="X", help="only those that fit as well"
+    )
+    search.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="required; repeatable: all of them",
+    )
+    search.add_argument(
+        "--category", action="append", default=[], metavar="NAME", help="repeatable: any of them"
+    )
+    search.add_argument(
+        "--tokenizer",
+        default="estimate",
+        metavar="NAME",
+        help="estimate, cl100k_base or o200k_base",
+    )
+    search.add_argument(
+        "--no-cache", action="store_true", help="read and index everything, and keep nothing"
+    )
 
 
 def run(given: Namespace, server: Sequence[str]) -> NoReturn:
@@ -86,7 +113,10 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
 
 def _query(given: Namespace) -> Query:
     """Raises ValueError naming what does not fit."""
-    for name, value, most in (("--max-tokens", given.max_tokens, 10**7), ("--max-results", given.max_results, 1000)):
+    for name, value, most in (
+        ("--max-tokens", given.max_tokens, 10**7),
+        ("--max-results", given.max_results, 1000),
+    ):
         if not 1 <= value <= most:
             raise ValueError(f"{name}: expected a number from 1 to {most}, got {value}")
     if given.mode not in (None, "full", "catalog", "index", "minimal"):
@@ -129,7 +159,9 @@ def _lines(result: Found, explained: list[tuple[Hit, list[Part]]], index: Index)
     lines += [""] if lines else []
     for place, (hit, parts) in enumerate(explained, 1):
         document = hit.document
-        lines.append(f"{place:3}. {hit.score:7.2f}  {document.uri}  ({index.length(document)} tokens)")
+        lines.append(
+            f"{place:3}. {hit.score:7.2f}  {document.uri}  ({index.length(document)} tokens)"
+        )
         lines.append(f"{'':14}{' '.join(document.title.split())}")
         by_term = sorted(parts, key=lambda part: result.terms.index(part.term))
         for term, own in groupby(by_term, key=lambda part: part.term):

@@ -48,7 +48,11 @@ def define(serve: ArgumentParser) -> None:
     add_options(folders)
     places = serve.add_argument_group("sockets")
     places.add_argument(
-        "--unix", metavar="PATH", action="append", default=[], help="listen at a Unix socket, for this user; repeatable"
+        "--unix",
+        metavar="PATH",
+        action="append",
+        default=[],
+        help="listen at a Unix socket, for this user; repeatable",
     )
     places.add_argument(
         "--tcp",
@@ -58,9 +62,13 @@ def define(serve: ArgumentParser) -> None:
         help="listen at a TCP port of this machine, 0 for a free one; repeatable",
     )
     places.add_argument(
-        "--allow-remote", action="store_true", help="listen at addresses that other machines may reach too"
+        "--allow-remote",
+        action="store_true",
+        help="listen at addresses that other machines may reach too",
     )
-    places.add_argument("--max-connections", metavar="N", type=_positive, help="clients at once (default 512)")
+    places.add_argument(
+        "--max-connections", metavar="N", type=_positive, help="clients at once (default 512)"
+    )
     add_guards(serve)
 
 
@@ -98,7 +106,9 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
             guard=guard,
         )
     if given.allow_remote or given.max_connections is not None:
-        misused("--allow-remote and --max-connections are for sockets: --unix, --tcp, or those of systemd")
+        misused(
+            "--allow-remote and --max-connections are for sockets: --unix, --tcp, or those of systemd"
+        )
     _over_stdio(
         given.targets,
         folders,
@@ -140,7 +150,9 @@ def _over_stdio(
     )
 
 
-def found_or_leave(targets: Sequence[str], folders: Folders, writer: BoundedWriter, *, traceback: bool) -> Found:
+def found_or_leave(
+    targets: Sequence[str], folders: Folders, writer: BoundedWriter, *, traceback: bool
+) -> Found:
     """What find_all() gives; if it raises, say why and end the process. traceback: show it. writer: where log lines go."""
     log = logs.logger("concertino")
     leave_on_signals(writer)
@@ -153,7 +165,10 @@ def found_or_leave(targets: Sequence[str], folders: Folders, writer: BoundedWrit
         refresh()  # what was imported may have put secrets into os.environ
         shown = f"{type(why).__name__}: {why}{place_of(why)}"
         log.error(
-            "Failed to start server: importing %s: %s", " ".join(targets), shown, exc_info=why if traceback else None
+            "Failed to start server: importing %s: %s",
+            " ".join(targets),
+            shown,
+            exc_info=why if traceback else None,
         )
         if not traceback:
             log.info("--traceback shows where")

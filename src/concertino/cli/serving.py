@@ -13,12 +13,16 @@ __all__ = ["add_log_format", "add_trace", "leave_on_signals", "refuse_words"]
 
 def add_log_format(command: ArgumentParser) -> None:
     """How log lines look."""
-    command.add_argument("--log-format", choices=("line", "json", "trace"), help="how log lines look on stderr")
+    command.add_argument(
+        "--log-format", choices=("line", "json", "trace"), help="how log lines look on stderr"
+    )
 
 
 def add_trace(command: ArgumentParser) -> None:
     """Whether messages are shown."""
-    command.add_argument("--trace", action="store_true", default=None, help="show every message on stderr")
+    command.add_argument(
+        "--trace", action="store_true", default=None, help="show every message on stderr"
+    )
 
 
 def refuse_words(given: Namespace, words: Sequence[str]) -> None:

@@ -46,18 +46,24 @@ def find_all(targets: Sequence[str], folders: Folders = NO_FOLDERS) -> Found:
     named = [_named(target) for target in targets]
     libraries = [target for _, target in named if os.path.isdir(target)]
     if len(libraries) > 1 and (folders or folders.scheme):
-        raise TargetError(f"--resources, --prompts and --scheme are for one folder, got {', '.join(libraries)}")
+        raise TargetError(
+            f"--resources, --prompts and --scheme are for one folder, got {', '.join(libraries)}"
+        )
     if not named:
         return Found(library(None, folders))
     if len(named) == 1 and not named[0][0] and (libraries or not folders):
         return find(targets[0], folders)
     from concertino.composition import compose
 
-    parts: dict[str, Backend] = {} if libraries or not folders else {"library": library(None, folders)}
+    parts: dict[str, Backend] = (
+        {} if libraries or not folders else {"library": library(None, folders)}
+    )
     for name, target in named:
         name = name or _own_name(target)
         if name in parts:
-            raise TargetError(f"{target}: there are two with the name {name!r}; give one another: NAME={target}")
+            raise TargetError(
+                f"{target}: there are two with the name {name!r}; give one another: NAME={target}"
+            )
         parts[name] = find(target, Folders(scheme=name) if len(libraries) > 1 else folders).backend
     try:
         return Found(compose(**parts))
@@ -95,7 +101,9 @@ def find(target: str, folders: Folders = NO_FOLDERS) -> Found:
         place, _, attribute = target.rpartition(":")
     is_file = place.endswith(".py")
     if not is_file and (not attribute or not place or place.startswith(".")):
-        raise TargetError(f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder")
+        raise TargetError(
+            f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder"
+        )
     marked: list[Marked] = []
     entry.marked = marked
     try:
@@ -126,7 +134,9 @@ def _attribute(module: ModuleType, place: str, attribute: str) -> Backend:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise TargetError(f"{place}:{attribute}: {place} has no attribute {attribute!r}") from None
+            raise TargetError(
+                f"{place}:{attribute}: {place} has no attribute {attribute!r}"
+            ) from None
     if (got := no_backend(found)) is not None:
         raise TargetError(f"{place}:{attribute}: expected a Server or another Backend, got {got}")
     return found  # pyright: ignore[reportReturnType]  # checked, as far as a Protocol can be
@@ -136,16 +146,20 @@ def _only(module: ModuleType, place: str, marked: list[Marked]) -> Backend:
     """The one server of a file: what its run() marked, or the only Server or Library there is."""
     library = sys.modules.get("concertino.library.library")  # loaded by the file, if it has one
     kinds: tuple[type[Backend], ...] = (Server,) if library is None else (Server, library.Library)
-    held = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, kinds)}
-    candidates: list[Backend] = list({id(each.backend): each.backend for each in marked}.values()) or [
-        value for _, value in held.values()
-    ]
+    held = {
+        id(value): (name, value) for name, value in vars(module).items() if isinstance(value, kinds)
+    }
+    candidates: list[Backend] = list(
+        {id(each.backend): each.backend for each in marked}.values()
+    ) or [value for _, value in held.values()]
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
         raise TargetError(f"{place}: no concertino.Server found at its top level")
     names = ", ".join(name for name, _ in held.values())
-    raise TargetError(f"{place}: several servers ({names}); name one: {place}:ATTRIBUTE, or call run() on one")
+    raise TargetError(
+        f"{place}: several servers ({names}); name one: {place}:ATTRIBUTE, or call run() on one"
+    )
 
 
 def _file(path: str) -> ModuleType:

@@ -22,7 +22,10 @@ EXTRAS = {  # extra -> a module that it brings
 
 def version() -> str:
     """Package, Python, protocol revisions, and which extras are installed."""
-    extras = (f"{name} ({'installed' if find_spec(module) else 'not installed'})" for name, module in EXTRAS.items())
+    extras = (
+        f"{name} ({'installed' if find_spec(module) else 'not installed'})"
+        for name, module in EXTRAS.items()
+    )
     return "\n".join(
         (
             f"concertino {__version__}",

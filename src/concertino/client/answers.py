@@ -81,7 +81,9 @@ class Answers:
         handler failed, which is logged.
         """
         if QUESTIONS.get(method, "") not in self.capabilities():
-            raise RpcError(METHOD_NOT_FOUND, f"method not found: {method[:200]} was not offered by this client")
+            raise RpcError(
+                METHOD_NOT_FOUND, f"method not found: {method[:200]} was not offered by this client"
+            )
         try:
             if method == "elicitation/create":
                 return await self._elicited(_elicitation(params), server)
@@ -104,23 +106,33 @@ class Answers:
         elif said in ("accept", "decline", "cancel"):
             said = ElicitResult(said)  # pyright: ignore[reportArgumentType]  # one of the three
         if not isinstance(said, ElicitResult):
-            return _wrong("elicit", "a dict, 'accept', 'decline', 'cancel', None or an ElicitResult", said)
+            return _wrong(
+                "elicit", "a dict, 'accept', 'decline', 'cancel', None or an ElicitResult", said
+            )
         if said.action != "accept" or question.mode == "url":
             return encode(ElicitResult(said.action))
         try:
-            return encode(ElicitResult("accept", filled(question.requested_schema or {}, said.content or {})))
+            return encode(
+                ElicitResult("accept", filled(question.requested_schema or {}, said.content or {}))
+            )
         except DecodeError:  # a ValueError too: the form is none
             raise
         except ValueError as why:
             log.error("the answer to a form does not fit it: %s", why)  # no fault of the program's
-            raise RpcError(INTERNAL_ERROR, "Internal error: the answer does not fit the form") from None
+            raise RpcError(
+                INTERNAL_ERROR, "Internal error: the answer does not fit the form"
+            ) from None
 
     async def _sampled(self, question: Sampling, server: Implementation) -> bytes:
         if (question.tools or question.tool_choice) and "tools" not in self._sampling:
-            raise RpcError(INVALID_PARAMS, "Invalid params: tools: this client did not offer sampling.tools")
+            raise RpcError(
+                INVALID_PARAMS, "Invalid params: tools: this client did not offer sampling.tools"
+            )
         said = await _handled("sample", self._sample, question, server)
         if isinstance(said, str):
-            said = CreateMessageResult("assistant", TextContent(said), model="unknown", stop_reason="endTurn")
+            said = CreateMessageResult(
+                "assistant", TextContent(said), model="unknown", stop_reason="endTurn"
+            )
         if not isinstance(said, CreateMessageResult):
             return _wrong("sample", "a str or a CreateMessageResult", said)
         return encode(said)

@@ -31,11 +31,15 @@ from concertino.transports import Connection
 __all__ = ["Answer", "Channel", "Owner", "answered", "request_template"]
 
 STRAYS_KEPT = 8  # lines, for errors and for whoever looks
-STRAYS_TOLD_AT = frozenset(10**power for power in range(1, 10))  # after the first few: every tenth power
+STRAYS_TOLD_AT = frozenset(
+    10**power for power in range(1, 10)
+)  # after the first few: every tenth power
 TEMPLATES_KEPT = 64
 LATE = 4096  # ids of requests that were given up, whose answer may still come
 ENDLESS_S = 10.0  # for a line that passed the limit to end; a server that goes on is ended
-HIGHEST_FIRST_ID = 2**30  # a start nobody guesses: a line that a tool prints must not pass for an answer
+HIGHEST_FIRST_ID = (
+    2**30
+)  # a start nobody guesses: a line that a tool prints must not pass for an answer
 
 
 class Owner(Protocol):
@@ -74,7 +78,9 @@ class Answer(Struct, gc=False, forbid_unknown_fields=True):
 
 
 # One member at the beginning of a message, with its value if that is short.
-_MEMBER = re.compile(rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)')
+_MEMBER = re.compile(
+    rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
+)
 _progress = Decoder(_Progress).decode
 answered = Decoder(Answer).decode
 
@@ -82,7 +88,9 @@ answered = Decoder(Answer).decode
 class Channel:
     """Takes what a Connection brings. Nothing here outlives close()."""
 
-    def __init__(self, connection: Connection, limits: Limits, owner: Owner, log: logging.Logger) -> None:
+    def __init__(
+        self, connection: Connection, limits: Limits, owner: Owner, log: logging.Logger
+    ) -> None:
         self.connection = connection
         self.over = False
         self.reading = False  # frames of the connection, outside of any task
@@ -103,12 +111,16 @@ class Channel:
             monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
         )  # the same, without a frame
         self.peer = Peer(self._send, limits, loop.time)
-        self._next_id = SystemRandom().randrange(1, HIGHEST_FIRST_ID)  # ids are given here, not by the peer
+        self._next_id = SystemRandom().randrange(
+            1, HIGHEST_FIRST_ID
+        )  # ids are given here, not by the peer
         self._templates: dict[str, bytes] = {}
         self._read = answered
         self._exchange: Callable[[bytes, Id | None], bytes | int] | None
         self._exchange = getattr(connection, "exchange", None) or getattr(connection, "send", None)
-        self._postpone: Callable[[bytes], object] = getattr(connection, "postpone", bytes)  # what has none gives none
+        self._postpone: Callable[[bytes], object] = getattr(
+            connection, "postpone", bytes
+        )  # what has none gives none
         self._outside_tasks = getattr(connection, "outside_tasks", False)
         self.peer.silent = True
         self._outgoing = self.peer.outgoing
@@ -161,7 +173,9 @@ class Channel:
         iterator for that.
         """
         if not patience_s > 0:  # not a number is neither
-            raise ValueError(f"timeout_s: expected a positive number of seconds, got {patience_s!r}")
+            raise ValueError(
+                f"timeout_s: expected a positive number of seconds, got {patience_s!r}"
+            )
         if self.over:
             raise self.disconnected(question.name)
         now = self._time()
@@ -236,7 +250,9 @@ class Channel:
         if not self.over:
             self.peer.notify(method, params)
 
-    def begin(self, method: str, params: bytes, done: Callable[[Raw | Exception], object]) -> Outgoing:
+    def begin(
+        self, method: str, params: bytes, done: Callable[[Raw | Exception], object]
+    ) -> Outgoing:
         """Send a request that may stay unanswered for as long as it likes. done: as Peer.request says."""
         id = self._next_id
         self._next_id = id + 1
@@ -275,7 +291,9 @@ class Channel:
             if self._room is None:
                 self._room = self.loop.create_future()
             left = until - self._time()
-            await asyncio.wait([self._room], timeout=None if left == float("inf") else max(0.0, left))
+            await asyncio.wait(
+                [self._room], timeout=None if left == float("inf") else max(0.0, left)
+            )
             if self._time() >= until:
                 text = f"{what}: could not be sent within {within_s:g} s: the server does not read its input"
                 raise self._owner.explained(TimedOut(text))
@@ -308,9 +326,7 @@ class Channel:
         if waiting.patience is not None and waiting.patience.told > float("-inf"):
             text += f" (its last progress was {waiting.patience.told:g})"
         if self.overlong_bytes:
-            text += (
-                f"; a message of {self.overlong_bytes} bytes or more came and was discarded, which may have been the "
-            )
+            text += f"; a message of {self.overlong_bytes} bytes or more came and was discarded, which may have been the "
             text += f"answer: max_message_bytes is {self._limits.max_message_bytes}"
         return text
 
@@ -335,7 +351,9 @@ class Channel:
                     self._receive(frame)  # which says what it is
                     continue
                 if type(waiting) is Waiting and waiting.question.read is read:
-                    if waiting.callback is not None and waiting.outcome is None and reading:  # as done() does
+                    if (
+                        waiting.callback is not None and waiting.outcome is None and reading
+                    ):  # as done() does
                         waiting.outcome = answer.result
                         waiting.context.run(waiting.callback, waiting)
                     else:
@@ -367,13 +385,17 @@ class Channel:
             self._endless = self.loop.call_later(ENDLESS_S, self._is_endless)
         self.frame = getattr(self.connection, "overlong_head", b"")
         is_answer, id = _answer_to(self.frame)
-        if is_answer and id is None:  # some write the id last: it can only be known when nothing else waits
+        if (
+            is_answer and id is None
+        ):  # some write the id last: it can only be known when nothing else waits
             waiting = [each.id for each in self._outgoing.values() if isinstance(each, Waiting)]
             id = waiting[0] if len(waiting) == 1 else None
         outgoing = self._outgoing.pop(id, None) if id is not None else None
         if outgoing is not None:
             self._log.warning("an answer of more than %d bytes was discarded", limit)
-            outgoing.done(ProtocolError(f"the answer has more than {limit} bytes, which is max_message_bytes"))
+            outgoing.done(
+                ProtocolError(f"the answer has more than {limit} bytes, which is max_message_bytes")
+            )
         elif id in self._given_up:
             del self._given_up[id]
             self.late += 1
@@ -391,7 +413,9 @@ class Channel:
     def _is_endless(self) -> None:
         self._endless = None
         if getattr(self.connection, "is_discarding", False):
-            self.give_up(f"it sends a line without an end: more than {self._limits.max_message_bytes} bytes")
+            self.give_up(
+                f"it sends a line without an end: more than {self._limits.max_message_bytes} bytes"
+            )
 
     def give_up(self, fault: str) -> None:
         """End it, because of what the server does."""
@@ -461,7 +485,10 @@ class Channel:
             del self._given_up[message.id]
             self.late += 1
             return
-        self.shown(frame, "is no message" if type(message) is not Message else "answers nothing that was asked")
+        self.shown(
+            frame,
+            "is no message" if type(message) is not Message else "answers nothing that was asked",
+        )
 
     def shown(self, frame: bytes, why: str) -> None:
         """Count a line of the server's that was skipped, and show the first few."""

@@ -130,7 +130,9 @@ class Client(Lifetime):
             here, patience_s = await self._usable(f"tools/call {name}", patience_s)
         breach = self._promises.breach(name) if self._promises.known else None
         if progress is None and not meta and breach is None:
-            raw = await here.call_tool(name, encode(arguments) if arguments else b"{}", patience_s, total_s)
+            raw = await here.call_tool(
+                name, encode(arguments) if arguments else b"{}", patience_s, total_s
+            )
             if type(raw) is CallToolResult:
                 return raw if into is None else structured(name, raw, into)
             assert type(raw) is Raw
@@ -165,15 +167,22 @@ class Client(Lifetime):
 
     async def list_resources(self) -> list[Resource]:
         """Every resource, from all pages; those of templates are not among them."""
-        return await self._listed("resources/list", "resources", _resources, lambda page: page.resources)
+        return await self._listed(
+            "resources/list", "resources", _resources, lambda page: page.resources
+        )
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """Every resource template, from all pages."""
         return await self._listed(
-            "resources/templates/list", "resources", _templates, lambda page: page.resource_templates
+            "resources/templates/list",
+            "resources",
+            _templates,
+            lambda page: page.resource_templates,
         )
 
-    async def read_resource(self, uri: str, *, timeout_s: float | None = None) -> ReadResourceResult:
+    async def read_resource(
+        self, uri: str, *, timeout_s: float | None = None
+    ) -> ReadResourceResult:
         """Read a resource. Raises RpcError when there is none: -32602, or -32002 from older servers."""
         self._require("resources")
         raw = await self._call("resources/read", encode({"uri": uri}), uri, timeout_s)
@@ -198,9 +207,13 @@ class Client(Lifetime):
             await self._call("resources/subscribe", encode({"uri": uri}), uri, None)
             return
         what = f"subscriptions/listen {uri}"
-        id, refused = await here.subscriptions.open({"resourceSubscriptions": [uri]}, what, self.timeouts.request_s)
+        id, refused = await here.subscriptions.open(
+            {"resourceSubscriptions": [uri]}, what, self.timeouts.request_s
+        )
         known = self._subscribed.get(uri)
-        if known is None or refused or here.subscriptions.is_open(known):  # meanwhile: unsubscribe(), or subscribe()
+        if (
+            known is None or refused or here.subscriptions.is_open(known)
+        ):  # meanwhile: unsubscribe(), or subscribe()
             here.subscriptions.close(id)
         else:
             self._subscribed[uri] = id
@@ -224,7 +237,11 @@ class Client(Lifetime):
         return await self._listed("prompts/list", "prompts", _prompts, lambda page: page.prompts)
 
     async def get_prompt(
-        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout_s: float | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in with its arguments."""
         self._require("prompts")
@@ -301,7 +318,9 @@ class Client(Lifetime):
     def set_roots(self, roots: Roots) -> None:
         """Name other places that the server may work in; it is told, if its revision knows how. Roots must have been offered."""
         if self._answers.roots is None:
-            raise RuntimeError("roots were not offered when this client was made: Client(..., roots=[...])")
+            raise RuntimeError(
+                "roots were not offered when this client was made: Client(..., roots=[...])"
+            )
         self._answers = self._answers.with_roots(roots)
         here = self._here
         here.answers = self._answers
@@ -356,9 +375,13 @@ class Client(Lifetime):
             if isinstance(offered.get(what), dict) and offered[what].get("listChanged")
         }
         if wanted:
-            _, refused = await here.subscriptions.open(wanted, "subscriptions/listen", self.timeouts.request_s)
+            _, refused = await here.subscriptions.open(
+                wanted, "subscriptions/listen", self.timeouts.request_s
+            )
             if refused:
-                self._log.warning("the server declares %s, and does not honour it", ", ".join(refused))
+                self._log.warning(
+                    "the server declares %s, and does not honour it", ", ".join(refused)
+                )
 
     # All pages
 
@@ -373,11 +396,17 @@ class Client(Lifetime):
         anew = True
         for _ in range(PAGES):
             try:
-                raw = await self._call(method, b"{}" if cursor is None else encode({"cursor": cursor}), "", None)
+                raw = await self._call(
+                    method, b"{}" if cursor is None else encode({"cursor": cursor}), "", None
+                )
             except RpcError as refused:
                 if cursor is None or refused.code != INVALID_PARAMS or not anew:
                     raise
-                anew, cursor, found = False, None, []  # the list has changed meanwhile (utilities/caching), once
+                anew, cursor, found = (
+                    False,
+                    None,
+                    [],
+                )  # the list has changed meanwhile (utilities/caching), once
                 seen.clear()
                 continue
             page = decoded(method, raw, read)
@@ -386,7 +415,9 @@ class Client(Lifetime):
             if cursor is None:
                 return found
             if cursor in seen:
-                raise ProtocolError(f"{method}: the server goes in circles: the cursor {cursor[:100]!r} came again")
+                raise ProtocolError(
+                    f"{method}: the server goes in circles: the cursor {cursor[:100]!r} came again"
+                )
             seen.add(cursor)
         raise ProtocolError(f"{method}: more than {PAGES} pages")
 

@@ -45,7 +45,9 @@ __all__ = ["Conversation", "Ears", "LogMessage", "is_offered_again"]
 COMPLETE = b'"result":{"resultType":"complete"'
 HEAD_BYTES = 96  # of an answer: in which COMPLETE stands, if it is the server's habit
 QUESTIONS_KEPT = 1024
-ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))  # mrtr: nothing else may answer input_required
+ASKING = frozenset(
+    ("tools/call", "prompts/get", "resources/read")
+)  # mrtr: nothing else may answer input_required
 LISTS = ("tools", "prompts", "resources")
 DRAIN_S = 1.0  # at the end, for what a server has not read yet
 QUOTED = 2000  # characters of stderr, in the text of an error
@@ -124,7 +126,9 @@ class Conversation:
         self._rounds = rounds
         self._limits = limits
         self._tasks: set[asyncio.Task[None]] = set()
-        self._telling: dict[str, bool] = {}  # what changed, being told -> whether it changed again meanwhile
+        self._telling: dict[
+            str, bool
+        ] = {}  # what changed, being told -> whether it changed again meanwhile
         self.on_end: Callable[[Conversation], object] | None = None  # when it ended by itself
         self.afterwards = ""  # what follows upon such an end, for errors
         self._closed = False
@@ -135,7 +139,9 @@ class Conversation:
 
             connection = Traced(connection, show)
         self.channel = Channel(connection, limits, self, self.log)
-        self.subscriptions = Subscriptions(self.channel, lambda body: self._params(body, 0, None), self.log)
+        self.subscriptions = Subscriptions(
+            self.channel, lambda body: self._params(body, 0, None), self.log
+        )
 
     # Requests
 
@@ -151,7 +157,11 @@ class Conversation:
 
     def meta_of(self, revision: Revision) -> dict[str, Any]:
         """What every request of a revision without a handshake carries; basic/index."""
-        return {VERSION: revision.name, CAPABILITIES: self.answers.capabilities(), CLIENT: self.info}
+        return {
+            VERSION: revision.name,
+            CAPABILITIES: self.answers.capabilities(),
+            CLIENT: self.info,
+        }
 
     def wants_log(self, level: Level | None) -> None:
         """Ask for log messages with every request from now on (2026-07-28)."""
@@ -177,7 +187,9 @@ class Conversation:
         """
         channel = self.channel
         if progress is not None and not callable(progress):
-            raise TypeError(f"progress: expected a function of (done, total, message), got {progress!r}")
+            raise TypeError(
+                f"progress: expected a function of (done, total, message), got {progress!r}"
+            )
 
         def ask(body: bytes) -> Awaitable[Raw]:
             token = channel.next_token() if progress is not None else 0
@@ -200,7 +212,9 @@ class Conversation:
         It comes as Raw where it is no result of a tool. No params are put together here, and the answer is read in one pass.
         """
         question = self._questions.get(name) or self._question(name)
-        asked: Awaitable[CallToolResult | Raw] = self.channel.ask(question, arguments, patience_s, total_s)
+        asked: Awaitable[CallToolResult | Raw] = self.channel.ask(
+            question, arguments, patience_s, total_s
+        )
         return self._called(asked, name, arguments, patience_s, total_s) if self._modern else asked
 
     async def _called(
@@ -223,7 +237,9 @@ class Conversation:
         body = b'{"name":%b,"arguments":%b}' % (encode(name), arguments)
 
         def ask(body: bytes) -> Awaitable[Raw]:
-            return self.channel.request("tools/call", self._params(body, 0, None), name, patience_s, total_s)
+            return self.channel.request(
+                "tools/call", self._params(body, 0, None), name, patience_s, total_s
+            )
 
         raw = result if type(result) is Raw else await ask(body)
         return await self._completed(raw, "tools/call", name, body, ask)
@@ -237,7 +253,12 @@ class Conversation:
         return question
 
     async def _completed(
-        self, raw: Raw, method: str, subject: str, body: bytes, ask: Callable[[bytes], Awaitable[Raw]]
+        self,
+        raw: Raw,
+        method: str,
+        subject: str,
+        body: bytes,
+        ask: Callable[[bytes], Awaitable[Raw]],
     ) -> Raw:
         """Answer what the server asks before it completes a result."""
         what = named(method, subject)
@@ -254,7 +275,9 @@ class Conversation:
         if self._modern and not token and not meta:
             own = self._meta_bytes
         elif self._modern or token or meta:
-            own = encode({**(meta or {}), **self._meta, **({"progressToken": token} if token else {})})
+            own = encode(
+                {**(meta or {}), **self._meta, **({"progressToken": token} if token else {})}
+            )
         else:
             return body
         return b'{"_meta":%b,%b' % (own, body[1:]) if len(body) > 2 else b'{"_meta":%b}' % own
@@ -271,18 +294,27 @@ class Conversation:
                 asked = _input_required(raw)
                 if asked.input_requests or bytes(asked.request_state):
                     return asked
-                raise ProtocolError(f"{what}: the server asked for input, but not for what: {shortened(raw)}")
+                raise ProtocolError(
+                    f"{what}: the server asked for input, but not for what: {shortened(raw)}"
+                )
         except (DecodeError, RecursionError) as why:
             raise ProtocolError(f"{what}: expected a result, got {shortened(raw)}: {why}") from None
-        raise ProtocolError(f"{what}: a result of unknown type {escaped(kind[:100])!r}: {shortened(raw)}")
+        raise ProtocolError(
+            f"{what}: a result of unknown type {escaped(kind[:100])!r}: {shortened(raw)}"
+        )
 
     async def _answered(self, body: bytes, asked: InputRequired) -> bytes:
         """The params of the next round: what was sent, with all answers, and the server's state as it came."""
         more: dict[str, Any] = {}
         if asked.input_requests:
             answers: dict[str, Raw] = {}
-            for key, question in asked.input_requests.items():  # one after the other: a person may be asked
-                answers[key] = Raw(await self.answers.answer(question.method, question.params, self.server))
+            for (
+                key,
+                question,
+            ) in asked.input_requests.items():  # one after the other: a person may be asked
+                answers[key] = Raw(
+                    await self.answers.answer(question.method, question.params, self.server)
+                )
             more["inputResponses"] = answers
         if bytes(asked.request_state):
             more["requestState"] = asked.request_state
@@ -294,14 +326,18 @@ class Conversation:
         peer = self.channel.peer
         if self._modern or (self.revision is None and incoming.method != "ping"):
             # Since 2026-07-28 a client writes no responses; before the handshake there is nothing to ask for.
-            self.channel.shown(b'{"method":' + encode(incoming.method) + b"}", "asks what may not be asked")
+            self.channel.shown(
+                b'{"method":' + encode(incoming.method) + b"}", "asks what may not be asked"
+            )
         elif incoming.method == "ping":
             peer.respond(incoming, b"{}")
         elif peer.admit(incoming):
             self._begin(incoming)
 
     def _begin(self, incoming: Incoming) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(incoming), name=f"answer {incoming.method}")
+        task = asyncio.get_running_loop().create_task(
+            self._answer(incoming), name=f"answer {incoming.method}"
+        )
         self.channel.peer.started(incoming)
         incoming.stop = lambda reason: task.cancel()
         self._keep(task)
@@ -313,7 +349,10 @@ class Conversation:
     async def _answer(self, incoming: Incoming) -> None:
         peer = self.channel.peer
         try:
-            peer.respond(incoming, await self.answers.answer(incoming.method, encode(incoming.params), self.server))
+            peer.respond(
+                incoming,
+                await self.answers.answer(incoming.method, encode(incoming.params), self.server),
+            )
         except RpcError as refused:
             peer.fail(incoming, refused.code, refused.message, refused.data)
         except asyncio.CancelledError:
@@ -361,15 +400,25 @@ class Conversation:
         else:
             text = message.data if isinstance(message.data, str) else encode(message.data).decode()
             text = redactor().text(text)
-            self.log.log(_LOG_LEVELS.get(message.level, logging.INFO), "the server says: %s", escaped(text[:QUOTED]))
+            self.log.log(
+                _LOG_LEVELS.get(message.level, logging.INFO),
+                "the server says: %s",
+                escaped(text[:QUOTED]),
+            )
 
     def _cancelled(self, params: Mapping[str, Raw]) -> None:
         try:
             cancelled = _cancelled(encode(params))
         except DecodeError:
             return
-        if not self.subscriptions.cancelled(cancelled.request_id, cancelled.reason) and not self._modern:
-            self.log.info("the server cancels what it asked for: %s", escaped(cancelled.reason[:QUOTED]) or "no reason")
+        if (
+            not self.subscriptions.cancelled(cancelled.request_id, cancelled.reason)
+            and not self._modern
+        ):
+            self.log.info(
+                "the server cancels what it asked for: %s",
+                escaped(cancelled.reason[:QUOTED]) or "no reason",
+            )
             self.channel.peer.cancel(cancelled.request_id, cancelled.reason)
 
     def tell_changed(self, what: str) -> None:
@@ -403,7 +452,11 @@ class Conversation:
 
     def watch(self, every_s: float, within_s: float) -> None:
         """Ask again and again. A server that says nothing at all meanwhile hangs, and is ended."""
-        self._keep(asyncio.get_running_loop().create_task(self._watched(every_s, within_s), name=f"watch {self.name}"))
+        self._keep(
+            asyncio.get_running_loop().create_task(
+                self._watched(every_s, within_s), name=f"watch {self.name}"
+            )
+        )
 
     async def _watched(self, every_s: float, within_s: float) -> None:
         channel = self.channel
@@ -454,7 +507,9 @@ class Conversation:
             shown = f", the last: {self.channel.strays[-1]}" if self.channel.strays else ""
             text += f"; lines of its stdout that were skipped: {self.channel.stray}{shown}"
         text += self.afterwards if ended else ""
-        text += f"; its stderr ends with:\n{tail[-QUOTED:]}" if tail else "; it wrote nothing to stderr"
+        text += (
+            f"; its stderr ends with:\n{tail[-QUOTED:]}" if tail else "; it wrote nothing to stderr"
+        )
         if ended:
             return Disconnected(text, opened.exit_status, tail)
         return type(error)(text)

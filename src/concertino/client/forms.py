@@ -50,7 +50,8 @@ def _check(name: str, field: Mapping[str, Any], value: Any) -> None:
     kind = field.get("type")
     expected = _KINDS.get(kind) if isinstance(kind, str) else None
     if expected is not None and (
-        not isinstance(value, expected) or (isinstance(value, bool) and kind in ("number", "integer"))
+        not isinstance(value, expected)
+        or (isinstance(value, bool) and kind in ("number", "integer"))
     ):
         raise ValueError(f"{name}: expected {kind}, got {type(value).__name__}")
     choices = _choices(field)
@@ -73,7 +74,11 @@ def _choices(field: Mapping[str, Any]) -> list[Any] | None:
         return field["enum"]
     titled = field.get("oneOf") or field.get("anyOf")
     if isinstance(titled, list):
-        return [each["const"] for each in cast("list[Any]", titled) if isinstance(each, dict) and "const" in each]
+        return [
+            each["const"]
+            for each in cast("list[Any]", titled)
+            if isinstance(each, dict) and "const" in each
+        ]
     return None
 
 

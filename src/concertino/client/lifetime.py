@@ -56,7 +56,9 @@ class Timeouts(Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: expected a positive number of seconds, got {getattr(self, name)!r}")
+                raise ValueError(
+                    f"{name}: expected a positive number of seconds, got {getattr(self, name)!r}"
+                )
 
 
 class Lifetime:
@@ -109,16 +111,22 @@ class Lifetime:
                 raise TypeError(f"{what}: expected a function, got {given!r}")
         if not (stderr is None or callable(stderr) or isinstance(stderr, (str, os.PathLike))):  # pyright: ignore[reportUnnecessaryIsInstance]
             kind = type(stderr).__name__
-            raise TypeError(f"stderr: expected a function that takes a line, or the path of a file, got {kind}")
+            raise TypeError(
+                f"stderr: expected a function that takes a line, or the path of a file, got {kind}"
+            )
         if rounds < 1:
             raise ValueError(f"rounds: expected at least 1, got {rounds!r}")
         self._place = place_of(target)
         if restart is not None and not self._place.again:
-            raise ValueError("restart: expected a program or an address, for anything else cannot be opened again")
+            raise ValueError(
+                "restart: expected a program or an address, for anything else cannot be opened again"
+            )
         self.name = name or self._place.name
         self.timeouts = timeouts or Timeouts()
         self.limits = limits or Limits()
-        self._info = info or Implementation("concertino", vars(sys.modules["concertino"])["__version__"])
+        self._info = info or Implementation(
+            "concertino", vars(sys.modules["concertino"])["__version__"]
+        )
         self._era: Era = era
         self._stderr = stderr
         self._stderr_level = stderr_level
@@ -129,7 +137,9 @@ class Lifetime:
         self._lines: StderrLines | None = None
         self._log = logging.getLogger(f"concertino.client.{self.name}")
         self._restart = restart
-        self._conversation: Conversation | None = None  # that can be used; None: there is none yet, or none now
+        self._conversation: Conversation | None = (
+            None  # that can be used; None: there is none yet, or none now
+        )
         self._last: Conversation | None = None  # the same, or the one that ended
         self._supervisor: Supervisor | None = None
         self._failure: ConcertinoError | None = None
@@ -163,7 +173,9 @@ class Lifetime:
         try:
             await self._bring_up()
             if self._restart is not None:
-                self._supervisor = Supervisor(self._restart, self._bring_down, self._bring_up, self._prepare, self._log)
+                self._supervisor = Supervisor(
+                    self._restart, self._bring_down, self._bring_up, self._prepare, self._log
+                )
                 if self._here.channel.over:
                     self._ended(self._here)
             await self._opened()
@@ -173,7 +185,9 @@ class Lifetime:
 
     async def _bring_up(self) -> None:
         times = self.timeouts
-        here = await open_conversation(self._start, self._place.again, self._era, times.connect_s, times.probe_s)
+        here = await open_conversation(
+            self._start, self._place.again, self._era, times.connect_s, times.probe_s
+        )
         self._last = self._conversation = here
         here.on_end = self._ended
         if times.ping_every_s < FOREVER:
@@ -200,7 +214,16 @@ class Lifetime:
         show = None
         if self._trace is not None or self._log.isEnabledFor(logging.DEBUG):
             show = _shown_to(self._log, self._trace)
-        return Conversation(self.name, opened, self.limits, self._info, self._answers, self._ears, self._rounds, show)
+        return Conversation(
+            self.name,
+            opened,
+            self.limits,
+            self._info,
+            self._answers,
+            self._ears,
+            self._rounds,
+            show,
+        )
 
     async def aclose(self) -> None:
         """Close the server's stdin, wait, and end it with everything that it started. Bounded; may be called again.
@@ -208,7 +231,9 @@ class Lifetime:
         Calls under way raise Disconnected. It goes on when its caller is cancelled.
         """
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close(), name=f"close {self.name}")
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(), name=f"close {self.name}"
+            )
             self._closing.add_done_callback(self._abandoned)
         await asyncio.shield(self._closing)
 
@@ -228,7 +253,10 @@ class Lifetime:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.aclose()
 
@@ -339,9 +367,13 @@ class Lifetime:
             raise RuntimeError(NOT_OPEN)
         loop = get_running_loop()
         if loop is not self._loop:
-            raise RuntimeError("a Client belongs to the event loop that it was opened on; see SyncClient for threads")
+            raise RuntimeError(
+                "a Client belongs to the event loop that it was opened on; see SyncClient for threads"
+            )
         if not patience_s > 0:  # not a number is neither
-            raise ValueError(f"timeout_s: expected a positive number of seconds, got {patience_s!r}")
+            raise ValueError(
+                f"timeout_s: expected a positive number of seconds, got {patience_s!r}"
+            )
         until = loop.time() + patience_s
         while self._conversation is None:
             assert self._supervisor is not None
@@ -364,7 +396,9 @@ class Lifetime:
             raise NotOffered(f"{self.name}: the server offers no {feature}; it declares {has}")
 
 
-def _shown_to(log: logging.Logger, also: Callable[[str, str], object] | None) -> Callable[[str, str], object]:
+def _shown_to(
+    log: logging.Logger, also: Callable[[str, str], object] | None
+) -> Callable[[str, str], object]:
     from concertino.logs.formats import escaped
 
     def show(direction: str, text: str) -> None:

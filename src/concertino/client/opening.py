@@ -55,7 +55,11 @@ _initialized = Decoder(_Initialized).decode
 
 
 async def open_conversation(
-    start: Callable[[], Awaitable[Conversation]], again: bool, era: Era, within_s: float, probe_s: float
+    start: Callable[[], Awaitable[Conversation]],
+    again: bool,
+    era: Era,
+    within_s: float,
+    probe_s: float,
 ) -> Conversation:
     """Start a server and open the conversation.
 
@@ -70,12 +74,16 @@ async def open_conversation(
         if era != "legacy":
             patient = era == "modern"
             try:
-                if await _discover(conversation, until - loop.time() if patient else probe_s, patient):
+                if await _discover(
+                    conversation, until - loop.time() if patient else probe_s, patient
+                ):
                     return conversation
             except Disconnected:
                 if patient or not again:
                     raise
-                conversation.log.info("the server ended when it was asked for its revisions; it is started once more")
+                conversation.log.info(
+                    "the server ended when it was asked for its revisions; it is started once more"
+                )
                 await conversation.close()
                 conversation = await _started(start, until - loop.time())
         try:
@@ -98,7 +106,9 @@ async def _started(start: Callable[[], Awaitable[Conversation]], within_s: float
         raise TimedOut(f"no connection within {within_s:.3g} s") from None
 
 
-async def _discover(conversation: Conversation, within_s: float, patient: bool, again: bool = True) -> bool:
+async def _discover(
+    conversation: Conversation, within_s: float, patient: bool, again: bool = True
+) -> bool:
     """Ask for the revisions. Whether the server speaks ours; False: it is one with a handshake. patient: never False.
 
     again: ask once more if the server refuses ours and names it among its own.
@@ -106,12 +116,16 @@ async def _discover(conversation: Conversation, within_s: float, patient: bool, 
     what = "server/discover"
     params = encode({"_meta": conversation.meta_of(MODERN)})
     try:
-        raw = await conversation.channel.request(what, params, "", within_s, within_s, cancels=False)
+        raw = await conversation.channel.request(
+            what, params, "", within_s, within_s, cancels=False
+        )
     except RpcError as error:
         if again and is_offered_again(error):
             return await _discover(conversation, within_s, patient, again=False)
         if error.code in MODERN_ERRORS or patient:
-            raise Incompatible(f"the server does not speak {MODERN.name}: {error} {_said(error)}".rstrip()) from error
+            raise Incompatible(
+                f"the server does not speak {MODERN.name}: {error} {_said(error)}".rstrip()
+            ) from error
         return False
     except ProtocolError:
         if patient:
@@ -120,16 +134,22 @@ async def _discover(conversation: Conversation, within_s: float, patient: bool, 
     except TimedOut:
         if patient:
             raise
-        conversation.log.info("no answer to server/discover within %g s: initialize follows", within_s)
+        conversation.log.info(
+            "no answer to server/discover within %g s: initialize follows", within_s
+        )
         return False
     try:
         found = _discovered(raw)
     except (DecodeError, RecursionError) as why:
         if patient:
-            raise ProtocolError(f"{what}: expected supportedVersions, got {shortened(raw)}: {why}") from None
+            raise ProtocolError(
+                f"{what}: expected supportedVersions, got {shortened(raw)}: {why}"
+            ) from None
         return False
     if MODERN.name not in found.supported_versions:
-        raise Incompatible(f"the server speaks {', '.join(found.supported_versions)[:200]}; this client {MODERN.name}")
+        raise Incompatible(
+            f"the server speaks {', '.join(found.supported_versions)[:200]}; this client {MODERN.name}"
+        )
     conversation.offered = found.capabilities
     conversation.instructions = found.instructions
     try:
@@ -148,14 +168,20 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
         "capabilities": _legacy(conversation.answers.capabilities()),
         "clientInfo": implementation(conversation.info, LATEST_LEGACY),
     }
-    raw = await conversation.channel.request(what, encode(params), "", within_s, within_s, cancels=False)
+    raw = await conversation.channel.request(
+        what, encode(params), "", within_s, within_s, cancels=False
+    )
     try:
         answer = _initialized(raw)
     except (DecodeError, RecursionError) as why:
-        raise ProtocolError(f"{what}: expected protocolVersion, got {shortened(raw)}: {why}") from None
+        raise ProtocolError(
+            f"{what}: expected protocolVersion, got {shortened(raw)}: {why}"
+        ) from None
     revision: Revision | None = by_name.get(answer.protocol_version)
     if revision is None or revision.modern:
-        raise Incompatible(f"the server speaks {answer.protocol_version[:100]!r}, which this client does not")
+        raise Incompatible(
+            f"the server speaks {answer.protocol_version[:100]!r}, which this client does not"
+        )
     conversation.offered = answer.capabilities
     conversation.instructions = answer.instructions
     conversation.server = _implementation(answer.server_info, conversation.server)

@@ -44,7 +44,11 @@ class Promises:
     def learn(self, tools: Iterable[Tool]) -> None:
         """Their list was fetched."""
         if self._there:
-            self.known = {each.name: each.output_schema for each in tools if isinstance(each.output_schema, dict)}
+            self.known = {
+                each.name: each.output_schema
+                for each in tools
+                if isinstance(each.output_schema, dict)
+            }
             self._breaches = {}
 
     def breach(self, name: str) -> Breach | None:
@@ -82,9 +86,15 @@ def _breach_of(schema: dict[str, Any]) -> Breach:
         if result.structured_content is UNSET:
             return "the tool has an output schema, and its result no structured content"
         problems = find(result.structured_content, size)
-        more = f" and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
+        more = (
+            f" and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
+        )
         shown = "; ".join(map(str, problems[:SHOWN_PROBLEMS]))
-        return f"the structured content does not fit the tool's output schema: {shown}{more}" if problems else ""
+        return (
+            f"the structured content does not fit the tool's output schema: {shown}{more}"
+            if problems
+            else ""
+        )
 
     return breach
 
@@ -99,7 +109,9 @@ def decoded(what: str, raw: Raw, read: Callable[[Raw], S]) -> S:
 
 def unexpected(what: str, raw: Raw, why: object) -> ProtocolError:
     """The error for a result that is none."""
-    return ProtocolError(f"{what}: the answer is not what the protocol says: {why}: {shortened(raw)}")
+    return ProtocolError(
+        f"{what}: the answer is not what the protocol says: {why}: {shortened(raw)}"
+    )
 
 
 def structured(name: str, result: CallToolResult, into: type[T]) -> T:

@@ -39,13 +39,17 @@ _id = Decoder(Id).decode
 class Subscriptions:
     """Those of one conversation. params: adds to a request what every one carries."""
 
-    def __init__(self, channel: Channel, params: Callable[[bytes], bytes], log: logging.Logger) -> None:
+    def __init__(
+        self, channel: Channel, params: Callable[[bytes], bytes], log: logging.Logger
+    ) -> None:
         self._channel = channel
         self._params = params
         self._log = log
         self._open: dict[Id, asyncio.Future[dict[str, Any]]] = {}  # done when it was acknowledged
 
-    async def open(self, wanted: Mapping[str, Any], what: str, within_s: float) -> tuple[Id, list[str]]:
+    async def open(
+        self, wanted: Mapping[str, Any], what: str, within_s: float
+    ) -> tuple[Id, list[str]]:
         """Open one, and wait until the server has acknowledged it. Returns its id, and what of it the server does not honour.
 
         what: its name for errors. Raises RpcError, TimedOut, Disconnected, ProtocolError; it is not open then.
@@ -67,7 +71,9 @@ class Subscriptions:
         known.append(outgoing.id)
         self._open[outgoing.id] = acknowledged
         try:
-            await asyncio.wait([acknowledged], timeout=None if within_s == float("inf") else within_s)
+            await asyncio.wait(
+                [acknowledged], timeout=None if within_s == float("inf") else within_s
+            )
             if not acknowledged.done():
                 raise channel.explained(TimedOut(f"{what}: not acknowledged within {within_s:g} s"))
             try:
@@ -79,7 +85,9 @@ class Subscriptions:
             if acknowledged.done() and not acknowledged.cancelled():
                 acknowledged.exception()  # seen: asyncio would complain of one that nobody has
             raise
-        return outgoing.id, [name for name, value in wanted.items() if not _covers(honoured.get(name), value)]
+        return outgoing.id, [
+            name for name, value in wanted.items() if not _covers(honoured.get(name), value)
+        ]
 
     def close(self, id: Id) -> None:
         """End one, and tell the server. What is not open is ignored."""
@@ -108,7 +116,9 @@ class Subscriptions:
         try:
             future.set_result(_acknowledged(encode(params)).notifications)
         except (DecodeError, RecursionError) as why:
-            future.set_exception(ProtocolError(f"the acknowledgement is not what the protocol says: {why}"))
+            future.set_exception(
+                ProtocolError(f"the acknowledgement is not what the protocol says: {why}")
+            )
 
     def cancelled(self, id: Id, reason: str) -> bool:
         """The server cancels one; the result may still come, or has come already. Whether there was one of this id."""
@@ -123,9 +133,13 @@ class Subscriptions:
         if future is None:
             return
         if not future.done():
-            future.set_exception(why or ProtocolError("the server ended the subscription before it was acknowledged"))
+            future.set_exception(
+                why or ProtocolError("the server ended the subscription before it was acknowledged")
+            )
         elif not isinstance(why, Disconnected):
-            self._log.warning("the server ended a subscription%s", "" if why is None else f": {why}")
+            self._log.warning(
+                "the server ended a subscription%s", "" if why is None else f": {why}"
+            )
 
 
 def _subscription_of(params: Mapping[str, Raw]) -> Id | None:

@@ -120,7 +120,9 @@ class Supervisor:
                 await self._bring_down()  # first of all: it may hold what the next one needs
                 wait = uniform(0.75, 1) * pause
                 pause = min(rules.longest_s, 2 * pause)
-                self._log.warning("the server ended; start %d follows in %.3g s: %s", tried, wait, self.failure)
+                self._log.warning(
+                    "the server ended; start %d follows in %.3g s: %s", tried, wait, self.failure
+                )
                 await asyncio.sleep(wait)
                 self.state = "starting"
                 up = await self._is_brought_up()
@@ -137,7 +139,9 @@ class Supervisor:
         except ConcertinoError as why:
             self.failure = why
             return False
-        except Exception as why:  # no fault of the server's: but whoever waits must not wait for ever
+        except (
+            Exception
+        ) as why:  # no fault of the server's: but whoever waits must not wait for ever
             self._log.exception("the server could not be started again")
             self.failure = Disconnected(f"{type(why).__name__}: {why}")
             return False

@@ -82,7 +82,9 @@ class SyncClient:
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 return
             try:
-                self._loop.call_soon_threadsafe(self._loop.stop)  # the thread closes the client then
+                self._loop.call_soon_threadsafe(
+                    self._loop.stop
+                )  # the thread closes the client then
             except RuntimeError:  # it has
                 pass
             self._thread.join()
@@ -93,7 +95,10 @@ class SyncClient:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -116,7 +121,9 @@ class SyncClient:
                     return future.result(LOOK_S)
                 except TimeoutError:
                     if future.done():
-                        return future.result()  # what came between the two, or the call's own TimeoutError
+                        return (
+                            future.result()
+                        )  # what came between the two, or the call's own TimeoutError
                     if not thread.is_alive():  # it was closed before it came to this
                         raise RuntimeError(NOT_OPEN) from None
         except BaseException:
@@ -228,7 +235,9 @@ class SyncClient:
         """Call a tool. As Client.call_tool."""
         # None is a value of `into` at run time; the overloads are for callers.
         call: Any = self._client.call_tool
-        return self._run(call(name, arguments, into=into, timeout_s=timeout_s, progress=progress, meta=meta))
+        return self._run(
+            call(name, arguments, into=into, timeout_s=timeout_s, progress=progress, meta=meta)
+        )
 
     def list_tools(self) -> list[Tool]:
         """Every tool, from all pages."""
@@ -259,7 +268,11 @@ class SyncClient:
         return self._run(self._client.list_prompts())
 
     def get_prompt(
-        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout_s: float | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in with its arguments."""
         return self._run(self._client.get_prompt(name, arguments, timeout_s=timeout_s))
@@ -287,7 +300,9 @@ class SyncClient:
     ) -> Any:
         """Send any request. As Client.request."""
         return self._run(
-            self._client.request(method, params, into=into, timeout_s=timeout_s, progress=progress, meta=meta)
+            self._client.request(
+                method, params, into=into, timeout_s=timeout_s, progress=progress, meta=meta
+            )
         )
 
     def ping(self) -> None:

@@ -46,12 +46,18 @@ class ServerParameters(Struct, frozen=True):
         """No value is shown: it may be a secret."""
         command, args, cwd = cast("tuple[Any, Any, Any]", (self.command, self.args, self.cwd))
         if not isinstance(command, _WORD):
-            raise TypeError(f"command: expected a str such as 'python', got {type(command).__name__}")
+            raise TypeError(
+                f"command: expected a str such as 'python', got {type(command).__name__}"
+            )
         if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
-            raise TypeError(f"args: expected a list of str such as ['server.py'], got {type(args).__name__}")
+            raise TypeError(
+                f"args: expected a list of str such as ['server.py'], got {type(args).__name__}"
+            )
         for each in cast("Sequence[Any]", args):
             if not isinstance(each, _WORD):
-                raise TypeError(f"args: expected a list of str such as ['server.py'], got {type(each).__name__} in it")
+                raise TypeError(
+                    f"args: expected a list of str such as ['server.py'], got {type(each).__name__} in it"
+                )
         env = cast("Any", self.env or {})
         if not isinstance(env, Mapping):
             raise TypeError(f"env: expected a dict of str, got {type(env).__name__}")
@@ -59,7 +65,9 @@ class ServerParameters(Struct, frozen=True):
             if not isinstance(name, str):
                 raise TypeError(f"env: expected a dict of str, got {type(name).__name__} as a name")
             if not isinstance(value, str):
-                raise TypeError(f"env: expected a dict of str, got {type(value).__name__} for {name}")
+                raise TypeError(
+                    f"env: expected a dict of str, got {type(value).__name__} for {name}"
+                )
         if cwd is not None and not isinstance(cwd, _WORD):
             raise TypeError(f"cwd: expected a folder, got {type(cwd).__name__}")
 
@@ -93,7 +101,12 @@ class Opened:
         """The last 8 KiB of stderr, without secrets, and without what commands a terminal."""
         if self.child is None:
             return ""
-        lines = redactor().text(bytes(self.child.tail).decode("utf-8", "backslashreplace")).strip("\n").split("\n")
+        lines = (
+            redactor()
+            .text(bytes(self.child.tail).decode("utf-8", "backslashreplace"))
+            .strip("\n")
+            .split("\n")
+        )
         return "\n".join(map(escaped, lines))
 
     def how_it_is(self, ended: bool) -> str:
@@ -161,7 +174,9 @@ def _address(text: str) -> Place:
     host, _, port = rest.rpartition(":")
     if kind == "tcp" and host and port.isdecimal() and 0 < int(port) < 65536:
         return _Socket(text, host.removeprefix("[").removesuffix("]"), int(port))
-    raise ValueError(f"expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, got {text!r}")
+    raise ValueError(
+        f"expected unix:PATH or tcp:HOST:PORT, or a command as a list of words, got {text!r}"
+    )
 
 
 class _Program(Place):

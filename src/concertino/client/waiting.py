@@ -68,7 +68,9 @@ class Waiting(Struct, eq=False):
             if isinstance(outcome, BaseException):
                 self.failed = True
                 if type(outcome) is ProtocolError:
-                    outcome = ProtocolError(f"{self.question.name}: {outcome}: {shortened(channel.frame)}")
+                    outcome = ProtocolError(
+                        f"{self.question.name}: {outcome}: {shortened(channel.frame)}"
+                    )
             self.outcome = outcome
             if channel.reading and self.callback is not None:
                 self.context.run(self.callback, self)
@@ -81,10 +83,14 @@ class Waiting(Struct, eq=False):
 
     # A future, as a task sees it
 
-    def add_done_callback(self, callback: Callable[[Waiting], object], *, context: Context | None = None) -> None:
+    def add_done_callback(
+        self, callback: Callable[[Waiting], object], *, context: Context | None = None
+    ) -> None:
         """By the task that awaits this; nobody else does."""
         self.callback = callback
-        self.context = copy_context() if context is None else context  # an empty one counts as false
+        self.context = (
+            copy_context() if context is None else context
+        )  # an empty one counts as false
 
     def cancel(self, msg: object = None) -> bool:
         """The task is cancelled."""
@@ -125,4 +131,8 @@ def shortened(frame: bytes | Raw | Any) -> str:
     whole = bytes(frame)
     text = redactor().frame(whole[: 4 * SHOWN]).decode("utf-8", "backslashreplace")
     text = escaped(text)
-    return text if len(whole) <= 4 * SHOWN and len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(whole)} bytes)"
+    return (
+        text
+        if len(whole) <= 4 * SHOWN and len(text) <= SHOWN
+        else f"{text[:SHOWN]}... ({len(whole)} bytes)"
+    )

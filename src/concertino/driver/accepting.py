@@ -29,7 +29,9 @@ PAUSE_S = 1.0  # after the system refused: no descriptors, no memory
 Wrap = Callable[[Connection, str], Connection]
 
 
-def accept(host: Host, *listeners: Listener, max_connections: int | None = None, wrap: Wrap | None = None) -> Accepting:
+def accept(
+    host: Host, *listeners: Listener, max_connections: int | None = None, wrap: Wrap | None = None
+) -> Accepting:
     """Serve whoever connects, until close(). Call it on the host's loop; the listeners are owned from now on.
 
     Use it inside `async with Host(...)`, by `with`: leaving it lets nobody in any more and removes the sockets' files; leaving
@@ -39,20 +41,26 @@ def accept(host: Host, *listeners: Listener, max_connections: int | None = None,
     """
     if max_connections is not None and max_connections < 1:
         raise ValueError(f"max_connections: expected a positive number, got {max_connections}")
-    return Accepting(host, listeners, max_connections or host.limits.max_connections, wrap or _as_it_is)
+    return Accepting(
+        host, listeners, max_connections or host.limits.max_connections, wrap or _as_it_is
+    )
 
 
 class Accepting:
     """Lets clients in. Made by accept(). addresses: where, in the order of the listeners."""
 
-    def __init__(self, host: Host, listeners: tuple[Listener, ...], max_connections: int, wrap: Wrap) -> None:
+    def __init__(
+        self, host: Host, listeners: tuple[Listener, ...], max_connections: int, wrap: Wrap
+    ) -> None:
         self.addresses = [listener.address for listener in listeners]
         self._host = host
         self._listeners = listeners
         self._limit = max_connections
         self._wrap = wrap
         self._loop = asyncio.get_running_loop()
-        self._silent: dict[int, socket.socket] = {}  # accepted, and nothing was read yet; by descriptor
+        self._silent: dict[
+            int, socket.socket
+        ] = {}  # accepted, and nothing was read yet; by descriptor
         self._links: dict[Link, Accepted] = {}
         self._count = 0  # of all that were let in, for their names
         self._resuming: asyncio.TimerHandle | None = None  # accepting is paused
@@ -113,9 +121,13 @@ class Accepting:
                 return
             except ConnectionAbortedError:  # gone before its turn
                 continue
-            except OSError as why:  # EMFILE, ENFILE, ENOMEM: it would be told again at once, and for ever
+            except (
+                OSError
+            ) as why:  # EMFILE, ENFILE, ENOMEM: it would be told again at once, and for ever
                 if not self._starved:
-                    log.warning("%s: nobody can be let in for a while: %s", listener.address, why.strerror)
+                    log.warning(
+                        "%s: nobody can be let in for a while: %s", listener.address, why.strerror
+                    )
                 self._starved = True
                 self._stop_listening()
                 self._resuming = self._loop.call_later(PAUSE_S, self._listen)
@@ -126,14 +138,18 @@ class Accepting:
         self._count += 1
         if self.clients >= self._limit:
             log.warning(
-                "%s: a client was sent away: %d are connected, as many as may be", listener.address, self.clients
+                "%s: a client was sent away: %d are connected, as many as may be",
+                listener.address,
+                self.clients,
             )
             sock.close()
             return
         try:
             facts = listener.examine(sock)
             sock.setblocking(False)
-            self._loop.add_reader(sock.fileno(), self._first, sock, facts, listener.address, f"client {self._count}")
+            self._loop.add_reader(
+                sock.fileno(), self._first, sock, facts, listener.address, f"client {self._count}"
+            )
         except PermissionError as why:
             log.warning("%s: a client was sent away: %s", listener.address, why.strerror)
             sock.close()
@@ -144,7 +160,9 @@ class Accepting:
             self._silent[sock.fileno()] = sock
             log.debug("%s: client %d: %s", listener.address, self._count, dict(facts))
 
-    def _first(self, sock: socket.socket, facts: Mapping[str, object], address: str, name: str) -> None:
+    def _first(
+        self, sock: socket.socket, facts: Mapping[str, object], address: str, name: str
+    ) -> None:
         """A client says something, or is gone."""
         self._loop.remove_reader(sock.fileno())
         del self._silent[sock.fileno()]

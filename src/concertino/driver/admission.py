@@ -21,7 +21,16 @@ from concertino.driver.context import CallContext
 from concertino.protocol.peer import Incoming
 from concertino.redact import redactor
 
-__all__ = ["Admit", "Admitted", "Deadline", "HushedContext", "Slots", "Terms", "admission", "beside_handle"]
+__all__ = [
+    "Admit",
+    "Admitted",
+    "Deadline",
+    "HushedContext",
+    "Slots",
+    "Terms",
+    "admission",
+    "beside_handle",
+]
 
 
 class Slots:
@@ -92,7 +101,9 @@ def beside_handle(backend: Backend, name: str) -> Any:
 class HushedContext(CallContext, eq=False):
     """Takes secrets out of what the handler tells its caller meanwhile: for a backend that `hushes` what it admits."""
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
         return super().progress(done, total, redactor().value(message))
 
     def log(self, level: Any, data: object, logger: str | None = None) -> Awaitable[None]:
@@ -106,10 +117,24 @@ class Deadline:
     ended: answers a call. cancel: its task, with the reason.
     """
 
-    __slots__ = ("_cancel", "_ended", "_incoming", "_is_over", "_task", "_terms", "_timer", "timeout_s")
+    __slots__ = (
+        "_cancel",
+        "_ended",
+        "_incoming",
+        "_is_over",
+        "_task",
+        "_terms",
+        "_timer",
+        "timeout_s",
+    )
 
     def __init__(
-        self, incoming: Incoming, terms: Terms, task: asyncio.Task[None], ended: Ended, cancel: Callable[[str], None]
+        self,
+        incoming: Incoming,
+        terms: Terms,
+        task: asyncio.Task[None],
+        ended: Ended,
+        cancel: Callable[[str], None],
     ) -> None:
         assert terms.timeout_s is not None
         self.timeout_s = terms.timeout_s
@@ -131,7 +156,9 @@ class Deadline:
 
     def _expire(self) -> None:
         incoming = self._incoming
-        if not incoming.open:  # its caller has given up: it is cancelled, and nobody waits for an answer
+        if (
+            not incoming.open
+        ):  # its caller has given up: it is cancelled, and nobody waits for an answer
             return
         self._is_over = True
         result: Any = None

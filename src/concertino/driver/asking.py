@@ -65,7 +65,9 @@ def process_seal() -> Seal:
     if text is None:
         return Seal(os.urandom(32), time, os.urandom)
     if len(text) < KEY_CHARACTERS:
-        raise ValueError(f"CONCERTINO_STATE_KEY: expected at least {KEY_CHARACTERS} characters, got {len(text)}")
+        raise ValueError(
+            f"CONCERTINO_STATE_KEY: expected at least {KEY_CHARACTERS} characters, got {len(text)}"
+        )
     return Seal(sha256(text.encode()).digest(), time, os.urandom)
 
 
@@ -76,7 +78,9 @@ async def ask(link: Any, incoming: Any, questions: Mapping[str, Question]) -> Ma
     dialogue: Dialogue = link.session.dialogue(incoming)
     era = incoming.era
     asked = {
-        key: lowered(wire_form(question), era.lowering.revision, era.client, partial(dialogue.visit, key))
+        key: lowered(
+            wire_form(question), era.lowering.revision, era.client, partial(dialogue.visit, key)
+        )
         for key, question in questions.items()
     }
     while (found := dialogue.ask(asked)) is None:
@@ -109,7 +113,9 @@ async def put(link: Any, dialogue: Dialogue, keys: Mapping[str, object]) -> None
                 dialogue.putting[key] = over
                 futures[key] = future = loop.create_future()
                 outgoing.append(session.put(question, partial(_settled, future, question.method)))
-        done, waiting = await asyncio.wait(futures.values(), timeout=LIFETIME_S, return_when=asyncio.FIRST_EXCEPTION)
+        done, waiting = await asyncio.wait(
+            futures.values(), timeout=LIFETIME_S, return_when=asyncio.FIRST_EXCEPTION
+        )
         for future in done:
             future.result()
         if waiting:
@@ -128,8 +134,12 @@ async def put(link: Any, dialogue: Dialogue, keys: Mapping[str, object]) -> None
 def _settled(future: asyncio.Future[Raw], method: str, outcome: Raw | Exception) -> None:
     if future.done():
         return
-    if isinstance(outcome, RpcError):  # of the client's: "method not found" alone would be taken for the tool's
-        outcome = RpcError(outcome.code, f"the client refused {method}: {outcome.message}", outcome.data)
+    if isinstance(
+        outcome, RpcError
+    ):  # of the client's: "method not found" alone would be taken for the tool's
+        outcome = RpcError(
+            outcome.code, f"the client refused {method}: {outcome.message}", outcome.data
+        )
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
         future.exception()  # looked at: nobody may be there to do it
@@ -153,12 +163,16 @@ async def once(dialogue: Dialogue, key: str, make: Callable[[], object], kind: A
     return decode(raw, type=kind)
 
 
-def wait(link: Any, dialogue: Callable[[], Dialogue], incoming: Any, awaitable: Awaitable[Any]) -> Any:
+def wait(
+    link: Any, dialogue: Callable[[], Dialogue], incoming: Any, awaitable: Awaitable[Any]
+) -> Any:
     """See Context.wait."""
     if get_ident() == link.thread:
         if isinstance(awaitable, Coroutine):
             awaitable.close()
-        raise RuntimeError("Context.wait is for `def` handlers, which run in a thread; write `await` instead")
+        raise RuntimeError(
+            "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
+        )
     future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), link.loop)
     waits = dialogue().waits
     waits.add(future)
@@ -192,7 +206,9 @@ async def elicit(context: Context, message: str, form: Any, key: str) -> Accepte
         raise BadAnswer(f"{key}: {why}") from None
 
 
-async def elicit_url(context: Context, message: str, url: str, key: str) -> Literal["accept", "decline", "cancel"]:
+async def elicit_url(
+    context: Context, message: str, url: str, key: str
+) -> Literal["accept", "decline", "cancel"]:
     """See Context.elicit_url."""
     try:
         parts = urlsplit(url)
@@ -200,9 +216,13 @@ async def elicit_url(context: Context, message: str, url: str, key: str) -> Lite
     except ValueError as why:
         raise ValueError(f"elicit_url: {url!r} is no URL: {why}") from None
     if not secure or not parts.hostname:
-        raise ValueError(f"elicit_url: expected an https:// URL (http:// for this machine), got {url!r}")
+        raise ValueError(
+            f"elicit_url: expected an https:// URL (http:// for this machine), got {url!r}"
+        )
     if parts.username is not None or parts.password is not None:
-        raise ValueError("elicit_url: the URL holds a user's name or password; the client, and its model, would see it")
+        raise ValueError(
+            "elicit_url: the URL holds a user's name or password; the client, and its model, would see it"
+        )
     answers = await context.ask({key: Elicitation(message, "url", url=url)})
     return _elicited(answers[key]).action
 
@@ -219,7 +239,10 @@ async def sample(
 ) -> CreateMessageResult:
     """See Context.sample."""
     texts = [messages] if isinstance(messages, str) else messages
-    said = [SamplingMessage("user", TextContent(each)) if isinstance(each, str) else each for each in texts]
+    said = [
+        SamplingMessage("user", TextContent(each)) if isinstance(each, str) else each
+        for each in texts
+    ]
     _check_tools(said)
     answers = await context.ask({key: Sampling(said, max_tokens, **options)})
     return _sampled(answers[key])
@@ -229,7 +252,9 @@ def _check_tools(messages: Sequence[SamplingMessage]) -> None:
     """client/sampling "Tool Result Messages", "Tool Use and Result Balance": the results of all uses, and nothing else, follow."""
     wanted: set[str] = set()
     for message in messages:
-        blocks: list[Any] = message.content if isinstance(message.content, list) else [message.content]
+        blocks: list[Any] = (
+            message.content if isinstance(message.content, list) else [message.content]
+        )
         results = [each.tool_use_id for each in blocks if isinstance(each, ToolResultContent)]
         if (results or wanted) and (
             message.role != "user"
@@ -242,7 +267,9 @@ def _check_tools(messages: Sequence[SamplingMessage]) -> None:
             )
         wanted = {each.id for each in blocks if isinstance(each, ToolUseContent)}
     if wanted:
-        raise ValueError(f"sample: the results of the tools used last are missing: {', '.join(sorted(wanted))}")
+        raise ValueError(
+            f"sample: the results of the tools used last are missing: {', '.join(sorted(wanted))}"
+        )
 
 
 async def roots(context: Context, key: str) -> list[Root]:

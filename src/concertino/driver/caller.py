@@ -23,7 +23,9 @@ log = logging.getLogger("concertino.caller")
 Notified = Callable[[str, dict[str, Any]], object]
 
 
-def connect(connection: Connection, notified: Notified | None = None, limits: Limits | None = None) -> Caller:
+def connect(
+    connection: Connection, notified: Notified | None = None, limits: Limits | None = None
+) -> Caller:
     """Speak to a server over a connection, on the running loop. notified: called with every notification's method and params.
 
     Send `initialize` yourself, or the `_meta` of 2026-07-28 in every request. A request of the server's is answered with -32601,
@@ -49,7 +51,11 @@ class Caller:
         self.peer.silent = True
 
     async def request(
-        self, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float | None = None
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Any:
         """Send a request and return its result, decoded.
 
@@ -57,7 +63,9 @@ class Caller:
         server that the request is cancelled, as it does when this task is), Disconnected when the connection ends first,
         ValueError when timeout_s is NaN.
         """
-        if timeout_s is not None and isnan(timeout_s):  # among asyncio's timers it would stop the others
+        if timeout_s is not None and isnan(
+            timeout_s
+        ):  # among asyncio's timers it would stop the others
             raise ValueError("timeout_s: expected seconds, got nan")
         if self._over:
             raise Disconnected("the connection is closed")

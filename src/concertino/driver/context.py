@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["CallContext"]
 
 KEPT = 10_000  # messages of one call that may wait for the loop; then progress is merged, and log lines wait
-PATIENCE_S = 5.0  # how long a thread waits for a loop that takes nothing, before its log lines are dropped
+PATIENCE_S = (
+    5.0  # how long a thread waits for a loop that takes nothing, before its log lines are dropped
+)
 
 Act = Callable[[], None]
 
@@ -84,7 +86,9 @@ class CallContext(Struct, eq=False):
     def meta(self) -> Mapping[str, Any]:
         return {name: decode(value) for name, value in self.incoming.call.meta.items()}
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
         """done, total: anything that is a number but a bool; it is sent as a plain int or float.
 
         Raises TypeError for what is no number and a message that is no str, ValueError for a number that is not finite.
@@ -108,7 +112,9 @@ class CallContext(Struct, eq=False):
         if get_ident() == self.link.thread:
             session.log(self.incoming, level, data, logger)
             return _Room(self.link)
-        encoded = Raw(encode(data))  # now: the author is here to be told, and may change it afterwards
+        encoded = Raw(
+            encode(data)
+        )  # now: the author is here to be told, and may change it afterwards
         self._post().log(lambda: session.log(self.incoming, level, encoded, logger))
         return DONE
 
@@ -117,7 +123,9 @@ class CallContext(Struct, eq=False):
     ) -> Coroutine[Any, Any, Any]:
         return self.calling(self).call_tool(name, arguments, into=into)
 
-    def calling(self, context: Any) -> Any:  # a Context around this one -> the nested.Nested that makes its calls
+    def calling(
+        self, context: Any
+    ) -> Any:  # a Context around this one -> the nested.Nested that makes its calls
         from concertino.driver.nested import outermost
 
         return outermost(self, context)
@@ -127,7 +135,9 @@ class CallContext(Struct, eq=False):
 
         return await ask(self.link, self.incoming, questions)
 
-    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Accepted[Any] | Declined:
+    async def elicit(
+        self, message: str, form: Any, *, key: str | None = None
+    ) -> Accepted[Any] | Declined:
         from concertino.driver.asking import elicit
 
         return await elicit(self, message, form, self._key(key))
@@ -212,7 +222,10 @@ class _Posted:
                 self._changed.wait(0.1)  # nobody tells when the call is over
                 if monotonic() >= patience_ends and len(self._acts) >= KEPT:
                     self._stuck = True
-                    log.warning("log messages of a call are dropped: its event loop took none for %g s", PATIENCE_S)
+                    log.warning(
+                        "log messages of a call are dropped: its event loop took none for %g s",
+                        PATIENCE_S,
+                    )
             if len(self._acts) < KEPT:
                 self._add(act)
 
@@ -238,7 +251,9 @@ class _Posted:
                 log.exception("a message that a thread sent could not be told")
 
 
-def _number(what: str, value: Any) -> float:  # Any: it may be anything, and numbers have no common type
+def _number(
+    what: str, value: Any
+) -> float:  # Any: it may be anything, and numbers have no common type
     """As a plain int that fits in JSON's usual 64 bits, or a plain float."""
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is not float:
@@ -251,7 +266,9 @@ def _number(what: str, value: Any) -> float:  # Any: it may be anything, and num
         try:
             value = float(value)
         except OverflowError:
-            raise ValueError(f"{what}: expected a number that a float can hold, got a greater one") from None
+            raise ValueError(
+                f"{what}: expected a number that a float can hold, got a greater one"
+            ) from None
     if not isfinite(value):
         raise ValueError(f"{what}: expected a finite number, got {value!r}")
     return value

@@ -16,7 +16,9 @@ from concertino.logs.correlation import Told, current
 
 __all__ = ["Correlated", "told_of"]
 
-_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")  # W3C Trace Context 3.2
+_PARENT = re.compile(
+    r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*"
+)  # W3C Trace Context 3.2
 _text = Decoder(str).decode
 
 

@@ -30,7 +30,9 @@ class Marked(Struct, frozen=True):
 marked: list[Marked] | None = None  # set while the command line imports a target
 
 
-def run(backend: Backend, *, limits: Limits | None = None, loop_factory: LoopFactory | None = None) -> None:
+def run(
+    backend: Backend, *, limits: Limits | None = None, loop_factory: LoopFactory | None = None
+) -> None:
     """Serve a backend over stdin and stdout until the client is gone; then the process ends, so nothing after this line runs.
 
     backend: a Server, a guard around one, what compose() gave. limits: see Limits; those set by CONCERTINO_... variables otherwise.

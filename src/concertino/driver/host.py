@@ -33,7 +33,9 @@ async def serve(backend: Backend, connection: Connection, limits: Limits | None 
         await asyncio.wait((host.started, link.closed), return_when=asyncio.FIRST_COMPLETED)
         if host.started.done():
             host.started.result()
-        await asyncio.wait((link.closed,))  # not the future itself: a cancel of this task would cancel it
+        await asyncio.wait(
+            (link.closed,)
+        )  # not the future itself: a cancel of this task would cancel it
 
 
 class Host:
@@ -68,7 +70,10 @@ class Host:
         self.started.cancel()
         if self._watching is not None:
             self._watching.cancel()
-        await asyncio.wait([self.started, *(() if self._watching is None else (self._watching,))], timeout=CLEANUP_S)
+        await asyncio.wait(
+            [self.started, *(() if self._watching is None else (self._watching,))],
+            timeout=CLEANUP_S,
+        )
         if not self._begun:  # left at once: what was never started is not closed
             return
         closing = unlisted(self._loop.create_task(self.backend.close()))

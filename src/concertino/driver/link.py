@@ -65,7 +65,9 @@ class Link:
         self._end_at = 0.0
         self._drain_timer: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
-        self._turn_began: float | None = None  # when something was first told in this turn of the loop
+        self._turn_began: float | None = (
+            None  # when something was first told in this turn of the loop
+        )
         self._complaining = False
         self._faulty = False
         self._catching_up = False  # a call to _catch_up is scheduled
@@ -191,9 +193,14 @@ class Link:
         peer = self.session.peer
         self._complaining = False
         if peer.suppressed:
-            log.warning("%d malformed messages were not answered: too many at once", peer.suppressed)
+            log.warning(
+                "%d malformed messages were not answered: too many at once", peer.suppressed
+            )
         if self.session.dropped:
-            log.warning("%d log messages were not sent: too many, or the client does not read", self.session.dropped)
+            log.warning(
+                "%d log messages were not sent: too many, or the client does not read",
+                self.session.dropped,
+            )
         peer.suppressed = self.session.dropped = 0
 
     def changed(self, what: str) -> None:
@@ -280,7 +287,9 @@ class Link:
             if incoming.terms is not None and incoming.terms.timeout_s is not None:
                 from concertino.driver.admission import Deadline
 
-                incoming.terms = Deadline(incoming, incoming.terms, task, self._ended, incoming.stop)
+                incoming.terms = Deadline(
+                    incoming, incoming.terms, task, self._ended, incoming.stop
+                )
         return None
 
     def _ended(self, incoming: Incoming, result: Struct | Raw, error: BaseException | None) -> None:
@@ -293,7 +302,9 @@ class Link:
         if self._draining or incoming.batch is not None:
             self._settle_soon()
         passes: Callable[[str], bool] | None = None
-        if (terms := incoming.terms) is not None:  # it stays there if this is the end: to take it out costs 0.5 %
+        if (
+            terms := incoming.terms
+        ) is not None:  # it stays there if this is the end: to take it out costs 0.5 %
             if (slots := terms.slots) is not None:
                 slots.free += 1
             if error is None:
@@ -328,7 +339,8 @@ class Link:
         if isinstance(error, asyncio.CancelledError):
             # If it is open still, the handler did this to itself.
             return self._fail(
-                incoming, RpcError(INTERNAL_ERROR, "Internal error: the call was cancelled by its handler")
+                incoming,
+                RpcError(INTERNAL_ERROR, "Internal error: the call was cancelled by its handler"),
             )
         if incoming.open:  # SystemExit too: no handler ends the server
             log.error("%s failed", incoming.method, exc_info=error)
@@ -355,7 +367,9 @@ class Link:
             return self._ended(incoming, Raw(b"{}"), error)
         except Exception as error:  # a backend's mistake, a key that is none
             log.error("%s: the client could not be asked: %s", incoming.method, error)
-            return self._fail(incoming, RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked"))
+            return self._fail(
+                incoming, RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked")
+            )
 
     def _needs_input(self, incoming: Incoming, wanted: InputRequired) -> None:
         """A backend asks: in the answer, or, before 2026-07-28, at once; then it is called again."""
@@ -399,7 +413,12 @@ class Link:
     def _fail(self, incoming: Incoming, error: RpcError) -> None:
         code, message = error.code, error.message
         if type(code) is not int or not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            log.error("%s: an RpcError needs an int and a str, got %r and %r", incoming.method, code, message)
+            log.error(
+                "%s: an RpcError needs an int and a str, got %r and %r",
+                incoming.method,
+                code,
+                message,
+            )
             code, message = INTERNAL_ERROR, "Internal error"
         # A backend's mistake must not leave the caller waiting: data that is no JSON, a text with half a surrogate pair.
         for said, data in ((message, error.data), (message, None), ("Internal error", None)):

@@ -30,7 +30,12 @@ class Nested(ContextAround):
     """The context of a call inside another. chain: the tools that are under way, the outermost first."""
 
     def __init__(
-        self, inner: Context, backend: Backend, meta: Mapping[str, Raw], chain: tuple[str, ...], calls: list[int]
+        self,
+        inner: Context,
+        backend: Backend,
+        meta: Mapping[str, Raw],
+        chain: tuple[str, ...],
+        calls: list[int],
     ) -> None:
         super().__init__(inner)
         self._backend = backend
@@ -38,23 +43,35 @@ class Nested(ContextAround):
         self._chain = chain
         self._calls = calls  # one number, shared by all inside one call
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
         return DONE  # the caller's progress counts something else
 
     def calling(self, context: Context) -> Nested:
         """The same for a context around this one."""
         return Nested(context, self._backend, self._meta, self._chain, self._calls)
 
-    async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None) -> Any:
+    async def call_tool(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+    ) -> Any:
         """See backend.Context. Any: one of its overloads."""
         chain = (*self._chain, name)
         if len(chain) > MAX_DEPTH + 1:
             shown = (*chain[:SHOWN], "...", *chain[-SHOWN:])
-            raise ToolError(f"call_tool: more than {MAX_DEPTH} calls inside each other: {' > '.join(shown)}")
+            raise ToolError(
+                f"call_tool: more than {MAX_DEPTH} calls inside each other: {' > '.join(shown)}"
+            )
         self._calls[0] += 1
         if self._calls[0] > MAX_CALLS:
-            raise ToolError(f"call_tool: {' > '.join(chain)}: more than {MAX_CALLS:,} calls inside one")
-        call = Call("tools/call", {"name": Raw(encode(name)), "arguments": Raw(encode(arguments or {}))}, self._meta)
+            raise ToolError(
+                f"call_tool: {' > '.join(chain)}: more than {MAX_CALLS:,} calls inside one"
+            )
+        call = Call(
+            "tools/call",
+            {"name": Raw(encode(name)), "arguments": Raw(encode(arguments or {}))},
+            self._meta,
+        )
         within = Nested(self.inner, self._backend, self._meta, chain, self._calls)
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
@@ -76,7 +93,9 @@ def outermost(own: CallContext, context: Context) -> Nested:
     """What a client's call makes its calls with. context: the one they are to have, which is around the call's own."""
     call: Call = own.incoming.call
     name = call.params.get("name")
-    chain = (str(decode(name)),) if name is not None and call.method == "tools/call" else (call.method,)
+    chain = (
+        (str(decode(name)),) if name is not None and call.method == "tools/call" else (call.method,)
+    )
     return Nested(context, own.link.backend, call.meta, chain, [0])
 
 
@@ -90,7 +109,9 @@ def _result(name: str, result: Struct | Raw) -> CallToolResult:
             return result
     except DecodeError as why:
         raise ProtocolError(f"tools/call {name}: expected the result of a tool: {why}") from None
-    raise ProtocolError(f"tools/call {name}: expected the result of a tool, got {type(result).__name__}")
+    raise ProtocolError(
+        f"tools/call {name}: expected the result of a tool, got {type(result).__name__}"
+    )
 
 
 def _structured(name: str, result: CallToolResult, into: Any) -> Any:
@@ -103,4 +124,6 @@ def _structured(name: str, result: CallToolResult, into: Any) -> Any:
             return convert(found, into)
         return text if into is str else decode(text, type=into)
     except (DecodeError, ValidationError) as why:
-        raise ProtocolError(f"tools/call {name}: the result is no {getattr(into, '__name__', into)}: {why}") from None
+        raise ProtocolError(
+            f"tools/call {name}: the result is no {getattr(into, '__name__', into)}: {why}"
+        ) from None

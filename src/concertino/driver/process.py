@@ -56,10 +56,19 @@ def run(
     """
     _refuse_inside_a_loop()
     entrance = _Standard(taken or take_over())
-    run_behind(entrance, backend, limits=limits, log_format=log_format, trace=trace, loop_factory=loop_factory)
+    run_behind(
+        entrance,
+        backend,
+        limits=limits,
+        log_format=log_format,
+        trace=trace,
+        loop_factory=loop_factory,
+    )
 
 
-Wrap = Callable[[Connection, str], Connection]  # a connection and its client's name -> the one to attach
+Wrap = Callable[
+    [Connection, str], Connection
+]  # a connection and its client's name -> the one to attach
 
 
 class Entrance(Protocol):
@@ -95,7 +104,8 @@ class _Standard:
         if os.isatty(self._taken.reading):
             name = log.name.partition(".")[2]
             log.info(
-                "%s waits for JSON-RPC messages on stdin, a line each: an MCP client is to start it; Ctrl-D ends", name
+                "%s waits for JSON-RPC messages on stdin, a line each: an MCP client is to start it; Ctrl-D ends",
+                name,
             )
         self._stdio = Stdio(self._taken, limits)
         return self._stdio.reading
@@ -130,7 +140,9 @@ def run_behind(
         logs.configure(format=log_format, writer=entrance.writer)
         _complain(logging.getLogger("concertino"), why)
         leave(1, entrance.writer)
-    format = logs.configure(format=log_format, component=info.name, writer=entrance.writer).format_name
+    format = logs.configure(
+        format=log_format, component=info.name, writer=entrance.writer
+    ).format_name
     if format == "json":
         from concertino.driver.correlated import Correlated
 
@@ -155,7 +167,9 @@ def run_behind(
         reading = entrance.prepare(limits, log)
         end = End(loop, reading, limits.drain_s, log, entrance)
         wrap = _wrapping(log, entrance.writer, format, trace)
-        code = _completed(loop, _serve(backend, info.name, entrance, wrap, limits, log, end), end, log)
+        code = _completed(
+            loop, _serve(backend, info.name, entrance, wrap, limits, log, end), end, log
+        )
     except BaseException as why:  # SystemExit too: of start(), or of a task of the application
         _complain(log, why, serving=end is not None and end.serving)
     leave(code, entrance.writer)
@@ -163,10 +177,14 @@ def run_behind(
 
 def _refuse_inside_a_loop() -> None:
     if asyncio._get_running_loop() is not None:  # pyright: ignore[reportPrivateUsage]  # the public one raises
-        raise RuntimeError("run() cannot be called while an event loop runs; await concertino.serve() there")
+        raise RuntimeError(
+            "run() cannot be called while an event loop runs; await concertino.serve() there"
+        )
 
 
-def _completed(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int], end: End, log: logging.Logger) -> int:
+def _completed(
+    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int], end: End, log: logging.Logger
+) -> int:
     """What work returns, although handlers may stop the loop, and their own tasks may exit. Raises what it raises."""
     task = unlisted(loop.create_task(work))
     while True:
@@ -177,18 +195,24 @@ def _completed(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, int], 
                 raise
             if isinstance(why, RuntimeError):
                 log.warning("something stopped the event loop; it goes on")
-            elif (
-                end.serving
-            ):  # asyncio lets these two out of the loop, from whichever task; start()'s is told as its failure
+            elif end.serving:  # asyncio lets these two out of the loop, from whichever task; start()'s is told as its failure
                 log.error("a task raised %s; the server goes on", type(why).__name__, exc_info=why)
 
 
 async def _serve(
-    backend: Backend, name: str, entrance: Entrance, wrap: Wrap, limits: Limits, log: logging.Logger, end: End
+    backend: Backend,
+    name: str,
+    entrance: Entrance,
+    wrap: Wrap,
+    limits: Limits,
+    log: logging.Logger,
+    end: End,
 ) -> int:
     loop = asyncio.get_running_loop()
     async with Host(backend, limits) as host:
-        _obey_signals(loop, entrance, end)  # before it is said that clients may come; obeyed after this step
+        _obey_signals(
+            loop, entrance, end
+        )  # before it is said that clients may come; obeyed after this step
         over = entrance.open(host, wrap, end)
         await asyncio.wait((host.started, over), return_when=asyncio.FIRST_COMPLETED)
         if not end.wanted:
@@ -196,7 +220,9 @@ async def _serve(
             left = limits.drain_s - (0.0 if end.began is None else time.monotonic() - end.began)
             await asyncio.wait((host.started,), timeout=max(0.0, left))
         if host.started.done():
-            failure = asyncio.CancelledError() if host.started.cancelled() else host.started.exception()
+            failure = (
+                asyncio.CancelledError() if host.started.cancelled() else host.started.exception()
+            )
             if failure is not None:
                 _complain(log, failure)
                 end.code = 1
@@ -233,7 +259,12 @@ def _wrapping(log: logging.Logger, writer: BoundedWriter, format: str, trace: bo
                 writer.write(logs.message_line(format, who, direction, text).encode())
             if debug:
                 said = "Received request" if direction == "<-" else "Sending response"
-                log.debug("%s%s: %s", who, said, logs.escaped(text if len(text) <= SHOWN else text[:SHOWN] + "..."))
+                log.debug(
+                    "%s%s: %s",
+                    who,
+                    said,
+                    logs.escaped(text if len(text) <= SHOWN else text[:SHOWN] + "..."),
+                )
             if token is not None:
                 current.reset(token)
 
@@ -251,7 +282,12 @@ class End:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, reading: int, drain_s: float, log: logging.Logger, entrance: Entrance
+        self,
+        loop: asyncio.AbstractEventLoop,
+        reading: int,
+        drain_s: float,
+        log: logging.Logger,
+        entrance: Entrance,
     ) -> None:
         self.code = 0
         self.serving = False
@@ -282,7 +318,9 @@ class End:
         told.register(self._heard, select.POLLIN)
         either.register(self._heard, select.POLLIN)
         if self._reading >= 0:
-            either.register(self._reading, getattr(select, "POLLRDHUP", 0))  # not its input, only its end
+            either.register(
+                self._reading, getattr(select, "POLLRDHUP", 0)
+            )  # not its input, only its end
         either.poll()
         began = time.monotonic()
         # Not told, but the input has ended: reading is paused, or the loop is held and does not know.
@@ -304,19 +342,30 @@ class End:
             os._exit(self.code)
 
     def _say_last_words(self) -> None:
-        self._log.warning("something held up the end for %g s; it is not waited for any longer", self._within_s)
+        self._log.warning(
+            "something held up the end for %g s; it is not waited for any longer", self._within_s
+        )
         self._entrance.writer.flush(LAST_WORDS_S)
 
 
 def _complain(log: logging.Logger, why: BaseException, serving: bool = False) -> None:
     said = "The server failed" if serving else "Failed to start server"
-    log.error("%s: %s", said, _reason(why), exc_info=why if serving or log.isEnabledFor(logging.DEBUG) else None)
+    log.error(
+        "%s: %s",
+        said,
+        _reason(why),
+        exc_info=why if serving or log.isEnabledFor(logging.DEBUG) else None,
+    )
 
 
-def _background(log: logging.Logger, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _background(
+    log: logging.Logger, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
     """What the loop has to say, of a task that nobody awaited above all: into the log, not past it."""
     why = context.get("exception")
-    if not isinstance(why, (SystemExit, KeyboardInterrupt)):  # those end run(), which says so itself
+    if not isinstance(
+        why, (SystemExit, KeyboardInterrupt)
+    ):  # those end run(), which says so itself
         log.error("%s", context.get("message"), exc_info=why)
 
 
@@ -389,7 +438,9 @@ def _end_pools() -> None:
     The interpreter's own shutdown tells them, but that is left out here. Then multiprocessing's atexit function waits for them,
     for as long as the watchdog lets it, and they wait for work for ever. The names are private; there are no others.
     """
-    managers: list[Any] = list(getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ()))
+    managers: list[Any] = list(
+        getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())
+    )
     for manager in managers:
         workers: dict[int, Any] = manager.processes or {}
         for worker in list(workers.values()):

@@ -53,13 +53,22 @@ def run_service(
     bound_stderr() gave. max_connections: the limits say it otherwise. The rest is as for process.run().
     """
     entrance = _Sockets(listeners, writer, max_connections)
-    run_behind(entrance, backend, limits=limits, log_format=log_format, trace=trace, loop_factory=loop_factory)
+    run_behind(
+        entrance,
+        backend,
+        limits=limits,
+        log_format=log_format,
+        trace=trace,
+        loop_factory=loop_factory,
+    )
 
 
 class _Sockets:
     """Listeners as the entrance of a process."""
 
-    def __init__(self, listeners: Sequence[Listener], writer: BoundedWriter, max_connections: int | None) -> None:
+    def __init__(
+        self, listeners: Sequence[Listener], writer: BoundedWriter, max_connections: int | None
+    ) -> None:
         self.writer = writer
         self._listeners = listeners
         self._max_connections = max_connections
@@ -69,13 +78,18 @@ class _Sockets:
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
         for listener in self._listeners:
             if listener.is_remote:
-                log.warning("%s: other machines may reach it, and whoever does can call every tool", listener.address)
+                log.warning(
+                    "%s: other machines may reach it, and whoever does can call every tool",
+                    listener.address,
+                )
         return -1
 
     def open(self, host: Host, wrap: Wrap, end: End) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
-        self._accepting = accept(host, *self._listeners, max_connections=self._max_connections, wrap=wrap)
+        self._accepting = accept(
+            host, *self._listeners, max_connections=self._max_connections, wrap=wrap
+        )
         # A forked child has no business in the loop, if it ever comes back into it.
         os.register_at_fork(after_in_child=lambda: loop.call_soon(os._exit, 0))
         log = logging.getLogger("concertino")

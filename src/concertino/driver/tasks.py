@@ -97,7 +97,9 @@ def starter(loop: asyncio.AbstractEventLoop, ended: Ended[Subject]) -> Start[Sub
             return task
         del task
         context = spare.context
-        if spare.was_noticed() or (get_referents(context)[0] is not variables and _differ(context, pristine)):
+        if spare.was_noticed() or (
+            get_referents(context)[0] is not variables and _differ(context, pristine)
+        ):
             noticed, spare = spare, _Spare(loop, pristine.copy())
             noticed.finish()
         return None
@@ -145,7 +147,9 @@ class Reading:
                 try:
                     act()
                 except Exception as why:
-                    asyncio.get_running_loop().call_exception_handler({"message": f"{act} failed", "exception": why})
+                    asyncio.get_running_loop().call_exception_handler(
+                        {"message": f"{act} failed", "exception": why}
+                    )
 
 
 _readings: WeakKeyDictionary[asyncio.AbstractEventLoop, Reading] = WeakKeyDictionary()

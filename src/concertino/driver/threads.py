@@ -84,7 +84,9 @@ class Threads:
             if self._closed:
                 raise RuntimeError("the threads are closed: no more functions are called")
             if loop not in self._results:
-                self._results = {old: held for old, held in self._results.items() if not old.is_closed()}
+                self._results = {
+                    old: held for old, held in self._results.items() if not old.is_closed()
+                }
                 self._results[loop] = _Results(loop)
             job = _Job(function, self._results[loop])
             self._jobs.append(job)
@@ -114,7 +116,9 @@ class Threads:
     def _start_thread(self, job: _Job) -> None:
         """One more for this job, which is in the queue. The lock is held, so the thread cannot take it before this returns."""
         try:
-            threading.Thread(target=self._work, name=f"concertino-{self._started + 1}", daemon=True).start()
+            threading.Thread(
+                target=self._work, name=f"concertino-{self._started + 1}", daemon=True
+            ).start()
         except (RuntimeError, MemoryError):  # the system allows no more
             if not self._started:
                 self._jobs.remove(job)
@@ -134,10 +138,14 @@ class Threads:
                 job = self._jobs.popleft()
             try:
                 job.value = job.context.run(job.function)
-            except BaseException as error:  # SystemExit and its like must reach the caller, not end the thread
+            except (
+                BaseException
+            ) as error:  # SystemExit and its like must reach the caller, not end the thread
                 job.error = error
             if getpid() != pid:
-                _exit(0)  # a forked child came back out of its function: nobody is here to take the result
+                _exit(
+                    0
+                )  # a forked child came back out of its function: nobody is here to take the result
             try:
                 job.results.add(job)
             except RuntimeError:  # its loop is closed

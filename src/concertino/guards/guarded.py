@@ -71,9 +71,15 @@ class Guarded(Around):
         rates: Any = rate_limit if several else (rate_limit,)
         self._rates = [(rate, Patterns(rate.match)) for rate in map(Rate.read, rates)]
         self._matched = Patterns(match)
-        self._slots = None if max_in_flight is None else Slots(_positive("max_in_flight", max_in_flight, int))
+        self._slots = (
+            None if max_in_flight is None else Slots(_positive("max_in_flight", max_in_flight, int))
+        )
         self._limit_s = None if timeout_s is None else _positive("timeout_s", timeout_s, float)
-        self._max_bytes = None if max_result_bytes is None else _positive("max_result_bytes", max_result_bytes, int)
+        self._max_bytes = (
+            None
+            if max_result_bytes is None
+            else _positive("max_result_bytes", max_result_bytes, int)
+        )
         self._allow = Patterns(allow)
         self._deny = Patterns(deny)
         self._chooses = bool(self._allow.kinds or self._deny.kinds)
@@ -87,15 +93,21 @@ class Guarded(Around):
             rate: Window(rate) for rate, _ in self._rates
         }  # of those that share, and of whoever is too many
         self._plans: Mapping[str, dict[str, Plan]] = {method: {} for method in NAMED}
-        self._admits: Mapping[str, dict[str, Admit]] = {method: {} for method in NAMED}  # of the same operations
+        self._admits: Mapping[str, dict[str, Admit]] = {
+            method: {} for method in NAMED
+        }  # of the same operations
         # See driver/admission.py. A subclass that begins calls itself is asked about each.
         own = type(self).admit_call is Guarded.admit_call
         self.admits: Mapping[str, Admit] = self._admits["tools/call"] if own else {}
         self._know = beside_handle(inner, "know")
         self._swept_at = self._clock()
         self._left = LeftOver()
-        self._offered: tuple[Offer, Offer] | None = None  # what the backend offers, and what is offered of it
-        self._lists: dict[str, tuple[Any, Any]] = {}  # by method: a list as it was, and as it is shown
+        self._offered: tuple[Offer, Offer] | None = (
+            None  # what the backend offers, and what is offered of it
+        )
+        self._lists: dict[
+            str, tuple[Any, Any]
+        ] = {}  # by method: a list as it was, and as it is shown
 
     # Backend
 
@@ -129,7 +141,9 @@ class Guarded(Around):
         if (plan := admitted.terms) is None:
             return await work
         try:
-            result: Any = await (work if plan.timeout_s is None else Timed(work, seen, plan.timeout_s))
+            result: Any = await (
+                work if plan.timeout_s is None else Timed(work, seen, plan.timeout_s)
+            )
         except TimeIsOver as over:
             if over.task is None:
                 plan.end()
@@ -145,13 +159,19 @@ class Guarded(Around):
         plan.end()
         return plan.done(result)
 
-    def admit_call(self, call: Call, context: Context, admitted: Admitted) -> Any:  # Any: as the backend's handle()
+    def admit_call(
+        self, call: Call, context: Context, admitted: Admitted
+    ) -> Any:  # Any: as the backend's handle()
         """The work of a call, or of its refusal; `admitted` gets a Plan if there is something to do at the end of it.
 
         context: one that is hushed, if this `hushes`. Raises RpcError for an operation that may not be called.
         """
         admits = self._admits.get(call.method)
-        admit = None if admits is None or (name := named(call)) is None else admits.get(name) or self._find(call, name)
+        admit = (
+            None
+            if admits is None or (name := named(call)) is None
+            else admits.get(name) or self._find(call, name)
+        )
         return self._unnamed(call, context) if admit is None else admit(call, context, admitted)
 
     # What was decided once
@@ -173,7 +193,9 @@ class Guarded(Around):
             if patterns.match(kind, name)
         )
         limits = (
-            (self._slots, self._limit_s, self._max_bytes) if self._matched.match(kind, name) else (None, None, None)
+            (self._slots, self._limit_s, self._max_bytes)
+            if self._matched.match(kind, name)
+            else (None, None, None)
         )
         plan = Plan(call.method, name, windows, *limits, self._redact, self._kept, self._left)
         admit = self._admitting(plan)
@@ -211,7 +233,9 @@ class Guarded(Around):
                     return self._too_many(call, plan, now)
                 for each in windows:
                     each.times.append(now)
-            work = inner.handle(call, context) if known is None else handle_known(call, context, known)
+            work = (
+                inner.handle(call, context) if known is None else handle_known(call, context, known)
+            )
             if stays:
                 if slots is not None:
                     slots.free -= 1
@@ -226,7 +250,11 @@ class Guarded(Around):
         now = self._clock()
         if now - self._swept_at >= 1.0:
             self._swept_at = now
-            for name in [name for name, plan in plans.items() if all(each.is_idle(now) for each in plan.windows)]:
+            for name in [
+                name
+                for name, plan in plans.items()
+                if all(each.is_idle(now) for each in plan.windows)
+            ]:
                 del plans[name], self._admits[method][name]
         return len(plans) < PLANS
 
@@ -254,7 +282,13 @@ class Guarded(Around):
 
     async def _all_taken(self, call: Call, slots: Slots) -> CallToolResult:
         said = f"{slots.most} call{'s are' if slots.most > 1 else ' is'} allowed at once, and as many are under way."
-        return refuse(call.method, "TOO_MANY_IN_FLIGHT", said, "Try again when one of them is done.", limit=slots.most)
+        return refuse(
+            call.method,
+            "TOO_MANY_IN_FLIGHT",
+            said,
+            "Try again when one of them is done.",
+            limit=slots.most,
+        )
 
     async def _too_much_left(self, call: Call) -> CallToolResult:
         said = f"{LEFT_OVER} calls go on although their time was over."
@@ -288,7 +322,9 @@ class Guarded(Around):
         shown: Any = decode(page, type=listed.shape) if isinstance(page, Raw) else page
         if self._chooses:
             items = [
-                item for item in getattr(shown, listed.member) if self.allows(listed.kind, getattr(item, listed.name))
+                item
+                for item in getattr(shown, listed.member)
+                if self.allows(listed.kind, getattr(item, listed.name))
             ]
             if len(items) < len(getattr(shown, listed.member)):
                 shown = replace(shown, **{listed.member: items})
@@ -350,7 +386,11 @@ def _unknown(method: str, name: str) -> RpcError:
     if kind == "resource":
         return RpcError(INVALID_PARAMS, "Resource not found", {"uri": name})
     name = name if len(name) <= SHOWN else name[:SHOWN] + "..."
-    return RpcError(INVALID_PARAMS, f"Unknown {kind}: {name}", {"details": f"{member}: there is no {kind} {name!r}"})
+    return RpcError(
+        INVALID_PARAMS,
+        f"Unknown {kind}: {name}",
+        {"details": f"{member}: there is no {kind} {name!r}"},
+    )
 
 
 def _positive(what: str, value: Any, kind: type) -> Any:  # Any: whatever an author gave

@@ -74,7 +74,9 @@ class Metrics(Around):
         try:
             self._write()
         except OSError as why:
-            raise ConcertinoError(f"the metrics file {self._path} cannot be written: {why.strerror}") from None
+            raise ConcertinoError(
+                f"the metrics file {self._path} cannot be written: {why.strerror}"
+            ) from None
         if self._writing is None:
             self._writing = threading.Thread(target=self._keep_writing, name="metrics", daemon=True)
             self._writing.start()
@@ -105,7 +107,9 @@ class Metrics(Around):
             self._count(call, failure, self._clock() - begun)
 
     def _count(self, call: Call, failure: Failure | None, took_s: float) -> None:
-        name = (name_of(call) if call.method != "resources/read" else None) or ""  # there is no end of URIs
+        name = (
+            name_of(call) if call.method != "resources/read" else None
+        ) or ""  # there is no end of URIs
         if name:
             name = self._names.counted(name, failure)
         labels = (call.method, name, failure.kind if failure else "")
@@ -130,13 +134,19 @@ class Metrics(Around):
         for labels, buckets in sorted(self._counts.copy().items()):
             shown = _shown(labels)
             total = 0
-            for boundary, count in zip((*map(str, BOUNDARIES_S), "+Inf"), buckets.copy(), strict=True):
+            for boundary, count in zip(
+                (*map(str, BOUNDARIES_S), "+Inf"), buckets.copy(), strict=True
+            ):
                 total += count
                 lines.append(f'{DURATION}_bucket{{{shown},le="{boundary}"}} {total}')
-            lines += [f"{DURATION}_sum{{{shown}}} {self._sums[labels]!r}", f"{DURATION}_count{{{shown}}} {total}"]
+            lines += [
+                f"{DURATION}_sum{{{shown}}} {self._sums[labels]!r}",
+                f"{DURATION}_count{{{shown}}} {total}",
+            ]
         lines += [f"# HELP {ACTIVE} Calls under way.", f"# TYPE {ACTIVE} gauge"]
         lines += [
-            f'{ACTIVE}{{mcp_method_name="{_escaped(method)}"}} {n}' for method, n in sorted(self._active.copy().items())
+            f'{ACTIVE}{{mcp_method_name="{_escaped(method)}"}} {n}'
+            for method, n in sorted(self._active.copy().items())
         ]
         return redactor().text("\n".join(lines) + "\n")
 
@@ -162,7 +172,9 @@ class Metrics(Around):
             except OSError as why:
                 if not self._complained:
                     self._complained = True
-                    log.warning("the metrics file %s cannot be written: %s", self._path, why.strerror)
+                    log.warning(
+                        "the metrics file %s cannot be written: %s", self._path, why.strerror
+                    )
 
 
 def metered(path: str) -> Callable[[Backend], Metrics]:

@@ -16,13 +16,39 @@ from concertino.errors import BUSY, INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_N
 from concertino.guards.operations import named
 from concertino.protocol.types import CallToolResult, TextContent
 
-__all__ = ["BOUNDARIES_S", "OTHER", "SERIES", "Failure", "Names", "failure_of", "failure_of_result", "name_of"]
+__all__ = [
+    "BOUNDARIES_S",
+    "OTHER",
+    "SERIES",
+    "Failure",
+    "Names",
+    "failure_of",
+    "failure_of_result",
+    "name_of",
+]
 
-BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)  # of durations; the conventions' advice
+BOUNDARIES_S = (
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    30,
+    60,
+    120,
+    300,
+)  # of durations; the conventions' advice
 OTHER = "_OTHER"
 SERIES = 1000  # names, or combinations of labels, that are counted; a further one is _OTHER
 NOBODY_HAS_IT = frozenset((INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND))
-REFUSED = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))  # by a guard, which may not know who has what
+REFUSED = frozenset(
+    ("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT")
+)  # by a guard, which may not know who has what
 LONGEST_NAME = 256  # characters that are reported
 
 
@@ -71,8 +97,12 @@ def name_of(call: Call) -> str | None:
 def failure_of(error: BaseException) -> Failure:
     """Of a call that raised."""
     if isinstance(error, RpcError):
-        return Failure(str(error.code), error.code, error.code in NOBODY_HAS_IT or error.code == BUSY)
-    return Failure("cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__qualname__)
+        return Failure(
+            str(error.code), error.code, error.code in NOBODY_HAS_IT or error.code == BUSY
+        )
+    return Failure(
+        "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__qualname__
+    )
 
 
 def failure_of_result(call: Call, result: Any) -> Failure | None:
@@ -87,7 +117,9 @@ def failure_of_result(call: Call, result: Any) -> Failure | None:
     if not isinstance(result, CallToolResult) or not result.is_error:
         return None
     said = result.content[0] if result.content else None
-    return Failure("tool_error", is_unknown=isinstance(said, TextContent) and _is_refused(said.text))
+    return Failure(
+        "tool_error", is_unknown=isinstance(said, TextContent) and _is_refused(said.text)
+    )
 
 
 def _is_refused(text: str) -> bool:

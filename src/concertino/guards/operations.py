@@ -27,7 +27,11 @@ __all__ = ["EVERYTHING", "LISTS", "NAMED", "Listed", "Patterns", "named", "opera
 
 EVERYTHING = ("*", "prompt:*", "resource:*")
 # What is called by name: method -> what it is called here, and the member of params that names it.
-NAMED = {"tools/call": ("tool", "name"), "prompts/get": ("prompt", "name"), "resources/read": ("resource", "uri")}
+NAMED = {
+    "tools/call": ("tool", "name"),
+    "prompts/get": ("prompt", "name"),
+    "resources/read": ("resource", "uri"),
+}
 _text = Decoder(str).decode
 _PATTERN = re.compile(r"(?:(tool|prompt|resource):)?(.+)", re.DOTALL)
 
@@ -45,7 +49,9 @@ LISTS = {
     "tools/list": Listed("tool", ListToolsResult, "tools", "name"),
     "prompts/list": Listed("prompt", ListPromptsResult, "prompts", "name"),
     "resources/list": Listed("resource", ListResourcesResult, "resources", "uri"),
-    "resources/templates/list": Listed("resource", ListResourceTemplatesResult, "resource_templates", "uri_template"),
+    "resources/templates/list": Listed(
+        "resource", ListResourceTemplatesResult, "resource_templates", "uri_template"
+    ),
 }
 
 
@@ -55,13 +61,17 @@ class Patterns:
     def __init__(self, patterns: str | Iterable[str]) -> None:
         globs: dict[str, list[str]] = {}
         given: Any = patterns  # whatever an author gave
-        several: Iterable[Any] = (given,) if isinstance(given, str) or not hasattr(given, "__iter__") else given
+        several: Iterable[Any] = (
+            (given,) if isinstance(given, str) or not hasattr(given, "__iter__") else given
+        )
         for pattern in several:
             if not isinstance(pattern, str) or (found := _PATTERN.fullmatch(pattern)) is None:
                 raise ValueError(
                     f"expected a glob like 'search_*', 'prompt:*' or 'resource:notes://*', got {pattern!r}"
                 )
-            if found[1] is None and ":" in pattern:  # it would be about no tool, so `deny` would hide nothing
+            if (
+                found[1] is None and ":" in pattern
+            ):  # it would be about no tool, so `deny` would hide nothing
                 raise ValueError(
                     "expected tool:, prompt: or resource: before a name with a colon, "
                     f"such as {'resource:' + pattern!r}, got {pattern!r}"
@@ -77,11 +87,15 @@ class Patterns:
 
     def match_any(self, kind: str, name: str) -> bool:
         """As match(), and a URI also in the spelling that a template would read: without its per cent escapes."""
-        return self.match(kind, name) or (kind == "resource" and "%" in name and self.match(kind, unquote(name)))
+        return self.match(kind, name) or (
+            kind == "resource" and "%" in name and self.match(kind, unquote(name))
+        )
 
     def match_all(self, kind: str, name: str) -> bool:
         """As match(), of a URI in both spellings."""
-        return self.match(kind, name) and (kind != "resource" or "%" not in name or self.match(kind, unquote(name)))
+        return self.match(kind, name) and (
+            kind != "resource" or "%" not in name or self.match(kind, unquote(name))
+        )
 
 
 def named(call: Call) -> str | None:

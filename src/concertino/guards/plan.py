@@ -102,7 +102,11 @@ class Plan:
         """What is answered instead of what the backend gave, a Struct of whatever kind or Raw. Raises RpcError."""
         if self.passes is None:
             return result
-        if type(result) is CallToolResult and len(result.content) == 1 and result.structured_content is UNSET:
+        if (
+            type(result) is CallToolResult
+            and len(result.content) == 1
+            and result.structured_content is UNSET
+        ):
             block = result.content[0]
             if (
                 type(block) is TextContent
@@ -114,7 +118,9 @@ class Plan:
 
     def failed(self, error: BaseException) -> BaseException:
         """What is answered instead of what the backend raised."""
-        return without_secrets_error(error) if self.redact and isinstance(error, RpcError) else error
+        return (
+            without_secrets_error(error) if self.redact and isinstance(error, RpcError) else error
+        )
 
     def timed_out(self, task: asyncio.Task[None]) -> CallToolResult:
         """What a call is answered whose time is over. Its work goes on in this task, and keeps its slot, until left()."""
@@ -148,12 +154,18 @@ class Plan:
         if self.redact:
             result = redactor().value(result)
         most = self._max_bytes
-        if most is None or not isinstance(result, (Raw, *LIMITED)) or (size := size_of(result)) <= most:
+        if (
+            most is None
+            or not isinstance(result, (Raw, *LIMITED))
+            or (size := size_of(result)) <= most
+        ):
             return result
         if self.method == "tools/call":
             return cut(result, self.name, size, most, self._kept)
         said = f"The result of {self.shown} has {size} bytes; {most} are allowed."
-        return refuse(self.method, "RESULT_TOO_LARGE", said, "Ask for less.", limitBytes=most, sizeBytes=size)
+        return refuse(
+            self.method, "RESULT_TOO_LARGE", said, "Ask for less.", limitBytes=most, sizeBytes=size
+        )
 
 
 def _passing(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:

@@ -30,9 +30,13 @@ class Rate(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if type(self.calls) is not int or not 1 <= self.calls <= sys.maxsize:
-            raise ValueError(f"rate: calls: expected a positive number of calls, got {self.calls!r}")
+            raise ValueError(
+                f"rate: calls: expected a positive number of calls, got {self.calls!r}"
+            )
         if type(self.within_s) not in (int, float) or not 0 < self.within_s < float("inf"):
-            raise ValueError(f"rate: within_s: expected a positive number of seconds, got {self.within_s!r}")
+            raise ValueError(
+                f"rate: within_s: expected a positive number of seconds, got {self.within_s!r}"
+            )
         Patterns(self.match)
 
     @classmethod
@@ -42,7 +46,9 @@ class Rate(Struct, frozen=True):
             return said
         found = _TEXT.fullmatch(said) if isinstance(said, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
         if found is None:
-            raise ValueError(f"rate: expected CALLS/SECONDS or GLOB=CALLS/SECONDS, such as '10/60', got {said!r}")
+            raise ValueError(
+                f"rate: expected CALLS/SECONDS or GLOB=CALLS/SECONDS, such as '10/60', got {said!r}"
+            )
         return cls(int(found[2]), float(found[3]), found[1] or "*", shared)
 
 

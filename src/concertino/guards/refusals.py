@@ -18,7 +18,9 @@ def as_result(code: str, message: str, suggestion: str, /, **extra: Any) -> Call
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)
 
 
-def refuse(method: str, code: str, message: str, suggestion: str, /, **extra: Any) -> CallToolResult:
+def refuse(
+    method: str, code: str, message: str, suggestion: str, /, **extra: Any
+) -> CallToolResult:
     """The same for any method: raises RpcError -31001 with it as the data where there is no result that could be an error."""
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)

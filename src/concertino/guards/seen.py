@@ -23,8 +23,12 @@ class Seen(Struct, eq=False):  # a Struct is made in a third of the time
     def cancelled(self) -> bool:
         return self.over or self.within.cancelled
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
-        return self.within.progress(done, total, redactor().value(message) if self.hushed else message)
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
+        return self.within.progress(
+            done, total, redactor().value(message) if self.hushed else message
+        )
 
     def log(self, level: Any, data: object, logger: str | None = None) -> Awaitable[None]:
         if self.hushed:

@@ -36,14 +36,18 @@ class RateLimit(Guarded):
 class InFlightLimit(Guarded):
     """At most `calls` calls at once; the next is refused with TOO_MANY_IN_FLIGHT."""
 
-    def __init__(self, inner: Backend, calls: int, *, match: str | Iterable[str] = EVERYTHING) -> None:
+    def __init__(
+        self, inner: Backend, calls: int, *, match: str | Iterable[str] = EVERYTHING
+    ) -> None:
         super().__init__(inner, max_in_flight=calls, match=match)
 
 
 class TimeLimit(Guarded):
     """A call that takes longer than timeout_s seconds is answered with TIMED_OUT then, and its work is cancelled."""
 
-    def __init__(self, inner: Backend, timeout_s: float, *, match: str | Iterable[str] = EVERYTHING) -> None:
+    def __init__(
+        self, inner: Backend, timeout_s: float, *, match: str | Iterable[str] = EVERYTHING
+    ) -> None:
         super().__init__(inner, timeout_s=timeout_s, match=match)
 
 
@@ -63,7 +67,9 @@ class SizeLimit(Guarded):
         store_bytes: int = STORE_BYTES,
         store_s: float = STORE_S,
     ) -> None:
-        super().__init__(inner, max_result_bytes=max_bytes, match=match, kept=Kept(store_bytes, ttl_s=store_s))
+        super().__init__(
+            inner, max_result_bytes=max_bytes, match=match, kept=Kept(store_bytes, ttl_s=store_s)
+        )
 
 
 class Only(Guarded):
@@ -72,7 +78,9 @@ class Only(Guarded):
     allow: a kind (tools, `prompt:`, `resource:`) that none of them is about is allowed. deny: wins.
     """
 
-    def __init__(self, inner: Backend, allow: str | Iterable[str] = (), deny: str | Iterable[str] = ()) -> None:
+    def __init__(
+        self, inner: Backend, allow: str | Iterable[str] = (), deny: str | Iterable[str] = ()
+    ) -> None:
         super().__init__(inner, allow=allow, deny=deny)
 
 

@@ -86,7 +86,9 @@ class Kept:
 
 
 def _at(uri: str, contents: ResourceContents) -> ResourceContents:
-    return ResourceContents(contents.uri or uri, contents.text, contents.blob, contents.mime_type, contents.meta)
+    return ResourceContents(
+        contents.uri or uri, contents.text, contents.blob, contents.mime_type, contents.meta
+    )
 
 
 def size_of(result: Struct | Raw) -> int:
@@ -104,11 +106,21 @@ def cut(result: Struct | Raw, name: str, size: int, most: int, kept: Kept) -> Ca
     assert isinstance(result, CallToolResult)
     contents = _contents(result)
     uri = kept.keep(contents, size)
-    where = f"read the resource {uri}" if uri else "ask for less: the whole was too large to be kept"
+    where = (
+        f"read the resource {uri}" if uri else "ask for less: the whole was too large to be kept"
+    )
     link: list[ContentBlock] = []
     if uri is not None:
         mime_type = contents[0].mime_type if len(contents) == 1 else None
-        link = [ResourceLink(uri, f"result of {name}", description="The whole result", mime_type=mime_type, size=size)]
+        link = [
+            ResourceLink(
+                uri,
+                f"result of {name}",
+                description="The whole result",
+                mime_type=mime_type,
+                size=size,
+            )
+        ]
     if result.structured_content is not UNSET or result.is_error or not contents:
         refused = as_result(
             "RESULT_TOO_LARGE",
@@ -136,7 +148,11 @@ def _start(text: str, most: int) -> str:
 def _contents(result: CallToolResult) -> list[ResourceContents]:
     """A whole result as the contents of a resource; without a URI where it is the resource's."""
     if result.structured_content is not UNSET:  # its text says the same
-        return [ResourceContents("", text=encode(result.structured_content).decode(), mime_type="application/json")]
+        return [
+            ResourceContents(
+                "", text=encode(result.structured_content).decode(), mime_type="application/json"
+            )
+        ]
     return [_content(block) for block in result.content]
 
 

@@ -18,7 +18,14 @@ from msgspec.structs import replace
 
 from concertino.backend import Around, Backend, Call, Context
 from concertino.errors import ConcertinoError, RpcError
-from concertino.guards.observed import BOUNDARIES_S, Failure, Names, failure_of, failure_of_result, name_of
+from concertino.guards.observed import (
+    BOUNDARIES_S,
+    Failure,
+    Names,
+    failure_of,
+    failure_of_result,
+    name_of,
+)
 from concertino.logs.correlation import current
 from concertino.redact import redactor
 
@@ -26,7 +33,9 @@ try:
     from opentelemetry import metrics, trace
     from opentelemetry.propagate import extract
 except ImportError:
-    raise ConcertinoError("spans and metrics need an extra: pip install 'concertino[otel]'") from None
+    raise ConcertinoError(
+        "spans and metrics need an extra: pip install 'concertino[otel]'"
+    ) from None
 
 __all__ = ["Telemetry", "telemetry"]
 
@@ -53,7 +62,9 @@ class Telemetry(Around):
     ) -> None:
         super().__init__(inner)
         self._tracer = trace.get_tracer("concertino", tracer_provider=tracer_provider)
-        self._duration = metrics.get_meter("concertino", meter_provider=meter_provider).create_histogram(
+        self._duration = metrics.get_meter(
+            "concertino", meter_provider=meter_provider
+        ).create_histogram(
             "mcp.server.operation.duration",
             unit="s",
             description="How long an MCP request took, from its arrival to its answer.",
@@ -78,7 +89,11 @@ class Telemetry(Around):
         if (id := getattr(context, "request_id", None)) is not None:
             attributes["jsonrpc.request.id"] = redact(str(id))
         # A URI would make a name for each resource.
-        title = f"{call.method} {redact(name)}" if name and call.method != "resources/read" else call.method
+        title = (
+            f"{call.method} {redact(name)}"
+            if name and call.method != "resources/read"
+            else call.method
+        )
         carrier = {key: value for key, value in context.meta.items() if isinstance(value, str)}
         begun = time.perf_counter()
         with self._tracer.start_as_current_span(
@@ -93,7 +108,9 @@ class Telemetry(Around):
             said = ""
             told = current.get()
             if told is not None and span.get_span_context().is_valid:
-                current.set(replace(told, trace=trace.format_trace_id(span.get_span_context().trace_id)))
+                current.set(
+                    replace(told, trace=trace.format_trace_id(span.get_span_context().trace_id))
+                )
             try:
                 result = await self.inner.handle(call, context)
                 failure = failure_of_result(call, result)

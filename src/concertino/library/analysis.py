@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSIS_VERSION", "STOP_WORDS", "Analyser", "analyser", "engine"]
 
-ANALYSIS_VERSION = 1  # an index made by another version is made anew; raise it with every change of what follows
+ANALYSIS_VERSION = (
+    1  # an index made by another version is made anew; raise it with every change of what follows
+)
 MAX_TERM = 64  # characters; what is longer is a key, a hash or data
 MAX_COMPOUND = 2  # words that are taken as one, too: node.js, user_id; more are a path or a call
 MAX_REMEMBERED = 200_000  # different words; about 30 MB
@@ -32,7 +34,10 @@ MAX_REMEMBERED = 200_000  # different words; about 30 MB
 # in a letter or digit, so that there is one way to read a text, whatever its length.
 WORD = re.compile(r"\.?[^\W_]+(?:[.+#/&'\u2019_-]+[^\W_]+)*(?:\+\+|#)?")
 # Bytes of UTF-8 that are in no word become spaces: str.split() finds the runs that hold words in a third of WORD's time.
-RUNS = bytes(each if each > 127 or chr(each).isalnum() or chr(each) in ".+#/&'_-" else ord(" ") for each in range(256))
+RUNS = bytes(
+    each if each > 127 or chr(each).isalnum() or chr(each) in ".+#/&'_-" else ord(" ")
+    for each in range(256)
+)
 MAX_RUN = 200  # characters of a run that is remembered
 PIECE = re.compile(r"[^\W_]+\+\+|[A-Za-z]#(?![^\W_])|[^\W_]+")
 HUMP = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
@@ -70,7 +75,9 @@ def engine() -> ModuleType:
     try:
         import tantivy
     except ImportError as why:
-        raise TargetError("searching a library needs tantivy: pip install 'concertino[library]'") from why
+        raise TargetError(
+            "searching a library needs tantivy: pip install 'concertino[library]'"
+        ) from why
     return tantivy
 
 
@@ -95,7 +102,12 @@ class Analyser:
         """Its terms in order, with spaces between: what tantivy's own splitting at white space makes terms of."""
         if len(self._terms) > MAX_REMEMBERED:
             self._terms.clear()
-        runs = text.encode("utf-8", "surrogatepass").translate(RUNS).decode("utf-8", "surrogatepass").split()
+        runs = (
+            text.encode("utf-8", "surrogatepass")
+            .translate(RUNS)
+            .decode("utf-8", "surrogatepass")
+            .split()
+        )
         return " ".join(map(self._terms.__getitem__, runs))
 
     def words(self, text: str) -> list[str]:
@@ -119,7 +131,9 @@ class _Terms(dict[str, str]):
         self.stemmer = stemmer
 
     def __missing__(self, run: str) -> str:
-        if run.isascii() and run.isalpha() and (run[1:] == run[1:].lower() or run.isupper()):  # most of them
+        if (
+            run.isascii() and run.isalpha() and (run[1:] == run[1:].lower() or run.isupper())
+        ):  # most of them
             found = self._term(run.lower())
         elif run.isalnum() or WORD.fullmatch(run):
             found = " ".join(dict.fromkeys(" ".join(self._of(run)).split()))
@@ -133,12 +147,16 @@ class _Terms(dict[str, str]):
         if lower in STOP_WORDS or len(lower) > MAX_TERM:
             return ""
         lower = ALIASES.get(lower, lower)
-        return self.stemmer.analyze(lower)[0] if lower.isascii() and lower[-1] not in "+#" else lower
+        return (
+            self.stemmer.analyze(lower)[0] if lower.isascii() and lower[-1] not in "+#" else lower
+        )
 
     def _of(self, word: str) -> list[str]:
         if not word.isascii():
             plain = unicodedata.normalize("NFKD", word)
-            word = unicodedata.normalize("NFC", "".join(each for each in plain if not unicodedata.combining(each)))
+            word = unicodedata.normalize(
+                "NFC", "".join(each for each in plain if not unicodedata.combining(each))
+            )
             if not word:  # U+FF9E alone: a letter by its kind, an accent by what it decomposes to
                 return []
             if UNSPACED.search(word):

@@ -59,7 +59,9 @@ class Assembled(Struct, frozen=True):
     limit: int
 
 
-def assemble(query: Query, hits: Sequence[Hit], count: Counter, length: Length | None = None) -> Assembled:
+def assemble(
+    query: Query, hits: Sequence[Hit], count: Counter, length: Length | None = None
+) -> Assembled:
     """The text of what was found, best first, in the mode and within the budget of the query.
 
     count: the tokens of a text. length: those of a document's body, if somebody has counted them before.
@@ -70,7 +72,11 @@ def assemble(query: Query, hits: Sequence[Hit], count: Counter, length: Length |
         return _json(query, hits, count, length)
     text = _Text(query.max_tokens, count)
     if not hits:
-        text.end(f"No fragment matches {query.text[:80]!r}.", f"No fragment matches {query.text[:20]!r}.", "No match.")
+        text.end(
+            f"No fragment matches {query.text[:80]!r}.",
+            f"No fragment matches {query.text[:20]!r}.",
+            "No match.",
+        )
         return text.assembled(())
     if query.mode == "full":
         return _full(text, hits, length)
@@ -136,7 +142,9 @@ def _full(text: _Text, hits: Sequence[Hit], length: Length) -> Assembled:
         return text.assembled(shown)
     closing = _closing(text, len(shown), len(hits)) + " Left out for lack of space:"
     lines = [f"\n- {_line(hit, length)}" for hit in left_out]
-    listed = _most(len(lines), lambda number: text.fits(SEPARATOR, closing + "".join(lines[:number])))
+    listed = _most(
+        len(lines), lambda number: text.fits(SEPARATOR, closing + "".join(lines[:number]))
+    )
     if not listed or not text.add(SEPARATOR, closing + "".join(lines[:listed])):
         # Where nothing is shown, the best one's URI says more than how much there is.
         names = () if shown else (_line(left_out[0], length), left_out[0].document.uri)
@@ -163,9 +171,14 @@ def _add_part(text: _Text, hit: Hit, at: re.Pattern[str]) -> bool:
     lines = body.split("\n")
     # There is some text before a cut, not only headings.
     text_from = next(
-        (number for number, line in enumerate(lines) if line.strip() and not HEADING.match(line)), len(lines)
+        (number for number, line in enumerate(lines) if line.strip() and not HEADING.match(line)),
+        len(lines),
     )
-    cuts = [number for number, line in lines_outside_fences(body) if number > text_from and at.match(line)]
+    cuts = [
+        number
+        for number, line in lines_outside_fences(body)
+        if number > text_from and at.match(line)
+    ]
 
     def part(number: int) -> str:
         return head + _cut(lines, cuts[number - 1], uri)
@@ -221,11 +234,21 @@ def _one_line(text: str) -> str:
 def _json(query: Query, hits: Sequence[Hit], count: Counter, length: Length) -> Assembled:
     """Entries are left out from the end until it fits; where not even an empty list does, there is no text."""
     entries = [
-        {"uri": hit.document.uri, "title": hit.document.title, "tokens": length(hit.document), "score": hit.score}
+        {
+            "uri": hit.document.uri,
+            "title": hit.document.title,
+            "tokens": length(hit.document),
+            "score": hit.score,
+        }
         for hit in hits
     ]
     for shown in range(len(entries), -1, -1):
-        whole = {"query": query.text[:200], "found": len(hits), "limit": query.max_tokens, "fragments": entries[:shown]}
+        whole = {
+            "query": query.text[:200],
+            "found": len(hits),
+            "limit": query.max_tokens,
+            "fragments": entries[:shown],
+        }
         text = msgspec.json.encode(whole).decode()
         if count(text) <= query.max_tokens:
             uris = tuple(hit.document.uri for hit in hits[:shown])

@@ -37,7 +37,9 @@ __all__ = ["Cache", "Kept", "Workplace", "cache_folder"]
 
 logger = logging.getLogger("concertino.library")
 
-SCHEMA_VERSION = 1  # of what is in the file; raise it with every change of Document, Kept or the index's fields
+SCHEMA_VERSION = (
+    1  # of what is in the file; raise it with every change of Document, Kept or the index's fields
+)
 MAGIC = b"concertino library cache\n"
 MAX_FOLDER_BYTES = 2 * 2**30
 MAX_FILES = 64
@@ -54,7 +56,9 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """`$XDG_CACHE_HOME/concertino/library`, in `~/.cache` without the variable (XDG Base Directory Specification: not
     if it is relative). Raises RuntimeError for a user without a home."""
     base = environment.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "concertino" / "library"
+    return (
+        (Path(base) if base.startswith("/") else Path.home() / ".cache") / "concertino" / "library"
+    )
 
 
 class Kept(Struct, frozen=True, array_like=True):
@@ -127,7 +131,9 @@ class Cache:
         """Let go of what was read: it is as large as the library."""
         self._kept = None
 
-    def workplace(self, files: Mapping[str, bytes] | None = None, document_bytes: int = 0) -> Workplace | None:
+    def workplace(
+        self, files: Mapping[str, bytes] | None = None, document_bytes: int = 0
+    ) -> Workplace | None:
         """A folder of this process's own with these files in it, and space for an index of documents of so many bytes.
 
         None if it cannot be made (no space, no permission): then the memory of the process has to do.
@@ -150,17 +156,27 @@ class Cache:
         return None
 
     def keep(
-        self, numbers: Sequence[int], documents: Sequence[Document], following: int, dead: int, workplace: Workplace
+        self,
+        numbers: Sequence[int],
+        documents: Sequence[Document],
+        following: int,
+        dead: int,
+        workplace: Workplace,
     ) -> None:
         """Write the file. What cannot be written is said in the log."""
         try:
             kept = Kept(list(documents), list(numbers), following, dead, workplace.files())
             payload = msgspec.msgpack.encode(kept)
             if len(payload) > MAX_FOLDER_BYTES // 2:
-                logger.warning("no index cache: %d bytes are more than half of what all caches may have", len(payload))
+                logger.warning(
+                    "no index cache: %d bytes are more than half of what all caches may have",
+                    len(payload),
+                )
                 return
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".", suffix=".new", delete=False) as file:
+            with tempfile.NamedTemporaryFile(
+                dir=self.folder, prefix=".", suffix=".new", delete=False
+            ) as file:
                 try:
                     file.write(_header(payload))
                     file.write(payload)
@@ -192,7 +208,11 @@ class Cache:
         except msgspec.MsgspecError as why:
             logger.warning("index cache %s: %s; made anew", self.path, why)
             return None
-        sound = len(kept.documents) == len(kept.numbers) == len({document.uri for document in kept.documents})
+        sound = (
+            len(kept.documents)
+            == len(kept.numbers)
+            == len({document.uri for document in kept.documents})
+        )
         return kept if sound and all(Path(name).name == name for name in kept.files) else None
 
     def _tidy(self) -> None:
@@ -218,7 +238,11 @@ class Cache:
 
 def _header(payload: bytes | memoryview) -> bytes:
     versions = f"{SCHEMA_VERSION} {ANALYSIS_VERSION} {engine().__version__}".encode()
-    return MAGIC + hashlib.blake2b(versions, digest_size=8).digest() + zlib.crc32(payload).to_bytes(4, "big")
+    return (
+        MAGIC
+        + hashlib.blake2b(versions, digest_size=8).digest()
+        + zlib.crc32(payload).to_bytes(4, "big")
+    )
 
 
 def _remove_abandoned(parent: Path) -> None:
@@ -241,7 +265,9 @@ def _remove_abandoned(parent: Path) -> None:
 def _folders(parent: Path) -> Iterator[Path]:
     """The workplaces of this user; nothing of others in a folder that all users share."""
     try:
-        found = [each for each in parent.iterdir() if each.name.removeprefix(MAKING).startswith(NAME)]
+        found = [
+            each for each in parent.iterdir() if each.name.removeprefix(MAKING).startswith(NAME)
+        ]
     except OSError:
         return
     for each in found:

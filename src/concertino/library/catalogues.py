@@ -15,18 +15,26 @@ from concertino.library.uris import MATCH, uri_of
 
 __all__ = ["catalogue", "registry"]
 
-MAX_BYTES = 4 * 2**20  # of entries; a message holds 10 MiB. resources/list has all of them, in pages
+MAX_BYTES = (
+    4 * 2**20
+)  # of entries; a message holds 10 MiB. resources/list has all of them, in pages
 
 
 def registry(shelf: Shelf, scheme: str, count: Counter) -> str:
     """How much there is in each category, and every entry. One called `match` has no catalogue: its URI is that of a match."""
     items = shelf.items()
-    categories = {name: [each for each in items if each.category == name] for name in shelf.categories()}
+    categories = {
+        name: [each for each in items if each.category == name] for name in shelf.categories()
+    }
     return _written(
         {
             "scheme": scheme,
             "categories": [
-                {"category": name, **({} if name == MATCH else {"uri": uri_of(scheme, name)}), **_sums(some, count)}
+                {
+                    "category": name,
+                    **({} if name == MATCH else {"uri": uri_of(scheme, name)}),
+                    **_sums(some, count),
+                }
                 for name, some in categories.items()
             ],
             **_sums(items, count),
@@ -52,8 +60,18 @@ def catalogue(shelf: Shelf, scheme: str, category: str, count: Counter) -> str:
 def _entry(item: Item, count: Counter) -> dict[str, Any]:
     if not isinstance(item, Document):
         return {"uri": item.uri, "size": item.size}
-    shown: dict[str, Any] = {"uri": item.uri, "id": item.id, "title": item.title, "description": item.description}
-    shown |= {"category": item.category, "tags": item.tags, "capabilities": item.capabilities, "useWhen": item.use_when}
+    shown: dict[str, Any] = {
+        "uri": item.uri,
+        "id": item.id,
+        "title": item.title,
+        "description": item.description,
+    }
+    shown |= {
+        "category": item.category,
+        "tags": item.tags,
+        "capabilities": item.capabilities,
+        "useWhen": item.use_when,
+    }
     return {name: value for name, value in shown.items() if value} | {"tokens": count(item.body)}
 
 
@@ -72,7 +90,10 @@ def _entries(items: list[Item], count: Counter) -> dict[str, Any]:
         if size > MAX_BYTES:
             break
         shown.append(Raw(entry))
-    return {"resources": shown, **({"more": len(items) - len(shown)} if len(shown) < len(items) else {})}
+    return {
+        "resources": shown,
+        **({"more": len(items) - len(shown)} if len(shown) < len(items) else {}),
+    }
 
 
 def _written(value: dict[str, Any]) -> str:

@@ -32,7 +32,10 @@ class Side(Generic[M]):
     """
 
     def __init__(
-        self, folder: Folder, make: Callable[[Found, bytes], Made[M]], without: Callable[[Found], M] | None
+        self,
+        folder: Folder,
+        make: Callable[[Found, bytes], Made[M]],
+        without: Callable[[Found], M] | None,
     ) -> None:
         self.folder = folder
         self.found: dict[str, Found] = {}
@@ -56,7 +59,9 @@ class Side(Generic[M]):
         problems: dict[str, list[Problem]] = {}
         for path, problem in listing.problems:
             problems.setdefault(path, []).append(problem)
-        for path in [each for each in self.found if is_below(each, under) and each not in listing.files]:
+        for path in [
+            each for each in self.found if is_below(each, under) and each not in listing.files
+        ]:
             del self.found[path]
             if self.made.pop(path, None) is not None:
                 gone.add(path)
@@ -82,7 +87,9 @@ class Side(Generic[M]):
         ]
         kept = {path: each for path, each in self.problems.items() if not is_below(path, under)}
         self.problems = kept | {path: some for path, some in problems.items() if some}
-        self.links = {path: each for path, each in self.links.items() if not is_below(path, under)} | listing.links
+        self.links = {
+            path: each for path, each in self.links.items() if not is_below(path, under)
+        } | listing.links
         return changed, gone, told
 
     @property
@@ -98,7 +105,9 @@ class Side(Generic[M]):
             return None, [why.problem]
         found = self.found[found.path] = replace(found, size=len(data), mtime_ns=status.st_mtime_ns)
         made, problems = self._make(found, data)
-        return (self._without(found) if made is None and self._without is not None else made), problems
+        return (
+            self._without(found) if made is None and self._without is not None else made
+        ), problems
 
 
 class Collection:
@@ -108,23 +117,31 @@ class Collection:
     """
 
     def __init__(
-        self, scheme: str, resources: Folder | None, prompts: Folder | None, log: logging.Logger | None = None
+        self,
+        scheme: str,
+        resources: Folder | None,
+        prompts: Folder | None,
+        log: logging.Logger | None = None,
     ) -> None:
         def item(found: Found, data: bytes) -> Made[Item]:
             return document(scheme, found, data)
 
         def file(found: Found) -> Item:
             path = found.path
-            return File(uri_of(scheme, key_of(path)), category_of(path), path, found.size, found.mtime_ns)
+            return File(
+                uri_of(scheme, key_of(path)), category_of(path), path, found.size, found.mtime_ns
+            )
 
-        self.resources: Side[Item] | None = None if resources is None else Side(resources, item, file)
-        self.prompts: Side[PromptFile] | None = None if prompts is None else Side(prompts, prompt, None)
+        self.resources: Side[Item] | None = (
+            None if resources is None else Side(resources, item, file)
+        )
+        self.prompts: Side[PromptFile] | None = (
+            None if prompts is None else Side(prompts, prompt, None)
+        )
         self.known: Mapping[str, Document] = {}
         self._log = log
         if resources is not None and prompts is not None:
-            resources.without = (
-                prompts  # prompts are no resources, although their folder may lie in that of the resources
-            )
+            resources.without = prompts  # prompts are no resources, although their folder may lie in that of the resources
 
     def refresh(self, paths: Iterable[str] | None = None) -> Change:
         """What has changed since the last time.
@@ -136,7 +153,9 @@ class Collection:
         if self.resources is not None:
             links = self.resources.links
             for under in _places(self.resources, paths):
-                changed, gone, said = self.resources.refresh(under, self._remembered, distrust=bool(under))
+                changed, gone, said = self.resources.refresh(
+                    under, self._remembered, distrust=bool(under)
+                )
                 change.items |= changed
                 change.gone |= gone
                 told += said
@@ -144,7 +163,9 @@ class Collection:
                 change.links = self.resources.links
         if self.prompts is not None:
             for under in _places(self.prompts, paths):
-                prompts, gone, said = self.prompts.refresh(under, lambda _: None, distrust=bool(under))
+                prompts, gone, said = self.prompts.refresh(
+                    under, lambda _: None, distrust=bool(under)
+                )
                 change.prompts |= prompts
                 change.prompts_gone |= gone
                 told += said
@@ -154,7 +175,11 @@ class Collection:
 
     def _remembered(self, found: Found) -> Item | None:
         known = self.known.get(found.path)
-        return known if known and (known.size, known.mtime_ns) == (found.size, found.mtime_ns) else None
+        return (
+            known
+            if known and (known.size, known.mtime_ns) == (found.size, found.mtime_ns)
+            else None
+        )
 
     def _say(self, told: list[str]) -> None:
         if self._log is None:

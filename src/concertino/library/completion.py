@@ -34,14 +34,18 @@ def complete(call: Call, shelf: Shelf, templates: Templates) -> CompleteResult:
     variables = templates.variables.get(ref.uri)
     if variables is None:
         uri = ref.uri[:SHOWN]
-        raise _invalid(f"Unknown resource template: {uri}", f"ref: there is no resource template {uri!r}")
+        raise _invalid(
+            f"Unknown resource template: {uri}", f"ref: there is no resource template {uri!r}"
+        )
     if argument.name not in variables:
         raise _no_argument(f"the resource template {ref.uri}", argument.name)
     if argument.name in ("tags", "categories"):  # the last of several
         done, comma, begun = argument.value.rpartition(",")
         chosen = done.split(",")
         values = _of_template(shelf, argument.name, {})
-        return _completed(begun, (each for each in values if each not in chosen), before=done + comma)
+        return _completed(
+            begun, (each for each in values if each not in chosen), before=done + comma
+        )
     return _completed(argument.value, _of_template(shelf, argument.name, asked.context.arguments))
 
 
@@ -49,10 +53,15 @@ def _of_prompt(shelf: Shelf, name: str, argument: str) -> Iterable[str]:
     """What the front matter gives to choose from; else the default; and what the library itself has of that name."""
     prompt = shelf.prompts().get(name)
     if prompt is None:
-        raise _invalid(f"Unknown prompt: {name[:SHOWN]}", f"ref: there is no prompt {name[:SHOWN]!r}")
+        raise _invalid(
+            f"Unknown prompt: {name[:SHOWN]}", f"ref: there is no prompt {name[:SHOWN]!r}"
+        )
     for each in prompt.taken:
         if each.name == argument:
-            return each.values or [*filter(None, (each.default,)), *_of_template(shelf, argument, {})]
+            return each.values or [
+                *filter(None, (each.default,)),
+                *_of_template(shelf, argument, {}),
+            ]
     raise _no_argument(f"the prompt {name[:SHOWN]}", argument)
 
 
@@ -66,7 +75,13 @@ def _of_template(shelf: Shelf, name: str, others: Mapping[str, str]) -> Iterable
     if name == "id":
         category = shelf.category(others.get("category", ""))
         some = [each for each in shelf.documents() if category is None or each.category == category]
-        return sorted({each.uri.partition("://")[2].partition("/")[2] or each.id for each in some if each.category})
+        return sorted(
+            {
+                each.uri.partition("://")[2].partition("/")[2] or each.id
+                for each in some
+                if each.category
+            }
+        )
     return ()
 
 
@@ -75,14 +90,20 @@ def _completed(begun: str, values: Iterable[str], before: str = "") -> CompleteR
     wanted = begun.casefold()
     every = list(dict.fromkeys(values))
     first = [each for each in every if each.casefold().startswith(wanted)]
-    rest = [each for each in every if wanted in each.casefold() and not each.casefold().startswith(wanted)]
+    rest = [
+        each
+        for each in every
+        if wanted in each.casefold() and not each.casefold().startswith(wanted)
+    ]
     found = [before + each for each in (*first, *rest)]
     return CompleteResult(Completion(found[:MAX_VALUES], len(found), len(found) > MAX_VALUES))
 
 
 def _no_argument(of: str, name: str) -> RpcError:
     name = name[:SHOWN]
-    return _invalid(f"Unknown argument of {of[:SHOWN]}: {name}", f"argument.name: there is no argument {name!r}")
+    return _invalid(
+        f"Unknown argument of {of[:SHOWN]}: {name}", f"argument.name: there is no argument {name!r}"
+    )
 
 
 def _invalid(message: str, details: str) -> RpcError:

@@ -74,9 +74,7 @@ class Served(Struct):
     tokens: int = 0
 
     def __str__(self) -> str:
-        return (
-            f"Served {self.reads} files ({self.cached} from memory) and {self.matches} matches ({self.tokens} tokens)"
-        )
+        return f"Served {self.reads} files ({self.cached} from memory) and {self.matches} matches ({self.tokens} tokens)"
 
 
 class Desk:
@@ -103,7 +101,9 @@ class Desk:
         self._log = log
         self._templates = Templates(scheme)
         self._kept = _Kept(cache_size)
-        self._lists: dict[tuple[str, str], Struct] = {}  # results as they were given: one object is encoded once
+        self._lists: dict[
+            tuple[str, str], Struct
+        ] = {}  # results as they were given: one object is encoded once
         self._catalogues: dict[str, str] = {}  # by category; the registry by its own name
         self._ways: Mapping[str, Callable[[Call, InThread], Awaitable[Struct]]] = {
             "resources/list": self._list_resources,
@@ -133,11 +133,16 @@ class Desk:
                 for path, item in before.items()
                 if isinstance(item, Document) and not isinstance(change.items.get(path), Document)
             ]
-            self.index.update([each for each in change.items.values() if isinstance(each, Document)], removed)
+            self.index.update(
+                [each for each in change.items.values() if isinstance(each, Document)], removed
+            )
         shelf.apply(change)
         self._kept.forget(paths)
         self._lists, self._catalogues = {}, {}
-        listed = any(_listing(before[path]) != _listing(shelf.at(path)) for path in paths) or change.links is not None
+        listed = (
+            any(_listing(before[path]) != _listing(shelf.at(path)) for path in paths)
+            or change.links is not None
+        )
         updated: list[str] = []
         for uri, was in meant.items():
             now = self._meaning(uri)
@@ -168,7 +173,9 @@ class Desk:
             return kept
         lists = self._lists
         page = self._shelf.page(after, self._page_size)
-        result = ListResourcesResult([_resource(each) for each in page.entries], _cursor_after("resources", page.last))
+        result = ListResourcesResult(
+            [_resource(each) for each in page.entries], _cursor_after("resources", page.last)
+        )
         if len(lists) < MAX_PAGES:  # a cursor is whatever a client makes of it
             lists["resources", after] = result
         return result
@@ -184,7 +191,9 @@ class Desk:
         start = bisect_right(names, after)
         end = start + self._page_size
         last = names[end - 1] if end < len(names) else None
-        return ListPromptsResult([shown(prompts[name]) for name in names[start:end]], _cursor_after("prompts", last))
+        return ListPromptsResult(
+            [shown(prompts[name]) for name in names[start:end]], _cursor_after("prompts", last)
+        )
 
     # Prompts
 
@@ -193,11 +202,17 @@ class Desk:
         prompt = self._shelf.prompts().get(name)
         if prompt is None:
             name = name[:128]
-            raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name}", {"details": f"name: there is no prompt {name!r}"})
+            raise RpcError(
+                INVALID_PARAMS,
+                f"Unknown prompt: {name}",
+                {"details": f"name: there is no prompt {name!r}"},
+            )
         try:
             given = _texts(call.params.get("arguments", NO_ARGUMENTS))
         except (DecodeError, UnicodeError) as why:
-            raise _invalid(f"arguments: {str(why).replace('`', '').replace('Expected', 'expected')}") from None
+            raise _invalid(
+                f"arguments: {str(why).replace('`', '').replace('Expected', 'expected')}"
+            ) from None
         return filled(prompt, given)
 
     async def _complete(self, call: Call, in_thread: InThread) -> CompleteResult:
@@ -241,7 +256,9 @@ class Desk:
                 raise _not_found(uri)
         else:
             self.served.cached += 1
-        return ReadResourceResult([ResourceContents(written(uri), contents.text, contents.blob, contents.mime_type)])
+        return ReadResourceResult(
+            [ResourceContents(written(uri), contents.text, contents.blob, contents.mime_type)]
+        )
 
     def _contents(self, item: Item) -> ResourceContents | None:
         """What a file holds: text if it is, bytes as they are if not. Blocks. None if it cannot be read any more."""
@@ -257,10 +274,14 @@ class Desk:
         text = text_of(data)
         kind = mime_type_of(item.path)
         if text is None:
-            contents = ResourceContents(item.uri, blob=data, mime_type=kind or "application/octet-stream")
+            contents = ResourceContents(
+                item.uri, blob=data, mime_type=kind or "application/octet-stream"
+            )
         else:
             contents = ResourceContents(item.uri, text=text, mime_type=kind or "text/plain")
-        if side.found.get(item.path) is found:  # else it changed while it was read: the next one reads it again
+        if (
+            side.found.get(item.path) is found
+        ):  # else it changed while it was read: the next one reads it again
             self._kept.keep(item.path, contents, len(data))
         return contents
 
@@ -270,17 +291,23 @@ class Desk:
         text = kept.get(category)
         if text is None:
             make = partial(catalogue, category=category) if category else registry
-            text = kept[category] = await in_thread(lambda: make(self._shelf, self._scheme, count=self._count))
+            text = kept[category] = await in_thread(
+                lambda: make(self._shelf, self._scheme, count=self._count)
+            )
         return ReadResourceResult([ResourceContents(written(uri), text=text, mime_type=JSON)])
 
-    async def _match(self, uri: str, query: str, category: str | None, in_thread: InThread) -> ReadResourceResult:
+    async def _match(
+        self, uri: str, query: str, category: str | None, in_thread: InThread
+    ) -> ReadResourceResult:
         self._log.info("Dynamic resource request: %s", uri[:SHOWN])
         found, uri = await in_thread(partial(self._found, uri, query, category))
         self._log.info("Assembled %d fragments (%d tokens)", found.fragments, found.tokens)
         self.served.matches += 1
         self.served.tokens += found.tokens
         about = {"fragments": found.fragments, "tokens": found.tokens, "limit": found.limit}
-        return ReadResourceResult([ResourceContents(uri, text=found.text, mime_type=found.mime_type, meta=about)])
+        return ReadResourceResult(
+            [ResourceContents(uri, text=found.text, mime_type=found.mime_type, meta=about)]
+        )
 
     def _found(self, uri: str, query: str, category: str | None) -> tuple[Assembled, str]:
         """What fits, and the URI as it is to be written. A query may have a megabyte, which takes time even to decode."""
@@ -355,7 +382,9 @@ def _cursor(call: Call, kind: str) -> str:
         return ""
     try:
         text = _text(call.params["cursor"])
-        of, _, last = a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True).decode().partition(" ")
+        of, _, last = (
+            a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True).decode().partition(" ")
+        )
     except (DecodeError, Error, UnicodeError):
         raise _invalid("cursor: not one of this library's") from None
     if text and of != kind:
@@ -374,8 +403,12 @@ def _not_found(uri: str) -> RpcError:
 def _ambiguous(uri: str, candidates: list[str]) -> RpcError:
     """Without `uri` in the data, which would make it one that is not found."""
     some = candidates[:20]
-    details = f"{uri} could be {', '.join(some)}{' and others' if len(some) < len(candidates) else ''}"
-    return RpcError(INVALID_PARAMS, f"Ambiguous resource: {uri}", {"details": details, "candidates": some})
+    details = (
+        f"{uri} could be {', '.join(some)}{' and others' if len(some) < len(candidates) else ''}"
+    )
+    return RpcError(
+        INVALID_PARAMS, f"Ambiguous resource: {uri}", {"details": details, "candidates": some}
+    )
 
 
 def _invalid(details: str) -> RpcError:

@@ -62,7 +62,9 @@ class Folder:
     without: a folder that is not listed, although it may lie in this one.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, max_file_bytes: int, max_files: int) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, max_file_bytes: int, max_files: int
+    ) -> None:
         self.path = os.path.abspath(os.fsdecode(path))
         self.max_file_bytes = max_file_bytes
         self._max_files = max_files
@@ -86,7 +88,11 @@ class Folder:
         if under and os.path.realpath(os.path.dirname(top)) != os.path.dirname(top):
             return found  # behind a link
         without = "" if self.without is None else os.path.realpath(self.without.path)
-        if without and without != root and os.path.join(top, "").startswith(os.path.join(without, "")):
+        if (
+            without
+            and without != root
+            and os.path.join(top, "").startswith(os.path.join(without, ""))
+        ):
             return found
         if stat.S_ISDIR(status.st_mode):
             for path, each in self._walk(root, under, without, found):
@@ -100,7 +106,9 @@ class Folder:
         found.files = dict(sorted(found.files.items()))
         return found
 
-    def _walk(self, root: str, under: str, without: str, found: Listing) -> Iterator[tuple[str, os.stat_result]]:
+    def _walk(
+        self, root: str, under: str, without: str, found: Listing
+    ) -> Iterator[tuple[str, os.stat_result]]:
         """Everything below, but for folders and hidden things, and what is in that one; links as links."""
         folders = [under]
         while folders:
@@ -109,7 +117,9 @@ class Folder:
                 with os.scandir(os.path.join(root, folder)) as listed:
                     entries = sorted(listed, key=lambda each: each.name)
             except OSError as why:
-                found.problems.append((folder, Problem("unreadable", 0, f"cannot be listed: {why.strerror}")))
+                found.problems.append(
+                    (folder, Problem("unreadable", 0, f"cannot be listed: {why.strerror}"))
+                )
                 continue
             for entry in entries:
                 if entry.name.startswith("."):
@@ -132,7 +142,12 @@ class Folder:
         if stat.S_ISLNK(status.st_mode):
             real = os.path.realpath(os.path.join(root, path))
             if not os.path.join(real, "").startswith(os.path.join(root, "")):
-                found.problems.append((path, Problem("outside", 0, "is a link that leads out of the folder: left out")))
+                found.problems.append(
+                    (
+                        path,
+                        Problem("outside", 0, "is a link that leads out of the folder: left out"),
+                    )
+                )
                 return
             try:
                 status = os.lstat(real)
@@ -140,7 +155,9 @@ class Folder:
             except OSError:
                 leads = False
             if not leads:
-                found.problems.append((path, Problem("unreadable", 0, "is a link that leads nowhere")))
+                found.problems.append(
+                    (path, Problem("unreadable", 0, "is a link that leads nowhere"))
+                )
                 return
             if stat.S_ISDIR(status.st_mode):
                 return
@@ -166,7 +183,11 @@ class Folder:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise NotThere(Problem("unreadable", 0, "is no regular file any more"))
-            data = b"" if status.st_size > self.max_file_bytes else _read(descriptor, self.max_file_bytes + 1)
+            data = (
+                b""
+                if status.st_size > self.max_file_bytes
+                else _read(descriptor, self.max_file_bytes + 1)
+            )
         finally:
             os.close(descriptor)
         if max(status.st_size, len(data)) > self.max_file_bytes:
@@ -182,12 +203,16 @@ class Folder:
             for each in folders:
                 at, before = os.open(each, OPENING_FOLDER, dir_fd=at), at
                 os.close(before)
-            return os.open(name, OPENING | os.O_NONBLOCK, dir_fd=at)  # a FIFO may have been put in its place
+            return os.open(
+                name, OPENING | os.O_NONBLOCK, dir_fd=at
+            )  # a FIFO may have been put in its place
         finally:
             os.close(at)
 
     def _oversized(self, size: int) -> Problem:
-        return Problem("oversized", 0, f"has {size} bytes, the limit is {self.max_file_bytes}: left out")
+        return Problem(
+            "oversized", 0, f"has {size} bytes, the limit is {self.max_file_bytes}: left out"
+        )
 
 
 def _read(descriptor: int, limit: int) -> bytes:

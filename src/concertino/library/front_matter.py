@@ -67,7 +67,12 @@ def split(text: str) -> tuple[str | None, str, int, Problem | None]:
         if text[at : at + 3] in ENDS and text[at:after].rstrip() in ENDS:
             return text[len(first) + 1 : at], text[after:], line + 1, None
         at = after
-    return None, text, 1, Problem("front-matter", 1, "begins with --- and does not end with one: taken as text")
+    return (
+        None,
+        text,
+        1,
+        Problem("front-matter", 1, "begins with --- and does not end with one: taken as text"),
+    )
 
 
 def _parsed(block: str, problems: list[Problem]) -> Mapping[str, Value]:
@@ -81,7 +86,9 @@ def _parsed(block: str, problems: list[Problem]) -> Mapping[str, Value]:
         import yaml
     except ModuleNotFoundError:
         raise ConcertinoError(EXTRA) from None
-    loader: Any = getattr(yaml, "CSafeLoader", None) or yaml.SafeLoader  # without libyaml: ten times as slow
+    loader: Any = (
+        getattr(yaml, "CSafeLoader", None) or yaml.SafeLoader
+    )  # without libyaml: ten times as slow
     try:
         value = _Events(yaml.parse(block, Loader=loader), problems).document()
     except _Refused as why:
@@ -93,7 +100,10 @@ def _parsed(block: str, problems: list[Problem]) -> Mapping[str, Value]:
     if value is None or value == "":
         return {}
     if not isinstance(value, dict):
-        return refuse(2, f"expected `key: value` lines, got {'a list' if isinstance(value, list) else 'a text'}")
+        return refuse(
+            2,
+            f"expected `key: value` lines, got {'a list' if isinstance(value, list) else 'a text'}",
+        )
     return value
 
 
@@ -133,7 +143,9 @@ class _Events:
             plain = event.style is None or event.style == ""
             return None if plain and event.value in NULLS else str(event.value)
         if kind == "SequenceStartEvent":
-            return [self._value(each, name, depth + 1) for each, name in self._until("SequenceEndEvent")]
+            return [
+                self._value(each, name, depth + 1) for each, name in self._until("SequenceEndEvent")
+            ]
         if kind == "MappingStartEvent":
             return self._mapping(depth)
         raise _Refused(event, "has an alias (*name), which is not allowed")
@@ -148,7 +160,9 @@ class _Events:
             value = self._value(each, type(each).__name__, depth + 1)
             if key in found:
                 line = 2 + event.start_mark.line
-                self._problems.append(Problem("front-matter", line, f"has {key!r} twice: the last one counts"))
+                self._problems.append(
+                    Problem("front-matter", line, f"has {key!r} twice: the last one counts")
+                )
             found[key] = value
         return found
 

@@ -37,13 +37,24 @@ __all__ = ["WEIGHTS", "Found", "Index", "Part", "category_key"]
 
 logger = logging.getLogger("concertino.library")
 
-WEIGHTS = {"title": 0.4, "tags": 0.3, "purposes": 0.3, "text": 1.0}  # of a field's score; docs/decisions/0009
+WEIGHTS = {
+    "title": 0.4,
+    "tags": 0.3,
+    "purposes": 0.3,
+    "text": 1.0,
+}  # of a field's score; docs/decisions/0009
 DIGITS = 4  # of a score, behind the point
-HEAP_BYTES = 15_000_000  # the least tantivy takes: memory of its one writer thread, while there is one
+HEAP_BYTES = (
+    15_000_000  # the least tantivy takes: memory of its one writer thread, while there is one
+)
 BULK_HEAP_BYTES = 100_000_000  # for many documents at once: fewer segments to merge
 BULK = 5_000  # documents
-MAX_DEAD_SHARE = 0.25  # removed documents still count in what is rare and common; above, the index is built anew
-MAX_STALE_SHARE = 0.02  # of the documents that differ from the cache file; above, it is written anew
+MAX_DEAD_SHARE = (
+    0.25  # removed documents still count in what is rare and common; above, the index is built anew
+)
+MAX_STALE_SHARE = (
+    0.02  # of the documents that differ from the cache file; above, it is written anew
+)
 MAX_REPAIRS = 8  # unknown words of a query that are looked at closer
 MAX_LENGTHS = 200_000  # documents whose length is remembered
 MARGIN = 8  # more hits than are wanted, to see those of the same score
@@ -80,7 +91,9 @@ class _State(Struct, frozen=True):
 class Index:
     """Documents that can be searched. Make one with `Index.build`. count: what budgets are counted by."""
 
-    def __init__(self, store: tantivy.Index, state: _State, count: Counter, workplace: Workplace | None) -> None:
+    def __init__(
+        self, store: tantivy.Index, state: _State, count: Counter, workplace: Workplace | None
+    ) -> None:
         self._store = store
         self._state = state
         self.count = count
@@ -90,7 +103,9 @@ class Index:
         self._lengths: dict[str, int] = {}  # of bodies, by digest
 
     @classmethod
-    def build(cls, documents: Iterable[Document], *, cache: Cache | None = None, count: Counter = estimate) -> Index:
+    def build(
+        cls, documents: Iterable[Document], *, cache: Cache | None = None, count: Counter = estimate
+    ) -> Index:
         """An index of the documents; of two with the same URI, the last. What can be is taken from the cache, which
         is brought up to date.
 
@@ -115,9 +130,13 @@ class Index:
         return cls._made(wanted.values(), count, None)
 
     @classmethod
-    def _made(cls, documents: Iterable[Document], count: Counter, workplace: Workplace | None) -> Index:
+    def _made(
+        cls, documents: Iterable[Document], count: Counter, workplace: Workplace | None
+    ) -> Index:
         tantivy = engine()
-        store = tantivy.Index(_schema(), path=str(workplace.folder) if workplace is not None else None)
+        store = tantivy.Index(
+            _schema(), path=str(workplace.folder) if workplace is not None else None
+        )
         store.config_reader("manual")  # else a thread of tantivy's looks for changes
         numbered = list(enumerate(documents))
         index = cls(store, _State(store.searcher(), {}, {}, 0, 0), count, workplace)
@@ -127,15 +146,23 @@ class Index:
         return index
 
     @classmethod
-    def _reopened(cls, kept: Kept, wanted: Mapping[str, Document], cache: Cache, count: Counter) -> Index | None:
+    def _reopened(
+        cls, kept: Kept, wanted: Mapping[str, Document], cache: Cache, count: Counter
+    ) -> Index | None:
         """The index of the cache, with what has changed since; None if that is too much, or it cannot be opened."""
         known = {document.uri: document for document in kept.documents}
-        changed = [each for uri, each in wanted.items() if known.get(uri) is not each and known.get(uri) != each]
+        changed = [
+            each
+            for uri, each in wanted.items()
+            if known.get(uri) is not each and known.get(uri) != each
+        ]
         removed = known.keys() - wanted.keys()
         differing = len(changed) + len(removed)
         if differing > MAX_DEAD_SHARE * len(known):
             return None
-        workplace = cache.workplace(kept.files, sum(len(document.body) for document in kept.documents))
+        workplace = cache.workplace(
+            kept.files, sum(len(document.body) for document in kept.documents)
+        )
         if workplace is None:
             return None
         tantivy = engine()
@@ -146,7 +173,10 @@ class Index:
             documents = dict(zip(kept.numbers, kept.documents, strict=True))
             numbers = {document.uri: number for number, document in documents.items()}
             index = cls(
-                store, _State(store.searcher(), documents, numbers, kept.following, kept.dead), count, workplace
+                store,
+                _State(store.searcher(), documents, numbers, kept.following, kept.dead),
+                count,
+                workplace,
             )
             if changed or removed:
                 index.update(changed, removed)
@@ -185,10 +215,16 @@ class Index:
             return
         try:
             self._commit(gone, [(numbers[each.uri], each) for each in coming])
-        except ValueError as why:  # all that tantivy raises: no space, or somebody took its files away
+        except (
+            ValueError
+        ) as why:  # all that tantivy raises: no space, or somebody took its files away
             if self._workplace is None:
                 raise
-            logger.warning("the index in %s cannot be written (%s): made anew in memory", self._workplace.folder, why)
+            logger.warning(
+                "the index in %s cannot be written (%s): made anew in memory",
+                self._workplace.folder,
+                why,
+            )
             self._start_anew(documents)
             return
         self._state = _State(self._store.searcher(), documents, numbers, following, dead)
@@ -212,7 +248,11 @@ class Index:
         state = self._state
         if self._workplace is not None:
             cache.keep(
-                list(state.documents), list(state.documents.values()), state.following, state.dead, self._workplace
+                list(state.documents),
+                list(state.documents.values()),
+                state.following,
+                state.dead,
+                self._workplace,
             )
 
     @property
@@ -246,7 +286,9 @@ class Index:
         limit = query.max_results + MARGIN
         while True:
             found = state.searcher.search(asked, limit, count=False).hits
-            if len(found) < limit or round(found[-1][0], DIGITS) < round(found[query.max_results - 1][0], DIGITS):
+            if len(found) < limit or round(found[-1][0], DIGITS) < round(
+                found[query.max_results - 1][0], DIGITS
+            ):
                 break
             limit *= 4  # the last one wanted scores as much as others that were not seen yet: the URI decides
         numbers = state.searcher.fast_field_values("number", [address for _, address in found])
@@ -268,11 +310,18 @@ class Index:
         parts: list[Part] = []
         for term in self._terms(query.text, searcher)[0]:
             for field, weight in WEIGHTS.items():
-                asked = tantivy.Query.boolean_query([own, (tantivy.Occur.Must, _weighed(schema, field, term, weight))])
-                parts += [Part(term, field, score) for score, _ in searcher.search(asked, 1, count=False).hits]
+                asked = tantivy.Query.boolean_query(
+                    [own, (tantivy.Occur.Must, _weighed(schema, field, term, weight))]
+                )
+                parts += [
+                    Part(term, field, score)
+                    for score, _ in searcher.search(asked, 1, count=False).hits
+                ]
         return sorted(parts, key=lambda part: (-part.score, part.term, part.field))
 
-    def _terms(self, text: str, searcher: tantivy.Searcher) -> tuple[list[str], dict[str, str], list[str]]:
+    def _terms(
+        self, text: str, searcher: tantivy.Searcher
+    ) -> tuple[list[str], dict[str, str], list[str]]:
         """The terms of a query that documents have, the words that were repaired, those that nothing is known of."""
         seen: dict[str, None] = {}
         terms: list[str] = []
@@ -283,7 +332,11 @@ class Index:
             seen.update(dict.fromkeys(own[: MAX_TERMS - len(seen)]))
             known = [term for term in own if term in seen and searcher.doc_freq("text", term)]
             if own and not known and own[0] in seen:
-                better = repaired(word, self._analyser, searcher) if len(repairs) + len(unknown) < MAX_REPAIRS else None
+                better = (
+                    repaired(word, self._analyser, searcher)
+                    if len(repairs) + len(unknown) < MAX_REPAIRS
+                    else None
+                )
                 if better is None:
                     unknown.append(word)
                 else:
@@ -306,7 +359,9 @@ class Index:
         )
         conditions = [[_term(schema, "tag", tag.casefold())] for tag in query.tags]
         if query.categories:
-            conditions.append([_term(schema, "category", category_key(each)) for each in query.categories])
+            conditions.append(
+                [_term(schema, "category", category_key(each)) for each in query.categories]
+            )
         if not conditions:
             return text
         must = [(tantivy.Occur.Must, text)]
@@ -343,7 +398,9 @@ def _entry(document: Document, number: int, analyser: Analyser) -> tantivy.Docum
     entry.add_text("title", title)
     entry.add_text("tags", tags)
     entry.add_text("purposes", purposes)
-    entry.add_text("text", " ".join((title, tags, purposes, flat(document.path), flat(document.body))))
+    entry.add_text(
+        "text", " ".join((title, tags, purposes, flat(document.path), flat(document.body)))
+    )
     entry.add_text("uri", document.uri)
     entry.add_text("category", category_key(document.category))
     for tag in document.tags:

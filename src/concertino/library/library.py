@@ -82,7 +82,9 @@ class Library:
                 f"scheme: expected a small letter, then small letters, digits and + . - , got {scheme!r}"
             )
         if resources is None and prompts is None:
-            raise RegistrationError("a library: expected a folder of resources, of prompts, or both, got neither")
+            raise RegistrationError(
+                "a library: expected a folder of resources, of prompts, or both, got neither"
+            )
         for what, number in (("page_size", page_size), ("max_file_bytes", max_file_bytes)):
             if number < 1:
                 raise RegistrationError(f"{what}: expected a positive number, got {number!r}")
@@ -98,10 +100,14 @@ class Library:
         self.resources = _folder(resources, max_file_bytes)
         self.prompts = _folder(prompts, max_file_bytes)
         if not any(each is not None and each.exists for each in (self.resources, self.prompts)):
-            places = " and ".join(each.path for each in (self.resources, self.prompts) if each is not None)
+            places = " and ".join(
+                each.path for each in (self.resources, self.prompts) if each is not None
+            )
             raise RegistrationError(f"a library: expected a folder, there is none at {places}")
         self._offer = Offer(
-            Implementation(self.name, version, title, description), instructions=instructions, completions=True
+            Implementation(self.name, version, title, description),
+            instructions=instructions,
+            completions=True,
         )
         self._offer_more()
         self._tokenizer = tokenizer
@@ -138,7 +144,9 @@ class Library:
         with self._changing:
             self._starts += 1
             self._outlets = [*self._outlets, outlet]
-        for _ in range(OPENING_TURNS):  # what the load imports holds the interpreter: the opening goes first
+        for _ in range(
+            OPENING_TURNS
+        ):  # what the load imports holds the interpreter: the opening goes first
             await asyncio.sleep(0)
         await self._threads.run(self._load)
 
@@ -180,7 +188,14 @@ class Library:
         with self._working:
             if self._open is not None:
                 return
-            opened = _opened(self, self._log, self._cache_size, self._page_size, self._tokenizer, self._index_cache)
+            opened = _opened(
+                self,
+                self._log,
+                self._cache_size,
+                self._page_size,
+                self._tokenizer,
+                self._index_cache,
+            )
             with self._changing:
                 if not self._starts:  # closed meanwhile
                     return
@@ -189,7 +204,9 @@ class Library:
                 if self._watches:
                     from concertino.library.watching import Watch
 
-                    folders = [each.path for each in (self.resources, self.prompts) if each is not None]
+                    folders = [
+                        each.path for each in (self.resources, self.prompts) if each is not None
+                    ]
                     opened.watch = Watch(folders, self._refresh, self._log)
 
     def _refresh(self, paths: list[str] | None) -> None:
@@ -205,7 +222,9 @@ class Library:
             if not change:
                 return
             told = opened.desk.take(change, self._watched)
-        self._log.debug("%d files changed", len(change.items) + len(change.gone) + len(change.prompts))
+        self._log.debug(
+            "%d files changed", len(change.items) + len(change.gone) + len(change.prompts)
+        )
         more = self._offer_more()
         for outlet in self._outlets:
             try:
@@ -243,7 +262,12 @@ class _Open:
 
 
 def _opened(
-    library: Library, log: logging.Logger, cache_size: int, page_size: int, tokenizer: str, index_cache: bool
+    library: Library,
+    log: logging.Logger,
+    cache_size: int,
+    page_size: int,
+    tokenizer: str,
+    index_cache: bool,
 ) -> _Open:
     """Read everything, and say so when it is true. Blocks."""
     from concertino.library.collection import Collection
@@ -286,7 +310,9 @@ def cache_of(library: Library) -> tuple[Cache | None, str]:
     if library.resources is None:
         return None, ""
     try:
-        cache = Cache(f"{library.scheme} {library.resources.max_file_bytes} {library.resources.path}")
+        cache = Cache(
+            f"{library.scheme} {library.resources.max_file_bytes} {library.resources.path}"
+        )
         cache.kept()
     except RuntimeError as why:  # a user without a home, as containers have them
         logging.getLogger("concertino.library").warning("no index cache: %s", why)
@@ -297,7 +323,9 @@ def cache_of(library: Library) -> tuple[Cache | None, str]:
 
 
 def _folder(path: str | PathLike[str] | None, max_file_bytes: int) -> Folder | None:
-    return None if path is None else Folder(path, max_file_bytes=max_file_bytes, max_files=MAX_FILES)
+    return (
+        None if path is None else Folder(path, max_file_bytes=max_file_bytes, max_files=MAX_FILES)
+    )
 
 
 def _cache_size() -> int:

@@ -76,17 +76,29 @@ def lint(resources: Folder | None, prompts: Folder | None, scheme: str, count: C
     documents = shelf.documents()
     for each in documents:
         first = _first_line(collection.resources, each.path)
-        add("resources", each.path, [*_missing(each), *_tokens(each, count), *_links(each, first, shelf, scheme)])
+        add(
+            "resources",
+            each.path,
+            [*_missing(each), *_tokens(each, count), *_links(each, first, shelf, scheme)],
+        )
     for path, problem in (*_names(shelf), *_shadowed(shelf)):
         add("resources", path, (problem,))
     side = collection.prompts
     for path, prompt in () if side is None else side.made.items():
         first = _first_line(side, path)
-        add("prompts", path, [*_prompt(prompt, path, shelf), *_uris(prompt.body, first, shelf, scheme)])
+        add(
+            "prompts",
+            path,
+            [*_prompt(prompt, path, shelf), *_uris(prompt.body, first, shelf, scheme)],
+        )
     skipped: list[str] = []
     try:
         for each in _unreachable(documents, count):
-            add("resources", each.path, (Problem("unreachable", 0, "is not found by its own title, tags or purposes"),))
+            add(
+                "resources",
+                each.path,
+                (Problem("unreachable", 0, "is not found by its own title, tags or purposes"),),
+            )
     except TargetError as why:
         skipped.append(f"unreachable: {why}")
     return Report(len(documents), len(shelf.prompts()), sorted(found), skipped)
@@ -104,7 +116,9 @@ def _missing(document: Document) -> Iterator[Problem]:
     for field in FIELDS:
         if not getattr(document, field):
             name = "useWhen" if field == "use_when" else field
-            yield Problem("missing-field", 0, f"{name}: neither in the front matter nor in the text")
+            yield Problem(
+                "missing-field", 0, f"{name}: neither in the front matter nor in the text"
+            )
 
 
 def _tokens(document: Document, count: Counter) -> Iterator[Problem]:
@@ -118,7 +132,8 @@ def _names(shelf: Shelf) -> Iterator[tuple[str, Problem]]:
         for item in items:
             others = ", ".join(each.uri for each in items if each is not item)
             same_id = isinstance(item, Document) and any(
-                isinstance(each, Document) and each is not item and each.id == item.id == name for each in items
+                isinstance(each, Document) and each is not item and each.id == item.id == name
+                for each in items
             )
             if "/" in name and same_id:
                 continue
@@ -140,7 +155,12 @@ def _links(document: Document, first: int, shelf: Shelf, scheme: str) -> Iterato
     for line, text in lines_outside_fences(document.body):
         for link in LINK.finditer(CODE.sub("", text)):
             target = unquote(link[1].partition("#")[0].partition("?")[0])
-            if not target or SOME_SCHEME.match(target) or target.startswith("/") or PLACEHOLDER.search(target):
+            if (
+                not target
+                or SOME_SCHEME.match(target)
+                or target.startswith("/")
+                or PLACEHOLDER.search(target)
+            ):
                 continue
             path = os.path.normpath(os.path.join(os.path.dirname(document.path), target))  # noqa: PTH118, PTH120
             if not shelf.has(path.rstrip("/")):
@@ -155,7 +175,11 @@ def _uris(body: str, first: int, shelf: Shelf, scheme: str) -> Iterator[Problem]
             continue
         for each in re.findall(rf"{re.escape(begin)}[^\s)\"'`|\]]*", text):
             uri = each.rstrip(".,;:*!?_")
-            if uri != begin and not PLACEHOLDER.search(uri) and (problem := _broken(uri, shelf, scheme)):
+            if (
+                uri != begin
+                and not PLACEHOLDER.search(uri)
+                and (problem := _broken(uri, shelf, scheme))
+            ):
                 yield Problem("broken-link", first + line, problem)
 
 
@@ -179,7 +203,11 @@ def _broken(uri: str, shelf: Shelf, scheme: str) -> str:
     if key == REGISTRY or shelf.category(key.removesuffix("/")) is not None:
         return ""
     try:
-        return "" if query is None and shelf.find(key) is not None else f"{uri}: there is no such resource"
+        return (
+            ""
+            if query is None and shelf.find(key) is not None
+            else f"{uri}: there is no such resource"
+        )
     except Ambiguous as why:
         return f"{uri}: could be {', '.join(why.candidates)}"
 
@@ -188,27 +216,44 @@ def _prompt(prompt: PromptFile, path: str, shelf: Shelf) -> Iterator[Problem]:
     other = shelf.prompts()[prompt.name]
     if other.path != path:
         yield Problem(
-            "prompt", 0, f"name: {other.path} has the name {prompt.name!r} too, and is the one that is served"
+            "prompt",
+            0,
+            f"name: {other.path} has the name {prompt.name!r} too, and is the one that is served",
         )
     if prompt.description is None:
-        yield Problem("missing-field", 0, "description: neither in the front matter nor in the text")
+        yield Problem(
+            "missing-field", 0, "description: neither in the front matter nor in the text"
+        )
     used = placeholders(prompt.body)
     names = {each.name for each in prompt.taken}
     for name in sorted(names - set(filter(None, used))):
         if None not in used:
             yield Problem("prompt", 0, f"arguments: {name!r} is nowhere in the text")
-    for name in sorted({each for each in used if each and each not in names and f"{{{{{each}}}}}" in prompt.body}):
-        yield Problem("prompt", 0, f"{{{{{name}}}}} stays as it is: there is no argument of this name")
+    for name in sorted(
+        {each for each in used if each and each not in names and f"{{{{{each}}}}}" in prompt.body}
+    ):
+        yield Problem(
+            "prompt", 0, f"{{{{{name}}}}} stays as it is: there is no argument of this name"
+        )
 
 
 def _unreachable(documents: list[Document], count: Counter) -> Iterator[Document]:
     """Those that are not among the first for anything that they say of themselves."""
     index = Index.build(documents, count=count)
     for each in documents:
-        own = (f"{each.title} {' '.join(each.tags)}", *each.use_when, *each.capabilities, each.description, each.id)
+        own = (
+            f"{each.title} {' '.join(each.tags)}",
+            *each.use_when,
+            *each.capabilities,
+            each.description,
+            each.id,
+        )
         if not any(text.strip() and _finds(index, text, each) for text in own):
             yield each
 
 
 def _finds(index: Index, text: str, document: Document) -> bool:
-    return any(hit.document.uri == document.uri for hit in index.search(Query(text, max_results=REACHED)).hits)
+    return any(
+        hit.document.uri == document.uri
+        for hit in index.search(Query(text, max_results=REACHED)).hits
+    )

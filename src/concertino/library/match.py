@@ -17,23 +17,33 @@ __all__ = ["MODES", "PARAMETERS", "query_of"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 PARAMETERS = ("query", "maxTokens", "maxResults", "minScore", "tags", "categories", "mode")
-MAX_TOKENS = 200_000  # far more than a message may hold at four characters each is refused here, not there
+MAX_TOKENS = (
+    200_000  # far more than a message may hold at four characters each is refused here, not there
+)
 MAX_RESULTS = 100
 MAX_VALUES = 32  # tags, categories
-USUAL = frozenset(("agents", "skills", "examples", "patterns", "guides", "workflows", "best-practices"))
+USUAL = frozenset(
+    ("agents", "skills", "examples", "patterns", "guides", "workflows", "best-practices")
+)
 PLUSES = re.compile(r"(?<=[A-Za-z])\+\+(?![A-Za-z0-9])")
 PIECES = 64  # parameters in a URI
 SHOWN = 64  # characters of a value, given back
 N = TypeVar("N", int, float)
 
 
-def query_of(text: str, category: str | None, category_of: Callable[[str], str | None], known: Sequence[str]) -> Query:
+def query_of(
+    text: str, category: str | None, category_of: Callable[[str], str | None], known: Sequence[str]
+) -> Query:
     """What the text behind a `?` asks for.
 
     category: what stands before `match`, which leaves no room for the parameter `categories`. category_of: the category that a
     name means; known: all of them. Raises RpcError -32602 that names the parameter, what was expected and what came.
     """
-    allowed = PARAMETERS if category is None else tuple(name for name in PARAMETERS if name != "categories")
+    allowed = (
+        PARAMETERS
+        if category is None
+        else tuple(name for name in PARAMETERS if name != "categories")
+    )
     given = _pieces(text, allowed)
     words = _one(given, "query")
     if words is None:
@@ -43,7 +53,11 @@ def query_of(text: str, category: str | None, category_of: Callable[[str], str |
     mode = _one(given, "mode") or "full"
     if mode not in MODES:
         raise _bad("mode", " or ".join((", ".join(MODES[:-1]), MODES[-1])), mode)
-    categories = (category,) if category is not None else _categories(_list(given, "categories"), category_of, known)
+    categories = (
+        (category,)
+        if category is not None
+        else _categories(_list(given, "categories"), category_of, known)
+    )
     return Query(
         words,
         max_tokens=_number(given, "maxTokens", 3000, int, 1, MAX_TOKENS),
@@ -89,7 +103,9 @@ def _one(given: Mapping[str, list[str]], name: str) -> str | None:
 
 
 def _list(given: Mapping[str, list[str]], name: str) -> tuple[str, ...]:
-    values = [each.strip() for value in given.get(name, ()) for each in value.split(",", MAX_VALUES)]
+    values = [
+        each.strip() for value in given.get(name, ()) for each in value.split(",", MAX_VALUES)
+    ]
     if len(values) > MAX_VALUES:
         raise _bad(name, f"at most {MAX_VALUES} values", said="more")
     if given.get(name) and not all(values):
@@ -97,12 +113,17 @@ def _list(given: Mapping[str, list[str]], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def _number(given: Mapping[str, list[str]], name: str, default: N, kind: type[N], least: N, most: N) -> N:
+def _number(
+    given: Mapping[str, list[str]], name: str, default: N, kind: type[N], least: N, most: N
+) -> N:
     text = _one(given, name)
     if text is None:
         return default
     expected = f"{'a whole' if kind is int else 'a'} number from {least} to {most:g}"
-    if re.fullmatch(r"\d{1,12}" if kind is int else r"\d{1,12}(\.\d{1,12})?", text, re.ASCII) is None:
+    if (
+        re.fullmatch(r"\d{1,12}" if kind is int else r"\d{1,12}(\.\d{1,12})?", text, re.ASCII)
+        is None
+    ):
         raise _bad(name, expected, text)
     value = kind(text)
     if not least <= value <= most:

@@ -19,7 +19,11 @@ EMPHASIS = re.compile(r"(\*\*|__)(.+?)\1")
 NO_PARAGRAPH = ("|", ">", "<", "---", "***")  # tables, quotes, HTML, rules
 MAX_TEXT = 1000  # characters of a title, a description, an item
 MAX_ITEMS = 64  # in a list
-SECTIONS = {"when to use": "use_when", "use when": "use_when", "capabilities": "capabilities"}  # how headings begin
+SECTIONS = {
+    "when to use": "use_when",
+    "use when": "use_when",
+    "capabilities": "capabilities",
+}  # how headings begin
 HEAD_LINES = 100  # a title or a description that comes later is none
 
 
@@ -60,12 +64,19 @@ def outline(body: str, *, lists: bool = True) -> Outline:
         if heading is not None:
             text = _plain(heading[2])
             found.title = found.title or (text if is_head else "")
-            section = next((name for begin, name in SECTIONS.items() if text.lower().startswith(begin)), "")
+            section = next(
+                (name for begin, name in SECTIONS.items() if text.lower().startswith(begin)), ""
+            )
         bullet = BULLET.match(line) if heading is None and (section or is_head) else None
         if bullet is not None and section and len(items[section]) < MAX_ITEMS:
             items[section].append(_plain(bullet[1]))
         if is_head and not found.description:
-            if line.strip() and heading is None and bullet is None and not line.lstrip().startswith(NO_PARAGRAPH):
+            if (
+                line.strip()
+                and heading is None
+                and bullet is None
+                and not line.lstrip().startswith(NO_PARAGRAPH)
+            ):
                 paragraph.append(line.strip())
             elif paragraph:
                 found.description = _plain(" ".join(paragraph))

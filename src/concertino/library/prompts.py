@@ -13,11 +13,19 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from concertino.errors import INVALID_PARAMS, RpcError
-from concertino.protocol.types import GetPromptResult, Prompt, PromptArgument, PromptMessage, TextContent
+from concertino.protocol.types import (
+    GetPromptResult,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    TextContent,
+)
 
 __all__ = ["ALL", "Argument", "PromptFile", "filled", "placeholders", "shown"]
 
-PLACEHOLDER = re.compile(r"\$ARGUMENTS\b|\$\{\s*([A-Za-z_][\w.-]*)\s*\}|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}", re.ASCII)
+PLACEHOLDER = re.compile(
+    r"\$ARGUMENTS\b|\$\{\s*([A-Za-z_][\w.-]*)\s*\}|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}", re.ASCII
+)
 ALL = "ARGUMENTS"  # the argument that a prompt with $ARGUMENTS has if it declares none
 MAX_FILLED = 4 * 2**20  # characters; a few placeholders and a long value would make any number
 SHOWN = 64
@@ -60,25 +68,37 @@ def placeholders(body: str) -> list[str | None]:
 def shown(prompt: PromptFile) -> Prompt:
     """A prompt as `prompts/list` shows it."""
     arguments = [
-        PromptArgument(each.name, description=each.description, required=each.required and each.default is None)
+        PromptArgument(
+            each.name, description=each.description, required=each.required and each.default is None
+        )
         for each in prompt.taken
     ]
-    return Prompt(prompt.name, title=prompt.title, description=prompt.description, arguments=arguments or None)
+    return Prompt(
+        prompt.name, title=prompt.title, description=prompt.description, arguments=arguments or None
+    )
 
 
 def filled(prompt: PromptFile, given: Mapping[str, str]) -> GetPromptResult:
     """A prompt with values for its arguments. Raises RpcError -32602 for one that is missing, or that there is not."""
     taken = prompt.taken
     names = [each.name for each in taken]
-    missing = [each.name for each in taken if each.required and each.default is None and each.name not in given]
+    missing = [
+        each.name
+        for each in taken
+        if each.required and each.default is None and each.name not in given
+    ]
     if missing:
         fields = ", ".join(missing)
         raise _invalid(
-            f"Missing required field: {fields}" if len(missing) == 1 else f"Missing required fields: {fields}"
+            f"Missing required field: {fields}"
+            if len(missing) == 1
+            else f"Missing required fields: {fields}"
         )
     if unknown := next((name for name in given if name not in names), None):
         expected = ", ".join(names) or "none"
-        raise _invalid(f"arguments: there is no {unknown[:SHOWN]!r} of prompt {prompt.name!r}; it takes {expected}")
+        raise _invalid(
+            f"arguments: there is no {unknown[:SHOWN]!r} of prompt {prompt.name!r}; it takes {expected}"
+        )
     values = {each.name: given.get(each.name, each.default or "") for each in taken}
     everything = " ".join(filter(None, values.values()))
     size = len(prompt.body)

@@ -18,7 +18,16 @@ from concertino.library.problems import Problem
 from concertino.library.prompts import Argument, PromptFile
 from concertino.library.uris import key_of, uri_of
 
-__all__ = ["MARKDOWN", "File", "category_of", "document", "is_markdown", "mime_type_of", "prompt", "text_of"]
+__all__ = [
+    "MARKDOWN",
+    "File",
+    "category_of",
+    "document",
+    "is_markdown",
+    "mime_type_of",
+    "prompt",
+    "text_of",
+]
 
 MARKDOWN = "text/markdown"  # RFC 7763
 MAX_ITEMS = 256  # in a list of the front matter
@@ -111,7 +120,13 @@ def prompt(found: Found, data: bytes) -> tuple[PromptFile | None, list[Problem]]
     stem = _shown(found.path.rpartition("/")[2].rpartition(".")[0])
     name = values.text("name") or stem
     if len(name) > MAX_NAME or not name.isprintable():
-        problems.append(Problem("field", 0, f"name: expected 1 to {MAX_NAME} printable characters, got {name[:40]!r}"))
+        problems.append(
+            Problem(
+                "field",
+                0,
+                f"name: expected 1 to {MAX_NAME} printable characters, got {name[:40]!r}",
+            )
+        )
         name = stem[:MAX_NAME]
     said = outline(head.body, lists=False)
     return PromptFile(
@@ -135,16 +150,24 @@ def _arguments(value: Value, problems: list[Problem]) -> list[Argument]:
         where = f"arguments[{number}]"
         given = {"name": each} if isinstance(each, str) else each
         name = given.get("name") if isinstance(given, dict) else None
-        if not isinstance(given, dict) or not isinstance(name, str) or ARGUMENT.fullmatch(name) is None:
+        if (
+            not isinstance(given, dict)
+            or not isinstance(name, str)
+            or ARGUMENT.fullmatch(name) is None
+        ):
             text = f"{where}.name: expected a letter, then letters, digits and _ . -, got {str(name)[:40]!r}: left out"
             problems.append(Problem("field", 0, text))
             continue
         if name in found:
-            problems.append(Problem("field", 0, f"{where}.name: there is {name!r} already: left out"))
+            problems.append(
+                Problem("field", 0, f"{where}.name: there is {name!r} already: left out")
+            )
             continue
         required = str(given.get("required") or "false").lower()
         if required not in TRUTH:
-            text = f"{where}.required: expected true or false, got {required[:40]!r}: taken as false"
+            text = (
+                f"{where}.required: expected true or false, got {required[:40]!r}: taken as false"
+            )
             problems.append(Problem("field", 0, text))
         description, default = given.get("description"), given.get("default")
         choices = given.get("values")
@@ -153,13 +176,24 @@ def _arguments(value: Value, problems: list[Problem]) -> list[Argument]:
             description[:MAX_ITEM] if isinstance(description, str) else None,
             TRUTH.get(required, False),
             # `default:` with nothing behind it is the empty text
-            ("" if default is None else default if isinstance(default, str) else None) if "default" in given else None,
-            tuple(each for each in choices if isinstance(each, str)) if isinstance(choices, list) else (),
+            ("" if default is None else default if isinstance(default, str) else None)
+            if "default" in given
+            else None,
+            tuple(each for each in choices if isinstance(each, str))
+            if isinstance(choices, list)
+            else (),
         )
     return list(found.values())
 
 
-TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}  # YAML 1.1
+TRUTH = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "false": False,
+    "no": False,
+    "off": False,
+}  # YAML 1.1
 
 
 class _Values:
@@ -172,7 +206,9 @@ class _Values:
     def text(self, name: str) -> str:
         value = self._values.get(name)
         if isinstance(value, (list, dict)):
-            self._problems.append(Problem("field", 0, f"{name}: expected a text, got {_kind(value)}"))
+            self._problems.append(
+                Problem("field", 0, f"{name}: expected a text, got {_kind(value)}")
+            )
             return ""
         return " ".join((value or "").split())[:MAX_ITEM]
 
@@ -180,15 +216,25 @@ class _Values:
         """A list; a text alone is a list of one, or of several between commas if they are tags."""
         value = self._values.get(name)
         if isinstance(value, dict):
-            self._problems.append(Problem("field", 0, f"{name}: expected a list, got {_kind(value)}"))
+            self._problems.append(
+                Problem("field", 0, f"{name}: expected a list, got {_kind(value)}")
+            )
             return ()
         if isinstance(value, str):
             value = [*value.split(",")] if name == "tags" else [value]
-        items = [" ".join(each.split())[:MAX_ITEM] for each in map(_item, value or ()) if isinstance(each, str)]
+        items = [
+            " ".join(each.split())[:MAX_ITEM]
+            for each in map(_item, value or ())
+            if isinstance(each, str)
+        ]
         if len(items) < len(value or ()):
-            self._problems.append(Problem("field", 0, f"{name}: expected a list of texts; what is none is left out"))
+            self._problems.append(
+                Problem("field", 0, f"{name}: expected a list of texts; what is none is left out")
+            )
         if len(items) > MAX_ITEMS:
-            self._problems.append(Problem("field", 0, f"{name}: has {len(items)} items; the first {MAX_ITEMS} count"))
+            self._problems.append(
+                Problem("field", 0, f"{name}: has {len(items)} items; the first {MAX_ITEMS} count")
+            )
         return tuple(filter(None, items[:MAX_ITEMS]))
 
     def number(self, name: str) -> int | None:
@@ -197,7 +243,9 @@ class _Values:
             return None
         if text.isdecimal() and len(text) < 10:
             return int(text)
-        self._problems.append(Problem("field", 0, f"{name}: expected a whole number, got {text[:40]!r}"))
+        self._problems.append(
+            Problem("field", 0, f"{name}: expected a whole number, got {text[:40]!r}")
+        )
         return None
 
 
@@ -210,7 +258,13 @@ def _item(value: Value) -> Value:
 
 
 def _kind(value: Value) -> str:
-    return "a list" if isinstance(value, list) else "a mapping" if isinstance(value, dict) else "a text"
+    return (
+        "a list"
+        if isinstance(value, list)
+        else "a mapping"
+        if isinstance(value, dict)
+        else "a text"
+    )
 
 
 def _shown(name: str) -> str:
@@ -225,6 +279,8 @@ def _not_text(data: bytes) -> Problem:
         data.decode()
     except UnicodeDecodeError as why:
         return Problem(
-            "unreadable", 1 + data.count(b"\n", 0, why.start), f"is not UTF-8 at byte {why.start}: not searched"
+            "unreadable",
+            1 + data.count(b"\n", 0, why.start),
+            f"is not UTF-8 at byte {why.start}: not searched",
         )
     return Problem("unreadable", 0, "is no text: not searched")

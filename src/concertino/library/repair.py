@@ -39,7 +39,12 @@ def repaired(word: str, analyser: Analyser, searcher: tantivy.Searcher) -> Repai
         return None
     near = sorted(_slips(lower))
     known = [
-        (candidate[0] != lower[0], -frequency, candidate, term)  # hardly anybody misses the first letter
+        (
+            candidate[0] != lower[0],
+            -frequency,
+            candidate,
+            term,
+        )  # hardly anybody misses the first letter
         for candidate, term in zip(near, analyser.stems(near), strict=True)
         if (frequency := searcher.doc_freq("text", term))
     ]

@@ -34,7 +34,9 @@ class Change(Struct):
     links: dict[str, str] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.items or self.gone or self.prompts or self.prompts_gone or self.links is not None)
+        return bool(
+            self.items or self.gone or self.prompts or self.prompts_gone or self.links is not None
+        )
 
 
 class Ambiguous(Exception):
@@ -129,7 +131,12 @@ class Shelf:
             return self._by_alias(key)
 
     def _by_alias(self, key: str) -> Item | None:
-        for path in (self._keys.get(key, ""), key, self._links.get(key, ""), self._links.get(f"{key}.md", "")):
+        for path in (
+            self._keys.get(key, ""),
+            key,
+            self._links.get(key, ""),
+            self._links.get(f"{key}.md", ""),
+        ):
             if path in self._items:
                 return self._items[path]
         paths = self._aliases.get(key, ())
@@ -156,7 +163,9 @@ class Shelf:
         """Whether there is a file, or a folder of files, of this path."""
         with self._lock:
             return (
-                path in self._items or path in self._links or any(each.startswith(f"{path}/") for each in self._items)
+                path in self._items
+                or path in self._links
+                or any(each.startswith(f"{path}/") for each in self._items)
             )
 
     def ambiguities(self) -> dict[str, list[Item]]:
@@ -172,7 +181,11 @@ class Shelf:
         """Files that have no URI, since another one or a catalogue has it."""
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
-            return [self._items[path] for path, key in keys if is_reserved(key) or self._keys[key] != path]
+            return [
+                self._items[path]
+                for path, key in keys
+                if is_reserved(key) or self._keys[key] != path
+            ]
 
     # Lists
 
@@ -193,7 +206,10 @@ class Shelf:
         with self._lock:
             uris, items = self._in_order()
         start = bisect_right(uris, after)
-        return Page(items[start : start + size], uris[start + size - 1] if start + size < len(uris) else None)
+        return Page(
+            items[start : start + size],
+            uris[start + size - 1] if start + size < len(uris) else None,
+        )
 
     def _in_order(self) -> tuple[list[str], list[Item]]:
         if self._sorted is None:
@@ -231,5 +247,9 @@ def aliases_of(item: Item) -> Iterable[str]:
     folder, _, name = path.rpartition("/")
     stem = name.rpartition(".")[0] or name
     names = {name, stem, item.id} if isinstance(item, Document) else {name}
-    found = {f"{place}/{each}" if place else each for place in {"", folder, item.category} for each in names}
+    found = {
+        f"{place}/{each}" if place else each
+        for place in {"", folder, item.category}
+        for each in names
+    }
     return found - {key_of(path)}

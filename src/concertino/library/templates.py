@@ -12,9 +12,7 @@ from concertino.protocol.types import ResourceTemplate
 __all__ = ["JSON", "Templates"]
 
 JSON = "application/json"
-MODE = (
-    "mode=full (default) gives whole fragments, catalog an entry each, index a line each, minimal JSON; each with URIs."
-)
+MODE = "mode=full (default) gives whole fragments, catalog an entry each, index a line each, minimal JSON; each with URIs."
 
 
 class Templates:
@@ -26,7 +24,10 @@ class Templates:
         budget = f"What fits the query, within maxTokens (3000). {MODE}"
         self.shown = [
             ResourceTemplate(
-                f"{scheme}://{MATCH}{{?{everything}}}", "match", title="Match", description=f"{budget} From everything."
+                f"{scheme}://{MATCH}{{?{everything}}}",
+                "match",
+                title="Match",
+                description=f"{budget} From everything.",
             ),
             ResourceTemplate(
                 f"{scheme}://{{category}}/{MATCH}{{?{within}}}",
@@ -59,6 +60,14 @@ class Templates:
         uris = [each.uri_template for each in self.shown]
         self.variables: Mapping[str, tuple[str, ...]] = dict(
             zip(
-                uris, (PARAMETERS, ("category", *within.split(",")), (), ("category",), ("category", "id")), strict=True
+                uris,
+                (
+                    PARAMETERS,
+                    ("category", *within.split(",")),
+                    (),
+                    ("category",),
+                    ("category", "id"),
+                ),
+                strict=True,
             )
         )

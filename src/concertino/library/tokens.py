@@ -42,10 +42,14 @@ def counter(name: str) -> Counter:
         try:
             import bpe_openai  # pyright: ignore[reportMissingTypeStubs]
         except ImportError as why:
-            raise TargetError(f"the tokenizer {name} needs bpe-openai: pip install 'concertino[tokens]'") from why
+            raise TargetError(
+                f"the tokenizer {name} needs bpe-openai: pip install 'concertino[tokens]'"
+            ) from why
         encode = bpe_openai.get_encoding(name).encode_ordinary
 
     def count(text: str) -> int:
-        return sum(len(encode(text[place : place + MAX_PIECE])) for place in range(0, len(text), MAX_PIECE))
+        return sum(
+            len(encode(text[place : place + MAX_PIECE])) for place in range(0, len(text), MAX_PIECE)
+        )
 
     return count

@@ -17,9 +17,7 @@ __all__ = ["Watch"]
 
 DEBOUNCE_MS = 50  # changes of one moment come together; the default of watchfiles waits 1.6 s for the last of them
 STEP_MS = 20  # how long nothing more must have come
-TICK_MS = (
-    200  # how often it is seen whether a folder is still the same: that a link to it leads elsewhere, no file tells
-)
+TICK_MS = 200  # how often it is seen whether a folder is still the same: that a link to it leads elsewhere, no file tells
 LOOK_S = 60.0  # all is looked at so often, although nothing was heard
 POLL_S = 1.0  # without watchfiles
 Tell = Callable[[list[str] | None], None]
@@ -48,15 +46,22 @@ class Watch:
         try:
             import watchfiles
         except ModuleNotFoundError:
-            self._log.debug("looking for changes every %g s: pip install 'concertino[watch]' hears of them", POLL_S)
+            self._log.debug(
+                "looking for changes every %g s: pip install 'concertino[watch]' hears of them",
+                POLL_S,
+            )
             watchfiles = None
         while not self._ended.is_set():
             if watchfiles is not None and all(map(os.path.isdir, self._folders)):
                 try:
                     self._hear(watchfiles.watch)
-                except Exception as why:  # no more watches, no permission, a folder that is gone again
+                except (
+                    Exception
+                ) as why:  # no more watches, no permission, a folder that is gone again
                     self._log.warning(
-                        "changes are looked for every %g s, since the system does not tell: %s", POLL_S, why
+                        "changes are looked for every %g s, since the system does not tell: %s",
+                        POLL_S,
+                        why,
                     )
                     watchfiles = None
                 self.hears = False

@@ -19,7 +19,9 @@ from concertino.redact import redactor
 
 __all__ = ["DivertedText", "adopt_handlers"]
 
-_LONGEST_PART = 8192  # bytes of a line that a thread has not ended yet; beyond it they go out as they are
+_LONGEST_PART = (
+    8192  # bytes of a line that a thread has not ended yet; beyond it they go out as they are
+)
 
 
 class DivertedText(io.TextIOBase):
@@ -36,7 +38,10 @@ class DivertedText(io.TextIOBase):
     write_through = False
 
     def __init__(
-        self, writer: BoundedWriter, name: str = "<stderr>", report: Callable[[str], object] | None = None
+        self,
+        writer: BoundedWriter,
+        name: str = "<stderr>",
+        report: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -55,7 +60,9 @@ class DivertedText(io.TextIOBase):
         """Take a piece of output, from write() or from the stream's buffer."""
         report, self._report = self._report, None
         if report:
-            report(f"stdout is the protocol channel; a print at {_site()} went to stderr (only the first is reported)")
+            report(
+                f"stdout is the protocol channel; a print at {_site()} went to stderr (only the first is reported)"
+            )
         thread = get_ident()
         data = self._parts.pop(thread, b"") + data
         end = data.rfind(b"\n") + 1
@@ -77,7 +84,9 @@ class DivertedText(io.TextIOBase):
         if data:
             text = str(data, "utf-8", "surrogateescape")
             redacted = redactor().text(text)
-            self._writer.write(data if redacted is text else redacted.encode("utf-8", "surrogateescape"))
+            self._writer.write(
+                data if redacted is text else redacted.encode("utf-8", "surrogateescape")
+            )
 
     def fileno(self) -> int:
         return self._writer.descriptor

@@ -72,12 +72,23 @@ def message_line(format: str, who: str, direction: str, text: str) -> str:
     if format == "json":
         now, told = time.time(), current.get() or NOBODY
         shown, request = f"{who}{direction} {escaped(text)}", redactor().value(told.request)
-        return _json(Entry(_time(now, int(now % 1 * 1000)), "TRACE", "mcp", shown, request=request, trace=told.trace))
+        return _json(
+            Entry(
+                _time(now, int(now % 1 * 1000)),
+                "TRACE",
+                "mcp",
+                shown,
+                request=request,
+                trace=told.trace,
+            )
+        )
     return f"{'[TRACE]' if format == 'trace' else '[MCP]'} {who}{direction} {escaped(text)}\n"
 
 
 def _encodable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()  # file names that are not UTF-8 have lone surrogates
+    return text.encode(
+        "utf-8", "backslashreplace"
+    ).decode()  # file names that are not UTF-8 have lone surrogates
 
 
 def _level(number: int) -> str:
@@ -101,7 +112,9 @@ def _trace(entry: Entry) -> str:
 
 
 # `line` is the default; `trace` is a profile that other servers have: `[TRACE]` for tracing and `Error:` for errors.
-FORMATS: Mapping[str, Callable[[Entry], str]] = MappingProxyType({"line": _line, "json": _json, "trace": _trace})
+FORMATS: Mapping[str, Callable[[Entry], str]] = MappingProxyType(
+    {"line": _line, "json": _json, "trace": _trace}
+)
 
 
 def _tail(entry: Entry) -> str:
@@ -115,7 +128,9 @@ def escaped(text: str) -> str:
         return text
     # Not printable: control, format (direction, zero width) and unassigned characters, separators of lines.
     return "".join(
-        character if character.isprintable() or character in _SPACES else character.encode("unicode_escape").decode()
+        character
+        if character.isprintable() or character in _SPACES
+        else character.encode("unicode_escape").decode()
         for character in text
     )
 

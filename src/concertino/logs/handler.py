@@ -58,7 +58,9 @@ def configure(
     """
     environment = os.environ if environment is None else environment
     problems: list[str] = []
-    format_name = _choice("format", format, "CONCERTINO_LOG_FORMAT", environment, FORMATS, "line", problems)
+    format_name = _choice(
+        "format", format, "CONCERTINO_LOG_FORMAT", environment, FORMATS, "line", problems
+    )
     level_name = _choice("level", level, "LOG_LEVEL", environment, LEVELS, "info", problems)
 
     root = logging.getLogger(_ROOT)
@@ -67,7 +69,9 @@ def configure(
         earlier.close()
         writer = writer or earlier.writer
         problems.clear()  # said before
-    handler = StderrHandler(writer or BoundedWriter(), format_name, component, rate=rate, burst=burst, clock=clock)
+    handler = StderrHandler(
+        writer or BoundedWriter(), format_name, component, rate=rate, burst=burst, clock=clock
+    )
     root.addHandler(handler)
     root.setLevel(LEVELS[level_name])
     root.propagate = False
@@ -90,7 +94,9 @@ def _choice(
     chosen = given or environment.get(variable, "").strip().lower() or default
     if chosen in choices:
         return chosen
-    problems.append(f"{variable}: expected {_listed(choices)}, got {environment[variable]!r}; {default} is used")
+    problems.append(
+        f"{variable}: expected {_listed(choices)}, got {environment[variable]!r}; {default} is used"
+    )
     return default
 
 
@@ -152,13 +158,13 @@ class StderrHandler(logging.Handler):
             self._put(_record(logging.WARNING, f"{count} log line{'s' * (count > 1)} suppressed"))
 
     def _put(self, record: logging.LogRecord) -> None:
-        component = self._component if record.name == _ROOT else record.name.removeprefix(f"{_ROOT}.")
+        component = (
+            self._component if record.name == _ROOT else record.name.removeprefix(f"{_ROOT}.")
+        )
         try:
             entry = entry_of(record, component, redactor())
         except Exception as error:  # the arguments are anybody's objects; their text may hold anything, so it stays out
-            problem = (
-                f"a log record of {record.filename}:{record.lineno} could not be formatted: {type(error).__name__}"
-            )
+            problem = f"a log record of {record.filename}:{record.lineno} could not be formatted: {type(error).__name__}"
             entry = entry_of(_record(record.levelno, problem), component, redactor())
         self.writer.write(self._format(entry).encode())
 

@@ -90,7 +90,9 @@ class BoundedWriter:
             left = deadline - time.monotonic()
             if not self.pending or left <= 0:
                 return not self.pending
-            time.sleep(min(left, _AGAIN))  # poll() cannot be waited for: a full terminal calls itself writable
+            time.sleep(
+                min(left, _AGAIN)
+            )  # poll() cannot be waited for: a full terminal calls itself writable
 
     def close(self) -> None:
         """Give the private descriptor back, if there is one. Held and later output is lost. Idempotent."""
@@ -133,7 +135,9 @@ class BoundedWriter:
             except OSError as error:  # EPIPE, ENOSPC, EIO: a later write may succeed
                 self._dropped += _count(self._held)
                 self._held.clear()
-                self._dead = error.errno == errno.EBADF  # its number may soon belong to another file
+                self._dead = (
+                    error.errno == errno.EBADF
+                )  # its number may soon belong to another file
                 return
             self._torn = piece[size - 1] != 10
             if notice:

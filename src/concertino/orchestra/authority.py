@@ -32,7 +32,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # isort: skip
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # isort: skip
 
-__all__ = ["RENEW_BEFORE", "VALID", "create_authority", "ensure", "issue", "renew", "renew_authority", "throwaway"]
+__all__ = [
+    "RENEW_BEFORE",
+    "VALID",
+    "create_authority",
+    "ensure",
+    "issue",
+    "renew",
+    "renew_authority",
+    "throwaway",
+]
 
 VALID = timedelta(days=365)
 BACKDATED = timedelta(minutes=1)  # clocks of two machines differ
@@ -127,7 +136,9 @@ def throwaway(name: str) -> Identity:
     return Identity(name, certificate, key, authority, certificate.not_valid_after_utc)
 
 
-def _issue(certificates: Certificates, name: str, hosts: Sequence[str], valid: timedelta) -> x509.Certificate:
+def _issue(
+    certificates: Certificates, name: str, hosts: Sequence[str], valid: timedelta
+) -> x509.Certificate:
     authority = certificates.authority()
     signer = certificates.private_key("ca")
     if authority.public_key().public_bytes(*RAW) != signer.public_key().public_bytes(*RAW):
@@ -135,7 +146,9 @@ def _issue(certificates: Certificates, name: str, hosts: Sequence[str], valid: t
             f"{certificates.key('ca')} is not the key of {certificates.crt('ca')}: put back the one that belongs to it, "
             f"or {certificates.command('renew', 'ca')} if what it has issued may end"
         )
-    check_dates(authority, certificates.crt("ca"), certificates.command("renew", "ca"), datetime.now(UTC))
+    check_dates(
+        authority, certificates.crt("ca"), certificates.command("renew", "ca"), datetime.now(UTC)
+    )
     key = Ed25519PrivateKey.generate()
     certificate = _leaf(name, key, authority, signer, hosts, valid)
     _write(certificates.key(name), _pem(key))
@@ -172,7 +185,9 @@ def _leaf(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False
+        )
         .add_extension(_authority_identifier(authority), critical=False)
         .sign(signer, None)
     )
@@ -195,7 +210,9 @@ def _builder(
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
-        .serial_number(secrets.randbits(127) or 1)  # at most 20 octets, and positive: RFC 5280 section 4.1.2.2
+        .serial_number(
+            secrets.randbits(127) or 1
+        )  # at most 20 octets, and positive: RFC 5280 section 4.1.2.2
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + valid)
     )
@@ -206,7 +223,9 @@ def _subject(name: str) -> x509.Name:
     return x509.Name([organization, x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+def _usage(
+    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=digital_signature,
         content_commitment=False,
@@ -228,7 +247,9 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise CertificateError(f"{host!r}: expected a host's name in ASCII, or an IP address") from None
+        raise CertificateError(
+            f"{host!r}: expected a host's name in ASCII, or an IP address"
+        ) from None
 
 
 def _hosts(certificate: x509.Certificate) -> list[str]:
@@ -237,7 +258,10 @@ def _hosts(certificate: x509.Certificate) -> list[str]:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
-    names = [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+    names = [
+        *found.get_values_for_type(x509.DNSName),
+        *map(str, found.get_values_for_type(x509.IPAddress)),
+    ]
     return [name for name in names if name != certificate_name(certificate)]
 
 
@@ -250,7 +274,9 @@ def _write(path: Path, data: bytes) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(
+            new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)

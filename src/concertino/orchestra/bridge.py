@@ -19,7 +19,14 @@ from concertino.errors import RpcError
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.front import Front
-from concertino.orchestra.links import DirectLink, Link, PluginRequest, PluginResponse, checked_orchestrator, connect
+from concertino.orchestra.links import (
+    DirectLink,
+    Link,
+    PluginRequest,
+    PluginResponse,
+    checked_orchestrator,
+    connect,
+)
 from concertino.orchestra.standing import Standing
 from concertino.orchestra.waiting import Waiting
 
@@ -49,7 +56,9 @@ class Bridge(Front):
     ) -> None:
         super().__init__(self._over_the_link, self._pass_on_over_the_link)
         self.address = address
-        self._open = partial(connect, address, certificates=certificates, name=NAME, expects="orchestrator")
+        self._open = partial(
+            connect, address, certificates=certificates, name=NAME, expects="orchestrator"
+        )
         self._connected = connected
         self._look_s = look_s
         self._hub: Standing

@@ -66,7 +66,9 @@ class PluginContext:
         }
         return {name: value for name, value in said.items() if value}
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
         return DONE
 
     def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
@@ -92,7 +94,9 @@ class PluginContext:
     async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Any:
         self._refuse("elicitation")
 
-    async def sample(self, messages: Any, max_tokens: int, *, key: str | None = None, **options: Any) -> Any:
+    async def sample(
+        self, messages: Any, max_tokens: int, *, key: str | None = None, **options: Any
+    ) -> Any:
         self._refuse("sampling")
 
     async def roots(self, *, key: str | None = None) -> Any:
@@ -107,7 +111,9 @@ class PluginContext:
         if asyncio.events._get_running_loop() is self._loop:  # pyright: ignore[reportPrivateUsage]  # the public one raises
             if isinstance(awaitable, Coroutine):
                 awaitable.close()
-            raise RuntimeError("Context.wait is for `def` handlers, which run in a thread; write `await` instead")
+            raise RuntimeError(
+                "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
+            )
         return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._loop).result()
 
     def _refuse(self, what: str) -> NoReturn:

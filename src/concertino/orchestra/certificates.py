@@ -28,10 +28,16 @@ try:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+    )
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
-    raise ImportError("the Orchestra plugin protocol is in an extra: pip install 'concertino[orchestra]'") from None
+    raise ImportError(
+        "the Orchestra plugin protocol is in an extra: pip install 'concertino[orchestra]'"
+    ) from None
 
 __all__ = [
     "RAW",
@@ -49,7 +55,9 @@ __all__ = [
 
 PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 Side = Literal["server", "client"]
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # 64: what a common name may have, RFC 5280 appendix A.1
+NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+)  # 64: what a common name may have, RFC 5280 appendix A.1
 PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
 
 
@@ -111,13 +119,19 @@ class Certificates:
         check_dates(certificate, self.crt(name), self.command("renew", name), now)
         check_dates(authority, self.crt("ca"), self.command("renew", "ca"), now)
         if certificate.public_key().public_bytes(*RAW) != key.public_key().public_bytes(*RAW):
-            raise CertificateError(f"{self.key(name)} is not the key of {self.crt(name)}: {reissue}")
+            raise CertificateError(
+                f"{self.key(name)} is not the key of {self.crt(name)}: {reissue}"
+            )
         try:
             certificate.verify_directly_issued_by(authority)
         except (InvalidSignature, ValueError, TypeError):
-            raise CertificateError(f"{self.crt(name)} was not issued by {self.crt('ca')}: {reissue}") from None
+            raise CertificateError(
+                f"{self.crt(name)} was not issued by {self.crt('ca')}: {reissue}"
+            ) from None
         if certificate_name(certificate) != name:
-            raise CertificateError(f"{self.crt(name)} is of {certificate_name(certificate)!r}: {reissue}")
+            raise CertificateError(
+                f"{self.crt(name)} is of {certificate_name(certificate)!r}: {reissue}"
+            )
         expires = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
         return Identity(name, certificate, key, authority, expires)
 
@@ -143,7 +157,9 @@ class Certificates:
         except (ValueError, TypeError):
             raise CertificateError(f"{path} holds no private key in PEM: {mend}") from None
         if not isinstance(key, (Ed25519PrivateKey, EllipticCurvePrivateKey)):
-            raise CertificateError(f"{path}: expected an Ed25519 or ECDSA key, got {type(key).__name__}: {mend}")
+            raise CertificateError(
+                f"{path}: expected an Ed25519 or ECDSA key, got {type(key).__name__}: {mend}"
+            )
         return key
 
     def names(self) -> list[str]:
@@ -203,7 +219,9 @@ def _check_private(path: Path, status: os.stat_result, mode: int) -> None:
             f"{path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}): chmod {mode:o} {quote(str(path))}"
         )
     if status.st_uid not in (os.geteuid(), 0):
-        raise CertificateError(f"{path} belongs to uid {status.st_uid}: chown {os.geteuid()} {quote(str(path))}")
+        raise CertificateError(
+            f"{path} belongs to uid {status.st_uid}: chown {os.geteuid()} {quote(str(path))}"
+        )
 
 
 def _certificate(path: Path, data: bytes, mend: str) -> x509.Certificate:
@@ -233,7 +251,12 @@ def certificate_name(certificate: x509.Certificate) -> str:
     return str(found[0].value) if len(found) == 1 else ""
 
 
-def verify(certificate: x509.Certificate, authority: x509.Certificate, side: Side, now: datetime | None = None) -> str:
+def verify(
+    certificate: x509.Certificate,
+    authority: x509.Certificate,
+    side: Side,
+    now: datetime | None = None,
+) -> str:
     """Whether the other side's certificate is good: issued by the authority, in time, and for its side of the handshake.
 
     The chain is always one link long: every leaf is issued by the authority itself. Returns its name. Raises CertificateError.

@@ -14,7 +14,15 @@ from concertino.driver.tasks import starter
 from concertino.errors import Disconnected, ProtocolError, TimedOut
 from concertino.orchestra.envelope import opened, sealed
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
-from concertino.orchestra.links import TIMEOUT_S, Answer, Peer, PluginRequest, PluginResponse, Relay, refusal
+from concertino.orchestra.links import (
+    TIMEOUT_S,
+    Answer,
+    Peer,
+    PluginRequest,
+    PluginResponse,
+    Relay,
+    refusal,
+)
 from concertino.orchestra.waiting import Told, Waiting
 
 from google.protobuf.message import DecodeError, EncodeError  # isort: skip  # links.py says what to install when it is missing
@@ -29,7 +37,9 @@ MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES  # of their payloads; then reading pau
 # Ids
 
 
-_place = int.from_bytes(os.urandom(4), "big")  # of this process among those that count in the same millisecond
+_place = int.from_bytes(
+    os.urandom(4), "big"
+)  # of this process among those that count in the same millisecond
 _placed = f"-7{_place & 0xFFF:03x}-{0x8000 | _place >> 12 & 0x3FFF:04x}-"
 _counter = int.from_bytes(os.urandom(5), "big")
 _millisecond = 0
@@ -105,7 +115,9 @@ class Calling:
         try:
             response = PluginResponse.FromString(payload)
         except DecodeError as why:
-            raise ProtocolError(f"{self.peer.address}: the response cannot be decoded: {why}") from None
+            raise ProtocolError(
+                f"{self.peer.address}: the response cannot be decoded: {why}"
+            ) from None
         response.request_id = given
         return response
 
@@ -115,7 +127,9 @@ class Calling:
         id = request_id().encode()
         return self._asked(sealed(id, body), id, "tool_call", timeout_s, told)
 
-    def _asked(self, payload: bytes, id: bytes, what: str, timeout_s: float, told: Told | None = None) -> Waiting:
+    def _asked(
+        self, payload: bytes, id: bytes, what: str, timeout_s: float, told: Told | None = None
+    ) -> Waiting:
         """Send a request now. Raises Disconnected, FrameTooLarge."""
         if self.lost.done():
             raise Disconnected(f"{self.peer.address}: {self.lost.result()}")
@@ -329,8 +343,12 @@ class Answering:
         except asyncio.CancelledError:
             pass
         except Exception:
-            log.exception("%s: answering %s failed", self.peer.address, request.WhichOneof("request"))
-            self._refuse(key, id, "internal_error", "answering failed; the log of who was asked says why")
+            log.exception(
+                "%s: answering %s failed", self.peer.address, request.WhichOneof("request")
+            )
+            self._refuse(
+                key, id, "internal_error", "answering failed; the log of who was asked says why"
+            )
 
     def _over(self, key: Hashable, size: int) -> None:
         self._tasks.pop(key, None)

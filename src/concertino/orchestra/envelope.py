@@ -49,7 +49,11 @@ def called(body: bytes) -> tuple[str, str] | None:
         while at < len(body):
             tag = body[at]
             if tag >= 0x80:  # of a field from 16 on: only the last has such a number
-                if body[at + 1] != _JSON[1] or tag != _JSON[0] or _field(body, at + 2)[1] != len(body):
+                if (
+                    body[at + 1] != _JSON[1]
+                    or tag != _JSON[0]
+                    or _field(body, at + 2)[1] != len(body)
+                ):
                     return None
                 break
             if tag <= before or tag & 7 != _LENGTH_DELIMITED:

@@ -9,7 +9,16 @@ __all__ = ["add_flags"]
 
 def add_flags(parser: ArgumentParser) -> None:
     """Source: the Orchestra plugin protocol, "SDK"."""
-    parser.add_argument("--listen-addr", metavar="ADDR", default="localhost:0", help="unix:PATH, or HOST:PORT for QUIC")
+    parser.add_argument(
+        "--listen-addr",
+        metavar="ADDR",
+        default="localhost:0",
+        help="unix:PATH, or HOST:PORT for QUIC",
+    )
     parser.add_argument("--orchestrator-addr", metavar="ADDR", help="the hub, to register there")
-    parser.add_argument("--certs-dir", metavar="DIR", help="certificates (default ~/.orchestra/certs)")
-    parser.add_argument("--manifest", action="store_true", help="print what this is, as one line of JSON, and leave")
+    parser.add_argument(
+        "--certs-dir", metavar="DIR", help="certificates (default ~/.orchestra/certs)"
+    )
+    parser.add_argument(
+        "--manifest", action="store_true", help="print what this is, as one line of JSON, and leave"
+    )

@@ -55,7 +55,9 @@ class Assembler:
             return [bytes(chunk[HEADER_BYTES:])]  # the usual case of a short frame
         held = self._held
         held += chunk
-        if len(chunk) < self._missing:  # the usual case of a long frame; the length before it is known to be allowed
+        if (
+            len(chunk) < self._missing
+        ):  # the usual case of a long frame; the length before it is known to be allowed
             self._missing -= len(chunk)
             self.held = len(held)
             return []

@@ -18,7 +18,13 @@ from msgspec import Raw, Struct
 from msgspec.json import Encoder
 
 from concertino.backend import Call, Context, Outlet
-from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, ConcertinoError, RpcError
+from concertino.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    ConcertinoError,
+    RpcError,
+)
 from concertino.orchestra.links import TIMEOUT_S, PluginRequest, PluginResponse
 from concertino.orchestra.plugin_pb2 import ListPromptsRequest, ListToolsRequest
 from concertino.orchestra.translation import (
@@ -59,13 +65,17 @@ Ask = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
 What = Literal["tools", "prompts"]
 CALL_S = 600.0  # for a tool; a hub waits no longer for a plugin either
 NO_LIST = b"none was to be had"
-_compared = Encoder(order="sorted").encode  # upstream's hub gives the members of a schema in another order each time
+_compared = Encoder(
+    order="sorted"
+).encode  # upstream's hub gives the members of a schema in another order each time
 
 
 class Front:
     """See above. ask: asks the hub. pass_on: a shorter way for calls of tools, as DirectLink.pass_on; None: not now."""
 
-    def __init__(self, ask: Ask, pass_on: Callable[[bytes, float], Waiting | None] = lambda _, __: None) -> None:
+    def __init__(
+        self, ask: Ask, pass_on: Callable[[bytes, float], Waiting | None] = lambda _, __: None
+    ) -> None:
         info = Implementation("orchestra", vars(sys.modules["concertino"])["__version__"])
         self._offer = Offer(info, tools=True, prompts=True, resources=True, logging=True)
         self._request = ask
@@ -171,11 +181,16 @@ class Front:
             raise _unanswered(why) from None
 
     async def _asked_for(self, kept: _List) -> Struct:
-        asked = answered(await self._ask(PluginRequest(**{kept.kind: _QUESTIONS[kept.kind]()})), kept.kind)
+        asked = answered(
+            await self._ask(PluginRequest(**{kept.kind: _QUESTIONS[kept.kind]()})), kept.kind
+        )
         return kept.taken(asked)
 
 
-_QUESTIONS: dict[str, Callable[[], Any]] = {"list_tools": ListToolsRequest, "list_prompts": ListPromptsRequest}
+_QUESTIONS: dict[str, Callable[[], Any]] = {
+    "list_tools": ListToolsRequest,
+    "list_prompts": ListPromptsRequest,
+}
 
 
 class _List:
@@ -218,7 +233,9 @@ async def _all(asked: Sequence[Awaitable[PluginResponse]]) -> list[PluginRespons
     try:
         async with asyncio.TaskGroup() as group:
             tasks.extend(group.create_task(_awaited(each)) for each in asked)
-    except ExceptionGroup as failed:  # not `except*`: Python 3.11.2 puts what is raised there into a group again
+    except (
+        ExceptionGroup
+    ) as failed:  # not `except*`: Python 3.11.2 puts what is raised there into a group again
         raise failed.exceptions[0] from None
     return [task.result() for task in tasks]
 

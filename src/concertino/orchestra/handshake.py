@@ -50,7 +50,9 @@ STREAM_WINDOW = 2**20 + 16 * 2**20  # bytes; room for the longest frame
 CONNECTION_WINDOW = 64 * 2**20
 CRYPTO_ERROR = range(0x100, 0x200)  # TLS alerts, RFC 9000 section 20.1
 
-logging.getLogger("quic").setLevel(logging.CRITICAL)  # what aioquic has to say is said in quic.py, once and in words
+logging.getLogger("quic").setLevel(
+    logging.CRITICAL
+)  # what aioquic has to say is said in quic.py, once and in words
 
 Admits = Callable[[str], str | None]
 """The name of a verified certificate -> None, or why it may not come in, in words."""
@@ -76,7 +78,9 @@ def configuration(side: Side, identity: Identity, server_name: str = "") -> Quic
 def secure(connection: QuicConnection, identity: Identity, admits: Admits) -> None:
     """Make a connection strict, before it has sent or received anything. Its own certificate is identity's."""
     private = cast(Any, connection)
-    private._local_max_streams_bidi = Limit(QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", STREAMS)
+    private._local_max_streams_bidi = Limit(
+        QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", STREAMS
+    )
     private._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", 0)
     initialize = private._initialize
 
@@ -121,7 +125,9 @@ class _Strict(tls.Context):
 
     def _server_handle_certificate(self, input_buf: Any) -> None:
         cast(Any, super())._server_handle_certificate(input_buf)
-        if cast(Any, self)._peer_certificate is None:  # the client sent an empty list, which TLS leaves to the server
+        if (
+            cast(Any, self)._peer_certificate is None
+        ):  # the client sent an empty list, which TLS leaves to the server
             raise tls.AlertBadCertificate("a client certificate is required")
 
 
@@ -162,7 +168,9 @@ def ensure_strict() -> None:
 
     ours, strangers = throwaway("self-test"), throwaway("self-test")
     if not _let_in(ours, ours):
-        raise RuntimeError("the QUIC library does not let a good certificate in; aioquic 1.7 is expected")
+        raise RuntimeError(
+            "the QUIC library does not let a good certificate in; aioquic 1.7 is expected"
+        )
     for each in (None, strangers):
         if _let_in(ours, each):
             raise RuntimeError(
@@ -187,7 +195,8 @@ def _let_in(server: Identity, client: Identity | None) -> bool:
             if answering is None:
                 destination = cast(bytes, cast(Any, asking).original_destination_connection_id)
                 answering = QuicConnection(
-                    configuration=configuration("server", server), original_destination_connection_id=destination
+                    configuration=configuration("server", server),
+                    original_destination_connection_id=destination,
                 )
                 secure(answering, server, lambda name: None)
             answering.receive_datagram(data, ("client", 1), now)

@@ -97,7 +97,12 @@ class Hosted:
     """
 
     def __init__(
-        self, entry: PluginEntry, number: int, dependencies: Sequence[Hosted], told: Callable[[], None], ladder: Ladder
+        self,
+        entry: PluginEntry,
+        number: int,
+        dependencies: Sequence[Hosted],
+        told: Callable[[], None],
+        ladder: Ladder,
     ) -> None:
         self.entry = entry
         self.id = entry.id
@@ -129,7 +134,9 @@ class Hosted:
 
     def start(self, ground: Ground) -> None:
         """Begin, in the background."""
-        self._task = asyncio.get_running_loop().create_task(self._run(ground), name=f"plugin {self.id}")
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(ground), name=f"plugin {self.id}"
+        )
 
     def registered(self, manifest: PluginManifest) -> None:
         """The plugin has said what it is."""
@@ -206,9 +213,7 @@ class Hosted:
             except (ConcertinoError, OSError, ValueError) as why:
                 ended = await self._ending()
                 self._failed(ended or str(why))
-            except (
-                Exception
-            ) as why:  # ours: but a plugin that nobody looks after would be lost, and the hub wait for it
+            except Exception as why:  # ours: but a plugin that nobody looks after would be lost, and the hub wait for it
                 self._log.exception("it could not be started")
                 self._failed(f"{type(why).__name__}: {why}")
             else:
@@ -216,7 +221,9 @@ class Hosted:
                 self._set("running", "")
                 self.ready.set()
                 self.settled.set()
-                self._log.info("runs: version %s, %s", self.manifest.version or "unknown", self._offer())
+                self._log.info(
+                    "runs: version %s, %s", self.manifest.version or "unknown", self._offer()
+                )
                 self._failed(await self._until_over())
                 if time() - since >= STEADY_S:
                     pause = FIRST_S
@@ -244,7 +251,9 @@ class Hosted:
             address, output = self._spawn(ground)
             exited = self._exited
             assert exited is not None
-            await asyncio.wait((output.ready, exited), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (output.ready, exited), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED
+            )
         if not output.ready.done():
             if exited.done():
                 raise Disconnected("it ended before READY")
@@ -266,7 +275,10 @@ class Hosted:
     def _spawn(self, ground: Ground) -> tuple[str, Output]:
         """Start the process. Returns where it is told to listen, and what it writes."""
         entry = self.entry
-        environment = {name: os.environ.get(name, "") if value is None else value for name, value in entry.env.items()}
+        environment = {
+            name: os.environ.get(name, "") if value is None else value
+            for name, value in entry.env.items()
+        }
         learn(environment)
         address, hub = "localhost:0", ground.network_address
         if entry.socket:
@@ -302,10 +314,14 @@ class Hosted:
 
             name = f"orchestrator-to-{self.id}"
             ensure(ground.certificates, name)
-            link = self._link = await connect(address, certificates=ground.certificates, name=name, expects=self.id)
+            link = self._link = await connect(
+                address, certificates=ground.certificates, name=name, expects=self.id
+            )
         answer = await link.request(PluginRequest(register=PluginManifest(id=self.id)), STEP_S)
         if not answer.register.accepted:
-            raise Refused(f"it refuses to be {self.id}: {answer.register.reject_reason or _error(answer)}")
+            raise Refused(
+                f"it refuses to be {self.id}: {answer.register.reject_reason or _error(answer)}"
+            )
         answer = await link.request(PluginRequest(boot=BootRequest(config=dict(self.entry.config))))
         if not answer.boot.ready:
             raise Refused(f"it could not boot: {answer.boot.error or _error(answer)}")
@@ -331,7 +347,9 @@ class Hosted:
             pings.cancel()
         if exited.done():
             return _ended(exited.result())
-        self._set("backing-off", link.lost.result() if link.lost.done() else pings.result())  # calls fail from now on
+        self._set(
+            "backing-off", link.lost.result() if link.lost.done() else pings.result()
+        )  # calls fail from now on
         return await self._ending() or self.why
 
     async def _ping(self, link: Link) -> str:
@@ -340,7 +358,9 @@ class Hosted:
         while True:
             await asyncio.sleep(HEALTH_S)
             try:
-                answer = (await link.request(PluginRequest(health=HealthRequest()), HEALTH_S)).health
+                answer = (
+                    await link.request(PluginRequest(health=HealthRequest()), HEALTH_S)
+                ).health
             except TimedOut:
                 return f"it did not answer a health ping within {HEALTH_S:g} s"
             except ConcertinoError as why:
@@ -384,9 +404,7 @@ class Hosted:
         self._told()
 
     def _offer(self) -> str:
-        return (
-            f"{len(self.tools)} tools, {len(self.prompts)} prompts, storage {', '.join(sorted(self.storage)) or 'none'}"
-        )
+        return f"{len(self.tools)} tools, {len(self.prompts)} prompts, storage {', '.join(sorted(self.storage)) or 'none'}"
 
 
 def _program(binary: str) -> tuple[list[str], Sequence[str]]:
@@ -406,7 +424,9 @@ def _program(binary: str) -> tuple[list[str], Sequence[str]]:
 
 
 def _ended(status: int) -> str:
-    return f"it was ended by signal {-status}" if status < 0 else f"it ended with exit code {status}"
+    return (
+        f"it was ended by signal {-status}" if status < 0 else f"it ended with exit code {status}"
+    )
 
 
 def _error(answer: PluginResponse) -> str:

@@ -51,7 +51,9 @@ __all__ = ["Hub"]
 log = logging.getLogger("concertino.hub")
 
 CALL_S = 600.0  # for a call to be answered: the longest that anybody waits for a plugin
-STOP_S = 5.0  # for plugins to end by themselves, once they are asked to; as long again for ending them
+STOP_S = (
+    5.0  # for plugins to end by themselves, once they are asked to; as long again for ending them
+)
 TELL_S = 0.05  # how long changes of lists are gathered before somebody is told
 PREFIX = "orchestra-"  # of the folders for sockets
 INSIDE = "hub.sock"  # in it: where the plugins with a socket reach the hub
@@ -93,10 +95,14 @@ class Hub:
         entries = {entry.id: entry for entry in file.enabled}
         left = list(entries)
         while left:  # dependencies first; read_plugins() has refused circles
-            id = next(id for id in left if all(other in self.plugins for other in entries[id].depends_on))
+            id = next(
+                id for id in left if all(other in self.plugins for other in entries[id].depends_on)
+            )
             left.remove(id)
             needs = [self.plugins[other] for other in entries[id].depends_on]
-            self.plugins[id] = Hosted(entries[id], len(self.plugins), needs, self._is_changed, _ladder(stop_s))
+            self.plugins[id] = Hosted(
+                entries[id], len(self.plugins), needs, self._is_changed, _ladder(stop_s)
+            )
         self._ordered = list(self.plugins.values())  # whoever is depended on comes before
         self.plugins = {id: self.plugins[id] for id in entries}
 
@@ -114,7 +120,9 @@ class Hub:
         for plugin in self.plugins.values():
             plugin.start(ground)
         if self.plugins:
-            settled = [asyncio.ensure_future(plugin.settled.wait()) for plugin in self.plugins.values()]
+            settled = [
+                asyncio.ensure_future(plugin.settled.wait()) for plugin in self.plugins.values()
+            ]
             try:
                 await asyncio.wait(settled, timeout=within_s)
             finally:
@@ -133,7 +141,9 @@ class Hub:
         for plugin in reversed(self._ordered):
             before = [stops[each.id] for each in self._ordered if plugin in each.dependencies]
             stops[plugin.id] = asyncio.get_running_loop().create_task(plugin.stop(until, before))
-        for id, ended in zip(stops, await asyncio.gather(*stops.values(), return_exceptions=True), strict=True):
+        for id, ended in zip(
+            stops, await asyncio.gather(*stops.values(), return_exceptions=True), strict=True
+        ):
             if isinstance(ended, BaseException):
                 log.error("%s could not be ended", id, exc_info=ended)
         if self._telling is not None:
@@ -184,10 +194,14 @@ class Hub:
             return self.routes.prompt_list
         if kind == "prompt_get":
             name = request.prompt_get.prompt_name
-            return await self._passed_on(self.routes.prompts.get(name), "prompt", name, request, kind)
+            return await self._passed_on(
+                self.routes.prompts.get(name), "prompt", name, request, kind
+            )
         if kind.startswith("storage_"):
             name = getattr(request, kind).storage_type or DEFAULT
-            return await self._passed_on(self.routes.storage.get(name), "storage", name, request, kind)
+            return await self._passed_on(
+                self.routes.storage.get(name), "storage", name, request, kind
+            )
         if kind == "register":
             return self._register(request.register, peer)
         if kind == "health":
@@ -215,19 +229,35 @@ class Hub:
         if call is None or (peer.name is not None and call[1] != _plugin_of(peer.name)):
             return None
         plugin = (self._routes or self.routes).tools.get(call[0])
-        return None if plugin is None else plugin.pass_on(body, CALL_S, partial(_pass_back, plugin, respond))
+        return (
+            None
+            if plugin is None
+            else plugin.pass_on(body, CALL_S, partial(_pass_back, plugin, respond))
+        )
 
     def _register(self, manifest: PluginManifest, peer: Peer) -> PluginResponse:
         plugin = self.plugins.get(manifest.id)
         if plugin is None:
-            reason = "" if peer.speaks_for(manifest.id) else f"this peer may not call itself {manifest.id!r}"
+            reason = (
+                ""
+                if peer.speaks_for(manifest.id)
+                else f"this peer may not call itself {manifest.id!r}"
+            )
             for each in self.plugins.values():
                 if peer.pid is not None and _is_of(peer, each):
                     reason = f"the hub started this process as {each.id}, not as {manifest.id}"
         elif peer.name is not None:
-            reason = "" if peer.speaks_for(manifest.id) else f"the certificate is of {peer.name}, not of {manifest.id}"
+            reason = (
+                ""
+                if peer.speaks_for(manifest.id)
+                else f"the certificate is of {peer.name}, not of {manifest.id}"
+            )
         else:
-            reason = "" if _is_of(peer, plugin) else f"this process is not one that the hub started as {manifest.id}"
+            reason = (
+                ""
+                if _is_of(peer, plugin)
+                else f"this process is not one that the hub started as {manifest.id}"
+            )
         if reason:
             log.warning("%s, pid %s: registration refused: %s", peer.address, peer.pid, reason)
             return PluginResponse(register=RegistrationResult(reject_reason=reason))
@@ -243,7 +273,10 @@ class Hub:
         return HealthResult(
             status=HealthResult.HEALTHY if well else HealthResult.DEGRADED,
             message=f"{running} of {len(plugins)} plugins run",
-            details={plugin.id: f"{plugin.state}: {plugin.why}" if plugin.why else plugin.state for plugin in plugins},
+            details={
+                plugin.id: f"{plugin.state}: {plugin.why}" if plugin.why else plugin.state
+                for plugin in plugins
+            },
         )
 
     # Inside
@@ -316,7 +349,9 @@ def _pass_back(plugin: Hosted, respond: Respond, outcome: bytes | BaseException)
             response = _checked("", plugin, PluginResponse.FromString(outcome), "tool_call")
             response.request_id = ""
         except DecodeError as why:
-            response = refusal("", "routing_error", f"{plugin.id}: the response cannot be decoded: {why}")
+            response = refusal(
+                "", "routing_error", f"{plugin.id}: the response cannot be decoded: {why}"
+            )
     else:
         response = _unanswered("", plugin, outcome)
     return respond(response.SerializeToString())
@@ -337,7 +372,9 @@ def _checked(id: str, plugin: Hosted, response: PluginResponse, kind: str) -> Pl
     if answered in (kind, "tool_call"):  # the latter says what went wrong, whatever was asked
         return response
     log.warning("%s answered %s with %s", plugin.id, kind, answered or "nothing")
-    return refusal(id, "invalid_response", f"{plugin.id} answered {kind} with {answered or 'nothing'}")
+    return refusal(
+        id, "invalid_response", f"{plugin.id} answered {kind} with {answered or 'nothing'}"
+    )
 
 
 def _sweep() -> None:
@@ -357,7 +394,9 @@ def _sweep() -> None:
 
 
 def _ladder(within_s: float) -> Ladder:
-    return Ladder(stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s)
+    return Ladder(
+        stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s
+    )
 
 
 def _is_of(peer: Peer, plugin: Hosted) -> bool:

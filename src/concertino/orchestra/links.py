@@ -30,7 +30,9 @@ from concertino.transports.sockets import unix_name
 try:
     from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
 except ImportError:
-    raise ImportError("the Orchestra plugin protocol is in an extra: pip install 'concertino[orchestra]'") from None
+    raise ImportError(
+        "the Orchestra plugin protocol is in an extra: pip install 'concertino[orchestra]'"
+    ) from None
 
 if TYPE_CHECKING:
     from concertino.orchestra.certificates import Certificates
@@ -77,7 +79,9 @@ class Peer(Struct, frozen=True):
 
     def speaks_for(self, plugin: str) -> bool:
         """Whether this peer may call itself the plugin of this id: by its certificate, or as a process of this user."""
-        return self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")
+        return (
+            self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")
+        )
 
 
 Answer = Callable[[PluginRequest, Peer], Awaitable[PluginResponse | bytes]]
@@ -208,4 +212,6 @@ def checked_orchestrator(address: str) -> str:
 
 def refusal(id: str, code: str, message: str) -> PluginResponse:
     """An error answer. The protocol has none but a failed tool call's, which upstream gives to any request."""
-    return PluginResponse(request_id=id, tool_call=ToolResponse(error_code=code, error_message=message))
+    return PluginResponse(
+        request_id=id, tool_call=ToolResponse(error_code=code, error_message=message)
+    )

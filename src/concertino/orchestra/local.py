@@ -82,7 +82,10 @@ class _Framed:
             self._abort(in_words(why))
             return
         assembler, reading = self._assembler, self._reading
-        if not assembler.held and int.from_bytes(chunk[:HEADER_BYTES], "big") == len(chunk) - HEADER_BYTES:
+        if (
+            not assembler.held
+            and int.from_bytes(chunk[:HEADER_BYTES], "big") == len(chunk) - HEADER_BYTES
+        ):
             reading.begin(1)  # one frame, as feed() would say: 3,000 instructions less
             try:
                 self._taken(chunk[HEADER_BYTES:])
@@ -106,7 +109,9 @@ class _Framed:
         if assembler.held:
             if (self._patience is None or payloads) and not self._is_over:
                 self._stop_waiting()
-                self._patience = self._watcher.call_later(FRAME_S, self._abort, f"a frame took more than {FRAME_S:g} s")
+                self._patience = self._watcher.call_later(
+                    FRAME_S, self._abort, f"a frame took more than {FRAME_S:g} s"
+                )
         elif self._patience is not None:
             self._stop_waiting()
 
@@ -220,7 +225,9 @@ class _Framed:
         self._outgoing = []
         self._rest = bytearray()
         self._socket.close()
-        self._watcher.call_soon(self._ended, self._why)  # not inside of what a task does, or of a reading
+        self._watcher.call_soon(
+            self._ended, self._why
+        )  # not inside of what a task does, or of a reading
 
 
 # The asking end
@@ -238,13 +245,19 @@ async def connect_local(path: str, timeout_s: float) -> LocalLink:
             try:
                 sock.connect(name)
                 break
-            except BlockingIOError:  # too many wait to be accepted; nothing tells when there is room, unix(7)
+            except (
+                BlockingIOError
+            ):  # too many wait to be accepted; nothing tells when there is room, unix(7)
                 if loop.time() > deadline:
-                    raise Disconnected(f"unix:{name}: nobody accepts within {timeout_s:g} s") from None
+                    raise Disconnected(
+                        f"unix:{name}: nobody accepts within {timeout_s:g} s"
+                    ) from None
                 await asyncio.sleep(AGAIN_S)
         pid, uid = credentials(sock)
         if not is_trusted(uid, os.geteuid()):
-            raise Refused(f"unix:{name}: who listens there runs as uid {uid}, and this process as {os.geteuid()}")
+            raise Refused(
+                f"unix:{name}: who listens there runs as uid {uid}, and this process as {os.geteuid()}"
+            )
         return LocalLink(sock, Peer(f"unix:{name}", None, pid, uid))
     except OSError as why:
         sock.close()
@@ -273,7 +286,9 @@ class LocalLink(Calling, _Framed):
         self._send(cancel.SerializeToString())
 
     def _taken(self, payload: bytes) -> None:
-        if len(payload) > 1 and payload[0] == 0x0A:  # the id is the first field that nearly any serializer writes
+        if (
+            len(payload) > 1 and payload[0] == 0x0A
+        ):  # the id is the first field that nearly any serializer writes
             id = payload[2 : 2 + payload[1]]
         else:
             try:
@@ -305,7 +320,9 @@ def listen_local(path: str, answer: Answer, relay: Relay | None = None) -> Liste
     except OSError as why:
         raise OSError(why.errno, f"unix:{path}: {folder}: {why.strerror}") from None
     if mode & stat.S_ISVTX:  # as /tmp: everybody's on purpose
-        raise PermissionError(f"unix:{path}: {folder} is everybody's: mkdir -m 700 {folder}/NAME, and put it there")
+        raise PermissionError(
+            f"unix:{path}: {folder} is everybody's: mkdir -m 700 {folder}/NAME, and put it there"
+        )
     if mode & 0o077:
         raise PermissionError(f"unix:{path}: others may enter its folder; chmod 700 {folder}")
     return _Local(listen_unix(path), answer, relay)
@@ -333,9 +350,13 @@ class _Local:
                 continue
             try:
                 if len(self._connections) >= MAX_CONNECTIONS:
-                    raise PermissionError(None, f"{MAX_CONNECTIONS} are connected, as many as may be")
+                    raise PermissionError(
+                        None, f"{MAX_CONNECTIONS} are connected, as many as may be"
+                    )
                 facts = self._listener.examine(sock)
-                peer = Peer(self.address, None, cast(int | None, facts.get("pid")), cast(int, facts["uid"]))
+                peer = Peer(
+                    self.address, None, cast(int | None, facts.get("pid")), cast(int, facts["uid"])
+                )
                 _Answered(sock, self._answer, self._relay, peer, self._connections)
             except OSError as why:
                 sock.close()
@@ -347,7 +368,9 @@ class _Local:
         self._listener.close()
         connections = list(self._connections)
         if drain_s and connections:
-            waiting = [self._loop.create_task(connection.answering.drained()) for connection in connections]
+            waiting = [
+                self._loop.create_task(connection.answering.drained()) for connection in connections
+            ]
             _, late = await asyncio.wait(waiting, timeout=drain_s)
             for task in late:
                 task.cancel()
@@ -363,14 +386,21 @@ class _Answered(_Framed):
     """One connection whose requests are answered."""
 
     def __init__(
-        self, sock: socket.socket, answer: Answer, relay: Relay | None, peer: Peer, among: set[_Answered]
+        self,
+        sock: socket.socket,
+        answer: Answer,
+        relay: Relay | None,
+        peer: Peer,
+        among: set[_Answered],
     ) -> None:
         super().__init__(sock)
         self.answering = Answering(answer, peer, self._respond, self._hold, relay)
         self._taken = self.answering.receive
         self.over: asyncio.Future[None] = self._watcher.create_future()
         self._among = among
-        self._holds = 0  # reasons not to read: output that is not taken, requests that are not answered
+        self._holds = (
+            0  # reasons not to read: output that is not taken, requests that are not answered
+        )
         among.add(self)
 
     def close(self) -> None:

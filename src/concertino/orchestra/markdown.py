@@ -59,11 +59,15 @@ class MarkdownStorage:
         content, metadata = _unfolded(raw, path)
         return Stored(content, metadata, version)
 
-    def write(self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int) -> int:
+    def write(
+        self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
+    ) -> int:
         parts = self._parts(path)
         raw = _folded(content, metadata)
         if len(raw) > MAX_CONTENT_BYTES:
-            raise StorageError("too_large", f"{path}: {len(raw)} bytes; the limit is {MAX_CONTENT_BYTES}")
+            raise StorageError(
+                "too_large", f"{path}: {len(raw)} bytes; the limit is {MAX_CONTENT_BYTES}"
+            )
         name = parts[-1]
         with self._locked(create=True), self._folder(parts, create=expected_version <= 0) as folder:
             try:
@@ -78,7 +82,9 @@ class MarkdownStorage:
                 _put(folder, name + NEW, raw)
                 _put(folder, name + NEXT, f"{version} {_digest(raw)}\n".encode())
                 os.fsync(folder)
-                os.replace(name + NEW, name, src_dir_fd=folder, dst_dir_fd=folder)  # from here on it is written
+                os.replace(
+                    name + NEW, name, src_dir_fd=folder, dst_dir_fd=folder
+                )  # from here on it is written
                 self._finish(folder, name, version)
         return version
 
@@ -110,7 +116,9 @@ class MarkdownStorage:
                     content, _ = _unfolded(raw, path)
                 except StorageError:
                     continue  # no plain file, or one that cannot be read as ours: reading it says why
-                entries.append(Entry(path, len(content), version, datetime.fromtimestamp(modified, UTC)))
+                entries.append(
+                    Entry(path, len(content), version, datetime.fromtimestamp(modified, UTC))
+                )
         return sorted(entries, key=lambda each: each.path)
 
     def close(self) -> None:
@@ -122,7 +130,8 @@ class MarkdownStorage:
         parts = checked_path(path)
         if parts[-1].endswith(OURS):
             raise StorageError(
-                "invalid_path", f"path: names that end with {', '.join(OURS)} are the store's own, got {path!r}"
+                "invalid_path",
+                f"path: names that end with {', '.join(OURS)} are the store's own, got {path!r}",
             )
         return parts
 
@@ -133,7 +142,11 @@ class MarkdownStorage:
             if create:
                 self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                lock = os.open(
+                    self.root / ".lock",
+                    os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+                    0o600,
+                )
             except FileNotFoundError:
                 lock = -1
             if lock < 0:
@@ -176,7 +189,12 @@ class MarkdownStorage:
         """A content and its version, after what a crash may have left was brought to an end. Raises StorageError."""
         raw = _get(folder, name, path, MAX_CONTENT_BYTES)
         intent = _get(folder, name + NEXT, path, 1024, missing=b"").split()
-        if len(intent) == 2 and raw is not None and intent[1] == _digest(raw).encode() and intent[0].isdigit():
+        if (
+            len(intent) == 2
+            and raw is not None
+            and intent[1] == _digest(raw).encode()
+            and intent[0].isdigit()
+        ):
             with _told(path):
                 self._finish(folder, name, int(intent[0]))
         elif intent:  # it did not come to that
@@ -185,7 +203,9 @@ class MarkdownStorage:
             raise _missing(path)
         said = _get(folder, name + VERSION, path, 64, missing=b"1").strip()
         if not said.isdigit() or int(said) < 1:
-            raise StorageError("storage_error", f"{path}{VERSION}: expected a version, got {said[:20]!r}")
+            raise StorageError(
+                "storage_error", f"{path}{VERSION}: expected a version, got {said[:20]!r}"
+            )
         return raw, int(said)
 
     def _finish(self, folder: int, name: str, version: int) -> None:
@@ -218,7 +238,9 @@ def _missing(path: str) -> StorageError:
 
 def _error(path: str, why: OSError) -> StorageError:
     if why.errno in (errno.ENOTDIR, errno.ELOOP):
-        return StorageError("invalid_path", f"{path}: leads through a link, or through what is no folder")
+        return StorageError(
+            "invalid_path", f"{path}: leads through a link, or through what is no folder"
+        )
     return StorageError("storage_error", f"{path}: {os.strerror(why.errno or errno.EIO)}")
 
 
@@ -235,7 +257,9 @@ def _get(
 ) -> Any:  # Any: bytes, or what is missing
     try:
         # Not blocking: a pipe that somebody put there must not hold the store.
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        file = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+        )
     except FileNotFoundError:
         return missing
     except OSError as why:
@@ -256,7 +280,12 @@ def _is_plain(file: int) -> bool:
 
 
 def _put(folder: int, name: str, raw: bytes) -> None:
-    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    file = os.open(
+        name,
+        os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC,
+        0o600,
+        dir_fd=folder,
+    )
     with os.fdopen(file, "wb") as opened:
         opened.write(raw)
         opened.flush()
@@ -292,9 +321,13 @@ def _folded(content: bytes, metadata: Mapping[str, Any]) -> bytes:
             width=MAX_METADATA_BYTES,
         )
     except (yaml.YAMLError, RecursionError, TypeError) as why:
-        raise StorageError("storage_error", f"metadata: cannot be written: {type(why).__name__}: {why}") from None
+        raise StorageError(
+            "storage_error", f"metadata: cannot be written: {type(why).__name__}: {why}"
+        ) from None
     if len(block) > MAX_METADATA_BYTES:
-        raise StorageError("too_large", f"metadata: {len(block)} characters; the limit is {MAX_METADATA_BYTES}")
+        raise StorageError(
+            "too_large", f"metadata: {len(block)} characters; the limit is {MAX_METADATA_BYTES}"
+        )
     return f"---\n{block}---\n\n".encode() + content
 
 
@@ -312,7 +345,9 @@ def _unfolded(raw: bytes, path: str) -> tuple[bytes, dict[str, Any]]:
 def _loaded(block: str, path: str) -> dict[str, Any]:
     """Metadata as JSON has it: dates stay texts, aliases are refused, since with them a few lines can mean gigabytes."""
     if len(block) > MAX_METADATA_BYTES:
-        raise StorageError("too_large", f"{path}: metadata: more than {MAX_METADATA_BYTES} characters")
+        raise StorageError(
+            "too_large", f"{path}: metadata: more than {MAX_METADATA_BYTES} characters"
+        )
     yaml = _yaml()
     loader = _loader(yaml)
     try:
@@ -322,14 +357,19 @@ def _loaded(block: str, path: str) -> dict[str, Any]:
             depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
             if kind == "AliasEvent" or depth > MAX_DEPTH:
                 raise StorageError(
-                    "storage_error", f"{path}: metadata: aliases, and more than {MAX_DEPTH} levels, are not read"
+                    "storage_error",
+                    f"{path}: metadata: aliases, and more than {MAX_DEPTH} levels, are not read",
                 )
         found: object = yaml.load(block, Loader=loader)
     except (yaml.YAMLError, ValueError) as why:
-        raise StorageError("storage_error", f"{path}: metadata: is not YAML: {type(why).__name__}") from None
+        raise StorageError(
+            "storage_error", f"{path}: metadata: is not YAML: {type(why).__name__}"
+        ) from None
     if found is None:
         return {}
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in cast("dict[Any, Any]", found)):
+    if not isinstance(found, dict) or not all(
+        isinstance(key, str) for key in cast("dict[Any, Any]", found)
+    ):
         raise StorageError("storage_error", f"{path}: metadata: expected `key: value` lines")
     return cast("dict[str, Any]", found)
 
@@ -350,7 +390,9 @@ def _loader(yaml: Any) -> Any:
         pass
 
     Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        first: [
+            (tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"
+        ]
         for first, resolvers in Loader.yaml_implicit_resolvers.items()
     }
     return Loader

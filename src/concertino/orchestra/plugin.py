@@ -50,7 +50,14 @@ from concertino.orchestra.plugin_pb2 import (
 )
 from concertino.orchestra.storage import Storage
 from concertino.orchestra.stores import DEFAULT, answer_storage
-from concertino.orchestra.structs import BadStruct, NotAStruct, PackedTooLarge, pack, pack_json, unpack_json
+from concertino.orchestra.structs import (
+    BadStruct,
+    NotAStruct,
+    PackedTooLarge,
+    pack,
+    pack_json,
+    unpack_json,
+)
 from concertino.orchestra.tool_calls import succeeded, succeeded_with_text
 from concertino.protocol.types import (
     CallToolResult,
@@ -98,7 +105,9 @@ class Plugin(Server):
             page_size=ALL,
             coerce=coerce,
         )
-        self.hub: Link | None = None  # to ask the hub, while there is one: tools and storage of other plugins
+        self.hub: Link | None = (
+            None  # to ask the hub, while there is one: tools and storage of other plugins
+        )
         self._about = PluginManifest(
             id=id,
             version=version,
@@ -183,7 +192,9 @@ class Plugin(Server):
     async def _register(self, request: PluginRequest) -> PluginResponse:
         other = request.register.id
         if other and other != self.name:
-            return PluginResponse(register=RegistrationResult(reject_reason=f"this is {self.name}, not {other}"))
+            return PluginResponse(
+                register=RegistrationResult(reject_reason=f"this is {self.name}, not {other}")
+            )
         return PluginResponse(register=RegistrationResult(accepted=True))
 
     async def _boot(self, request: PluginRequest) -> PluginResponse:
@@ -213,7 +224,9 @@ class Plugin(Server):
                 await self._called(function)
             except Exception:
                 clean = False
-                self._log.exception("shutting down: %s failed", getattr(function, "__name__", function))
+                self._log.exception(
+                    "shutting down: %s failed", getattr(function, "__name__", function)
+                )
         return clean
 
     async def _called(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -222,7 +235,10 @@ class Plugin(Server):
             await result
 
     async def _list_tools(self, request: PluginRequest) -> PluginResponse:
-        found = cast(ListToolsResult, await self.handle(Call("tools/list"), PluginContext(self, self.name, request)))
+        found = cast(
+            ListToolsResult,
+            await self.handle(Call("tools/list"), PluginContext(self, self.name, request)),
+        )
         definitions: list[ToolDefinition] = []
         for tool in found.tools:
             schema = pack(tool.input_schema)
@@ -245,7 +261,9 @@ class Plugin(Server):
         try:
             if asked.HasField("arguments"):
                 params["arguments"] = Raw(unpack_json(asked.arguments, asked.arguments_json))
-            result = await self.handle(Call("tools/call", params), PluginContext(self, self.name, request))
+            result = await self.handle(
+                Call("tools/call", params), PluginContext(self, self.name, request)
+            )
             return _tool_response(cast("CallToolResult", result))
         except BadStruct as why:
             return refusal("", "validation_error", f"arguments: {why}")
@@ -258,14 +276,19 @@ class Plugin(Server):
         if not self._rooms.offer.prompts:
             return PluginResponse(list_prompts=ListPromptsResponse())
         found = cast(
-            ListPromptsResult, await self.handle(Call("prompts/list"), PluginContext(self, self.name, request))
+            ListPromptsResult,
+            await self.handle(Call("prompts/list"), PluginContext(self, self.name, request)),
         )
         prompts = [
             PromptDefinition(
                 name=prompt.name,
                 description=prompt.description or "",
                 arguments=[
-                    PromptArgument(name=each.name, description=each.description or "", required=bool(each.required))
+                    PromptArgument(
+                        name=each.name,
+                        description=each.description or "",
+                        required=bool(each.required),
+                    )
                     for each in prompt.arguments or ()
                 ],
             )
@@ -276,18 +299,30 @@ class Plugin(Server):
     async def _prompt_get(self, request: PluginRequest) -> PluginResponse:
         asked = request.prompt_get
         if asked.prompt_name not in self._rooms.prompts.prompts.entries:
-            return refusal("", "prompt_not_found", f"{self.name} has no prompt {asked.prompt_name!r}")
-        params = {"name": Raw(encode(asked.prompt_name)), "arguments": Raw(encode(dict(asked.arguments)))}
+            return refusal(
+                "", "prompt_not_found", f"{self.name} has no prompt {asked.prompt_name!r}"
+            )
+        params = {
+            "name": Raw(encode(asked.prompt_name)),
+            "arguments": Raw(encode(dict(asked.arguments))),
+        }
         try:
             found = cast(
-                GetPromptResult, await self.handle(Call("prompts/get", params), PluginContext(self, self.name, request))
+                GetPromptResult,
+                await self.handle(
+                    Call("prompts/get", params), PluginContext(self, self.name, request)
+                ),
             )
         except RpcError as why:
             return refusal("", "validation_error", _told(why))
         except ConcertinoError as why:
             return refusal("", "handler_error", str(why))
-        messages = [PromptMessage(role=each.role, content=_block(each.content)) for each in found.messages]
-        return PluginResponse(prompt_get=PromptGetResponse(description=found.description or "", messages=messages))
+        messages = [
+            PromptMessage(role=each.role, content=_block(each.content)) for each in found.messages
+        ]
+        return PluginResponse(
+            prompt_get=PromptGetResponse(description=found.description or "", messages=messages)
+        )
 
 
 _ANSWERS: Mapping[str, Callable[[Plugin, PluginRequest], Awaitable[PluginResponse | bytes]]] = {
@@ -308,7 +343,9 @@ def _nothing() -> None:
 
 def _told(error: RpcError) -> str:
     """An error answer in one line."""
-    details = cast(Mapping[str, Any], error.data or {}).get("details")  # ours all have an object, or nothing
+    details = cast(Mapping[str, Any], error.data or {}).get(
+        "details"
+    )  # ours all have an object, or nothing
     return f"{error.message}: {details}" if details else error.message
 
 
@@ -319,26 +356,41 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
     """
     structured = result.structured_content
     content = result.content
-    if len(content) == 1 and type(content[0]) is TextContent and structured is UNSET and not result.is_error:
+    if (
+        len(content) == 1
+        and type(content[0]) is TextContent
+        and structured is UNSET
+        and not result.is_error
+    ):
         return succeeded_with_text(content[0].text)
     text = "\n".join(each.text for each in content if isinstance(each, TextContent))
     if result.is_error:
-        return PluginResponse(tool_call=ToolResponse(error_code="handler_error", error_message=text))
+        return PluginResponse(
+            tool_call=ToolResponse(error_code="handler_error", error_message=text)
+        )
     others = [each for each in content if not isinstance(each, TextContent)]
     if structured is not UNSET and not others:
         json = bytes(structured) if isinstance(structured, Raw) else encode(structured)
-        packed = pack_json(json if json.lstrip().startswith(b"{") else b'{"text":%s,"data":%s}' % (encode(text), json))
+        packed = pack_json(
+            json
+            if json.lstrip().startswith(b"{")
+            else b'{"text":%s,"data":%s}' % (encode(text), json)
+        )
     elif others:
         packed = pack_json(b'{"text":%s,"content":%s}' % (encode(text), encode(result.content)))
     else:
         packed = pack({"text": text})
     if packed.json is None:
         return succeeded(packed.struct)
-    return PluginResponse(tool_call=ToolResponse(success=True, result=packed.struct, result_json=packed.json))
+    return PluginResponse(
+        tool_call=ToolResponse(success=True, result=packed.struct, result_json=packed.json)
+    )
 
 
 def _block(content: Struct) -> ContentBlock:
     """The content of a prompt's message; the protocol has text, so anything else is its JSON."""
     if isinstance(content, TextContent):
         return ContentBlock(type="text", text=content.text)
-    return ContentBlock(type=str(content.__struct_config__.tag or "text"), text=encode(content).decode())
+    return ContentBlock(
+        type=str(content.__struct_config__.tag or "text"), text=encode(content).decode()
+    )

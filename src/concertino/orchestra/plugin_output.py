@@ -21,7 +21,9 @@ RATE, BURST = 20.0, 200.0  # lines of one plugin: a second for ever, and at once
 QUIET_S = 1.5  # until what was dropped is told although no further line comes; who goes on has a line after a second
 READY = b"READY "
 LONGEST_ADDRESS = 512
-OURS = re.compile(r"\[\d{4}-\d\d-\d\dT[\d:.]+Z\] \[(?P<level>[A-Z]+)\] \[(?P<name>[^\]]*)\] (?P<text>.*)")
+OURS = re.compile(
+    r"\[\d{4}-\d\d-\d\dT[\d:.]+Z\] \[(?P<level>[A-Z]+)\] \[(?P<name>[^\]]*)\] (?P<text>.*)"
+)
 
 
 class Output(StderrLines):
@@ -42,7 +44,9 @@ class Output(StderrLines):
 
     def _give(self, line: bytes) -> None:
         if line.startswith(READY):
-            self._is_ready(line[len(READY) :].strip()[:LONGEST_ADDRESS].decode("utf-8", "backslashreplace"))
+            self._is_ready(
+                line[len(READY) :].strip()[:LONGEST_ADDRESS].decode("utf-8", "backslashreplace")
+            )
             return
         self._limited(line)
 
@@ -63,14 +67,18 @@ class Output(StderrLines):
 
     def _tell(self) -> None:
         count, self._dropped, self._telling = self._dropped, 0, None
-        self._log_to.warning("%d lines of its stderr were dropped: it writes more than %g a second", count, RATE)
+        self._log_to.warning(
+            "%d lines of its stderr were dropped: it writes more than %g a second", count, RATE
+        )
 
     def _relay(self, line: str) -> None:
         if not line:
             return
         level = logging.INFO
         found = OURS.fullmatch(line)
-        if found is not None:  # it has a time, a level and a name, which this line is going to have itself
+        if (
+            found is not None
+        ):  # it has a time, a level and a name, which this line is going to have itself
             level = logging.getLevelNamesMapping().get(found["level"], level)
             name = f"[{found['name']}]"
             own = name == f"[{self._log_to.name.removeprefix('concertino.hub.')}]"

@@ -79,7 +79,9 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
     try:
         import yaml
     except ImportError:
-        raise ImportError("the Orchestra plugin protocol is in an extra: pip install 'concertino[orchestra]'") from None
+        raise ImportError(
+            "the Orchestra plugin protocol is in an extra: pip install 'concertino[orchestra]'"
+        ) from None
     place = Path(path)
     try:
         with place.open("rb") as file:
@@ -93,7 +95,11 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as why:
         mark = getattr(why, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        problem = getattr(why, "problem", None) or "; ".join(str(why).splitlines()) or "it is nested too deeply"
+        problem = (
+            getattr(why, "problem", None)
+            or "; ".join(str(why).splitlines())
+            or "it is nested too deeply"
+        )
         raise BadPluginsFile(f"{where}: expected YAML: {problem}") from None
     if node is None:
         raise BadPluginsFile(f"{path}: expected a mapping with 'plugins', got nothing")
@@ -111,7 +117,9 @@ class _Reader:
         return BadPluginsFile(f"{self._path}:{node.start_mark.line + 1}: {what}")
 
     def file(self, node: Any) -> PluginsFile:
-        members = self._members(node, "the file", ("listen_addr", "tcp_addr", "certs_dir", "plugins"))
+        members = self._members(
+            node, "the file", ("listen_addr", "tcp_addr", "certs_dir", "plugins")
+        )
         warnings: list[str] = []
         if "tcp_addr" in members:
             line = members["tcp_addr"].start_mark.line + 1
@@ -149,7 +157,9 @@ class _Reader:
         return PluginEntry(
             id,
             self._binary(self._text(members["binary"], f"{what}.binary")),
-            tuple(f"--workspace={self._folder}" if each == "--workspace=." else each for each in args),
+            tuple(
+                f"--workspace={self._folder}" if each == "--workspace=." else each for each in args
+            ),
             self._optional(members, "env", self._environment, what) or {},
             self._optional(members, "config", self._mapping, what) or {},
             self._optional(members, "enabled", self._bool, what) or False,
@@ -175,18 +185,14 @@ class _Reader:
             expected = "up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
             raise self.bad(node, f"{what}: expected {expected}, got {id!r}") from None
         if id == HUB or id.startswith(f"{HUB}-to-") or id.endswith("-client"):
-            expected = (
-                f"a name that no certificate of the hub or of another plugin has ({HUB}, {HUB}-to-..., ...-client)"
-            )
+            expected = f"a name that no certificate of the hub or of another plugin has ({HUB}, {HUB}-to-..., ...-client)"
             raise self.bad(node, f"{what}: expected {expected}, got {id!r}")
 
     def _check_ids(self, entries: Sequence[PluginEntry], nodes: Sequence[Any]) -> None:
         lines: dict[str, int] = {}
         for entry, node in zip(entries, nodes, strict=True):
             if entry.id in lines:
-                text = (
-                    f"plugins: expected different ids, got {entry.id!r} again; it is in line {lines[entry.id]} already"
-                )
+                text = f"plugins: expected different ids, got {entry.id!r} again; it is in line {lines[entry.id]} already"
                 raise self.bad(node, text)
             lines[entry.id] = entry.line
 
@@ -195,9 +201,15 @@ class _Reader:
         for entry, node in zip(entries, nodes, strict=True):
             for id in entry.depends_on if entry.enabled else ():
                 if id not in by_id:
-                    raise self.bad(node, f"{entry.id}.depends_on: expected the id of a plugin of this file, got {id!r}")
+                    raise self.bad(
+                        node,
+                        f"{entry.id}.depends_on: expected the id of a plugin of this file, got {id!r}",
+                    )
                 if not by_id[id].enabled:
-                    raise self.bad(node, f"{entry.id}.depends_on: expected a plugin with enabled: true, got {id!r}")
+                    raise self.bad(
+                        node,
+                        f"{entry.id}.depends_on: expected a plugin with enabled: true, got {id!r}",
+                    )
         done: set[str] = set()
         for entry, node in zip(entries, nodes, strict=True):
             if entry.enabled and (circle := _circle(entry.id, by_id, done)):
@@ -254,12 +266,17 @@ class _Reader:
             try:
                 split_address(said)
             except ValueError:
-                raise self.bad(node, f"{what}: expected HOST:PORT or unix:PATH, got {said!r}") from None
+                raise self.bad(
+                    node, f"{what}: expected HOST:PORT or unix:PATH, got {said!r}"
+                ) from None
             return said
         return f"unix:{self._folder / Path(said.removeprefix('unix:')).expanduser()}"
 
     def _texts(self, node: Any, what: str) -> tuple[str, ...]:
-        return tuple(self._text(each, f"{what}[{number}]") for number, each in enumerate(self._sequence(node, what)))
+        return tuple(
+            self._text(each, f"{what}[{number}]")
+            for number, each in enumerate(self._sequence(node, what))
+        )
 
     def _bool(self, node: Any, what: str) -> bool:
         if node.id != "scalar" or node.tag != "tag:yaml.org,2002:bool":
@@ -282,7 +299,10 @@ class _Reader:
             elif name in os.environ:
                 found[name] = None
             else:
-                raise self.bad(key, f"{what}.{name}: expected a value, here or in the hub's environment, got none")
+                raise self.bad(
+                    key,
+                    f"{what}.{name}: expected a value, here or in the hub's environment, got none",
+                )
         return found
 
 

@@ -77,7 +77,9 @@ async def dial(address: str, identity: Identity, expects: str | None, timeout_s:
             asking = _Asking(quic, QuicLink(Peer(address)))
             try:
                 # Connected, so that the system says when nobody listens there.
-                transport, _ = await loop.create_datagram_endpoint(lambda: asking, remote_addr=found[:2], family=family)
+                transport, _ = await loop.create_datagram_endpoint(
+                    lambda: asking, remote_addr=found[:2], family=family
+                )
                 _suited(transport)
                 asking.connect(found)
                 await asking.entered
@@ -102,7 +104,9 @@ def _split(address: str) -> tuple[str, int]:
         ) from None
 
 
-async def _resolved(host: str, port: int, flags: int = 0) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+async def _resolved(
+    host: str, port: int, flags: int = 0
+) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
     """The UDP address that a name stands for: the first of IPv4, else the first. flags: of getaddrinfo. Raises OSError.
 
     As Go chooses, who must be found, and find us, at `localhost`. Source: Go's net.ResolveUDPAddr.
@@ -182,7 +186,9 @@ class _Asking(Connection):
         self.entered: asyncio.Future[None] = self._loop.create_future()
         self._keys: dict[int, Hashable] = {}
         self._streams: dict[Hashable, int] = {}
-        self._queued: dict[Hashable, bytes] = {}  # in order; the other side allows no further stream at the moment
+        self._queued: dict[
+            Hashable, bytes
+        ] = {}  # in order; the other side allows no further stream at the moment
 
     def _opened(self, name: str) -> None:
         self.link.peer = Peer(self.link.peer.address, name)
@@ -284,7 +290,9 @@ async def listen_quic(
     try:
         family, found = await _resolved(host, port, socket.AI_PASSIVE)
         transport, server = await loop.create_datagram_endpoint(
-            lambda: _Server(host, answer, relay, current, admits), local_addr=found[:2], family=family
+            lambda: _Server(host, answer, relay, current, admits),
+            local_addr=found[:2],
+            family=family,
         )
     except OSError as why:
         raise OSError(why.errno, f"{address}: {why.strerror}") from None
@@ -308,7 +316,9 @@ class _Listening:
         server.is_refusing = True
         deadline = loop.time() + drain_s
         if drain_s and (answering := server.answering):
-            _, late = await asyncio.wait([loop.create_task(each.drained()) for each in answering], timeout=drain_s)
+            _, late = await asyncio.wait(
+                [loop.create_task(each.drained()) for each in answering], timeout=drain_s
+            )
             for task in late:
                 task.cancel()
         # Wait until what was sent has arrived. aioquic tells nobody when something was acknowledged.
@@ -372,7 +382,9 @@ class _Server(QuicServer):
         return _Answering(quic, self)
 
     def _why_not(self, name: str) -> str | None:
-        return None if self._admits is None or self._admits(name) else f"{name!r} may not come in here"
+        return (
+            None if self._admits is None or self._admits(name) else f"{name!r} may not come in here"
+        )
 
 
 class _Unwelcome(Exception):
@@ -396,7 +408,11 @@ class _Answering(Connection):
     def is_sending(self) -> bool:
         """Whether something that was sent may not have arrived."""
         streams = cast(Any, self._quic)._streams
-        return any(not stream.sender.is_finished for stream in streams.values() if stream.sender is not None)
+        return any(
+            not stream.sender.is_finished
+            for stream in streams.values()
+            if stream.sender is not None
+        )
 
     def _opened(self, name: str) -> None:
         server = self._server
@@ -415,7 +431,9 @@ class _Answering(Connection):
 
     def _taken(self, stream: int, payload: bytes) -> None:
         if self._holding:
-            self._refuse(stream, "busy", "the requests that are being answered hold too much memory")
+            self._refuse(
+                stream, "busy", "the requests that are being answered hold too much memory"
+            )
         elif self.answering is not None:
             self.answering.receive(payload, stream)
 

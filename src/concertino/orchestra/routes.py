@@ -61,7 +61,12 @@ def routes_of(plugins: Sequence[P]) -> Routes[P]:
     refused: list[str] = []
 
     def take(
-        kind: str, owners: dict[str, P], plugin: P, name: str, definition: Any, definitions: dict[str, Any]
+        kind: str,
+        owners: dict[str, P],
+        plugin: P,
+        name: str,
+        definition: Any,
+        definitions: dict[str, Any],
     ) -> None:
         first = owners.setdefault(name, plugin) if name else None
         if first is plugin and name not in definitions:
@@ -71,7 +76,9 @@ def routes_of(plugins: Sequence[P]) -> Routes[P]:
         elif first is plugin:
             refused.append(f"{plugin.id} offers the {kind} {name!r} twice: the second is left out")
         else:
-            refused.append(f"{plugin.id} offers the {kind} {name!r}, which is {first.id}'s: it is refused")
+            refused.append(
+                f"{plugin.id} offers the {kind} {name!r}, which is {first.id}'s: it is refused"
+            )
 
     for plugin in plugins:
         for tool in plugin.tools:
@@ -80,14 +87,20 @@ def routes_of(plugins: Sequence[P]) -> Routes[P]:
             take("prompt", prompts, plugin, prompt.name, prompt, prompt_definitions)
         for kind in sorted(plugin.storage):
             if (first := storage.setdefault(kind, plugin)) is not plugin:
-                refused.append(f"{plugin.id} offers storage {kind!r}, which is {first.id}'s: it is refused")
+                refused.append(
+                    f"{plugin.id} offers storage {kind!r}, which is {first.id}'s: it is refused"
+                )
     return Routes(
         tools,
         prompts,
         storage,
-        PluginResponse(list_tools=ListToolsResponse(tools=[tool_definitions[name] for name in sorted(tools)])),
         PluginResponse(
-            list_prompts=ListPromptsResponse(prompts=[prompt_definitions[name] for name in sorted(prompts)])
+            list_tools=ListToolsResponse(tools=[tool_definitions[name] for name in sorted(tools)])
+        ),
+        PluginResponse(
+            list_prompts=ListPromptsResponse(
+                prompts=[prompt_definitions[name] for name in sorted(prompts)]
+            )
         ),
         tuple(refused),
     )

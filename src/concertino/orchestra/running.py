@@ -50,7 +50,9 @@ FAILED = 1
 
 def run(plugin: Plugin, arguments: Sequence[str] | None = None) -> NoReturn:
     """See Plugin.run."""
-    parser = argparse.ArgumentParser(prog=plugin.name, description=f"{plugin.name}, a plugin of an Orchestra hub.")
+    parser = argparse.ArgumentParser(
+        prog=plugin.name, description=f"{plugin.name}, a plugin of an Orchestra hub."
+    )
     add_flags(parser)
     run_given(plugin, parser.parse_args(arguments))
 
@@ -82,11 +84,16 @@ def manifest_line(plugin: Plugin) -> str:
     lists = ("tools", "storage", "transport", "ai", "prompts", "events")
     said: dict[str, Any] = {name: getattr(about, name) for name in texts}
     said |= {f"provides_{name}": list(getattr(about, f"provides_{name}")) for name in lists}
-    said |= {f"needs_{name}": list(getattr(about, f"needs_{name}")) for name in ("storage", "events", "ai", "tools")}
+    said |= {
+        f"needs_{name}": list(getattr(about, f"needs_{name}"))
+        for name in ("storage", "events", "ai", "tools")
+    }
     return encode(said).decode() + "\n"
 
 
-async def _serve(plugin: Plugin, given: argparse.Namespace, writer: BoundedWriter, log: logging.Logger) -> int:
+async def _serve(
+    plugin: Plugin, given: argparse.Namespace, writer: BoundedWriter, log: logging.Logger
+) -> int:
     if given.orchestrator_addr:
         checked_orchestrator(given.orchestrator_addr)
     loop = asyncio.get_running_loop()
@@ -121,7 +128,9 @@ async def _serve(plugin: Plugin, given: argparse.Namespace, writer: BoundedWrite
             name=client,
             expects="orchestrator",
         )
-        hub = Standing(given.orchestrator_addr, opening, entered=partial(_register, plugin, log, end))
+        hub = Standing(
+            given.orchestrator_addr, opening, entered=partial(_register, plugin, log, end)
+        )
         plugin.hub = hub
         hub.start()
     code = await over

@@ -42,7 +42,9 @@ class SqliteStorage:
         with self._told():
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            self._database = sqlite3.connect(self._file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._database = sqlite3.connect(
+                self._file, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            )
             try:
                 self._database.execute("PRAGMA journal_mode=WAL")
                 self._database.execute("PRAGMA synchronous=FULL")
@@ -61,16 +63,24 @@ class SqliteStorage:
             raise _missing(path)
         return Stored(row[0], _metadata(row[1]), row[2])
 
-    def write(self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int) -> int:
+    def write(
+        self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
+    ) -> int:
         checked_path(path)
         said = encode(dict(metadata)).decode()
         if (size := len(content) + len(said)) > MAX_CONTENT_BYTES:
-            raise StorageError("too_large", f"{path}: {size} bytes; the limit is {MAX_CONTENT_BYTES}")
+            raise StorageError(
+                "too_large", f"{path}: {size} bytes; the limit is {MAX_CONTENT_BYTES}"
+            )
         with self._turn, self._told(), self._transaction():
-            row = self._database.execute("SELECT version FROM stored WHERE path = ?", (path,)).fetchone()
+            row = self._database.execute(
+                "SELECT version FROM stored WHERE path = ?", (path,)
+            ).fetchone()
             version = next_version(path, 0 if row is None else row[0], expected_version)
             now = datetime.now(UTC).timestamp()
-            self._database.execute("REPLACE INTO stored VALUES (?, ?, ?, ?, ?)", (path, content, said, version, now))
+            self._database.execute(
+                "REPLACE INTO stored VALUES (?, ?, ?, ?, ?)", (path, content, said, version, now)
+            )
         return version
 
     def delete(self, path: str) -> None:
@@ -90,7 +100,10 @@ class SqliteStorage:
                 (len(prefix), prefix),
             ).fetchall()
         found = (row for row in rows if fits(row[0].rpartition("/")[2]))
-        return [Entry(path, size, version, datetime.fromtimestamp(at, UTC)) for path, size, version, at in found]
+        return [
+            Entry(path, size, version, datetime.fromtimestamp(at, UTC))
+            for path, size, version, at in found
+        ]
 
     def close(self) -> None:
         with self._turn:

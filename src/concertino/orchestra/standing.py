@@ -19,7 +19,10 @@ __all__ = ["Standing"]
 log = logging.getLogger("concertino.orchestra")
 
 HEALTH_S = 5.0  # between two pings, and for one to be answered
-FIRST_S, LAST_S = 0.1, 5.0  # between two attempts; doubled each time, and up to a quarter more by chance
+FIRST_S, LAST_S = (
+    0.1,
+    5.0,
+)  # between two attempts; doubled each time, and up to a quarter more by chance
 
 
 class Standing:
@@ -96,11 +99,15 @@ class Standing:
             except Exception as why:  # whatever it is: a link that is tried no more, in silence, is the worst of all
                 is_known = isinstance(why, (ConcertinoError, OSError, ValueError))
                 self._why = str(why) if is_known else f"{type(why).__name__}: {why}"
-                self._why = self._why.removeprefix(f"{self.peer.address}: ")  # what a link says begins with it, too
+                self._why = self._why.removeprefix(
+                    f"{self.peer.address}: "
+                )  # what a link says begins with it, too
                 if self._why != said:  # once, and not with every attempt
                     said = self._why
                     trace = None if is_known else why
-                    log.warning("%s: %s; it is tried again", self.peer.address, self._why, exc_info=trace)
+                    log.warning(
+                        "%s: %s; it is tried again", self.peer.address, self._why, exc_info=trace
+                    )
                 await asyncio.sleep(pause * random.uniform(1.0, 1.25))
                 pause = min(LAST_S, pause * 2)
                 continue
@@ -113,7 +120,9 @@ class Standing:
                 await link.close(self._why)
             said = self._why
             log.warning("%s: %s; connecting again", self.peer.address, said)
-            await asyncio.sleep(pause * random.uniform(0.0, 1.0))  # not all of a hub's peers in the same instant
+            await asyncio.sleep(
+                pause * random.uniform(0.0, 1.0)
+            )  # not all of a hub's peers in the same instant
 
     def _set(self, link: Link | None) -> None:
         self._link = link

@@ -69,7 +69,9 @@ class Storage(Protocol):
 
     def read(self, path: str) -> Stored: ...
 
-    def write(self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int) -> int:
+    def write(
+        self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
+    ) -> int:
         """Returns the new version. Content, metadata and version change together or not at all."""
         ...
 
@@ -86,17 +88,23 @@ def checked_path(path: str) -> tuple[str, ...]:
     """The parts of a path: relative, without `.`, `..` and what no file system takes. Raises StorageError."""
     said = repr(path if len(path) <= 100 else path[:100] + "...")
     if not path:
-        raise StorageError("invalid_path", "path: expected one, such as 'features/FEAT-001.md', got none")
+        raise StorageError(
+            "invalid_path", "path: expected one, such as 'features/FEAT-001.md', got none"
+        )
     if _CONTROL.search(path):
         raise StorageError(
-            "invalid_path", f"path: expected no control characters, backslashes or lone surrogates, got {said}"
+            "invalid_path",
+            f"path: expected no control characters, backslashes or lone surrogates, got {said}",
         )
     parts = tuple(path.split("/"))
     if any(part in ("", ".", "..") for part in parts):
         raise StorageError(
-            "invalid_path", f"path: expected a relative one without '.', '..' and empty parts, got {said}"
+            "invalid_path",
+            f"path: expected a relative one without '.', '..' and empty parts, got {said}",
         )
-    if len(path.encode()) > MAX_PATH_BYTES or any(len(part.encode()) > MAX_PART_BYTES for part in parts):
+    if len(path.encode()) > MAX_PATH_BYTES or any(
+        len(part.encode()) > MAX_PART_BYTES for part in parts
+    ):
         limits = f"{MAX_PATH_BYTES} bytes, {MAX_PART_BYTES} between two slashes"
         raise StorageError("invalid_path", f"path: expected at most {limits}, got {said}")
     return parts
@@ -106,7 +114,8 @@ def checked_pattern(pattern: str) -> str:
     """A glob for names; `*.md` if none is given. Raises StorageError."""
     if len(pattern) > MAX_PATTERN or "/" in pattern:
         raise StorageError(
-            "invalid_path", f"pattern: expected a glob of at most {MAX_PATTERN} characters without a slash"
+            "invalid_path",
+            f"pattern: expected a glob of at most {MAX_PATTERN} characters without a slash",
         )
     return pattern or "*.md"
 
@@ -123,7 +132,11 @@ def next_version(path: str, current: int, expected: int) -> int:
     if expected < UPSERT:
         raise StorageError("conflict", f"expected_version: expected -1 or more, got {expected}")
     if expected == CREATE and current:
-        raise StorageError("conflict", f"{path}: file already exists (expected_version=0 means create new)")
+        raise StorageError(
+            "conflict", f"{path}: file already exists (expected_version=0 means create new)"
+        )
     if expected != current:
-        raise StorageError("conflict", f"{path}: version conflict: expected {expected}, current {current}")
+        raise StorageError(
+            "conflict", f"{path}: version conflict: expected {expected}, current {current}"
+        )
     return current + 1

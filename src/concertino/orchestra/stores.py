@@ -46,7 +46,8 @@ async def answer_storage(
         if storage is None:
             has = ", ".join(map(repr, storages)) or "none"
             raise StorageError(
-                "storage_error", f"there is no storage of type {asked.storage_type or DEFAULT!r} here; there is {has}"
+                "storage_error",
+                f"there is no storage of type {asked.storage_type or DEFAULT!r} here; there is {has}",
             )
         return await in_thread(partial(_ANSWERS[kind], asked, storage))
     except StorageError as why:
@@ -55,14 +56,20 @@ async def answer_storage(
         return _failed(kind, StorageFailure(code="invalid_metadata", message=str(why)))
     except Exception as why:
         log.exception("%s failed", kind)
-        return _failed(kind, StorageFailure(code="storage_error", message=f"{kind} failed: {type(why).__name__}"))
+        return _failed(
+            kind,
+            StorageFailure(code="storage_error", message=f"{kind} failed: {type(why).__name__}"),
+        )
 
 
 def _read(asked: Any, storage: Storage) -> PluginResponse:
     found = storage.read(asked.path)
     metadata = pack(found.metadata)
     response = StorageReadResponse(
-        content=found.content, metadata=metadata.struct, metadata_json=metadata.json, version=found.version
+        content=found.content,
+        metadata=metadata.struct,
+        metadata_json=metadata.json,
+        version=found.version,
     )
     return PluginResponse(storage_read=response)
 
@@ -80,7 +87,12 @@ def _delete(asked: Any, storage: Storage) -> PluginResponse:
 
 def _list(asked: Any, storage: Storage) -> PluginResponse:
     entries = [
-        StorageEntry(path=each.path, size=each.size, version=each.version, modified_at=_timestamp(each.modified_at))
+        StorageEntry(
+            path=each.path,
+            size=each.size,
+            version=each.version,
+            modified_at=_timestamp(each.modified_at),
+        )
         for each in storage.list(asked.prefix, asked.pattern)
     ]
     return PluginResponse(storage_list=StorageListResponse(entries=entries))
@@ -102,4 +114,9 @@ def _failed(kind: str, failure: StorageFailure) -> PluginResponse:
     return PluginResponse(storage_list=StorageListResponse(failure=failure))
 
 
-_ANSWERS = {"storage_read": _read, "storage_write": _write, "storage_delete": _delete, "storage_list": _list}
+_ANSWERS = {
+    "storage_read": _read,
+    "storage_write": _write,
+    "storage_delete": _delete,
+    "storage_list": _list,
+}

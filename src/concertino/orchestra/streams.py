@@ -52,7 +52,9 @@ class Connection(QuicConnectionProtocol):
 
     def __init__(self, quic: QuicConnection) -> None:
         super().__init__(quic)
-        self._arriving: dict[int, tuple[Assembler, float]] = {}  # stream -> its frame so far, and when it began
+        self._arriving: dict[
+            int, tuple[Assembler, float]
+        ] = {}  # stream -> its frame so far, and when it began
         self._ready = False
         self._ended = False
         self._looks_at = inf  # when it is looked whether something is due: not later than it is
@@ -98,8 +100,12 @@ class Connection(QuicConnectionProtocol):
                 is_urgent = owed or len(space.ack_queue) > 1  # a second one, or one is missing
                 space.ack_at = min(space.ack_at, now + SECOND_ACK_S) if is_urgent else now + ACK_S
             # What was received may let go on what was held back, or bring back what was lost.
-            self._process_events_and_send(any(not each.sender.buffer_is_empty for each in quic._streams_queue))
-            due = now + ACK_S if space.ack_at is None else space.ack_at  # at the latest, for all else that was received
+            self._process_events_and_send(
+                any(not each.sender.buffer_is_empty for each in quic._streams_queue)
+            )
+            due = (
+                now + ACK_S if space.ack_at is None else space.ack_at
+            )  # at the latest, for all else that was received
             if due < self._looks_at:
                 self._look(due)
         closing = quic._close_event
@@ -176,7 +182,9 @@ class Connection(QuicConnectionProtocol):
             self._unwanted(event.stream_id)
         elif isinstance(event, events.HandshakeCompleted):
             if event.alpn_protocol != ALPN:
-                self._quic.close(error_code=0x178, reason_phrase=f"expected {ALPN}")  # no_application_protocol
+                self._quic.close(
+                    error_code=0x178, reason_phrase=f"expected {ALPN}"
+                )  # no_application_protocol
                 return
             name, self._expires = peer_name(self._quic)
             self._ready = True

@@ -39,7 +39,9 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra.structs")
 
-MAX_DEPTH = 128  # values in each other. Upstream's own decoders take at least 10,000 (Go) or 33 (C, Rust)
+MAX_DEPTH = (
+    128  # values in each other. Upstream's own decoders take at least 10,000 (Go) or 33 (C, Rust)
+)
 EXACT = 2**53  # up to here, every whole number is a double
 
 _DOUBLE = Layout("<d")
@@ -97,7 +99,9 @@ def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
         return value
     try:
         exact = _json_value(json)
-        if isinstance(exact, dict) and _same(decode_struct(encode_struct(cast(dict[str, Any], exact))), value):
+        if isinstance(exact, dict) and _same(
+            decode_struct(encode_struct(cast(dict[str, Any], exact))), value
+        ):
             return cast(dict[str, Any], exact)
     except (NotAStruct, BadStruct) as why:
         log.warning("the exact JSON beside a Struct was ignored: %s", why)
@@ -117,7 +121,9 @@ def _same(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, dict):
         first, second = cast(dict[str, Any], one), cast(dict[str, Any], other)
-        return len(first) == len(second) and all(key in second and _same(first[key], second[key]) for key in first)
+        return len(first) == len(second) and all(
+            key in second and _same(first[key], second[key]) for key in first
+        )
     if isinstance(one, list):
         items, others = cast(list[Any], one), cast(list[Any], other)
         return len(items) == len(others) and all(map(_same, items, others))
@@ -176,7 +182,9 @@ def _flat(value: Mapping[str, Any]) -> bytes | None:
             inner = len(name) + size + 6
             if inner >= 0x80:
                 return None
-            pieces.append(b"\x0a%c\x0a%c%b\x12%c\x1a%c%b" % (inner, len(name), name, size + 2, size, text))
+            pieces.append(
+                b"\x0a%c\x0a%c%b\x12%c\x1a%c%b" % (inner, len(name), name, size + 2, size, text)
+            )
     except UnicodeEncodeError:
         return None
     return b"".join(pieces)
@@ -285,7 +293,9 @@ def _fits(value: int) -> None:
     try:
         float(value)
     except OverflowError:
-        raise NotAStruct("an integer beyond what a double can hold, which is all that a Struct has") from None
+        raise NotAStruct(
+            "an integer beyond what a double can hold, which is all that a Struct has"
+        ) from None
 
 
 def _utf8(text: str) -> bytes:
@@ -448,7 +458,11 @@ def _read_value(data: bytes, at: int, end: int, value: Any, depth: int) -> Any:
             [value] = _DOUBLE.unpack_from(data, at - 8)
             if not isfinite(value):
                 raise BadStruct(f"{value} is no JSON number")
-            if -EXACT <= value <= EXACT and value == (whole := int(value)) and (whole or str(value)[0] != "-"):
+            if (
+                -EXACT <= value <= EXACT
+                and value == (whole := int(value))
+                and (whole or str(value)[0] != "-")
+            ):
                 value = whole
         elif tag == _BOOL:
             number, at = _read_varint(data, at, end)

@@ -22,7 +22,13 @@ from google.protobuf.message import DecodeError as ProtobufError
 from msgspec import DecodeError, Raw, ValidationError
 from msgspec.json import Decoder, encode
 
-from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, ProtocolError, ResourceNotFound, RpcError
+from concertino.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    ProtocolError,
+    ResourceNotFound,
+    RpcError,
+)
 from concertino.orchestra.links import PluginRequest, PluginResponse, ToolResponse
 from concertino.orchestra.plugin_pb2 import (
     ListPromptsResponse,
@@ -76,7 +82,11 @@ log = logging.getLogger("concertino.orchestra.translation")
 
 CALLER = "transport.stdio"
 SCHEME = "orchestra://"
-KINDS = ("features", "notes", "docs")  # what of storage are resources, in the order in which they are listed
+KINDS = (
+    "features",
+    "notes",
+    "docs",
+)  # what of storage are resources, in the order in which they are listed
 ENDING = ".md"
 MARKDOWN = "text/markdown"
 MAX_URI = 16384  # characters: a path of 4096 bytes, each of them escaped, and more
@@ -102,7 +112,9 @@ def answered(response: PluginResponse, kind: str) -> Any:
         return getattr(response, kind)
     if got == "tool_call":  # the protocol's only way to refuse something
         code = response.tool_call.error_code
-        raise RpcError(INVALID_PARAMS if code in CALLERS else INTERNAL_ERROR, _said(response.tool_call))
+        raise RpcError(
+            INVALID_PARAMS if code in CALLERS else INTERNAL_ERROR, _said(response.tool_call)
+        )
     raise RpcError(INTERNAL_ERROR, f"the orchestrator answered {kind} with {got or 'nothing'}")
 
 
@@ -184,7 +196,11 @@ def tools_of(response: ListToolsResponse) -> list[Tool]:
             log.warning("the tool %r is left out: its schema: %s", each.name, why)
             continue
         if schema.setdefault("type", "object") != "object":
-            log.warning("the tool %r is left out: its schema is for %r, not an object", each.name, schema["type"])
+            log.warning(
+                "the tool %r is left out: its schema is for %r, not an object",
+                each.name,
+                schema["type"],
+            )
             continue
         tools.append(Tool(each.name, schema, description=each.description))
     return tools
@@ -200,7 +216,11 @@ def prompts_of(response: ListPromptsResponse) -> list[Prompt]:
             each.name,
             description=each.description or None,
             arguments=[
-                PromptArgument(argument.name, description=argument.description or None, required=argument.required)
+                PromptArgument(
+                    argument.name,
+                    description=argument.description or None,
+                    required=argument.required,
+                )
                 for argument in each.arguments
             ],
         )
@@ -214,7 +234,9 @@ def prompt_request(params: Params) -> PluginRequest:
     try:
         arguments = _texts(params.get("arguments", b"{}"))
     except (ValidationError, DecodeError, UnicodeDecodeError) as why:
-        raise RpcError(INVALID_PARAMS, f"prompts/get params.arguments: expected an object of texts: {why}") from None
+        raise RpcError(
+            INVALID_PARAMS, f"prompts/get params.arguments: expected an object of texts: {why}"
+        ) from None
     return PluginRequest(prompt_get=PromptGetRequest(prompt_name=name, arguments=arguments))
 
 
@@ -222,7 +244,8 @@ def prompt_result(response: PromptGetResponse) -> GetPromptResult:
     """The result of a prompts/get."""
     messages = [
         PromptMessage(
-            "assistant" if each.role == "assistant" else "user", _content(each.content.type, each.content.text)
+            "assistant" if each.role == "assistant" else "user",
+            _content(each.content.type, each.content.text),
         )
         for each in response.messages
     ]
@@ -242,7 +265,12 @@ def _content(kind: str, text: str) -> ContentBlock:
 # Resources
 
 TEMPLATES = [
-    ResourceTemplate(f"{SCHEME}{kind}/{{id}}", kind, description=f"Of {kind}/ in storage, by id", mime_type=MARKDOWN)
+    ResourceTemplate(
+        f"{SCHEME}{kind}/{{id}}",
+        kind,
+        description=f"Of {kind}/ in storage, by id",
+        mime_type=MARKDOWN,
+    )
     for kind in KINDS
 ]
 
@@ -274,7 +302,8 @@ def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
             size=paths[path].size or None,
         )
         for path in sorted(paths)
-        if path.startswith(f"{kind}/") and (id := path.removeprefix(f"{kind}/").removesuffix(ENDING))
+        if path.startswith(f"{kind}/")
+        and (id := path.removeprefix(f"{kind}/").removesuffix(ENDING))
     ]
 
 
@@ -285,7 +314,9 @@ def read_request(params: Params) -> tuple[str, PluginRequest]:
     try:
         uri = _text(params["uri"])
     except (ValidationError, DecodeError, UnicodeDecodeError) as why:
-        raise RpcError(INVALID_PARAMS, f"resources/read params.uri: expected a text: {why}") from None
+        raise RpcError(
+            INVALID_PARAMS, f"resources/read params.uri: expected a text: {why}"
+        ) from None
     return uri, PluginRequest(storage_read=StorageReadRequest(path=_path(uri)))
 
 
@@ -311,13 +342,17 @@ def read_result(uri: str, response: StorageReadResponse) -> ReadResourceResult:
     if response.HasField("failure"):
         if response.failure.code in ("not_found", "invalid_path"):
             raise ResourceNotFound(uri)
-        raise RpcError(INTERNAL_ERROR, f"storage: {response.failure.message or response.failure.code}")
+        raise RpcError(
+            INTERNAL_ERROR, f"storage: {response.failure.message or response.failure.code}"
+        )
     if not response.content and not response.version and not response.metadata:
         raise ResourceNotFound(uri)
     try:
         contents = ResourceContents(uri, text=response.content.decode(), mime_type=MARKDOWN)
     except UnicodeDecodeError:
-        contents = ResourceContents(uri, blob=response.content, mime_type="application/octet-stream")
+        contents = ResourceContents(
+            uri, blob=response.content, mime_type="application/octet-stream"
+        )
     return ReadResourceResult([contents])
 
 
@@ -332,7 +367,9 @@ def _named(params: Params, method: str = "tools/call") -> str:
             name = _text(params["name"])
         except (ValidationError, DecodeError, UnicodeDecodeError):
             got = bytes(params["name"])[:100].decode("utf-8", "replace")
-            raise RpcError(INVALID_PARAMS, f"{method} params.name: expected a text, got {got}") from None
+            raise RpcError(
+                INVALID_PARAMS, f"{method} params.name: expected a text, got {got}"
+            ) from None
     if not name:
         raise RpcError(INVALID_PARAMS, f"{method} params.name: expected the name, got none")
     return name
@@ -352,7 +389,9 @@ def _sorted(definitions: Iterable[T], what: str) -> list[T]:
         name: str = cast(Any, each).name
         if not name or name in found:
             log.warning(
-                "a %s is left out: %s", what, f"there are two of the name {name!r}" if name else "it has no name"
+                "a %s is left out: %s",
+                what,
+                f"there are two of the name {name!r}" if name else "it has no name",
             )
         else:
             found[name] = each

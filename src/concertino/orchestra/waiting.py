@@ -73,7 +73,9 @@ class Waiting:
             if self._told is not None:
                 try:
                     self._told(outcome)
-                except Exception as why:  # those whose responses came with this one must have theirs
+                except (
+                    Exception
+                ) as why:  # those whose responses came with this one must have theirs
                     message = f"the response to {self.what} could not be passed on"
                     self._asker.loop.call_exception_handler({"message": message, "exception": why})
             elif self._callback is not None:
@@ -100,10 +102,14 @@ class Waiting:
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._asker.loop
 
-    def add_done_callback(self, callback: Callable[[Waiting], object], *, context: Context | None = None) -> None:
+    def add_done_callback(
+        self, callback: Callable[[Waiting], object], *, context: Context | None = None
+    ) -> None:
         """By whoever waits; nobody else does."""
         self._callback = callback
-        self._context = copy_context() if context is None else context  # an empty one counts as false
+        self._context = (
+            copy_context() if context is None else context
+        )  # an empty one counts as false
         if self._outcome is not None:
             self._asker.loop.call_soon(callback, self, context=self._context)
 

@@ -16,7 +16,14 @@ from msgspec import Raw, json
 from msgspec.structs import astuple
 
 from concertino.errors import ConcertinoError, RegistrationError
-from concertino.protocol.schema import Forms, Problem, decode_hook, json_value, nan_path, problems_of
+from concertino.protocol.schema import (
+    Forms,
+    Problem,
+    decode_hook,
+    json_value,
+    nan_path,
+    problems_of,
+)
 from concertino.protocol.signature import MISSING, Parameter, read
 
 __all__ = ["Arguments", "BadArguments", "Problem", "arguments_of"]
@@ -46,7 +53,10 @@ class Arguments:
     __slots__ = ("bind", "injected", "schema")
 
     def __init__(
-        self, schema: dict[str, Any], injected: tuple[str, ...], bind: Callable[[Raw | bytes, object], Bound]
+        self,
+        schema: dict[str, Any],
+        injected: tuple[str, ...],
+        bind: Callable[[Raw | bytes, object], Bound],
     ) -> None:
         self.schema = schema
         self.injected = injected
@@ -75,7 +85,9 @@ def arguments_of(
         try:
             fields[parameter.name] = _field(parameter, forms, descriptions.get(parameter.name))
         except RegistrationError as error:
-            raise RegistrationError(f"{signature.name}(): parameter {parameter.name!r}: {error}") from None
+            raise RegistrationError(
+                f"{signature.name}(): parameter {parameter.name!r}: {error}"
+            ) from None
     schema: dict[str, Any] = {"type": "object"}
     if fields:
         schema["properties"] = {name: field.schema for name, field in fields.items()}
@@ -109,9 +121,15 @@ def _field(parameter: Parameter, forms: Forms, description: str | None) -> _Fiel
     kind, schema = form.type, form.schema
     if default is not MISSING:
         # msgspec copies or refuses other defaults.
-        optional = {"default": default} if type(default) in _PLAIN else {"default_factory": lambda: default}
+        optional = (
+            {"default": default}
+            if type(default) in _PLAIN
+            else {"default_factory": lambda: default}
+        )
         if default is None and not _takes_null(schema):  # `x: str = None`
-            outside = {word: schema.pop(word) for word in ("description", "title") if word in schema}
+            outside = {
+                word: schema.pop(word) for word in ("description", "title") if word in schema
+            }
             kind, schema = kind | None, {"anyOf": [schema, {"type": "null"}], **outside}
         try:
             schema["default"] = json_value(default)
@@ -129,7 +147,9 @@ def _takes_null(schema: dict[str, Any]) -> bool:
     if "anyOf" in schema:
         return any(_takes_null(member) for member in schema["anyOf"])
     return (
-        schema.get("type") == "null" or None in schema.get("enum", ()) or not schema.keys() - {"description", "title"}
+        schema.get("type") == "null"
+        or None in schema.get("enum", ())
+        or not schema.keys() - {"description", "title"}
     )
 
 
@@ -141,7 +161,9 @@ def _binder(
         (f"f{index}", field.type, msgspec.field(name=name, **field.optional))
         for index, (name, field) in enumerate(fields.items())
     ]
-    struct = msgspec.defstruct("Arguments", definitions, forbid_unknown_fields=True, kw_only=True, gc=False)
+    struct = msgspec.defstruct(
+        "Arguments", definitions, forbid_unknown_fields=True, kw_only=True, gc=False
+    )
     decode = json.Decoder(struct, strict=strict, dec_hook=decode_hook).decode
     if not strict:
         decode = _finite(decode)
@@ -213,7 +235,9 @@ def _each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> dict[str
         elif not field.optional:
             problems.append(Problem(name, "required, but missing"))
     for name in list(given)[:_MAX_UNKNOWN]:
-        problems.append(Problem(name[:_MAX_NAME], "unknown argument" + _suggestion(name[:_MAX_NAME], fields)))
+        problems.append(
+            Problem(name[:_MAX_NAME], "unknown argument" + _suggestion(name[:_MAX_NAME], fields))
+        )
     if len(given) > _MAX_UNKNOWN:
         problems.append(Problem("", f"{len(given) - _MAX_UNKNOWN} more unknown arguments"))
     if problems:
@@ -253,7 +277,11 @@ def _unreadable(error: Exception, path: str, allowed: list[Any] | None = None) -
         return [Problem(path, f"not readable as JSON (a lone surrogate, or broken text): {error}")]
     if allowed and str(error).startswith("Invalid enum value"):
         given = str(error).removeprefix("Invalid enum value ")
-        return [Problem(path, f"expected one of {json.encode(allowed).decode()}, got {given[:_MAX_NAME]}")]
+        return [
+            Problem(
+                path, f"expected one of {json.encode(allowed).decode()}, got {given[:_MAX_NAME]}"
+            )
+        ]
     return problems_of(error, path)
 
 

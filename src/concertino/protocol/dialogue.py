@@ -33,9 +33,21 @@ from concertino.protocol.questions import (
 from concertino.protocol.revisions import Revision
 from concertino.protocol.seal import NOT_OURS, Seal, Sealed, Unsealed, digest
 
-__all__ = ["ASKING", "MAX_KEY", "MAX_ROUNDS", "Dialogue", "binding", "checked", "lowered", "resumed", "wire_form"]
+__all__ = [
+    "ASKING",
+    "MAX_KEY",
+    "MAX_ROUNDS",
+    "Dialogue",
+    "binding",
+    "checked",
+    "lowered",
+    "resumed",
+    "wire_form",
+]
 
-ASKING = frozenset(("tools/call", "prompts/get", "resources/read"))  # mrtr: what may be answered with input_required
+ASKING = frozenset(
+    ("tools/call", "prompts/get", "resources/read")
+)  # mrtr: what may be answered with input_required
 MAX_ROUNDS = 16  # of one call
 MAX_KEY = 128  # characters
 SHOWN = 200  # characters of what came that are given back in an error
@@ -69,10 +81,14 @@ class Dialogue:
         self.suspended = False  # this round is over: the answer is what was asked
         self.waits: set[Any] = set()  # what threads wait for, to be cancelled with the call
         self.making: dict[str, Any] = {}  # what `once` is making: key -> a future
-        self.putting: dict[str, Any] = {}  # what the client is being asked (before 2026-07-28): key -> a future
+        self.putting: dict[
+            str, Any
+        ] = {}  # what the client is being asked (before 2026-07-28): key -> a future
         self._visits: dict[str, str] = {}  # key -> the id of a visit to a URL (2025-11-25)
         self._answered: dict[str, tuple[str, Raw]] = {}
-        self._put: dict[str, str] = {}  # key -> digest of every question of this round, answered or not
+        self._put: dict[
+            str, str
+        ] = {}  # key -> digest of every question of this round, answered or not
         self._numbered = 0
 
     @property
@@ -99,10 +115,14 @@ class Dialogue:
         found: dict[str, Raw] = {}
         for key, question in questions.items():
             if not 0 < len(key) <= MAX_KEY:
-                raise ValueError(f"ask: key: expected 1 to {MAX_KEY} characters, got {key[:MAX_KEY]!r}")
+                raise ValueError(
+                    f"ask: key: expected 1 to {MAX_KEY} characters, got {key[:MAX_KEY]!r}"
+                )
             mark = _mark(question)
             if self._put.setdefault(key, mark) != mark:
-                raise ValueError(f"ask: key {key!r}: another question has it in this call; give each a key of its own")
+                raise ValueError(
+                    f"ask: key {key!r}: another question has it in this call; give each a key of its own"
+                )
             known, answer = self._answered.get(key, (None, Raw()))
             if known == ANY:
                 checked(key, question.method, answer)
@@ -144,7 +164,12 @@ class Dialogue:
             chain = _chain(content)
         except DecodeError:
             raise Unsealed(NOT_OURS) from None
-        self.round, self.kept, self.state, self._answered = chain.round, chain.kept, chain.state, chain.answered
+        self.round, self.kept, self.state, self._answered = (
+            chain.round,
+            chain.kept,
+            chain.state,
+            chain.answered,
+        )
         for key, (method, mark) in chain.asked.items():
             if key in answers:
                 checked(key, method, answers[key])
@@ -159,7 +184,10 @@ _chain = Decoder(_Chain).decode
 
 
 def resumed(
-    seal: Callable[[], Seal], token: str | None, answers: Mapping[str, Raw], bound: Callable[[], bytes]
+    seal: Callable[[], Seal],
+    token: str | None,
+    answers: Mapping[str, Raw],
+    bound: Callable[[], bytes],
 ) -> tuple[Dialogue, Sealed | None]:
     """The dialogue that a repeated call goes on with, and its state, to be spent when the call is accepted.
 
@@ -191,12 +219,16 @@ def checked(key: str, method: str, answer: Raw) -> None:
     try:
         _ANSWERS[method](answer)
     except (DecodeError, RecursionError) as why:
-        raise BadAnswer(f"{key[:SHOWN]}: an answer to {method}: {str(why).replace('`', '')[:SHOWN]}") from None
+        raise BadAnswer(
+            f"{key[:SHOWN]}: an answer to {method}: {str(why).replace('`', '')[:SHOWN]}"
+        ) from None
 
 
 def _mark(question: InputRequest) -> str:
     """Stands for a question."""
-    return b2a_base64(digest(question.method.encode(), question.params)[:12], newline=False).decode()
+    return b2a_base64(
+        digest(question.method.encode(), question.params)[:12], newline=False
+    ).decode()
 
 
 # What is asked, and of whom
@@ -212,16 +244,24 @@ def wire_form(question: Question) -> InputRequest:
         needed = "requested_schema" if question.mode == "form" else "url"
         if getattr(question, needed) is None:
             raise ValueError(f"ask: an Elicitation of mode {question.mode} needs {needed}")
-        if question.mode == "form" and not isinstance((question.requested_schema or {}).get("properties"), Mapping):
-            raise ValueError("ask: an Elicitation of mode form needs a requested_schema with properties")
+        if question.mode == "form" and not isinstance(
+            (question.requested_schema or {}).get("properties"), Mapping
+        ):
+            raise ValueError(
+                "ask: an Elicitation of mode form needs a requested_schema with properties"
+            )
         return InputRequest("elicitation/create", Raw(encode(question)))
     if question.method not in QUESTIONS:
-        raise ValueError(f"ask: expected one of {', '.join(QUESTIONS)}, got {question.method[:SHOWN]!r}")
+        raise ValueError(
+            f"ask: expected one of {', '.join(QUESTIONS)}, got {question.method[:SHOWN]!r}"
+        )
     if kind := _KINDS.get(question.method):
         try:
             wire_form(decode(question.params, type=kind))
         except DecodeError as why:
-            raise ValueError(f"ask: {question.method}: {str(why).replace('`', '')[:SHOWN]}") from None
+            raise ValueError(
+                f"ask: {question.method}: {str(why).replace('`', '')[:SHOWN]}"
+            ) from None
     return question
 
 
@@ -231,7 +271,9 @@ _KINDS: Mapping[str, type[Elicitation | Sampling]] = {
 }
 
 
-def lowered(question: InputRequest, revision: Revision, client: ClientFacts, name: Callable[[], str]) -> InputRequest:
+def lowered(
+    question: InputRequest, revision: Revision, client: ClientFacts, name: Callable[[], str]
+) -> InputRequest:
     """A question as this client may be asked it. name: makes up the id that a visit to a URL has in 2025-11-25.
 
     Raises MissingCapability if it did not declare that it answers such a question, or its revision cannot carry it.
@@ -254,18 +296,32 @@ def lowered(question: InputRequest, revision: Revision, client: ClientFacts, nam
 def _lower_sampling(
     params: dict[str, Any], revision: Revision, client: ClientFacts, offered: Mapping[str, Any]
 ) -> None:
-    if ("tools" in params or "toolChoice" in params) and not (revision.visits and "tools" in offered):
+    if ("tools" in params or "toolChoice" in params) and not (
+        revision.visits and "tools" in offered
+    ):
         raise _missing(client, {"sampling": {"tools": {}}})
-    if params.get("includeContext", "none") != "none" and revision.visits and "context" not in offered:
+    if (
+        params.get("includeContext", "none") != "none"
+        and revision.visits
+        and "context" not in offered
+    ):
         raise _missing(client, {"sampling": {"context": {}}})
     if not revision.visits:  # a message has one piece of content, of fewer kinds
         messages: list[dict[str, Any]] = params.get("messages", [])
         params["messages"] = parts = [
-            {**message, "content": part} for message in messages for part in _several(message["content"])
+            {**message, "content": part}
+            for message in messages
+            for part in _several(message["content"])
         ]
-        for kind in {each["content"]["type"] for each in parts} - {"text", "image", "audio" if revision.audio else ""}:
+        for kind in {each["content"]["type"] for each in parts} - {
+            "text",
+            "image",
+            "audio" if revision.audio else "",
+        }:
             required: dict[str, Any] = {} if kind == "audio" else {"tools": {}}
-            raise MissingCapability(f"content of type {kind} is not part of {revision.name}", {"sampling": required})
+            raise MissingCapability(
+                f"content of type {kind} is not part of {revision.name}", {"sampling": required}
+            )
 
 
 def _several(content: Any) -> list[Any]:
@@ -287,21 +343,32 @@ def _lower_elicitation(
         else:
             params.setdefault("elicitationId", name())
         return
-    if revision.visits and "form" not in offered and "url" in offered:  # an empty object means forms
+    if (
+        revision.visits and "form" not in offered and "url" in offered
+    ):  # an empty object means forms
         raise _missing(client, {"elicitation": {"form": {}}})
     if not revision.visits:
         params.pop("mode", None)
         schema = params["requestedSchema"]
         fields: dict[str, dict[str, Any]] = schema["properties"]
-        if multiple := next((field for field, each in fields.items() if each.get("type") == "array"), None):
+        if multiple := next(
+            (field for field, each in fields.items() if each.get("type") == "array"), None
+        ):
             text = f"a field of several choices ({multiple}) is not part of {revision.name}"
             raise MissingCapability(text, {"elicitation": {"form": {}}})
-        params["requestedSchema"] = {**schema, "properties": {key: _older(each) for key, each in fields.items()}}
+        params["requestedSchema"] = {
+            **schema,
+            "properties": {key: _older(each) for key, each in fields.items()},
+        }
 
 
 def _older(field: dict[str, Any]) -> dict[str, Any]:
     """A field for 2025-06-18: no defaults but of truth values, and titles of choices beside them."""
-    field = {key: value for key, value in field.items() if key != "default" or field.get("type") == "boolean"}
+    field = {
+        key: value
+        for key, value in field.items()
+        if key != "default" or field.get("type") == "boolean"
+    }
     if (choices := field.pop("oneOf", None)) is not None:
         field["enum"] = [each["const"] for each in choices]
         field["enumNames"] = [each["title"] for each in choices]
@@ -311,4 +378,6 @@ def _older(field: dict[str, Any]) -> dict[str, Any]:
 def _missing(client: ClientFacts, required: dict[str, Any]) -> MissingCapability:
     [(feature, parts)] = required.items()
     what = ".".join((feature, *parts))
-    return MissingCapability(f"the client {client.name[:SHOWN]!r} has not declared {what}", required)
+    return MissingCapability(
+        f"the client {client.name[:SHOWN]!r} has not declared {what}", required
+    )

@@ -29,14 +29,26 @@ def parse(doc: str | None) -> Doc:
     described = len(lines)  # lines that are the description: those before the first section
     index = 0
     while index < len(lines):
-        end = _sphinx(lines, index, parameters) or _numpy(lines, index, parameters) or _google(lines, index, parameters)
+        end = (
+            _sphinx(lines, index, parameters)
+            or _numpy(lines, index, parameters)
+            or _google(lines, index, parameters)
+        )
         if end:
             described = min(described, index)
         index = end or index + 1
     return Doc("\n".join(lines[:described]).strip() or None, parameters)
 
 
-_PARAMETERS = {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments", "other parameters"}
+_PARAMETERS = {
+    "args",
+    "arguments",
+    "parameters",
+    "params",
+    "keyword args",
+    "keyword arguments",
+    "other parameters",
+}
 _OTHERS = (
     "attributes|example|examples|except|exceptions|methods|note|notes|raise|raises|receives|references|return|returns"
     "|see also|todo|warning|warnings|warns|yield|yields"
@@ -44,12 +56,26 @@ _OTHERS = (
 _SECTIONS = _PARAMETERS | set(_OTHERS.split("|"))
 # The patterns are compiled by `re` when the first docstring needs them: 1 to 2 ms.
 _NAMES = r"(?P<names>\\?\*{0,2}\w+(?:\s*,\s*\\?\*{0,2}\w+)*)"
-_GOOGLE_ITEM = _NAMES + r"\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)?:(?:\s+(?P<text>.*))?$"  # name (type): text
+_GOOGLE_ITEM = (
+    _NAMES + r"\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)?:(?:\s+(?P<text>.*))?$"
+)  # name (type): text
 _NUMPY_ITEM = _NAMES + r"\s*(?::(?P<text>).*)?$"  # name : type, and the text below
 _FIELD = r":(?P<field>[a-z]+)(?P<argument>\s[^:]*)?:(?:\s+(?P<text>.*))?$"  # :param type name: text
 _FIELD_PARAMETERS = {"param", "parameter", "arg", "argument", "key", "keyword"}
 _FIELDS = _FIELD_PARAMETERS | {
-    *("type", "return", "returns", "rtype", "raise", "raises", "except", "exception", "yield", "yields", "ytype"),
+    *(
+        "type",
+        "return",
+        "returns",
+        "rtype",
+        "raise",
+        "raises",
+        "except",
+        "exception",
+        "yield",
+        "yields",
+        "ytype",
+    ),
     *("var", "ivar", "cvar", "vartype", "meta"),
 }
 
@@ -83,7 +109,11 @@ def _google(lines: list[str], index: int, parameters: dict[str, str]) -> int:
     end = _block(lines, index)
     if title in _PARAMETERS and not any(lines[index + 1 : end]):
         # Items at the indentation of their heading; they end at a blank line.
-        while end < len(lines) and re.match(_GOOGLE_ITEM, lines[end].strip()) and not _title(lines[end]):
+        while (
+            end < len(lines)
+            and re.match(_GOOGLE_ITEM, lines[end].strip())
+            and not _title(lines[end])
+        ):
             end = _block(lines, end)
             if not lines[end - 1]:
                 break
@@ -102,7 +132,11 @@ def _title(line: str) -> str:
 
 def _is_underlined(lines: list[str], index: int) -> bool:
     underline = lines[index + 1].strip() if index + 1 < len(lines) else ""
-    return lines[index].strip().lower() in _SECTIONS and len(underline) > 2 and not underline.strip("-=")
+    return (
+        lines[index].strip().lower() in _SECTIONS
+        and len(underline) > 2
+        and not underline.strip("-=")
+    )
 
 
 def _indent(line: str) -> int:
@@ -112,7 +146,9 @@ def _indent(line: str) -> int:
 def _block(lines: list[str], index: int) -> int:
     """The line after those that are blank or stand deeper than the given one."""
     end = index + 1
-    while end < len(lines) and (not lines[end].strip() or _indent(lines[end]) > _indent(lines[index])):
+    while end < len(lines) and (
+        not lines[end].strip() or _indent(lines[end]) > _indent(lines[index])
+    ):
         end += 1
     return end
 

@@ -35,7 +35,8 @@ KEYWORDS: Mapping[str, tuple[str, ...]] = {
 }
 FORMATS = ("email", "uri", "date", "date-time")
 SECRETS = re.compile(
-    r"pass(word|phrase|wd)|secret|credential|(api|access|private|auth)_?(key|token)|cvv", re.IGNORECASE
+    r"pass(word|phrase|wd)|secret|credential|(api|access|private|auth)_?(key|token)|cvv",
+    re.IGNORECASE,
 )
 MADE: dict[Any, tuple[Schema, Read]] = {}  # forms that were made, by class
 MAX_KEPT = 1024
@@ -43,7 +44,11 @@ MAX_KEPT = 1024
 
 def choices(titles: Mapping[str, str]) -> Meta:
     """What people see of each choice: `Annotated[Literal["s", "m"], choices({"s": "Small", "m": "Medium"})]`."""
-    return Meta(extra_json_schema={"oneOf": [{"const": value, "title": title} for value, title in titles.items()]})
+    return Meta(
+        extra_json_schema={
+            "oneOf": [{"const": value, "title": title} for value, title in titles.items()]
+        }
+    )
 
 
 def form_of(form: Any) -> tuple[Schema, Read]:
@@ -73,11 +78,19 @@ def _made(form: Any) -> tuple[Schema, Read]:
         field: _field(each, forms.definitions, f"{name}.{field}", labels.get(field, {}))
         for field, each in schema["properties"].items()
     }
-    required = [field for field in schema.get("required", ()) if not _takes_null(schema["properties"][field])]
+    required = [
+        field
+        for field in schema.get("required", ())
+        if not _takes_null(schema["properties"][field])
+    ]
     decoder = json.Decoder(made.type, dec_hook=decode_hook)
 
     def read(values: Mapping[str, Any]) -> Any:
-        missing = {field: None for field in schema.get("required", ()) if field not in values and field not in required}
+        missing = {
+            field: None
+            for field in schema.get("required", ())
+            if field not in values and field not in required
+        }
         try:
             return decoder.decode(json.encode({**missing, **values}))
         except MsgspecError as why:
@@ -90,12 +103,16 @@ def _made(form: Any) -> tuple[Schema, Read]:
 def _by_hand(schema: Mapping[str, Any]) -> Schema:
     properties = schema.get("properties")
     if schema.get("type") != "object" or not isinstance(properties, Mapping):
-        raise RegistrationError('a form: expected a schema of {"type": "object", "properties": {...}}')
+        raise RegistrationError(
+            'a form: expected a schema of {"type": "object", "properties": {...}}'
+        )
     for field, each in cast("Mapping[str, Any]", properties).items():
         _check_name(field, field)
         said = cast("Schema", each) if isinstance(each, dict) else {}
         items: Schema = said.get("items", {})
-        if said.get("type") not in KEYWORDS or (said["type"] == "array" and not {"enum", "anyOf"} & items.keys()):
+        if said.get("type") not in KEYWORDS or (
+            said["type"] == "array" and not {"enum", "anyOf"} & items.keys()
+        ):
             raise _unfit(field)
     return dict(schema)
 
@@ -109,12 +126,16 @@ def _field(schema: Schema, definitions: Schema, where: str, labels: Mapping[str,
         members = [each for each in schema["anyOf"] if each.get("type") != "null"]
         if len(members) != 1:
             raise _unfit(where)
-        schema = _followed({**{key: schema[key] for key in SAID if key in schema}, **members[0]}, definitions)
+        schema = _followed(
+            {**{key: schema[key] for key in SAID if key in schema}, **members[0]}, definitions
+        )
     if schema.get("type") == "array" and (items := _followed(schema.get("items", {}), definitions)):
         found = _options(items, labels)
         if found is None:
             raise _unfit(where)
-        chosen: Schema = {"anyOf": found} if isinstance(found[0], dict) else {"type": "string", "enum": found}
+        chosen: Schema = (
+            {"anyOf": found} if isinstance(found[0], dict) else {"type": "string", "enum": found}
+        )
         return {"type": "array", "items": chosen, **_kept(schema, "array"), **outer}
     found = _options(schema, labels)
     if found is not None:
@@ -130,7 +151,11 @@ def _field(schema: Schema, definitions: Schema, where: str, labels: Mapping[str,
 
 
 def _kept(schema: Schema, kind: str) -> Schema:
-    return {key: schema[key] for key in (*SAID, *KEYWORDS[kind]) if key in schema and schema[key] is not None}
+    return {
+        key: schema[key]
+        for key in (*SAID, *KEYWORDS[kind])
+        if key in schema and schema[key] is not None
+    }
 
 
 def _options(schema: Schema, labels: Mapping[str, str]) -> list[Any] | None:
@@ -141,7 +166,9 @@ def _options(schema: Schema, labels: Mapping[str, str]) -> list[Any] | None:
     if not values or not all(isinstance(each, str) for each in values):
         return None
     if labels:
-        return [{"const": each, "title": title} for each, title in labels.items()]  # in the author's order
+        return [
+            {"const": each, "title": title} for each, title in labels.items()
+        ]  # in the author's order
     return values
 
 
@@ -153,7 +180,9 @@ def _labels(form: Any) -> dict[str, dict[str, str]]:
             members: list[Any] = (
                 list(each) if isinstance(each, enum.EnumType) else []
             )  # what an author adds to one is not known
-            if members and all(isinstance(getattr(member, "label", None), str) for member in members):
+            if members and all(
+                isinstance(getattr(member, "label", None), str) for member in members
+            ):
                 found[field] = {member.value: member.label for member in members}
     return found
 

@@ -47,7 +47,12 @@ class Framer:
 
         None: they are something else, and have not been taken: feed() takes them.
         """
-        if 1 < len(chunk) <= self._limit and chunk[-1] == NEWLINE and not self._held and not self._discarding:
+        if (
+            1 < len(chunk) <= self._limit
+            and chunk[-1] == NEWLINE
+            and not self._held
+            and not self._discarding
+        ):
             line = chunk[:-1]
             if NEWLINE not in line and RETURN not in line:
                 return line

@@ -33,7 +33,9 @@ __all__ = [
 ]
 
 Id = int | str
-ABSENT = Raw(b"")  # for a member that is not there; compare by identity. `Raw | None` would not decode.
+ABSENT = Raw(
+    b""
+)  # for a member that is not there; compare by identity. `Raw | None` would not decode.
 
 
 class Message(Struct, gc=False):
@@ -78,9 +80,7 @@ class _Members(Struct):
     error: Raw = ABSENT
 
 
-NEWLINE = (
-    10  # a number: CPython looks for one in bytes at once, and tries bytes as a number first, with an exception inside
-)
+NEWLINE = 10  # a number: CPython looks for one in bytes at once, and tries bytes as a number first, with an exception inside
 BOM = b"\xef\xbb\xbf"
 SILENCE = Bad(0, "")
 # For UTF-8 frames. Raises what decode() catches where the frame is anything else; decode() then says what. 1.1 us -> 0.8.
@@ -111,12 +111,22 @@ def decode(frame: bytes | Raw) -> Message | Bad:
         if (message.result is ABSENT) is not (message.error is ABSENT):
             return message
         return (
-            SILENCE if message.result is not ABSENT else Bad(INVALID_REQUEST, "Invalid Request: no method", message.id)
+            SILENCE
+            if message.result is not ABSENT
+            else Bad(INVALID_REQUEST, "Invalid Request: no method", message.id)
         )
     if message.result is not ABSENT or message.error is not ABSENT:
-        return Bad(INVALID_REQUEST, "Invalid Request: a method together with a result or an error", message.id)
+        return Bad(
+            INVALID_REQUEST,
+            "Invalid Request: a method together with a result or an error",
+            message.id,
+        )
     if not message.method:
-        return Bad(INVALID_REQUEST, "Invalid Request: method: expected a name, got an empty string", message.id)
+        return Bad(
+            INVALID_REQUEST,
+            "Invalid Request: method: expected a name, got an empty string",
+            message.id,
+        )
     return message
 
 
@@ -131,7 +141,11 @@ def decode_batch(frame: bytes) -> list[Raw] | None:
 
 def request(id: Id, method: str, params: bytes) -> bytes:
     """A request as a frame. params: a JSON object."""
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (id_bytes(id), encode(method), one_line(params))
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (
+        id_bytes(id),
+        encode(method),
+        one_line(params),
+    )
 
 
 def notification(method: str, params: bytes) -> bytes:
@@ -160,7 +174,9 @@ def id_bytes(id: Id) -> bytes:
 
 def _bad(frame: bytes, why: Exception) -> Message | Bad:
     """Say what is wrong with a frame that is no message; slow, and never on the way of a good one."""
-    if frame.startswith(BOM) and not frame.startswith(BOM, len(BOM)):  # once: a line of nothing else would recurse
+    if frame.startswith(BOM) and not frame.startswith(
+        BOM, len(BOM)
+    ):  # once: a line of nothing else would recurse
         return decode(frame[len(BOM) :])
     if not frame.strip():
         return SILENCE
@@ -175,7 +191,13 @@ def _bad(frame: bytes, why: Exception) -> Message | Bad:
         return _with_readable_id(frame, f"Parse error: {wrong}")
     except RecursionError:
         return Bad(PARSE_ERROR, "Parse error: nested too deeply")
-    once = encode({name: raw for name in members.__struct_fields__ if (raw := getattr(members, name)) is not ABSENT})
+    once = encode(
+        {
+            name: raw
+            for name in members.__struct_fields__
+            if (raw := getattr(members, name)) is not ABSENT
+        }
+    )
     try:
         _message(once)
     except DecodeError:
@@ -201,7 +223,11 @@ def _not_a_message(members: _Members) -> Bad:
         reason = "missing" if members.method is ABSENT else _expected(wrong)
         return Bad(INVALID_REQUEST, f"Invalid Request: method: {reason}", id)
     # What is left is params. Without an id this is a notification, and those are never answered.
-    return SILENCE if id is UNSET else Bad(INVALID_PARAMS, "Invalid params: params: expected object", id)
+    return (
+        SILENCE
+        if id is UNSET
+        else Bad(INVALID_PARAMS, "Invalid params: params: expected object", id)
+    )
 
 
 def _with_readable_id(frame: bytes, reason: str) -> Bad:
@@ -218,7 +244,9 @@ def _with_readable_id(frame: bytes, reason: str) -> Bad:
     if not isinstance(found, dict):
         return Bad(PARSE_ERROR, reason)
     members: dict[str, object] = found  # pyright: ignore[reportUnknownVariableType]  # json gives str keys
-    if reason.endswith("truncated"):  # it is not, or json would have refused: msgspec's word for half a surrogate pair
+    if reason.endswith(
+        "truncated"
+    ):  # it is not, or json would have refused: msgspec's word for half a surrogate pair
         reason = "Parse error: a string holds half a surrogate pair"
     if "method" not in members and ("result" in members or "error" in members):
         return SILENCE

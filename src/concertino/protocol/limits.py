@@ -23,19 +23,25 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     high_water_bytes: int = MIB  # output held above this: no call is admitted, reading pauses
     low_water_bytes: int = MIB // 4  # output held below this again: both go on
     max_in_flight: int = 1024  # calls being worked on
-    max_in_flight_bytes: int = 16 * MIB  # of the frames of those; a call is admitted while they are fewer
+    max_in_flight_bytes: int = (
+        16 * MIB
+    )  # of the frames of those; a call is admitted while they are fewer
     max_waiting: int = 4096  # calls received and not yet admitted ...
-    max_waiting_bytes: int = 16 * MIB  # ... and the bytes of their frames; beyond either: -31001 busy
+    max_waiting_bytes: int = (
+        16 * MIB
+    )  # ... and the bytes of their frames; beyond either: -31001 busy
     max_batch: int = 1024  # messages in one JSON-RPC batch, 2025-03-26 only
     max_subscriptions: int = 1024  # resources whose changes one client asks to hear of
     max_listening: int = 64  # subscriptions/listen requests that are open at once
-    max_questions: int = 256  # requests of the server's that the client has not answered; before 2026-07-28
-    progress_per_s: int = 100  # progress told of one call; also the burst; beyond it the newest is kept, and told later
-    logs_per_s: int = (
-        1000  # log messages sent for one call; also the burst; beyond it the newest is kept, and sent later
+    max_questions: int = (
+        256  # requests of the server's that the client has not answered; before 2026-07-28
     )
+    progress_per_s: int = 100  # progress told of one call; also the burst; beyond it the newest is kept, and told later
+    logs_per_s: int = 1000  # log messages sent for one call; also the burst; beyond it the newest is kept, and sent later
     garbage_answers_per_s: int = 10  # answers to input without a usable id; also the burst
-    max_connections: int = 512  # clients at once, on sockets; half of the descriptors that a process usually may have
+    max_connections: int = (
+        512  # clients at once, on sockets; half of the descriptors that a process usually may have
+    )
     drain_s: float = 2.0  # at the end: for calls under way, and for output that is not read
 
     def __post_init__(self) -> None:

@@ -96,7 +96,8 @@ class Subscriptions:
         """Open a subscription, and acknowledge what of it is honoured. Raises RpcError for what is malformed or too much."""
         if incoming.batch is not None:
             raise RpcError(
-                INVALID_REQUEST, "Invalid Request: subscriptions/listen in a batch, which would never be answered"
+                INVALID_REQUEST,
+                "Invalid Request: subscriptions/listen in a batch, which would never be answered",
             )
         try:
             wanted = _listen(encode(incoming.params)).notifications
@@ -120,7 +121,9 @@ class Subscriptions:
         incoming.size = 0  # it takes no room of the calls
         incoming.stop = lambda _: self._gone(incoming)
         self._peer.started(incoming)
-        told = self._told(incoming.id, "notifications/subscriptions/acknowledged", {"notifications": honoured})
+        told = self._told(
+            incoming.id, "notifications/subscriptions/acknowledged", {"notifications": honoured}
+        )
         self._peer.emit(told, incoming.id)
         self._watch()
 
@@ -138,7 +141,9 @@ class Subscriptions:
         listeners, self._listeners = self._listeners, {}
         for id, each in listeners.items():
             self._peer.forget(id)
-            self._peer.respond(each.incoming, each.incoming.era.lowering.closing({SUBSCRIPTION: id}))
+            self._peer.respond(
+                each.incoming, each.incoming.era.lowering.closing({SUBSCRIPTION: id})
+            )
             body = encode({"requestId": id, "reason": "the server ends the subscription"})
             self._peer.notify("notifications/cancelled", body, id)
 
@@ -153,10 +158,14 @@ class Subscriptions:
     def updated(self, uri: str) -> None:
         """The content of a resource is no longer what it was."""
         if uri in self._older:
-            self._peer.announce(notification("notifications/resources/updated", encode({"uri": uri})))
+            self._peer.announce(
+                notification("notifications/resources/updated", encode({"uri": uri}))
+            )
         for id, each in self._listeners.items():  # a linear scan: at most max_listening
             if uri in each.uris:
-                self._peer.announce(self._told(id, "notifications/resources/updated", {"uri": uri}), id)
+                self._peer.announce(
+                    self._told(id, "notifications/resources/updated", {"uri": uri}), id
+                )
 
     def _told(self, id: Id, method: str, params: dict[str, Any]) -> bytes:
         return notification(method, encode({"_meta": {SUBSCRIPTION: id}, **params}))
@@ -164,9 +173,14 @@ class Subscriptions:
     def _check_room(self, wanted: int) -> None:
         limit = self._limits.max_subscriptions
         if wanted > limit:
-            raise RpcError(BUSY, f"busy: {limit} resources are subscribed to", {"maxSubscriptions": limit})
+            raise RpcError(
+                BUSY, f"busy: {limit} resources are subscribed to", {"maxSubscriptions": limit}
+            )
 
 
 def _check(uri: str, where: str) -> None:
     if not 0 < len(uri) <= MAX_URI:
-        raise RpcError(INVALID_PARAMS, f"Invalid params: {where}: expected 1 to {MAX_URI} characters, got {len(uri)}")
+        raise RpcError(
+            INVALID_PARAMS,
+            f"Invalid params: {where}: expected 1 to {MAX_URI} characters, got {len(uri)}",
+        )

@@ -63,30 +63,42 @@ class Lowering:
         self.revision = revision
         self._modern = revision.modern
         self._info = info
-        self._lists: dict[type[Struct], tuple[Struct, bytes]] = {}  # the last of each kind of list and its JSON
-        start = encode({"resultType": "complete", "_meta": {SERVER_INFO: implementation(info, revision)}})[:-1]
+        self._lists: dict[
+            type[Struct], tuple[Struct, bytes]
+        ] = {}  # the last of each kind of list and its JSON
+        start = encode(
+            {"resultType": "complete", "_meta": {SERVER_INFO: implementation(info, revision)}}
+        )[:-1]
         self._start = start + b","
         # By what the result says itself: ttlMs, cacheScope.
         self._cached = {
-            (ttl, scope): b",".join((start, *(() if ttl else (b'"ttlMs":0',)), *(() if scope else (PRIVATE,)), b""))
+            (ttl, scope): b",".join(
+                (start, *(() if ttl else (b'"ttlMs":0',)), *(() if scope else (PRIVATE,)), b"")
+            )
             for ttl in (False, True)
             for scope in (False, True)
         }
 
-    def result(self, result: Struct | Raw, method: str, passes: Callable[[str], bool] | None = None) -> bytes:
+    def result(
+        self, result: Struct | Raw, method: str, passes: Callable[[str], bool] | None = None
+    ) -> bytes:
         """One result as a JSON object, without newlines. method: of the request that it answers.
 
         passes: whether a result of nothing but this text may leave as it is. It is asked here, where such a result is recognised
         anyway; if it is given, nothing is returned for any other result.
         Raises TypeError for what is no result, Unfinished for an InputRequired, and whatever makes one impossible to encode.
         """
-        if type(result) is CallToolResult:  # first, and one piece of text first of all: this is the way of nearly all
+        if (
+            type(result) is CallToolResult
+        ):  # first, and one piece of text first of all: this is the way of nearly all
             content = result.content
             if len(content) == 1 and result.structured_content is UNSET and result.meta is None:
                 block = content[0]
                 if (
                     type(block) is TextContent
-                    and (type(block.text) is str and block.annotations is None and block.meta is None)
+                    and (
+                        type(block.text) is str and block.annotations is None and block.meta is None
+                    )
                     and (passes is None or passes(block.text))
                 ):
                     return self._start + encode(result)[1:] if self._modern else encode(result)
@@ -116,7 +128,11 @@ class Lowering:
             return code
         if self._modern:
             return INVALID_PARAMS if code == RESOURCE_NOT_FOUND else code
-        return RESOURCE_NOT_FOUND if code == INVALID_PARAMS and isinstance(data, Mapping) and "uri" in data else code
+        return (
+            RESOURCE_NOT_FOUND
+            if code == INVALID_PARAMS and isinstance(data, Mapping) and "uri" in data
+            else code
+        )
 
     def closing(self, meta: Mapping[str, Any]) -> bytes:
         """An empty 2026-07-28 result with more in its `_meta`."""
@@ -127,13 +143,19 @@ class Lowering:
         if lower is None and type(result) is InputRequired:
             raise Unfinished
         if lower is not None and not _is_plain(result):
-            from concertino.protocol.result_checks import check  # nearly everybody answers with plain text
+            from concertino.protocol.result_checks import (
+                check,
+            )  # nearly everybody answers with plain text
 
             check(result)
         if self._modern:
             return self._complete(result, method)
         result = lower(result, self.revision) if lower is not None else result
-        return encode(replace(result, ttl_ms=UNSET, cache_scope=UNSET) if isinstance(result, Cacheable) else result)
+        return encode(
+            replace(result, ttl_ms=UNSET, cache_scope=UNSET)
+            if isinstance(result, Cacheable)
+            else result
+        )
 
     def _complete(self, result: Struct, method: str) -> bytes:
         """Add what every 2026-07-28 result says. The members go in front of the encoded ones: no second pass over them."""
@@ -165,13 +187,22 @@ class Lowering:
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 CACHED = frozenset(  # server/utilities/caching: the results that carry hints
-    ("server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
+    (
+        "server/discover",
+        "tools/list",
+        "prompts/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+    )
 )
 NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}  # stale at once: always allowed, never wrong
 PRIVATE = b'"cacheScope":"private"'
 UNSAID = Cacheable()
 COMPLETE = Raw(b'"complete"')
-_LISTS = frozenset((ListToolsResult, ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult))
+_LISTS = frozenset(
+    (ListToolsResult, ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult)
+)
 _SHAPES: Mapping[str, type[Struct]] = {
     "tools/call": CallToolResult,
     "tools/list": ListToolsResult,
@@ -207,22 +238,37 @@ def _block(block: ContentBlock, number: int, revision: Revision) -> ContentBlock
     if isinstance(block, ResourceLink):
         if not revision.links:
             text = f"{block.title or block.name}: {block.uri}"
-            return TextContent(text if block.description is None else f"{text} ({block.description})")
+            return TextContent(
+                text if block.description is None else f"{text} ({block.description})"
+            )
         if not revision.icons:
             block = replace(block, icons=None)
     if revision.links:
         return block
     block = replace(block, annotations=_undated(block.annotations), meta=None)
-    return replace(block, resource=replace(block.resource, meta=None)) if isinstance(block, EmbeddedResource) else block
+    return (
+        replace(block, resource=replace(block.resource, meta=None))
+        if isinstance(block, EmbeddedResource)
+        else block
+    )
 
 
 def _is_plain(result: Struct) -> bool:
     """Whether it is a tool's result of plain texts, structured or not: nothing to check, and by far the most frequent."""
-    return type(result) is CallToolResult and result.meta is None and all(map(_is_text, result.content))
+    return (
+        type(result) is CallToolResult
+        and result.meta is None
+        and all(map(_is_text, result.content))
+    )
 
 
 def _is_text(block: ContentBlock) -> bool:
-    return type(block) is TextContent and type(block.text) is str and block.annotations is None and block.meta is None
+    return (
+        type(block) is TextContent
+        and type(block.text) is str
+        and block.annotations is None
+        and block.meta is None
+    )
 
 
 def _undated(annotations: Annotations | None) -> Annotations | None:
@@ -237,15 +283,21 @@ def _resource_list(result: ListResourcesResult, revision: Revision) -> ListResou
     return replace(result, resources=[_item(each, revision) for each in result.resources])
 
 
-def _template_list(result: ListResourceTemplatesResult, revision: Revision) -> ListResourceTemplatesResult:
-    return replace(result, resource_templates=[_item(each, revision) for each in result.resource_templates])
+def _template_list(
+    result: ListResourceTemplatesResult, revision: Revision
+) -> ListResourceTemplatesResult:
+    return replace(
+        result, resource_templates=[_item(each, revision) for each in result.resource_templates]
+    )
 
 
 def _prompt_list(result: ListPromptsResult, revision: Revision) -> ListPromptsResult:
     prompts = [_item(each, revision) for each in result.prompts]
     if not revision.links:
         prompts = [
-            each if each.arguments is None else replace(each, arguments=[_untitled(one) for one in each.arguments])
+            each
+            if each.arguments is None
+            else replace(each, arguments=[_untitled(one) for one in each.arguments])
             for each in prompts
         ]
     return replace(result, prompts=prompts)
@@ -275,7 +327,10 @@ def _read(result: ReadResourceResult, revision: Revision) -> ReadResourceResult:
 
 def _prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
     numbered = enumerate(result.messages, 1)
-    return replace(result, messages=[replace(each, content=_block(each.content, n, revision)) for n, each in numbered])
+    return replace(
+        result,
+        messages=[replace(each, content=_block(each.content, n, revision)) for n, each in numbered],
+    )
 
 
 def _tool(tool: Tool, revision: Revision) -> Tool:
@@ -298,7 +353,10 @@ def _object_properties(schema: dict[str, Any]) -> dict[str, Any]:
     if not any(isinstance(each, bool) for each in properties.values()):
         return schema
     spelled: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
-    return {**schema, "properties": {k: spelled[v] if isinstance(v, bool) else v for k, v in properties.items()}}
+    return {
+        **schema,
+        "properties": {k: spelled[v] if isinstance(v, bool) else v for k, v in properties.items()},
+    }
 
 
 def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -307,7 +365,9 @@ def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     A schema that admits both objects and other values (`Point | None`) describes both forms, since the value decides.
     """
     everywhere: dict[str, Any] = schema.get("$defs", {})
-    named: dict[str, dict[str, Any]] = {f"#/$defs/{k}": v for k, v in everywhere.items() if isinstance(v, dict)}
+    named: dict[str, dict[str, Any]] = {
+        f"#/$defs/{k}": v for k, v in everywhere.items() if isinstance(v, dict)
+    }
     root = schema
     seen: set[str] = set()
     while "type" not in root and isinstance(name := root.get("$ref"), str) and name not in seen:
@@ -319,9 +379,13 @@ def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     either = kind is None or (isinstance(kind, list) and "object" in kind)
     base = name if isinstance(name := schema.get("$id"), str) else ""
     schema = _moved(schema, "#/anyOf/1" if either else "#/properties/result", base.rstrip("#"))
-    outside = {key: schema.pop(key) for key in ("$defs", "definitions", "$schema", "$id") if key in schema}
+    outside = {
+        key: schema.pop(key) for key in ("$defs", "definitions", "$schema", "$id") if key in schema
+    }
     inside = schema
-    if either and any(word in encode(schema) for word in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')):
+    if either and any(
+        word in encode(schema) for word in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
+    ):
         inside = {"$ref": "#/anyOf/1"}  # nothing may have one name at two places
     wrapped: dict[str, Any] = {"properties": {"result": inside}, "required": ["result"]}
     if either:
@@ -341,7 +405,9 @@ def _moved(part: Any, to: str, base: str) -> Any:
     moved: dict[str, Any] = {}
     for key, each in part.items():  # pyright: ignore[reportUnknownVariableType]
         embedded = isinstance(each, dict) and isinstance(each.get("$id"), str)  # pyright: ignore[reportUnknownMemberType]
-        moved[key] = each if embedded else _moved(each, to, base)  # what is embedded refers to itself
+        moved[key] = (
+            each if embedded else _moved(each, to, base)
+        )  # what is embedded refers to itself
     for word in ("$ref", "$dynamicRef"):
         target = moved.get(word)
         if not isinstance(target, str):

@@ -17,7 +17,9 @@ from concertino.errors import RegistrationError
 __all__ = ["check_fields", "linear", "why_not_linear"]
 
 MAX_TRIES = 256
-MAX_CHARACTERS = 2000  # of a pattern; also the bound for the work here, which is quadratic in alternatives
+MAX_CHARACTERS = (
+    2000  # of a pattern; also the bound for the work here, which is quadratic in alternatives
+)
 MAX_GROUPS = 50  # in each other
 _LAST = 0x10FFFF
 Characters = list[tuple[int, int]]  # first and last of each run, in no order
@@ -30,7 +32,13 @@ def why_not_linear(pattern: str) -> str | None:
         if len(pattern) > MAX_CHARACTERS:
             raise _Unproved(f"it is longer than {MAX_CHARACTERS:,} characters")
         branches = _Reader(pattern).pattern()
-        if sum(part.tries([], 0) * (1 if anchored else part.longest or 1) for anchored, part in branches) > MAX_TRIES:
+        if (
+            sum(
+                part.tries([], 0) * (1 if anchored else part.longest or 1)
+                for anchored, part in branches
+            )
+            > MAX_TRIES
+        ):
             raise _Unproved("too many of its parts can match the same text")
     except _Unproved as why:
         return str(why)
@@ -130,7 +138,9 @@ class _Sequence(_Part):
 class _Choice(_Part):
     def __init__(self, branches: list[_Part]) -> None:
         lengths = [branch.longest for branch in branches]
-        longest = None if None in lengths else max(length for length in lengths if length is not None)
+        longest = (
+            None if None in lengths else max(length for length in lengths if length is not None)
+        )
         first = [run for branch in branches for run in branch.first]
         super().__init__(first, empty=any(branch.empty for branch in branches), longest=longest)
         self.branches = branches
@@ -158,7 +168,9 @@ class _Repeat(_Part):
         if self.part.empty and self.most != 1:
             raise _Unproved(f"{self.text} repeats what may be empty")
         rest = None if self.most is None else 0 if self.most < 2 else self.part.longest
-        inside = self.part.tries(self.part.first + follow, _plus(tail, rest and rest * ((self.most or 1) - 1)))
+        inside = self.part.tries(
+            self.part.first + follow, _plus(tail, rest and rest * ((self.most or 1) - 1))
+        )
         unclear = self.least != self.most and _meet(self.part.first, follow)
         if self.most is None:
             if inside > 1:
@@ -190,8 +202,15 @@ class _Reader:
     def branch(self) -> tuple[bool, _Part]:
         anchored = self.take("^")
         parts = self.parts()
-        if not self.take("$") and parts and isinstance(last := parts[-1], _Repeat) and not last.part.empty:
-            parts[-1] = _Repeat(last.part, last.least, last.least, last.text)  # after these nothing can fail any more
+        if (
+            not self.take("$")
+            and parts
+            and isinstance(last := parts[-1], _Repeat)
+            and not last.part.empty
+        ):
+            parts[-1] = _Repeat(
+                last.part, last.least, last.least, last.text
+            )  # after these nothing can fail any more
         part = _Sequence(parts)
         if not anchored and part.longest is None:
             raise _Unproved("it may begin anywhere and has no longest match: begin it with ^")
@@ -260,7 +279,9 @@ class _Reader:
         surely: Characters = []
         while not self.take("]"):
             low = self.one()
-            if self.text[self.at : self.at + 1] == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
+            if self.text[self.at : self.at + 1] == "-" and self.text[
+                self.at + 1 : self.at + 2
+            ] not in ("]", ""):
                 self.at += 1
                 high = self.one()
                 start, end = low[0][0][0], high[0][0][1]
@@ -287,7 +308,9 @@ class _Reader:
         if char in "xu":
             digits = self.text[self.at : self.at + (2 if char == "x" else 4)]
             self.at += len(digits)
-            if len(digits) < (2 if char == "x" else 4) or not set(digits) <= set("0123456789abcdefABCDEF"):
+            if len(digits) < (2 if char == "x" else 4) or not set(digits) <= set(
+                "0123456789abcdefABCDEF"
+            ):
                 raise self.unknown()
             code = int(digits, 16)
         elif char in _CONTROL:
@@ -310,7 +333,9 @@ class _Reader:
         return found
 
     def unknown(self) -> _Unproved:
-        return _Unproved(f"its syntax at character {min(self.at, len(self.text))} is not one that all engines share")
+        return _Unproved(
+            f"its syntax at character {min(self.at, len(self.text))} is not one that all engines share"
+        )
 
 
 _TIMES: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}

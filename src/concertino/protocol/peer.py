@@ -15,7 +15,14 @@ from typing import Any, Protocol
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
-from concertino.errors import BUSY, INTERNAL_ERROR, INVALID_REQUEST, Disconnected, ProtocolError, RpcError
+from concertino.errors import (
+    BUSY,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    Disconnected,
+    ProtocolError,
+    RpcError,
+)
 from concertino.protocol.jsonrpc import (
     ABSENT,
     Bad,
@@ -38,7 +45,9 @@ SHOWN = 256  # characters of an error's text, where the whole is too long
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
 NUMBERED_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
 
-Send = Callable[[bytes, Id | None], int]  # (frame, the request it belongs to) -> bytes of output now held
+Send = Callable[
+    [bytes, Id | None], int
+]  # (frame, the request it belongs to) -> bytes of output now held
 
 
 class Batch:
@@ -129,14 +138,20 @@ class Peer:
     clock: seconds, steady, any origin. first_id: of our own requests.
     """
 
-    def __init__(self, send: Send, limits: Limits, clock: Callable[[], float], first_id: int = 1) -> None:
+    def __init__(
+        self, send: Send, limits: Limits, clock: Callable[[], float], first_id: int = 1
+    ) -> None:
         self.running: dict[Id, Incoming] = {}  # started, and their first step did not finish them
         self.waiting: dict[Id, Incoming] = {}  # received, in order, not yet admitted
         self.outgoing: dict[Id, Asked] = {}
-        self.held = 0  # bytes of output that the transport holds; the driver lowers it when they drain
+        self.held = (
+            0  # bytes of output that the transport holds; the driver lowers it when they drain
+        )
         self.ready = True  # False while the backend starts: calls wait
         self.batches = False  # arrays are received (2025-03-26)
-        self.no_id: bytes | None = b"null"  # how an answer says that no id could be read; None leaves it out
+        self.no_id: bytes | None = (
+            b"null"  # how an answer says that no id could be read; None leaves it out
+        )
         self.suppressed = 0  # answers to garbage that the rate limit swallowed
         self.silent = False  # a client never answers what is no message; it counts it
         self.stray = 0  # responses that nobody waits for, and what a silent peer did not answer
@@ -146,7 +161,9 @@ class Peer:
         self._clock = clock
         self._next_id = first_id
         self._deadlines: list[tuple[float, int]] = []
-        self._announcements: dict[bytes, Id | None] = {}  # that wait for a slow reader, in order; what each is about
+        self._announcements: dict[
+            bytes, Id | None
+        ] = {}  # that wait for a slow reader, in order; what each is about
         self._waiting_bytes = 0
         self._running_bytes = 0
         self._collected_bytes = 0  # of answers that wait until their batch is complete
@@ -189,7 +206,13 @@ class Peer:
 
     def _receive_batch(self, elements: list[Raw]) -> list[Incoming | Message] | None:
         if not self.batches:
-            self._refuse(Bad(INVALID_REQUEST, "Invalid Request: batches are not part of this protocol revision"), None)
+            self._refuse(
+                Bad(
+                    INVALID_REQUEST,
+                    "Invalid Request: batches are not part of this protocol revision",
+                ),
+                None,
+            )
             return None
         if not 0 < len(elements) <= self._limits.max_batch:
             text = f"Invalid Request: expected a batch of 1 to {self._limits.max_batch} messages, got {len(elements)}"
@@ -207,7 +230,9 @@ class Peer:
         self._collect(batch, None)
         return events
 
-    def _sorted(self, message: Message, size: int, batch: Batch | None) -> Incoming | Message | None:
+    def _sorted(
+        self, message: Message, size: int, batch: Batch | None
+    ) -> Incoming | Message | None:
         """Which of the three a well-formed message is."""
         method = message.method
         id = message.id
@@ -226,7 +251,11 @@ class Peer:
             incoming.params = {}
             self._answer(
                 incoming,
-                error(id_bytes(id), INVALID_REQUEST, "Invalid Request: this id is in use by a request in flight"),
+                error(
+                    id_bytes(id),
+                    INVALID_REQUEST,
+                    "Invalid Request: this id is in use by a request in flight",
+                ),
             )
             return None
         return incoming
@@ -268,7 +297,10 @@ class Peer:
         ):
             text = f"busy: {len(self.running)} calls in flight, {len(self.waiting)} waiting"
             self.fail(
-                incoming, BUSY, text, {"maxWaiting": limits.max_waiting, "maxWaitingBytes": limits.max_waiting_bytes}
+                incoming,
+                BUSY,
+                text,
+                {"maxWaiting": limits.max_waiting, "maxWaitingBytes": limits.max_waiting_bytes},
             )
             return False
         self.waiting[incoming.id] = incoming
@@ -278,7 +310,12 @@ class Peer:
 
     def admitted(self) -> Incoming | None:
         """The next waiting call that may start now, taken out of the queue."""
-        if not (self.waiting and self.ready and self.held < self._high_water_bytes and self._few_running()):
+        if not (
+            self.waiting
+            and self.ready
+            and self.held < self._high_water_bytes
+            and self._few_running()
+        ):
             return None
         incoming = next(iter(self.waiting.values()))
         self._take(incoming)
@@ -292,7 +329,10 @@ class Peer:
 
     def _few_running(self) -> bool:
         limits = self._limits
-        return len(self.running) < limits.max_in_flight and self._running_bytes < limits.max_in_flight_bytes
+        return (
+            len(self.running) < limits.max_in_flight
+            and self._running_bytes < limits.max_in_flight_bytes
+        )
 
     # Answers to the other side
 
@@ -300,7 +340,9 @@ class Peer:
         """Answer a request with a result (a JSON object). Nothing is sent if it was answered or cancelled."""
         if incoming.open:
             id = incoming.id
-            frame = NUMBERED_RESULT % (id, result) if type(id) is int else RESULT % (encode(id), result)
+            frame = (
+                NUMBERED_RESULT % (id, result) if type(id) is int else RESULT % (encode(id), result)
+            )
             if incoming.place is None and incoming.batch is None and incoming.telling is None:
                 incoming.open = False
                 self.held = self.send(frame, id)
@@ -387,10 +429,16 @@ class Peer:
 
     def forget(self, about: Id) -> None:
         """Send nothing more of what was announced about this request."""
-        self._announcements = {frame: id for frame, id in self._announcements.items() if id != about}
+        self._announcements = {
+            frame: id for frame, id in self._announcements.items() if id != about
+        }
 
     def request(
-        self, method: str, params: bytes, done: Callable[[Raw | Exception], object], deadline: float | None = None
+        self,
+        method: str,
+        params: bytes,
+        done: Callable[[Raw | Exception], object],
+        deadline: float | None = None,
     ) -> Outgoing:
         """Send a request. done: called once: with the result, RpcError, ProtocolError, TimeoutError or Disconnected.
 
@@ -411,14 +459,20 @@ class Peer:
     def abandon(self, outgoing: Asked, reason: str) -> None:
         """Stop waiting for an answer and say so to the other side. done is not called; a late answer is stray."""
         if self.outgoing.pop(outgoing.id, None) is not None:
-            self.notify("notifications/cancelled", encode({"requestId": outgoing.id, "reason": reason}), outgoing.id)
+            self.notify(
+                "notifications/cancelled",
+                encode({"requestId": outgoing.id, "reason": reason}),
+                outgoing.id,
+            )
 
     @property
     def next_deadline(self) -> float | None:
         """When expire() is to be called next."""
         # Answered requests leave their entry behind; once those are most of the heap it is made anew.
         if len(self._deadlines) > 2 * len(self.outgoing) + 64:
-            self._deadlines = [(o.deadline, o.id) for o in self.outgoing.values() if o.deadline is not None]
+            self._deadlines = [
+                (o.deadline, o.id) for o in self.outgoing.values() if o.deadline is not None
+            ]
             heapify(self._deadlines)
         while self._deadlines and self._deadlines[0][1] not in self.outgoing:
             heappop(self._deadlines)
@@ -444,7 +498,9 @@ class Peer:
                 body = _error_body(message.error)
                 outgoing.done(RpcError(body.code, body.message, body.data))
             except (DecodeError, RecursionError) as why:
-                outgoing.done(ProtocolError(f"expected an error object with a code and a message: {why}"))
+                outgoing.done(
+                    ProtocolError(f"expected an error object with a code and a message: {why}")
+                )
 
     def input_ended(self) -> None:
         """No answer can come any more. Every request of ours fails with Disconnected."""

@@ -10,7 +10,14 @@ from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from concertino.protocol.types import AudioContent, ContentBlock, ImageContent, Meta, Role, TextContent
+from concertino.protocol.types import (
+    AudioContent,
+    ContentBlock,
+    ImageContent,
+    Meta,
+    Role,
+    TextContent,
+)
 
 __all__ = [
     "QUESTIONS",
@@ -80,7 +87,9 @@ class ToolUseContent(Struct, frozen=True, omit_defaults=True, tag_field="type", 
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ToolResultContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_result", rename="camel"):
+class ToolResultContent(
+    Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_result", rename="camel"
+):
     """What a tool gave that a model wished to call. Since 2025-11-25."""
 
     tool_use_id: str
@@ -168,4 +177,8 @@ class InputRequired(Struct, frozen=True, rename="camel"):
     request_state: Raw = Raw(b"")
 
 
-QUESTIONS = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}
+QUESTIONS = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+    "roots/list": "roots",
+}

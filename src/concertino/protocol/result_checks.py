@@ -50,7 +50,9 @@ _structs: dict[type[Struct], Check] = {}
 def _struct(kind: type[Struct]) -> Check:
     """The check of one class, made when it is first needed: 20 us."""
     if kind not in _structs:
-        members = [(each.name, _bounded(kind, each.name, _check_of(each.type))) for each in fields(kind)]
+        members = [
+            (each.name, _bounded(kind, each.name, _check_of(each.type))) for each in fields(kind)
+        ]
         rule = _RULES.get(kind)
 
         def fits(value: Any) -> Fault | None:
@@ -67,7 +69,12 @@ def _struct(kind: type[Struct]) -> Check:
 
 def _bounded(kind: type[Struct], name: str, inner: Check) -> Check:
     bounds = next(
-        (bounds for (owner, member), bounds in BOUNDS.items() if member == name and issubclass(kind, owner)), None
+        (
+            bounds
+            for (owner, member), bounds in BOUNDS.items()
+            if member == name and issubclass(kind, owner)
+        ),
+        None,
     )
     if bounds is None:
         return inner
@@ -95,7 +102,9 @@ def _check_of(kind: Any) -> Check:
     if origin is Literal:
         choice = " or ".join(map(repr, arguments))
         return lambda value: (
-            None if value in arguments and isinstance(value, str) else ("", f"expected {choice}, got {value!r}")
+            None
+            if value in arguments and isinstance(value, str)
+            else ("", f"expected {choice}, got {value!r}")
         )
     if origin is list:
         return _list(_check_of(arguments[0]))
@@ -173,7 +182,10 @@ def _some(value: ReadResourceResult) -> Fault | None:
     return (
         None
         if value.contents
-        else (".contents", "expected at least one piece; return None for a resource that is not there")
+        else (
+            ".contents",
+            "expected at least one piece; return None for a resource that is not there",
+        )
     )
 
 

@@ -38,7 +38,16 @@ from concertino.protocol.types import (
     TextContent,
 )
 
-__all__ = ["BadResult", "Returns", "chunks_of", "fitting", "returns_by", "returns_of", "streams", "text_of"]
+__all__ = [
+    "BadResult",
+    "Returns",
+    "chunks_of",
+    "fitting",
+    "returns_by",
+    "returns_of",
+    "streams",
+    "text_of",
+]
 
 # `Any` in this file: a handler may return anything, and annotations are arbitrary objects.
 Shape = Callable[[Any], CallToolResult]
@@ -154,7 +163,9 @@ def returns_by(
         if fitting(value).is_error:
             return _checked(value)
         if value.structured_content is UNSET:
-            raise BadResult("output_schema promises structured content: set structured_content, or is_error=True")
+            raise BadResult(
+                "output_schema promises structured content: set structured_content, or is_error=True"
+            )
         value = replace(value, structured_content=Raw(_written(value.structured_content)[0]))
         conform(value.structured_content)
         return value
@@ -176,11 +187,15 @@ def _is_unstructured(annotation: Any) -> bool:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _is_unstructured(arguments[0])
-    return origin in (Union, types.UnionType) and all(_is_unstructured(member) for member in arguments)
+    return origin in (Union, types.UnionType) and all(
+        _is_unstructured(member) for member in arguments
+    )
 
 
 def _has_content(annotation: Any) -> bool:
-    return annotation in (*_CONTENT, CallToolResult) or any(_has_content(part) for part in get_args(annotation))
+    return annotation in (*_CONTENT, CallToolResult) or any(
+        _has_content(part) for part in get_args(annotation)
+    )
 
 
 def _rooted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +232,11 @@ def _text_block(value: str) -> TextContent:
 
 def _content(value: Any) -> CallToolResult:
     """shape() where the annotation speaks of content: an empty list is no content, and not JSON."""
-    return CallToolResult([]) if isinstance(value, (list, tuple)) and not value else _by_value(cast("Any", value))
+    return (
+        CallToolResult([])
+        if isinstance(value, (list, tuple)) and not value
+        else _by_value(cast("Any", value))
+    )
 
 
 def _by_value(value: Any) -> CallToolResult:
@@ -231,7 +250,9 @@ def _by_value(value: Any) -> CallToolResult:
     if isinstance(value, _CONTENT):
         return CallToolResult([_block(value)])
     if isinstance(value, _BYTES):
-        raise BadResult(f"the result is {_kind(value)}: return concertino.blob(...) or concertino.image(...) with it")
+        raise BadResult(
+            f"the result is {_kind(value)}: return concertino.blob(...) or concertino.image(...) with it"
+        )
     if isinstance(value, (list, tuple)):
         items = cast("Sequence[Any]", value)
         if any(isinstance(item, _CONTENT) for item in items):
@@ -243,7 +264,9 @@ def _block(item: Any) -> Any:
     if isinstance(item, str):
         return _text_block(item)
     if not isinstance(item, _CONTENT):
-        raise BadResult(f"expected only content blocks and str in the list, got {_kind(item)} among them")
+        raise BadResult(
+            f"expected only content blocks and str in the list, got {_kind(item)} among them"
+        )
     return fitting(item)
 
 
@@ -267,7 +290,13 @@ def fitting(made: S) -> S:
 
 
 # Schemas that the exact type of a value proves.
-_EXACT: dict[str, type] = {"integer": int, "boolean": bool, "number": float, "object": dict, "array": list}
+_EXACT: dict[str, type] = {
+    "integer": int,
+    "boolean": bool,
+    "number": float,
+    "object": dict,
+    "array": list,
+}
 
 
 def _structured(form: Form) -> Shape:
@@ -289,7 +318,9 @@ def _structured(form: Form) -> Shape:
             if fitting(value).is_error:
                 return _checked(value)
             if content is UNSET:
-                raise BadResult("the annotation promises structured content: set structured_content, or is_error=True")
+                raise BadResult(
+                    "the annotation promises structured content: set structured_content, or is_error=True"
+                )
             if type(content) is Raw or (adapter is not None and isinstance(content, (dict, list))):
                 value = _checked(value)  # JSON by hand: pydantic writes only its own objects
                 conform(value.structured_content)
@@ -322,7 +353,9 @@ def _written(value: Any) -> tuple[bytes, str]:
             raw = json.encode(json.decode(raw))
             text = raw.decode()
         # msgspec writes NaN as null: without a null there is none.
-        place = nan_path(msgspec.to_builtins(value, enc_hook=_encode_hook)) if "null" in text else None
+        place = (
+            nan_path(msgspec.to_builtins(value, enc_hook=_encode_hook)) if "null" in text else None
+        )
     except RecursionError:
         raise BadResult("the result is nested too deeply, or contains itself") from None
     except UnicodeEncodeError:
@@ -331,18 +364,23 @@ def _written(value: Any) -> tuple[bytes, str]:
         raise BadResult(f"the result cannot be written as JSON: {error}") from None
     if place is not None:
         where = f" at {place}" if place else ""
-        raise BadResult(f"the result holds NaN or infinity{where}, which JSON cannot: return None or a str for it")
+        raise BadResult(
+            f"the result holds NaN or infinity{where}, which JSON cannot: return None or a str for it"
+        )
     return raw, text
 
 
-_SURROGATE = (
-    "the result holds a lone surrogate, which JSON cannot: replace it, as in s.encode(errors='replace').decode()"
-)
+_SURROGATE = "the result holds a lone surrogate, which JSON cannot: replace it, as in s.encode(errors='replace').decode()"
 
 
 def _encode_hook(value: Any) -> Any:
     """What msgspec does not write itself."""
-    if type(value) in (tuple, frozenset, bool, type(None)):  # msgspec writes these itself, unless they are keys
+    if type(value) in (
+        tuple,
+        frozenset,
+        bool,
+        type(None),
+    ):  # msgspec writes these itself, unless they are keys
         raise TypeError(f"{_kind(value)} cannot be a key of a JSON object; make it a str")
     if isinstance(value, str):  # subclasses of these three
         return str.__str__(value)
@@ -358,7 +396,9 @@ def _encode_hook(value: Any) -> Any:
         return dict(cast("Mapping[Any, Any]", value))
     if isinstance(value, (Sequence, Set)):
         return list(cast("Sequence[Any]", value))
-    raise TypeError(f"{_kind(value)} has no JSON form; return a str, number, list, dict, dataclass or pydantic model")
+    raise TypeError(
+        f"{_kind(value)} has no JSON form; return a str, number, list, dict, dataclass or pydantic model"
+    )
 
 
 _encode = json.Encoder(enc_hook=_encode_hook).encode

@@ -33,9 +33,13 @@ class Revision(Struct, frozen=True):
     """What one revision's wire can carry. Each flag names a thing that some revisions know and others do not."""
 
     name: str
-    modern: bool = False  # no handshake: every request says its revision in `_meta`; results say resultType
+    modern: bool = (
+        False  # no handshake: every request says its revision in `_meta`; results say resultType
+    )
     batches: bool = False  # JSON-RPC arrays are received
-    idless_errors: bool = False  # an error without a readable id leaves the member out; before, it is null
+    idless_errors: bool = (
+        False  # an error without a readable id leaves the member out; before, it is null
+    )
     audio: bool = True
     # resource_link content, and structured tool results with their schemas; titles, `_meta` on items, lastModified
     links: bool = True
@@ -44,9 +48,7 @@ class Revision(Struct, frozen=True):
     completions: bool = True  # as a capability
     progress_text: bool = True
     elicitation: bool = True  # the client may be asked to fill in a form
-    visits: bool = (
-        True  # ... and to open a URL; titled and multiple choices, defaults; tools and lists of content in sampling
-    )
+    visits: bool = True  # ... and to open a URL; titled and multiple choices, defaults; tools and lists of content in sampling
 
 
 _A = Revision(
@@ -114,7 +116,9 @@ def implementation(info: Implementation, revision: Revision) -> Implementation:
 
 def capabilities(offer: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
     """What a server declares. offer: capability name to its settings, as in 2025-11-25, plus `extensions`."""
-    known = {name: value for name, value in offer.items() if name != "extensions" or revision.modern}
+    known = {
+        name: value for name, value in offer.items() if name != "extensions" or revision.modern
+    }
     if not revision.completions:
         known.pop("completions", None)
     return known

@@ -25,7 +25,16 @@ from msgspec import Meta, Raw, Struct, json
 
 from concertino.errors import RegistrationError
 
-__all__ = ["Form", "Forms", "Problem", "Refused", "decode_hook", "json_value", "nan_path", "problems_of"]
+__all__ = [
+    "Form",
+    "Forms",
+    "Problem",
+    "Refused",
+    "decode_hook",
+    "json_value",
+    "nan_path",
+    "problems_of",
+]
 
 # `Any` in this file: annotations are arbitrary objects, JSON Schemas and JSON values are open dicts and trees.
 Schema = dict[str, Any]
@@ -79,13 +88,21 @@ class Forms:
         except _Foreign:
             form = self._foreign(annotation)
         except RecursionError:
-            raise RegistrationError(f"{_name(annotation)} contains itself; write Any in its place") from None
+            raise RegistrationError(
+                f"{_name(annotation)} contains itself; write Any in its place"
+            ) from None
         except NameError as error:
-            raise RegistrationError(f"{_name(annotation)}: {error}; define the name at module level") from None
+            raise RegistrationError(
+                f"{_name(annotation)}: {error}; define the name at module level"
+            ) from None
         except (TypeError, ValueError) as error:
             hint = next((hint for text, hint in _HINTS.items() if text in str(error)), "")
-            raise RegistrationError(f"{_name(annotation)} is not supported: {error}{hint}") from None
-        return Form(form.type, _without_formats(form.schema), form.adapter) if self._promise else form
+            raise RegistrationError(
+                f"{_name(annotation)} is not supported: {error}{hint}"
+            ) from None
+        return (
+            Form(form.type, _without_formats(form.schema), form.adapter) if self._promise else form
+        )
 
     def _walk(self, t: Any, limits: _Limits) -> Form:
         if (schema := _SCALARS.get(t)) is not None:
@@ -161,7 +178,9 @@ class Forms:
         """A dataclass, TypedDict, NamedTuple, Struct or attrs class: msgspec's own, or nobody's."""
 
         def components(template: str) -> tuple[Schema, dict[str, Schema]]:
-            (schema,), found = json.schema_components([t], schema_hook=_schema_hook, ref_template=template)
+            (schema,), found = json.schema_components(
+                [t], schema_hook=_schema_hook, ref_template=template
+            )
             return schema, found
 
         known = set(self.definitions)
@@ -184,18 +203,29 @@ class Forms:
                 schema = adapter.json_schema(mode=mode, ref_template=template)
                 return schema, schema.pop("$defs", {})
 
-            return Form(_stand_in(validation(adapter)), self._adopt(components, "#/$defs/{model}"), adapter)
-        except Exception as error:  # pydantic raises its own classes and whatever the user's hooks raise
+            return Form(
+                _stand_in(validation(adapter)), self._adopt(components, "#/$defs/{model}"), adapter
+            )
+        except (
+            Exception
+        ) as error:  # pydantic raises its own classes and whatever the user's hooks raise
             raise RegistrationError(f"{_name(t)} is not supported by pydantic: {error}") from error
 
-    def _adopt(self, components: Callable[[str], tuple[Schema, dict[str, Schema]]], template: str) -> Schema:
+    def _adopt(
+        self, components: Callable[[str], tuple[Schema, dict[str, Schema]]], template: str
+    ) -> Schema:
         """Take over what a generator gives. Names already taken by other definitions get a prefix, in the refs too."""
         schema, found = components(template)
-        if any(self.definitions.get(name, definition) != definition for name, definition in found.items()):
+        if any(
+            self.definitions.get(name, definition) != definition
+            for name, definition in found.items()
+        ):
             prefix = f"{len(self.definitions)}."
             schema, found = components(template.replace("/{", f"/{prefix}{{"))
             found = {prefix + name: definition for name, definition in found.items()}
-        self.definitions |= {n: _without_formats(d) for n, d in found.items()} if self._promise else found
+        self.definitions |= (
+            {n: _without_formats(d) for n, d in found.items()} if self._promise else found
+        )
         return schema
 
 
@@ -248,7 +278,11 @@ def _mapping(key: Form, value: Form) -> Schema:
     kind = key.schema.get("type")
     if kind not in ("string", "integer") and key.schema:
         raise RegistrationError(f"{_name(key.type)} cannot be a key in JSON; write str")
-    names = _INTEGER_KEY if kind == "integer" else {word: key.schema[word] for word in key.schema if word != "type"}
+    names = (
+        _INTEGER_KEY
+        if kind == "integer"
+        else {word: key.schema[word] for word in key.schema if word != "type"}
+    )
     schema = _BARE[dict].copy()
     if names:
         schema["propertyNames"] = names
@@ -286,7 +320,11 @@ class _Limits:
 
     def copy(self) -> _Limits:
         limits = _Limits()
-        limits._values, limits._used, limits._pydantic = self._values.copy(), self._used, self._pydantic
+        limits._values, limits._used, limits._pydantic = (
+            self._values.copy(),
+            self._used,
+            self._pydantic,
+        )
         return limits
 
     def take(self, item: object) -> None:
@@ -297,7 +335,9 @@ class _Limits:
             self._pydantic = type(item).__module__.startswith("pydantic")
         for name, value in found.items():
             if value is not None and not callable(value):
-                self._values[name] = getattr(value, "pattern", value)  # pydantic allows a compiled pattern
+                self._values[name] = getattr(
+                    value, "pattern", value
+                )  # pydantic allows a compiled pattern
                 self._own.add(name)
 
     def on(self, t: Any, schema: Schema) -> Form:
@@ -373,7 +413,10 @@ def _enumeration(t: enum.EnumType) -> Form:
 
 def _listed(values: list[Any]) -> Schema:
     kind = cast("Any", type(values[0])) if values else None
-    return {**(_SCALARS.get(kind, {}) if all(type(value) is kind for value in values) else {}), "enum": values}
+    return {
+        **(_SCALARS.get(kind, {}) if all(type(value) is kind for value in values) else {}),
+        "enum": values,
+    }
 
 
 def _one_of(members: list[Any]) -> Form:
@@ -441,11 +484,17 @@ def _without_formats(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     tree = {
-        word: value for word, value in cast("Schema", schema).items() if word != "format" or value not in _UNPROMISED
+        word: value
+        for word, value in cast("Schema", schema).items()
+        if word != "format" or value not in _UNPROMISED
     }
     for word in tree.keys() - {"default", "enum", "const", "examples"}:
         names = tree[word]
-        tree[word] = {n: _without_formats(names[n]) for n in names} if word == "properties" else _without_formats(names)
+        tree[word] = (
+            {n: _without_formats(names[n]) for n in names}
+            if word == "properties"
+            else _without_formats(names)
+        )
     return tree
 
 
@@ -456,17 +505,26 @@ def problems_of(error: Exception, path: str) -> list[Problem]:
     """
     text, place = str(error), ""
     head, found, tail = text.rpartition(" - at `")
-    key, inside, rest = tail[:-1].partition("` in `") if found else ("", "", "")  # `$.a[0]`, and `key` in `$.a`
+    key, inside, rest = (
+        tail[:-1].partition("` in `") if found else ("", "", "")
+    )  # `$.a[0]`, and `key` in `$.a`
     if found:
         text, place = head, (rest if inside else key)[1:]
     cause = error.__cause__
     if isinstance(cause, Refused):
-        return [Problem(_joined(path, place + problem.path), problem.message) for problem in cause.problems]
+        return [
+            Problem(_joined(path, place + problem.path), problem.message)
+            for problem in cause.problems
+        ]
     if cause is None:
         text = text[:1].lower() + text[1:].replace("`", "")
     if inside:
         text = f"{key}: {text}"
-    return [Problem(_joined(path, place), text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "...")]
+    return [
+        Problem(
+            _joined(path, place), text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "..."
+        )
+    ]
 
 
 _MAX_MESSAGE = 300  # characters; msgspec quotes a refused enum value whole
@@ -492,7 +550,10 @@ def nan_path(value: Any, path: str = "") -> str | None:
         tree = cast("dict[Any, Any]", value)
         items = ((f"{path}.{key}" if path else str(key), item) for key, item in tree.items())
     elif isinstance(value, (list, tuple, set, frozenset)):
-        items = ((f"{path}[{index}]", item) for index, item in enumerate(cast("abc.Iterable[Any]", value)))
+        items = (
+            (f"{path}[{index}]", item)
+            for index, item in enumerate(cast("abc.Iterable[Any]", value))
+        )
     for place, item in items:
         if (found := nan_path(item, place)) is not None:
             return found

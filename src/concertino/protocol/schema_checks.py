@@ -58,10 +58,14 @@ def bounded(schema: object) -> None:
             if values + len(inside) > MAX_VALUES:
                 raise RegistrationError(f"too large: expected at most {MAX_VALUES:,} values in it")
         if characters > MAX_CHARACTERS:
-            raise RegistrationError(f"too large: expected at most {MAX_CHARACTERS:,} characters in it")
+            raise RegistrationError(
+                f"too large: expected at most {MAX_CHARACTERS:,} characters in it"
+            )
         level, levels = inside, levels + 1
         if levels > MAX_LEVELS + 1:
-            raise RegistrationError(f"nested too deeply, or contains itself: expected at most {MAX_LEVELS} levels")
+            raise RegistrationError(
+                f"nested too deeply, or contains itself: expected at most {MAX_LEVELS} levels"
+            )
 
 
 def extent_of(schema: dict[str, Any]) -> Extent:
@@ -83,12 +87,21 @@ def extent_of(schema: dict[str, Any]) -> Extent:
     expanded, group_of, recursive = dict[int, int](), dict[int, int](), False
     for number, group in enumerate(_groups(edges)):  # those referred to come first
         group_of.update(dict.fromkeys(group, number))
-        outside = [group_of[target] for node in group for target in edges[node] if group_of[target] != number]
+        outside = [
+            group_of[target]
+            for node in group
+            for target in edges[node]
+            if group_of[target] != number
+        ]
         recursive = recursive or len(group) > 1 or group[0] in edges[group[0]]
-        expanded[number] = min(len(group) + sum(expanded[other] for other in outside), MAX_EXPANDED + 1)
+        expanded[number] = min(
+            len(group) + sum(expanded[other] for other in outside), MAX_EXPANDED + 1
+        )
     size = expanded[group_of[0]]
     if size > MAX_EXPANDED:
-        raise RegistrationError(f"its references lead to more than {MAX_EXPANDED:,} subschemas when each is followed")
+        raise RegistrationError(
+            f"its references lead to more than {MAX_EXPANDED:,} subschemas when each is followed"
+        )
     return Extent(size, recursive)
 
 
@@ -110,7 +123,13 @@ class _Node:
 
 _SAME_VALUE = ("not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas")
 _PART = (
-    *("properties", "patternProperties", "additionalProperties", "propertyNames", "unevaluatedProperties"),
+    *(
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "propertyNames",
+        "unevaluatedProperties",
+    ),
     *("prefixItems", "items", "contains", "unevaluatedItems", "contentSchema"),
 )
 _ELSEWHERE = ("$defs", "definitions")  # applied only where something refers to them
@@ -124,7 +143,9 @@ class _Places:
 
     def __init__(self, root: dict[str, Any]) -> None:
         self.nodes: list[_Node] = []
-        self._number: dict[int, int] = {}  # id() of a subschema -> its node; all of them live as long as the root
+        self._number: dict[
+            int, int
+        ] = {}  # id() of a subschema -> its node; all of them live as long as the root
         self._resources: dict[str, dict[str, Any]] = {"": root}  # base URI -> root of what has it
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
         self._dynamic: dict[str, list[dict[str, Any]]] = {}
@@ -163,9 +184,13 @@ class _Places:
             for step, part in _parts(word, schema[word]):
                 self._subschemas += 1
                 if self._subschemas > MAX_SUBSCHEMAS:
-                    raise RegistrationError(f"too large: expected at most {MAX_SUBSCHEMAS:,} subschemas")
+                    raise RegistrationError(
+                        f"too large: expected at most {MAX_SUBSCHEMAS:,} subschemas"
+                    )
                 if isinstance(part, dict):
-                    number = self._add(cast("dict[str, Any]", part), f"{node.where}/{word}{step}", node.base)
+                    number = self._add(
+                        cast("dict[str, Any]", part), f"{node.where}/{word}{step}", node.base
+                    )
                     if word not in _ELSEWHERE:
                         node.edges.append((number, word in _SAME_VALUE))
 
@@ -182,7 +207,11 @@ class _Places:
                     f"{where}: expected a reference inside the schema, got {_short(reference)}; others are never fetched: copy "
                     f"what it refers to into $defs"
                 )
-            found = _at(root, fragment) if fragment[:1] in ("", "/") else self._anchors.get((uri, fragment))
+            found = (
+                _at(root, fragment)
+                if fragment[:1] in ("", "/")
+                else self._anchors.get((uri, fragment))
+            )
             if not isinstance(found, (dict, bool)):
                 raise RegistrationError(f"{where}: there is no {_short(reference)} in the schema")
             targets: list[Any] = [found]
@@ -190,7 +219,9 @@ class _Places:
                 targets += self._dynamic.get(fragment, [])
             for target in targets:
                 if isinstance(target, dict):
-                    node.edges.append((self._add(cast("dict[str, Any]", target), f"#{fragment}", uri), True))
+                    node.edges.append(
+                        (self._add(cast("dict[str, Any]", target), f"#{fragment}", uri), True)
+                    )
 
 
 def _parts(word: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -220,7 +251,10 @@ def _dialect(schema: dict[str, Any], where: str) -> None:
     said = schema.get("$schema", DIALECT)
     if isinstance(said, str) and said.removesuffix("#") == DIALECT:
         return
-    draft = next((each for each in _DRAFTS if isinstance(said, str) and f"json-schema.org/{each}/" in said), "")
+    draft = next(
+        (each for each in _DRAFTS if isinstance(said, str) and f"json-schema.org/{each}/" in said),
+        "",
+    )
     got = f"{draft.replace('/', ' ')} ({said})" if draft else _short(said)
     hint = f"; {_DRAFTS[draft]}" if draft and _DRAFTS[draft] else ""
     raise RegistrationError(

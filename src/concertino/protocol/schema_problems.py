@@ -61,20 +61,30 @@ def problems_by(schema: dict[str, Any], what: str, dialect: str = DIALECT) -> Pr
     except ValidationError as why:
         place = "/".join(("#", *map(str, why.instance_path)))
         linear = why.message.endswith('is not a "regex"')
-        hint = "; a pattern is matched in linear time, without look-around and back-references" if linear else ""
+        hint = (
+            "; a pattern is matched in linear time, without look-around and back-references"
+            if linear
+            else ""
+        )
         raise RegistrationError(f"{what}: {place}: {_cut(why.message)}{hint}") from None
     except ValueError as why:
         raise RegistrationError(f"{what}: {why}") from None
 
     @cache
-    def of_properties() -> Any:  # compiled when it is needed, which is when a caller makes a mistake
+    def of_properties() -> (
+        Any
+    ):  # compiled when it is needed, which is when a caller makes a mistake
         return validator_map_for({**schema, "$schema": dialect}, **options)
 
     def coarse(value: Any) -> list[Problem]:
         """Problems by top-level member, each of which is asked for once."""
         members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
         known: dict[str, Any] = schema.get("properties", {})
-        found = [Problem(name, "required, but missing") for name in schema.get("required", ()) if name not in members]
+        found = [
+            Problem(name, "required, but missing")
+            for name in schema.get("required", ())
+            if name not in members
+        ]
         for name in [name for name in known if name in members]:
             step = name.replace("~", "~0").replace("/", "~1")
             if not of_properties()[f"#/properties/{step}"].is_valid(members[name]):
@@ -98,9 +108,7 @@ def problems_by(schema: dict[str, Any], what: str, dialect: str = DIALECT) -> Pr
                 Problem(_cut(".".join(map(str, error.instance_path))), _cut(error.message))
                 for error in islice(validator.iter_errors(value), MAX_PROBLEMS)
             ]
-        except (
-            ValueError
-        ):  # its limit of 255 levels, met where it takes a value over as a whole: to quote or to compare it
+        except ValueError:  # its limit of 255 levels, met where it takes a value over as a whole: to quote or to compare it
             return [_WHOLE]
 
     return find
@@ -116,7 +124,11 @@ def _has_more(value: Any, than: int) -> bool:
         if number > than:
             return True
         if isinstance(each, (dict, list)):
-            waiting.extend(cast("dict[str, Any]", each).values() if isinstance(each, dict) else cast("list[Any]", each))
+            waiting.extend(
+                cast("dict[str, Any]", each).values()
+                if isinstance(each, dict)
+                else cast("list[Any]", each)
+            )
     return False
 
 

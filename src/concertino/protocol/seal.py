@@ -45,7 +45,11 @@ class Seal:
     """
 
     def __init__(
-        self, key: bytes, clock: Callable[[], float], random: Callable[[int], bytes], max_spent: int = MAX_SPENT
+        self,
+        key: bytes,
+        clock: Callable[[], float],
+        random: Callable[[int], bytes],
+        max_spent: int = MAX_SPENT,
     ) -> None:
         import hmac
 
@@ -66,7 +70,11 @@ class Seal:
         """
         issued = int(self._clock() * 1000)
         signed = self._random(NONCE) + issued.to_bytes(TIME, "big") + content
-        token = b2a_base64(self._mac(signed, bound) + signed, newline=False).translate(URL_SAFE).rstrip(b"=")
+        token = (
+            b2a_base64(self._mac(signed, bound) + signed, newline=False)
+            .translate(URL_SAFE)
+            .rstrip(b"=")
+        )
         if len(token) > MAX_STATE:
             raise ValueError(f"the state has {len(token)} characters; it may have {MAX_STATE}")
         return token.decode()
@@ -77,7 +85,8 @@ class Seal:
             raise Unsealed(f"expected at most {MAX_STATE} characters, got {len(token)}")
         try:
             raw = a2b_base64(
-                token.encode("ascii").translate(FROM_URL_SAFE) + b"=" * (-len(token) % 4), strict_mode=True
+                token.encode("ascii").translate(FROM_URL_SAFE) + b"=" * (-len(token) % 4),
+                strict_mode=True,
             )
         except (Error, UnicodeEncodeError):
             raise Unsealed(NOT_OURS) from None
@@ -97,7 +106,9 @@ class Seal:
         self._spent.add(sealed.nonce)
         heappush(self._by_age, (sealed.issued, sealed.nonce))
         expired = int((self._clock() - LIFETIME_S) * 1000)
-        while self._by_age and (self._by_age[0][0] <= expired or len(self._by_age) > self._max_spent):
+        while self._by_age and (
+            self._by_age[0][0] <= expired or len(self._by_age) > self._max_spent
+        ):
             issued, nonce = heappop(self._by_age)
             self._spent.discard(nonce)
             self._forgotten = max(self._forgotten, issued)

@@ -142,7 +142,9 @@ class Session:
         self._limits = limits
         self._surely_fits = limits.max_message_bytes - ENVELOPE_BYTES  # bytes of a result
         self._legacy: Era | None = None  # set by initialize
-        self._modern: tuple[Raw, Era] | None = None  # the `_meta` last seen, and what it says: clients repeat it
+        self._modern: tuple[Raw, Era] | None = (
+            None  # the `_meta` last seen, and what it says: clients repeat it
+        )
         self._lowering: Lowering | None = None  # for 2026-07-28
         self._clock = clock
         self._watch = watch
@@ -240,17 +242,23 @@ class Session:
 
         params = incoming.params
         method = incoming.method
-        given = {name: params.pop(name) for name in ("requestState", "inputResponses") if name in params}
+        given = {
+            name: params.pop(name) for name in ("requestState", "inputResponses") if name in params
+        }
         if not era.lowering.revision.modern or method not in ASKING:
             return self._admit(incoming, era, Call(method, params, era.meta), None)
         try:
             token: str | None = _member(given, "requestState", str)
             answers: dict[str, Raw] = _member(given, "inputResponses", dict[str, Raw]) or {}
-            dialogue, sealed = resumed(self._sealed_by, token, answers, lambda: binding(method, params, *self._both))
+            dialogue, sealed = resumed(
+                self._sealed_by, token, answers, lambda: binding(method, params, *self._both)
+            )
         except RpcError as refused:
             return self.peer.fail(incoming, refused.code, refused.message, refused.data)
         incoming.dialogue = dialogue
-        return self._admit(incoming, era, Call(method, params, era.meta, dialogue.answers, dialogue.state), sealed)
+        return self._admit(
+            incoming, era, Call(method, params, era.meta, dialogue.answers, dialogue.state), sealed
+        )
 
     @property
     def _both(self) -> tuple[bytes, bytes]:
@@ -259,7 +267,9 @@ class Session:
 
     def _sealed_by(self) -> Seal:
         if self._seal is None:
-            raise RuntimeError("this session was made without a seal; this is a fault of concertino")
+            raise RuntimeError(
+                "this session was made without a seal; this is a fault of concertino"
+            )
         return self._seal()
 
     def _own(self, incoming: Incoming, era: Era | None) -> None:
@@ -278,7 +288,9 @@ class Session:
                 missing = [VERSION, CAPABILITIES]
                 text = f"neither initialize was seen nor has params._meta the members {' and '.join(missing)}"
                 raise RpcError(
-                    INVALID_PARAMS, text, {"supported": [each.name for each in REVISIONS], "missing": missing}
+                    INVALID_PARAMS,
+                    text,
+                    {"supported": [each.name for each in REVISIONS], "missing": missing},
                 )
             if method == "server/discover":
                 return self._discover(incoming, era)
@@ -323,7 +335,10 @@ class Session:
             self._lowering = Lowering(revision, self._offer.info)
         era = Era(self._lowering, self._served[True], facts, token, rank, meta)
         if token is None:
-            self._modern = (raw.copy(), era)  # a copy: the original would keep its whole frame alive
+            self._modern = (
+                raw.copy(),
+                era,
+            )  # a copy: the original would keep its whole frame alive
         return era
 
     def _notified(self, message: Message) -> None:
@@ -350,7 +365,9 @@ class Session:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {_expected(why)}") from None
         revision = negotiate(asked.protocol_version)
         client = asked.client_info
-        facts = ClientFacts(client.name, client.version, revision.name, asked.capabilities, client.title)
+        facts = ClientFacts(
+            client.name, client.version, revision.name, asked.capabilities, client.title
+        )
         lowering = Lowering(revision, self._offer.info)
         self._legacy = Era(lowering, self._served[False], facts, level=LEVELS["info"])
         self.state = following
@@ -370,7 +387,10 @@ class Session:
 
     def _discover(self, incoming: Incoming, era: Era) -> None:
         revision = era.lowering.revision
-        result: dict[str, Any] = {"supportedVersions": [revision.name], "capabilities": self._capabilities(revision)}
+        result: dict[str, Any] = {
+            "supportedVersions": [revision.name],
+            "capabilities": self._capabilities(revision),
+        }
         result |= {"ttlMs": self._offer.ttl_ms, "cacheScope": self._offer.cache_scope}
         if self._offer.instructions is not None:
             result["instructions"] = self._offer.instructions
@@ -379,7 +399,9 @@ class Session:
     def _set_level(self, incoming: Incoming, era: Era) -> None:
         level = _member(incoming.params, "level", Level)
         if level is None:
-            raise RpcError(INVALID_PARAMS, f"Invalid params: level: expected one of {', '.join(LEVELS)}")
+            raise RpcError(
+                INVALID_PARAMS, f"Invalid params: level: expected one of {', '.join(LEVELS)}"
+            )
         self._legacy = Era(era.lowering, era.served, era.client, level=LEVELS[level])
         self.peer.respond(incoming, b"{}")
 
@@ -437,14 +459,19 @@ class Session:
             )
             if getattr(offer, name)
         }
-        for name, settings in (("experimental", offer.experimental), ("extensions", offer.extensions)):
+        for name, settings in (
+            ("experimental", offer.experimental),
+            ("extensions", offer.extensions),
+        ):
             if settings:
                 features[name] = settings
         return capabilities(features, revision)
 
     # What the backend says
 
-    def respond(self, incoming: Incoming, result: Struct | Raw, passes: Callable[[str], bool] | None = None) -> bool:
+    def respond(
+        self, incoming: Incoming, result: Struct | Raw, passes: Callable[[str], bool] | None = None
+    ) -> bool:
         """Answer a call with a canonical result. One that cannot be encoded, or is too large, becomes an answer that says so.
 
         passes: see Lowering.result(). Returns False for what may have to be changed first: it is not answered.
@@ -460,7 +487,10 @@ class Session:
             limit = self._limits.max_message_bytes
             size = len(RESULT % (id_bytes(incoming.id), body))
             if size > limit:
-                self._unfit(incoming, f"the result makes a message of {size} bytes; the limit is {limit} bytes")
+                self._unfit(
+                    incoming,
+                    f"the result makes a message of {size} bytes; the limit is {limit} bytes",
+                )
                 return True
         if not body:
             return False
@@ -473,7 +503,9 @@ class Session:
         result = CallToolResult([TextContent(text)], is_error=True)
         return self.peer.respond(incoming, incoming.era.lowering.result(result, incoming.method))
 
-    def progress(self, incoming: Incoming, done: float, total: float | None, message: str | None) -> None:
+    def progress(
+        self, incoming: Incoming, done: float, total: float | None, message: str | None
+    ) -> None:
         """Tell the caller how far its call is, if it asked, is not answered, and done is more than before. Both are finite.
 
         While output is held above the high-water mark, or when there were too many of late, only the newest is kept; it leaves when
@@ -504,7 +536,11 @@ class Session:
         if not self._offer.logging:  # server/utilities/logging: who sends messages declares it
             return
         # A handshake's level may have been set since this call came in.
-        wanted = era.level if era.lowering.revision.modern or self._legacy is None else self._legacy.level
+        wanted = (
+            era.level
+            if era.lowering.revision.modern or self._legacy is None
+            else self._legacy.level
+        )
         if wanted is None or not incoming.open or LEVELS[level] < wanted:
             return
         params: dict[str, Any] = {"level": level, "data": data}
@@ -522,7 +558,9 @@ class Session:
         telling = incoming.telling
         if telling is None:
             limits = self._limits
-            telling = Telling(Pace(limits.progress_per_s, self._clock), Pace(limits.logs_per_s, self._clock))
+            telling = Telling(
+                Pace(limits.progress_per_s, self._clock), Pace(limits.logs_per_s, self._clock)
+            )
             incoming.telling = telling
         pace = telling.progress if what == "progress" else telling.log
         lost = telling.late.pop(what, None) is not None
@@ -535,7 +573,9 @@ class Session:
 
     def fail(self, incoming: Incoming, code: int, message: str, data: object = None) -> None:
         """Answer a call with a canonical error. Raises what makes one impossible to write."""
-        self.peer.fail(incoming, incoming.era.lowering.error_code(code, data, incoming.method), message, data)
+        self.peer.fail(
+            incoming, incoming.era.lowering.error_code(code, data, incoming.method), message, data
+        )
 
     # Questions to the client
 
@@ -546,14 +586,20 @@ class Session:
         if incoming.dialogue is None:
             incoming.dialogue = Dialogue()
         if incoming.method not in ASKING:
-            raise RpcError(INTERNAL_ERROR, f"Internal error: {incoming.method} may not ask the client anything")
+            raise RpcError(
+                INTERNAL_ERROR, f"Internal error: {incoming.method} may not ask the client anything"
+            )
         return incoming.dialogue
 
     def put(self, question: InputRequest, done: Callable[[Raw | Exception], object]) -> Outgoing:
         """Ask the client now (before 2026-07-28). done: see Peer.request. Raises RpcError when too many wait for answers."""
         limit = self._limits.max_questions
         if len(self.peer.outgoing) >= limit:
-            raise RpcError(BUSY, f"busy: {limit} questions wait for the client's answers", {"maxQuestions": limit})
+            raise RpcError(
+                BUSY,
+                f"busy: {limit} questions wait for the client's answers",
+                {"maxQuestions": limit},
+            )
         return self.peer.request(question.method, bytes(question.params), done)
 
     def suspend(self, incoming: Incoming) -> None:
@@ -573,7 +619,9 @@ class Session:
         if not wanted.questions and not wanted.state:
             raise ValueError("InputRequired: expected questions, or a state, or both")
         dialogue.asked = {
-            key: lowered(wire_form(question), era.lowering.revision, era.client, partial(dialogue.visit, key))
+            key: lowered(
+                wire_form(question), era.lowering.revision, era.client, partial(dialogue.visit, key)
+            )
             for key, question in wanted.questions.items()
         }
         return dialogue
@@ -614,7 +662,11 @@ class Session:
     def offer_changed(self) -> None:
         """Ask the backend again what it offers."""
         self._offer = self._offer_of()
-        methods = [(name, rule) for name, rule in REQUESTS.items() if rule.feature and rule.feature not in OWN]
+        methods = [
+            (name, rule)
+            for name, rule in REQUESTS.items()
+            if rule.feature and rule.feature not in OWN
+        ]
         offered = [(name, rule) for name, rule in methods if getattr(self._offer, rule.feature)]
         self._served = {
             False: frozenset(name for name, rule in offered if rule.legacy),
@@ -623,7 +675,10 @@ class Session:
         self._modern = self._lowering = None
         if self._legacy is not None:
             self._legacy = Era(
-                self._legacy.lowering, self._served[False], self._legacy.client, level=self._legacy.level
+                self._legacy.lowering,
+                self._served[False],
+                self._legacy.client,
+                level=self._legacy.level,
             )
 
 

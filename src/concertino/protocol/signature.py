@@ -53,7 +53,9 @@ def read(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signa
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
-        raise RegistrationError(f"{name}: its signature cannot be read; wrap it in a `def` with annotations") from None
+        raise RegistrationError(
+            f"{name}: its signature cannot be read; wrap it in a `def` with annotations"
+        ) from None
     hints = _hints(function, name, inject)
     parameters: list[Parameter] = []
     for parameter in signature.parameters.values():
@@ -68,7 +70,9 @@ def read(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signa
             annotation = Any
         keyword_only = parameter.kind is parameter.KEYWORD_ONLY
         injected = is_injected(annotation, inject)
-        parameters.append(Parameter(parameter.name, annotation, parameter.default, keyword_only, injected))
+        parameters.append(
+            Parameter(parameter.name, annotation, parameter.default, keyword_only, injected)
+        )
     returns = hints.get("return", signature.return_annotation)
     while get_origin(returns) in _ABSTRACT:
         returns = get_args(returns)[-1]
@@ -103,7 +107,9 @@ def _hints(function: Any, name: str, inject: tuple[type, ...]) -> dict[str, Any]
         except ValueError:  # not assigned yet
             pass
     try:
-        return get_type_hints(function, localns=scope | local if local else None, include_extras=True)
+        return get_type_hints(
+            function, localns=scope | local if local else None, include_extras=True
+        )
     except Exception:  # annotations are code: a name, an attribute, a syntax error, anything
         for parameter, annotation in annotations.items():
             try:

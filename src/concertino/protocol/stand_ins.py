@@ -29,10 +29,14 @@ def choice(members: list[Any], strict: bool) -> Callable[[Any], Any]:
         messages: list[str] = []
         for member in members:
             try:
-                return msgspec.convert(value, member, strict=strict, dec_hook=decode_hook, str_keys=True)
+                return msgspec.convert(
+                    value, member, strict=strict, dec_hook=decode_hook, str_keys=True
+                )
             except msgspec.ValidationError as error:
                 messages += [str(problem) for problem in problems_of(error, "")]
-        raise Refused([Problem("", "fits no member of the union: " + "; or ".join(dict.fromkeys(messages)))])
+        raise Refused(
+            [Problem("", "fits no member of the union: " + "; or ".join(dict.fromkeys(messages)))]
+        )
 
     return convert
 
@@ -44,7 +48,9 @@ def member_of(known: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
         for written, member in known:
             if type(value) is type(written) and value == written:
                 return member
-        raise Refused([Problem("", f"expected one of {', '.join(json.encode(w).decode() for w, _ in known)}")])
+        raise Refused(
+            [Problem("", f"expected one of {', '.join(json.encode(w).decode() for w, _ in known)}")]
+        )
 
     return convert
 
@@ -85,4 +91,6 @@ def validation(adapter: Any) -> Callable[[Any], Any]:
 
 
 def _path(steps: tuple[str | int, ...]) -> str:
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step[:MAX_STEP]}" for step in steps)
+    return "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step[:MAX_STEP]}" for step in steps
+    )

@@ -53,11 +53,15 @@ __all__ = [
 
 Meta = dict[str, Any]
 Role = Literal["user", "assistant"]
-CacheScope = Literal["public", "private"]  # who may share a cached result: everybody, or only whoever asked
+CacheScope = Literal[
+    "public", "private"
+]  # who may share a cached result: everybody, or only whoever asked
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 LEVELS: dict[str, int] = {  # RFC 5424 severities, least severe first; server/utilities/logging
     name: rank
-    for rank, name in enumerate(("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"))
+    for rank, name in enumerate(
+        ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+    )
 }
 
 
@@ -97,7 +101,9 @@ class TextContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ImageContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="image", rename="camel"):
+class ImageContent(
+    Struct, frozen=True, omit_defaults=True, tag_field="type", tag="image", rename="camel"
+):
     """A picture; data holds its bytes, base64 on the wire."""
 
     data: bytes
@@ -106,7 +112,9 @@ class ImageContent(Struct, frozen=True, omit_defaults=True, tag_field="type", ta
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class AudioContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="audio", rename="camel"):
+class AudioContent(
+    Struct, frozen=True, omit_defaults=True, tag_field="type", tag="audio", rename="camel"
+):
     """Sound; data holds its bytes, base64 on the wire. Since 2025-03-26."""
 
     data: bytes
@@ -115,7 +123,9 @@ class AudioContent(Struct, frozen=True, omit_defaults=True, tag_field="type", ta
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ResourceLink(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource_link", rename="camel"):
+class ResourceLink(
+    Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource_link", rename="camel"
+):
     """A pointer to a resource that the client may read. Since 2025-06-18."""
 
     uri: str

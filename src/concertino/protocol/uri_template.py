@@ -29,7 +29,9 @@ from msgspec import Struct
 __all__ = ["UriTemplate", "Value", "Values"]
 
 Value = str | list[str] | dict[str, str]
-Values = Mapping[str, "str | int | float | Sequence[str] | Mapping[str, str] | None"]  # None: undefined
+Values = Mapping[
+    str, "str | int | float | Sequence[str] | Mapping[str, str] | None"
+]  # None: undefined
 
 MAX_URI = 8192  # characters of a URI that are looked at; RFC 9110 4.1 asks for 8000
 
@@ -82,7 +84,9 @@ class UriTemplate:
         self._parts = tuple(_parse(text))
         self._expressions = [part for part in self._parts if isinstance(part, Expression)]
         self.variables = tuple(
-            dict.fromkeys(each.name for expression in self._expressions for each in expression.variables)
+            dict.fromkeys(
+                each.name for expression in self._expressions for each in expression.variables
+            )
         )
         self._pattern: list[_Literal | _Run] | None = None
 
@@ -91,7 +95,9 @@ class UriTemplate:
 
         Raises ValueError for a prefix (`{x:3}`) of a list or dict.
         """
-        return "".join(part if isinstance(part, str) else _expanded(part, values) for part in self._parts)
+        return "".join(
+            part if isinstance(part, str) else _expanded(part, values) for part in self._parts
+        )
 
     @property
     def optional(self) -> frozenset[str]:
@@ -106,7 +112,12 @@ class UriTemplate:
     @property
     def lists(self) -> frozenset[str]:
         """The names whose values match() gives as lists or dicts."""
-        return frozenset(each.name for expression in self._expressions for each in expression.variables if each.star)
+        return frozenset(
+            each.name
+            for expression in self._expressions
+            for each in expression.variables
+            if each.star
+        )
 
     def check(self) -> None:
         """Raise ValueError for what can be expanded but not matched."""
@@ -153,7 +164,8 @@ class UriTemplate:
 _LITERAL = re.compile(r"(?:[^\x00-\x20\"%<>\\^`{|}\x7f]|%[0-9A-Fa-f]{2})+")
 _NAME = r"(?:\w|%[0-9A-Fa-f]{2})+(?:\.(?:\w|%[0-9A-Fa-f]{2})+)*"
 _EXPRESSION = re.compile(
-    rf"\{{([+#./;?&]?)({_NAME}(?::[1-9]\d{{0,3}}|\*)?(?:,{_NAME}(?::[1-9]\d{{0,3}}|\*)?)*)\}}", re.ASCII
+    rf"\{{([+#./;?&]?)({_NAME}(?::[1-9]\d{{0,3}}|\*)?(?:,{_NAME}(?::[1-9]\d{{0,3}}|\*)?)*)\}}",
+    re.ASCII,
 )
 
 
@@ -164,7 +176,9 @@ def _parse(text: str) -> Iterable[str | Expression]:
             yield _encoded(literal[0], reserved=True)
             place = literal.end()
         elif expression := _EXPRESSION.match(text, place):
-            yield Expression(expression[1], tuple(_variable(each) for each in expression[2].split(",")))
+            yield Expression(
+                expression[1], tuple(_variable(each) for each in expression[2].split(","))
+            )
             place = expression.end()
         else:
             raise ValueError(
@@ -182,7 +196,9 @@ def _variable(text: str) -> Variable:
 
 # Expanding
 
-PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")  # RFC 3986 2.3, unreserved
+PLAIN = frozenset(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+)  # RFC 3986 2.3, unreserved
 ANY = PLAIN | frozenset(":/?#[]@!$&'()*+,;=")  # 2.2, reserved
 _TRIPLET = re.compile("(%[0-9A-Fa-f]{2})")
 
@@ -197,7 +213,9 @@ def _encoded(text: str, *, reserved: bool) -> str:
 
 def _quoted(text: str, kept: frozenset[str]) -> str:
     return "".join(
-        each if each in kept else "".join(f"%{byte:02X}" for byte in each.encode("utf-8", "surrogatepass"))
+        each
+        if each in kept
+        else "".join(f"%{byte:02X}" for byte in each.encode("utf-8", "surrogatepass"))
         for each in text
     )
 
@@ -217,15 +235,27 @@ def _written(variable: Variable, value: object, operator: Operator) -> Iterable[
     """What one variable with a value adds: nothing, one text, or several."""
     if isinstance(value, Mapping):
         pairs = [
-            (str(key), str(each)) for key, each in cast("Mapping[object, object]", value).items() if each is not None
+            (str(key), str(each))
+            for key, each in cast("Mapping[object, object]", value).items()
+            if each is not None
         ]
     elif isinstance(value, Sequence) and not isinstance(value, str):
-        pairs = [(None, _text(each)) for each in cast("Sequence[object]", value) if each is not None]
+        pairs = [
+            (None, _text(each)) for each in cast("Sequence[object]", value) if each is not None
+        ]
     else:
         text = _text(value)
-        return [_named(variable.name, _encoded(text[: variable.prefix or None], reserved=operator.reserved), operator)]
+        return [
+            _named(
+                variable.name,
+                _encoded(text[: variable.prefix or None], reserved=operator.reserved),
+                operator,
+            )
+        ]
     if variable.prefix:
-        raise ValueError(f"{{{variable.name}:{variable.prefix}}}: expected a text to take a prefix of, got {value!r}")
+        raise ValueError(
+            f"{{{variable.name}:{variable.prefix}}}: expected a text to take a prefix of, got {value!r}"
+        )
 
     def encoded(text: str) -> str:
         return _encoded(text, reserved=operator.reserved)
@@ -233,10 +263,17 @@ def _written(variable: Variable, value: object, operator: Operator) -> Iterable[
     if not pairs:
         return []
     if not variable.star:
-        flat = ",".join(encoded(each) if key is None else f"{encoded(key)},{encoded(each)}" for key, each in pairs)
+        flat = ",".join(
+            encoded(each) if key is None else f"{encoded(key)},{encoded(each)}"
+            for key, each in pairs
+        )
         return [_named(variable.name, flat, operator)]
     return [
-        (_named(variable.name, encoded(each), operator) if key is None else f"{encoded(key)}={encoded(each)}")
+        (
+            _named(variable.name, encoded(each), operator)
+            if key is None
+            else f"{encoded(key)}={encoded(each)}"
+        )
         for key, each in pairs
     ]
 
@@ -301,7 +338,9 @@ class _Run(Struct, frozen=True):
             stretch[place] = uri[place] in self.kind and (after[place + 1] or stretch[place + 1])
         found = bytearray(after) if self.optional else bytearray(len(uri) + 1)
         for place in range(len(uri)):
-            if stretch[min(place + len(self.first), len(uri))] and uri.startswith(self.first, place):
+            if stretch[min(place + len(self.first), len(uri))] and uri.startswith(
+                self.first, place
+            ):
                 found[place] = True
         return found
 
@@ -324,7 +363,9 @@ def _pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]:
     pattern: list[_Literal | _Run] = []
     names: set[str] = set()
     bounded = any(
-        part.operator in ("?", "&", "#") if isinstance(part, Expression) else ("?" in part or "#" in part)
+        part.operator in ("?", "&", "#")
+        if isinstance(part, Expression)
+        else ("?" in part or "#" in part)
         for part in parts
     )
     wide = WITH_RESERVED - {"?", "#"} if bounded else WITH_RESERVED
@@ -332,7 +373,9 @@ def _pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]:
     for part in parts:
         if isinstance(part, str):
             if queried:
-                raise ValueError(f"{part!r} behind {{{queried}...}} cannot be matched: write a query last")
+                raise ValueError(
+                    f"{part!r} behind {{{queried}...}} cannot be matched: write a query last"
+                )
             pattern.append(_Literal(part))
             continue
         for variable in part.variables:
@@ -346,10 +389,14 @@ def _pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]:
                 )
             names.add(variable.name)
         if queried and part.operator not in ("#", "&"):
-            raise ValueError(f"{{{part.operator}...}} behind {{{queried}...}} cannot be matched: write a query last")
+            raise ValueError(
+                f"{{{part.operator}...}} behind {{{queried}...}} cannot be matched: write a query last"
+            )
         if part.operator in PAIRS:
             if part.operator == "&" and queried:
-                raise ValueError("{&...} behind {?...} or {&...} cannot be matched: write all in one, as in {?a,b}")
+                raise ValueError(
+                    "{&...} behind {?...} or {&...} cannot be matched: write all in one, as in {?a,b}"
+                )
             queried = part.operator if part.operator != ";" else ""
             pattern.append(_Run(part.operator, PAIRS[part.operator], True, _pairs(part)))
         elif part.operator == "#":
@@ -454,7 +501,8 @@ def _decoded(text: str, lenient: bool) -> str | None:
         return None
     try:
         value = b"".join(
-            bytes.fromhex(part[1:]) if number % 2 else part.encode() for number, part in enumerate(_TRIPLET.split(text))
+            bytes.fromhex(part[1:]) if number % 2 else part.encode()
+            for number, part in enumerate(_TRIPLET.split(text))
         ).decode()
     except UnicodeDecodeError:
         return None

@@ -51,7 +51,10 @@ class Catalogue(Generic[E]):
         self._size = size
         self._numbers: dict[str, int] = {}  # of the entries, growing
         self._given = 0  # numbers so far
-        self._pages: tuple[Mapping[str, E], dict[int, Page[E]]] = self.entries, {}  # made of which entries
+        self._pages: tuple[Mapping[str, E], dict[int, Page[E]]] = (
+            self.entries,
+            {},
+        )  # made of which entries
         self._changing = threading.Lock()
 
     def add(self, name: str, entry: E) -> None:

@@ -108,7 +108,9 @@ async def complete(
         return CompleteResult(Completion([]))
     if found.function is None or found.bind is None:
         begun = asked.argument.value.casefold()
-        return CompleteResult(_completion([each for each in found.choices if each.casefold().startswith(begun)]))
+        return CompleteResult(
+            _completion([each for each in found.choices if each.casefold().startswith(begun)])
+        )
     bound = found.bind(asked.argument.value, asked.context.arguments, context)
     value = await called(found.function, bound, in_thread)
     if isinstance(value, Iterable) and not isinstance(
@@ -134,7 +136,9 @@ def _completion(value: Any, counted: bool = True) -> Completion:
         values = list(cast("Iterable[Any]", value))
         total = more = None
     else:
-        raise BadResult(f"expected texts to choose from, or a Completion, got {type(value).__name__}")
+        raise BadResult(
+            f"expected texts to choose from, or a Completion, got {type(value).__name__}"
+        )
     for each in values:
         if not isinstance(each, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise BadResult(f"expected texts to choose from, got {type(each).__name__} among them")

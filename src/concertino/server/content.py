@@ -84,4 +84,6 @@ def _sniffed(data: bytes, family: str) -> str:
     for offset, signature, mime_type in _SIGNATURES:
         if mime_type.startswith(family) and data[offset : offset + len(signature)] == signature:
             return mime_type
-    raise ValueError(f"{family}: expected a known format, got bytes that begin with {data[:8]!r}; give mime_type")
+    raise ValueError(
+        f"{family}: expected a known format, got bytes that begin with {data[:8]!r}; give mime_type"
+    )

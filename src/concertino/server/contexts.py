@@ -152,7 +152,10 @@ class Contexts:
     # The tools
 
     async def _set_context(
-        self, key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY)], value: Any, context: str | None = None
+        self,
+        key: Annotated[str, Meta(min_length=1, max_length=MAX_KEY)],
+        value: Any,
+        context: str | None = None,
     ) -> dict[str, Any]:
         """Keep a value under a key for later calls. Returns the handle of the context that holds it.
 
@@ -185,7 +188,9 @@ class Contexts:
             return await self._thread.run(partial(self._transaction, what))
         except (Error, OSError) as why:
             log.exception("the store of contexts failed")
-            said = why.strerror if isinstance(why, OSError) else why  # where the file is, is not the client's
+            said = (
+                why.strerror if isinstance(why, OSError) else why
+            )  # where the file is, is not the client's
             raise ToolError(
                 "CONTEXT_UNAVAILABLE",
                 f"The store of contexts cannot be used: {said}",
@@ -238,7 +243,9 @@ class Contexts:
 
     def _found(self, context: str) -> None:
         """That it is there; it is used now."""
-        if not self._execute("UPDATE contexts SET used = ? WHERE handle = ?", self._clock(), context).rowcount:
+        if not self._execute(
+            "UPDATE contexts SET used = ? WHERE handle = ?", self._clock(), context
+        ).rowcount:
             raise ToolError(
                 "CONTEXT_NOT_FOUND",
                 f"There is no context {context[:MAX_HANDLE]!r}",
@@ -263,7 +270,9 @@ class Contexts:
                 )
         else:
             context = "ctx_" + os.urandom(16).hex()
-            self._execute("INSERT INTO contexts (handle, used) VALUES (?, ?)", context, self._clock())
+            self._execute(
+                "INSERT INTO contexts (handle, used) VALUES (?, ?)", context, self._clock()
+            )
         self._execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", context, key, value)
         size = len(key.encode()) + len(value) - (before or 0)
         self._execute("UPDATE contexts SET bytes = bytes + ? WHERE handle = ?", size, context)
@@ -275,14 +284,17 @@ class Contexts:
         [(count, size)] = self._execute("SELECT count(*), sum(bytes) FROM contexts")
         while count > 1 and (count > self._max_contexts or size > self._max_bytes):
             [(oldest, freed)] = self._execute(
-                "SELECT handle, bytes FROM contexts WHERE handle <> ? ORDER BY used, rowid LIMIT 1", context
+                "SELECT handle, bytes FROM contexts WHERE handle <> ? ORDER BY used, rowid LIMIT 1",
+                context,
             )
             self._delete(oldest)
             count, size = count - 1, size - freed
 
     def _all(self, context: str) -> dict[str, Any]:
         self._found(context)
-        rows = self._execute("SELECT key, value FROM entries WHERE handle = ? ORDER BY key", context).fetchall()
+        rows = self._execute(
+            "SELECT key, value FROM entries WHERE handle = ? ORDER BY key", context
+        ).fetchall()
         return {key: decode(value) for key, value in rows}
 
     def _delete(self, context: str) -> None:

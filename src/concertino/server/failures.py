@@ -7,7 +7,14 @@ from typing import Any, cast
 
 from msgspec.json import encode
 
-from concertino.errors import INVALID_PARAMS, BadAnswer, MissingCapability, RpcError, Suspended, ToolError
+from concertino.errors import (
+    INVALID_PARAMS,
+    BadAnswer,
+    MissingCapability,
+    RpcError,
+    Suspended,
+    ToolError,
+)
 from concertino.protocol.arguments import Problem
 from concertino.protocol.types import CallToolResult, TextContent
 from concertino.redact import redactor
@@ -16,7 +23,9 @@ __all__ = ["failed", "invalid", "passes", "said", "sentence", "shortened", "told
 
 MAX_ERROR_CHARACTERS = 1000  # of an exception's text that the caller sees
 REDACTED_CHARACTERS = 65536  # of that text that are looked through for secrets
-MAX_NAME = 128  # characters of a name that nobody has, given back; 2026-07-28 server/tools "Tool Names"
+MAX_NAME = (
+    128  # characters of a name that nobody has, given back; 2026-07-28 server/tools "Tool Names"
+)
 
 
 def failed(text: str) -> CallToolResult:
@@ -82,7 +91,9 @@ def said(error: BaseException) -> str:
     except Exception:  # a __str__ that fails
         text = ""
     # Cut after the redaction, or half a secret is left; and before it, because the text may be of any length.
-    return redactor().text(f"{kind}: {text[:REDACTED_CHARACTERS]}" if text else kind)[:MAX_ERROR_CHARACTERS]
+    return redactor().text(f"{kind}: {text[:REDACTED_CHARACTERS]}" if text else kind)[
+        :MAX_ERROR_CHARACTERS
+    ]
 
 
 def sentence(problem: Problem) -> str:

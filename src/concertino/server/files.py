@@ -12,7 +12,13 @@ __all__ = ["File"]
 
 MAX_FILE_BYTES = 64 * 2**20  # far more than a message may hold: the session says what its limit is
 TEXT_TYPES = frozenset(
-    ("application/json", "application/xml", "application/javascript", "application/yaml", "application/toml")
+    (
+        "application/json",
+        "application/xml",
+        "application/javascript",
+        "application/yaml",
+        "application/toml",
+    )
 )
 
 
@@ -40,7 +46,9 @@ class File:
         """Blocks. Raises ResourceNotFound if it is gone, or a link has been put in its way."""
         try:
             # Not blocking: a FIFO may have been put in its place.
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(
+                self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
         except OSError:
             raise ResourceNotFound(uri) from None
         with open(descriptor, "rb") as file:
@@ -48,7 +56,9 @@ class File:
             if not S_ISREG(status.st_mode) or os.path.realpath(self._path) != self._path:
                 raise ResourceNotFound(uri)
             if status.st_size > MAX_FILE_BYTES:
-                raise ToolError(f"the resource has {status.st_size} bytes; the limit is {MAX_FILE_BYTES} bytes")
+                raise ToolError(
+                    f"the resource has {status.st_size} bytes; the limit is {MAX_FILE_BYTES} bytes"
+                )
             data = file.read(MAX_FILE_BYTES)
         if _may_be_text(self.mime_type):
             try:
@@ -57,7 +67,9 @@ class File:
                 pass
             else:
                 return ResourceContents(uri, text=text, mime_type=self.mime_type or "text/plain")
-        return ResourceContents(uri, blob=data, mime_type=self.mime_type or "application/octet-stream")
+        return ResourceContents(
+            uri, blob=data, mime_type=self.mime_type or "application/octet-stream"
+        )
 
 
 # Text that the standard library does not know everywhere: RFC 7763, 9512, 8259 and IANA's media types.

@@ -32,12 +32,16 @@ def guard(server: Server, tools: Tools, tool: RegisteredTool, guards: ToolGuards
     """
     if unknown := guards.keys() - ToolGuards.__annotations__.keys():
         raise TypeError(f"add_tool() got an unexpected keyword argument {min(unknown)!r}")
-    given = {name: value for name, value in guards.items() if value is not None and value is not False}
+    given = {
+        name: value for name, value in guards.items() if value is not None and value is not False
+    }
     if not given:
         return tool
     try:
         inside = _Inside(server, tool)
-        guarded = Guarded(inside, kept=_kept(server, tools) if "max_result_bytes" in given else None, **given)  # pyright: ignore[reportArgumentType]  # as ToolGuards has them
+        guarded = Guarded(
+            inside, kept=_kept(server, tools) if "max_result_bytes" in given else None, **given
+        )  # pyright: ignore[reportArgumentType]  # as ToolGuards has them
     except ValueError as why:
         raise RegistrationError(f"{tool.tool.name}: {why}") from None
     inside.tool = replace(tool, guard=guarded)

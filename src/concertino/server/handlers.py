@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, isfunction, isgeneratorfunction
+from inspect import (
+    isasyncgenfunction,
+    isawaitable,
+    iscoroutinefunction,
+    isfunction,
+    isgeneratorfunction,
+)
 from typing import Any, cast
 
 from msgspec import DecodeError, Raw, Struct
@@ -53,7 +59,9 @@ def function(handler: Handler, what: str, *, inline: bool) -> Function:
     if not callable(handler):
         raise RegistrationError(f"{what}: expected a function, got {handler!r}")
     if lacks_self(handler):
-        raise RegistrationError(f"{what}: {handler.__qualname__} is a method without its object; give a bound method")
+        raise RegistrationError(
+            f"{what}: {handler.__qualname__} is a method without its object; give a bound method"
+        )
     function = function_of(handler)
     if isgeneratorfunction(function) or isasyncgenfunction(function):
         raise RegistrationError(f"{what}: a generator cannot be a result; return a list")
@@ -105,7 +113,9 @@ class Texts:
     """
 
     def __init__(self, handler: Handler, descriptions: Mapping[str, str]) -> None:
-        arguments: Arguments = arguments_of(handler, coerce=True, inject=(Context,), descriptions=descriptions)
+        arguments: Arguments = arguments_of(
+            handler, coerce=True, inject=(Context,), descriptions=descriptions
+        )
         self._bind = arguments.bind
         self.takes_context = bool(arguments.injected)
         self._definitions: dict[str, Any] = arguments.schema.get("$defs", {})
@@ -129,12 +139,18 @@ class Texts:
 
     def takes_only_text(self, name: str) -> bool:
         """Whether neither a list nor a dict of texts could be given."""
-        return self._kinds[name] in ("text", "number") and not self._has(self.schemas[name], ("array", "object"))
+        return self._kinds[name] in ("text", "number") and not self._has(
+            self.schemas[name], ("array", "object")
+        )
 
     def choices(self, name: str) -> list[str]:
         """The texts that a parameter takes, if they can be told: of a Literal, an Enum, a bool."""
         members = self._members(self.schemas[name])
-        return list(dict.fromkeys(each if isinstance(each, str) else encode(each).decode() for each in members))
+        return list(
+            dict.fromkeys(
+                each if isinstance(each, str) else encode(each).decode() for each in members
+            )
+        )
 
     def _members(self, schema: dict[str, Any]) -> list[Any]:
         """The values that there are, if they can be told."""
@@ -148,7 +164,11 @@ class Texts:
     def _others_of(self, schema: dict[str, Any]) -> dict[str, Raw]:
         """Of members of an Enum or a Literal that are no texts, the text that stands for each, unless it is a member itself."""
         members = self._members(schema)
-        written = {encode(each).decode(): Raw(encode(each)) for each in members if not isinstance(each, str)}
+        written = {
+            encode(each).decode(): Raw(encode(each))
+            for each in members
+            if not isinstance(each, str)
+        }
         return {text: raw for text, raw in written.items() if text not in members}
 
     def _kind(self, schema: dict[str, Any]) -> str:
@@ -166,20 +186,28 @@ class Texts:
         if "anyOf" in schema:
             return any(self._takes_text(member) for member in schema["anyOf"])
         if "enum" in schema or "const" in schema:
-            return any(isinstance(each, str) for each in [*schema.get("enum", ()), schema.get("const")])
+            return any(
+                isinstance(each, str) for each in [*schema.get("enum", ()), schema.get("const")]
+            )
         return schema.get("type", "string") == "string" or "string" in schema["type"]
 
     def _only_numbers(self, schema: dict[str, Any]) -> bool:
         schema = self._followed(schema)
         if "anyOf" in schema:
-            return all(self._only_numbers(member) for member in schema["anyOf"] if member.get("type") != "null")
+            return all(
+                self._only_numbers(member)
+                for member in schema["anyOf"]
+                if member.get("type") != "null"
+            )
         return schema.get("type") in NUMBERS
 
     def _has(self, schema: dict[str, Any], kinds: tuple[str, ...]) -> bool:
         schema = self._followed(schema)
         if "anyOf" in schema:
             return any(self._has(member, kinds) for member in schema["anyOf"])
-        return "enum" not in schema and "const" not in schema and schema.get("type", kinds[0]) in kinds
+        return (
+            "enum" not in schema and "const" not in schema and schema.get("type", kinds[0]) in kinds
+        )
 
 
 def _json(text: str) -> Any:

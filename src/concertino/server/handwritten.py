@@ -24,18 +24,24 @@ __all__ = ["arguments_by", "results_by"]
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def arguments_by(handler: Callable[..., Any], schema: dict[str, Any]) -> Callable[[Raw | bytes, object], Bound]:
+def arguments_by(
+    handler: Callable[..., Any], schema: dict[str, Any]
+) -> Callable[[Raw | bytes, object], Bound]:
     """bind() for a hand-written input schema: the handler gets the arguments as one dict, and the Context if it asks for it.
 
     Raises RegistrationError for a schema that cannot be enforced as it is and for another signature.
     """
     if schema.get("type") != "object":
-        raise RegistrationError(f"input_schema: expected type 'object' at its root, got {schema.get('type')!r}")
+        raise RegistrationError(
+            f"input_schema: expected type 'object' at its root, got {schema.get('type')!r}"
+        )
     find = problems_by(schema, "input_schema")
     parameters = read(handler, (Context,)).parameters
     takes_context = any(parameter.injected for parameter in parameters)
     if len(parameters) != 1 + takes_context or parameters[0].injected:
-        raise RegistrationError("with input_schema the handler takes one dict, and a Context after it if it wants")
+        raise RegistrationError(
+            "with input_schema the handler takes one dict, and a Context after it if it wants"
+        )
 
     def bind(raw: Raw | bytes, injected: object) -> Bound:
         arguments = _arguments(raw)
@@ -55,7 +61,9 @@ def results_by(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
 
     def conform(raw: Raw | bytes) -> None:
         if problems := find(decode(raw), len(bytes(raw))):
-            raise BadResult(f"the result does not fit its output_schema: {'; '.join(map(str, problems))}")
+            raise BadResult(
+                f"the result does not fit its output_schema: {'; '.join(map(str, problems))}"
+            )
 
     return conform
 
@@ -64,4 +72,6 @@ def _arguments(raw: Raw | bytes) -> dict[str, Any]:
     try:
         return decode(raw or b"{}", type=dict[str, Any])
     except DecodeError as why:
-        raise BadArguments([Problem("", str(why).replace("`", "").replace("Expected", "expected"))]) from None
+        raise BadArguments(
+            [Problem("", str(why).replace("`", "").replace("Expected", "expected"))]
+        ) from None

@@ -11,7 +11,12 @@ import functools
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from inspect import isasyncgen, isasyncgenfunction, isgenerator, isgeneratorfunction
 from typing import Any, TypeVar, cast, get_args, get_origin
 
@@ -52,7 +57,9 @@ class Lifespans:
         name = signature.name
         generates = function_of(function)
         if not (isasyncgenfunction(generates) or isgeneratorfunction(generates)):
-            raise RegistrationError(f"{name}(): expected a generator, `async def` or `def`, that yields once")
+            raise RegistrationError(
+                f"{name}(): expected a generator, `async def` or `def`, that yields once"
+            )
         if signature.parameters:
             raise RegistrationError(f"{name}(): a lifespan function takes no parameters")
         given = get_args(signature.returns)[:1]
@@ -64,9 +71,13 @@ class Lifespans:
                 f"{name}(): annotate the class it yields, as in `-> AsyncIterator[Database]`; AsyncIterator[None] for none"
             )
         if kind in self.classes:
-            raise RegistrationError(f"{name}(): another lifespan function gives a {kind.__name__} already")
+            raise RegistrationError(
+                f"{name}(): another lifespan function gives a {kind.__name__} already"
+            )
         if self._task is not None:
-            raise RegistrationError(f"{name}(): the server has started; register what it lives with before")
+            raise RegistrationError(
+                f"{name}(): the server has started; register what it lives with before"
+            )
         self._functions.append((kind, function))
 
     def fill(self, handler: H) -> H:
@@ -75,10 +86,14 @@ class Lifespans:
         Raises RegistrationError for one that is positional-only. A call before open() raises RuntimeError.
         """
         classes = self.classes
-        if not classes or not callable(handler) or lacks_self(handler):  # refused by whoever registers it
+        if (
+            not classes or not callable(handler) or lacks_self(handler)
+        ):  # refused by whoever registers it
             return handler
         filled: dict[str, type] = {
-            parameter.name: next(kind for kind in classes if is_injected(parameter.annotation, (kind,)))
+            parameter.name: next(
+                kind for kind in classes if is_injected(parameter.annotation, (kind,))
+            )
             for parameter in read(handler, classes).parameters
             if parameter.injected
         }
@@ -93,7 +108,9 @@ class Lifespans:
                 raise RuntimeError(
                     f"there is no {kind.__name__} any more: its lifespan function ended: {why}"
                 ) from None
-            raise RuntimeError(f"there is no {kind.__name__} yet: the server was not started, or has ended") from None
+            raise RuntimeError(
+                f"there is no {kind.__name__} yet: the server was not started, or has ended"
+            ) from None
 
     async def open(self) -> None:
         """Enter all of them. Raises what one raises; those before it are left again."""
@@ -142,7 +159,9 @@ class Lifespans:
             await self._over.wait()
         except BaseException as error:
             failures.append(error)
-        for manager in reversed(entered):  # each as if it were alone: what another raises is not thrown into it
+        for manager in reversed(
+            entered
+        ):  # each as if it were alone: what another raises is not thrown into it
             try:
                 await manager.__aexit__(None, None, None)
             except BaseException as error:
@@ -151,9 +170,15 @@ class Lifespans:
         if not failures:
             return
         why = failures[0]
-        wanted = self._over.is_set() or opened.cancelled()  # by whoever ends, or has given up the start
-        if isinstance(why, asyncio.CancelledError) and not wanted:  # a task group, say, one of whose tasks failed
-            why = next((each for each in failures if not isinstance(each, asyncio.CancelledError)), None)
+        wanted = (
+            self._over.is_set() or opened.cancelled()
+        )  # by whoever ends, or has given up the start
+        if (
+            isinstance(why, asyncio.CancelledError) and not wanted
+        ):  # a task group, say, one of whose tasks failed
+            why = next(
+                (each for each in failures if not isinstance(each, asyncio.CancelledError)), None
+            )
             if why is None:  # raised as it is it would say that whoever starts has given up
                 why = RuntimeError("a lifespan function waited for something that was cancelled")
                 why.__cause__ = failures[0]
@@ -166,20 +191,29 @@ class Lifespans:
             return
         if not wanted:
             self._gone = why
-            log.error("a lifespan function ended before the server: calls that need what it gave fail", exc_info=why)
+            log.error(
+                "a lifespan function ended before the server: calls that need what it gave fail",
+                exc_info=why,
+            )
         raise why
 
 
-def _filled(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:  # Any: whatever is callable
+def _filled(
+    handler: Any, filled: dict[str, type], value: Callable[[type], Any]
+) -> Any:  # Any: whatever is callable
     signature = inspect.signature(handler)
-    kept = [parameter for parameter in signature.parameters.values() if parameter.name not in filled]
+    kept = [
+        parameter for parameter in signature.parameters.values() if parameter.name not in filled
+    ]
     for parameter in signature.parameters.values():
         if parameter.name in filled and parameter.kind is parameter.POSITIONAL_ONLY:
             raise RegistrationError(
                 f"{parameter.name}: what a lifespan function gives is passed by name; move the / before it"
             )
     first = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in kept)
-    names = [parameter.name for parameter in kept[first:] if parameter.kind is not parameter.KEYWORD_ONLY]
+    names = [
+        parameter.name for parameter in kept[first:] if parameter.kind is not parameter.KEYWORD_ONLY
+    ]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         kwargs.update(zip(names, args[first:], strict=True))
@@ -191,9 +225,13 @@ def _filled(handler: Any, filled: dict[str, type], value: Callable[[type], Any])
         return await call(*args, **kwargs)
 
     function = handler
-    while isinstance(function, functools.partial):  # its docstring and annotations are its function's
+    while isinstance(
+        function, functools.partial
+    ):  # its docstring and annotations are its function's
         function = cast("Any", function).func
-    function = getattr(function, "__func__", function)  # of a method: a wrapper that names it has its object already
+    function = getattr(
+        function, "__func__", function
+    )  # of a method: a wrapper that names it has its object already
     made: Any = functools.update_wrapper(call_and_wait if is_async(handler) else call, function)
     made.__qualname__ = made.__name__ = getattr(handler, "__name__", "")  # a partial has none
     made.__signature__ = signature.replace(parameters=kept)
@@ -205,7 +243,9 @@ def _manager(function: Function) -> AbstractAsyncContextManager[Any]:
     if isasyncgen(made):  # else a context manager's function was given
         return asynccontextmanager(cast("Callable[[], AsyncGenerator[Any, None]]", lambda: made))()
     if isgenerator(made):
-        return _Plain(contextmanager(cast("Callable[[], Generator[Any, None, None]]", lambda: made))())
+        return _Plain(
+            contextmanager(cast("Callable[[], Generator[Any, None, None]]", lambda: made))()
+        )
     return made if hasattr(made, "__aenter__") else _Plain(made)
 
 

@@ -88,7 +88,9 @@ class Operations:
         self._kept = kept
         self._max_kept_bytes = max_kept_bytes
         self._clock = clock
-        self._operations: dict[str, _Operation] = {}  # what has ended, in the order of its end, and what runs
+        self._operations: dict[
+            str, _Operation
+        ] = {}  # what has ended, in the order of its end, and what runs
         self._threads = Threads(at_most)
         server.lifespan(self._living)
         server.add_tool(self._get, name="get_operation", read_only=True)
@@ -135,10 +137,20 @@ class Operations:
         return decorate if handler is None else decorate(handler)
 
     def _add(
-        self, handler: Any, told_first: _Told, answer_after_s: float, inline: bool, settings: dict[str, Any]
+        self,
+        handler: Any,
+        told_first: _Told,
+        answer_after_s: float,
+        inline: bool,
+        settings: dict[str, Any],
     ) -> None:
         name = str(settings.pop("name", None) or getattr(handler, "__name__", ""))
-        if not callable(handler) or lacks_self(handler) or "input_schema" in settings or "output_schema" in settings:
+        if (
+            not callable(handler)
+            or lacks_self(handler)
+            or "input_schema" in settings
+            or "output_schema" in settings
+        ):
             raise RegistrationError(
                 f"{name or handler!r}: expected a function or a bound method, without schemas written by hand"
             )
@@ -167,7 +179,9 @@ class Operations:
 
         start.__name__ = start.__qualname__ = name
         start.__doc__ = handler.__doc__
-        start.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        start.__annotations__ = {
+            each.name: each.annotation for each in signature.parameters.values()
+        }
         start.__annotations__["return"] = CallToolResult
         cast("Any", start).__signature__ = signature
         self._server.add_tool(start, name=name, **settings)
@@ -200,19 +214,31 @@ class Operations:
         self._operations[operation.id] = operation
         return operation
 
-    def _begin(self, operation: _Operation, work: Work, shape: Callable[[Any], CallToolResult]) -> None:
-        operation.task = task = asyncio.create_task(_carried(operation, work, shape), name="concertino operation")
+    def _begin(
+        self, operation: _Operation, work: Work, shape: Callable[[Any], CallToolResult]
+    ) -> None:
+        operation.task = task = asyncio.create_task(
+            _carried(operation, work, shape), name="concertino operation"
+        )
         timer = asyncio.get_running_loop().call_later(self._limit_s, operation.end, "timed_out")
 
         def ended(task: asyncio.Task[None]) -> None:
             timer.cancel()
-            if not task.cancelled() and (error := task.exception()) is not None:  # a `finally` that fails, for instance
-                log.error("operation %s failed while it was cancelled", operation.name, exc_info=error)
+            if (
+                not task.cancelled() and (error := task.exception()) is not None
+            ):  # a `finally` that fails, for instance
+                log.error(
+                    "operation %s failed while it was cancelled", operation.name, exc_info=error
+                )
             operation.ended_at = self._clock()
             operation.listeners = ()
             del operation.context  # it holds the message that began this
             if operation.state == "in_progress":
-                operation.end("failed" if operation.result is None or operation.result.is_error else "completed")
+                operation.end(
+                    "failed"
+                    if operation.result is None or operation.result.is_error
+                    else "completed"
+                )
             if self._operations.pop(operation.id, None) is not None:  # to the end of the order
                 self._operations[operation.id] = operation
                 self._sweep()
@@ -367,7 +393,9 @@ class _Detached(ContextAround):
     def cancelled(self) -> bool:
         return self._operation.state != "in_progress"
 
-    def progress(self, done: float, total: float | None = None, message: str | None = None) -> Awaitable[None]:
+    def progress(
+        self, done: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
         told_to = self.inner.progress(
             done, total, message
         )  # raises for what is no progress; a call that is over hears nothing
@@ -392,7 +420,9 @@ class _Detached(ContextAround):
         if operation.thread == get_ident():
             if isinstance(awaitable, Coroutine):
                 awaitable.close()
-            raise RuntimeError("Context.wait is for `def` handlers, which run in a thread; write `await` instead")
+            raise RuntimeError(
+                "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
+            )
         future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), operation.loop)
         operation.waits.add(future)
         if self.cancelled:  # perhaps before this was added
@@ -416,7 +446,9 @@ async def _awaited(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-async def _carried(operation: _Operation, work: Work, shape: Callable[[Any], CallToolResult]) -> None:
+async def _carried(
+    operation: _Operation, work: Work, shape: Callable[[Any], CallToolResult]
+) -> None:
     """As Server.handle answers a call."""
     try:
         result = shape(await work())

@@ -32,7 +32,15 @@ from concertino.server.catalogue import Catalogue
 from concertino.server.completion import Completer, completers_of
 from concertino.server.content import user
 from concertino.server.failures import invalid, sentence, shortened, unknown
-from concertino.server.handlers import Function, Handler, InThread, Texts, called, documented, function
+from concertino.server.handlers import (
+    Function,
+    Handler,
+    InThread,
+    Texts,
+    called,
+    documented,
+    function,
+)
 from concertino.server.settings import Hints, PromptSettings, checked_for
 
 __all__ = ["Prompts", "RegisteredPrompt"]
@@ -41,7 +49,14 @@ MAX_NAME = 128  # characters; what 2026-07-28 asks of tools' names
 NO_ARGUMENTS = Raw(b"{}")
 _text = Decoder(str).decode
 _texts = Decoder(dict[str, str]).decode
-_CONTENT = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource, ResourceContents)
+_CONTENT = (
+    TextContent,
+    ImageContent,
+    AudioContent,
+    ResourceLink,
+    EmbeddedResource,
+    ResourceContents,
+)
 
 
 class RegisteredPrompt(Struct, frozen=True):
@@ -60,7 +75,9 @@ class Prompts:
         self.prompts: Catalogue[RegisteredPrompt] = Catalogue(
             "prompt",
             page_size,
-            lambda name: f"prompt {name!r}: there is one with this name; remove_prompt() it first, or give name=",
+            lambda name: (
+                f"prompt {name!r}: there is one with this name; remove_prompt() it first, or give name="
+            ),
         )
         self.completes = False
         self._in_thread = in_thread
@@ -79,13 +96,17 @@ class Prompts:
         doc = documented(handler)
         texts = Texts(handler, doc.parameters)
         arguments = [
-            PromptArgument(each, schema.get("title"), schema.get("description"), each in texts.required)
+            PromptArgument(
+                each, schema.get("title"), schema.get("description"), each in texts.required
+            )
             for each, schema in texts.schemas.items()
         ]
         prompt = Prompt(
             name,
             title=settings.title,
-            description=settings.description if settings.description is not None else doc.description,
+            description=settings.description
+            if settings.description is not None
+            else doc.description,
             arguments=arguments or None,
             icons=settings.icons,
             meta=settings.meta,
@@ -100,7 +121,9 @@ class Prompts:
         if page.result is None:
             shown = [each.prompt for each in page.entries]
             hints = self._hints
-            page.result = ListPromptsResult(shown, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
+            page.result = ListPromptsResult(
+                shown, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope
+            )
         return page.result
 
     async def get(self, call: Call, context: Context) -> GetPromptResult:
@@ -118,18 +141,24 @@ class Prompts:
         try:
             given = _texts(params.get("arguments", NO_ARGUMENTS))
         except (DecodeError, UnicodeError) as why:
-            raise invalid(f"arguments: {str(why).replace('`', '').replace('Expected', 'expected')}") from None
+            raise invalid(
+                f"arguments: {str(why).replace('`', '').replace('Expected', 'expected')}"
+            ) from None
         try:
             bound = prompt.texts.bind(given, context)
         except BadArguments as bad:
             raise invalid("; ".join(map(sentence, bad.problems))) from None
-        return _result(await called(prompt.function, bound, self._in_thread), prompt.prompt.description)
+        return _result(
+            await called(prompt.function, bound, self._in_thread), prompt.prompt.description
+        )
 
 
 def _result(value: Any, description: str | None) -> GetPromptResult:
     if isinstance(value, GetPromptResult):
         return fitting(value)
-    items: list[Any] = list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value]
+    items: list[Any] = (
+        list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value]
+    )
     return fitting(GetPromptResult([_message(each) for each in items], description))
 
 

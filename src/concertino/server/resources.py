@@ -32,13 +32,23 @@ from concertino.server.catalogue import Catalogue
 from concertino.server.completion import Completer, completers_of
 from concertino.server.failures import invalid, sentence
 from concertino.server.files import File
-from concertino.server.handlers import Function, Handler, InThread, Texts, called, documented, function
+from concertino.server.handlers import (
+    Function,
+    Handler,
+    InThread,
+    Texts,
+    called,
+    documented,
+    function,
+)
 from concertino.server.settings import Hints, ResourceSettings, checked_for
 
 __all__ = ["RegisteredResource", "RegisteredTemplate", "Resources"]
 
 # RFC 3986: a scheme, and characters that a URI may hold.
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*")
+_URI = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*"
+)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _text = Decoder(str).decode
 
@@ -72,12 +82,16 @@ class Resources:
         self.resources: Catalogue[RegisteredResource] = Catalogue(
             "resource",
             page_size,
-            lambda name: f"resource {name!r}: there is one with this URI; remove_resource() it first",
+            lambda name: (
+                f"resource {name!r}: there is one with this URI; remove_resource() it first"
+            ),
         )
         self.templates: Catalogue[RegisteredTemplate] = Catalogue(
             "resource template",
             page_size,
-            lambda name: f"resource {name!r}: there is one with this template; remove_resource() it first",
+            lambda name: (
+                f"resource {name!r}: there is one with this template; remove_resource() it first"
+            ),
         )
         self.completes = False
         self._in_thread = in_thread
@@ -96,12 +110,23 @@ class Resources:
     ) -> None:
         """See Server.add_resource."""
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # an author's mistake
-            raise RegistrationError(f"resource: expected a URI such as 'notes://today', got {uri!r}")
+            raise RegistrationError(
+                f"resource: expected a URI such as 'notes://today', got {uri!r}"
+            )
         settings = checked_for(settings, f"resource {uri!r}")
-        given = [name for name, each in (("text", text), ("blob", blob), ("path", path)) if each is not None]
+        given = [
+            name
+            for name, each in (("text", text), ("blob", blob), ("path", path))
+            if each is not None
+        ]
         if len(given) + (handler is not None) != 1:
-            got = ", ".join([*(["a function"] if handler is not None else []), *given]) or "none of them"
-            raise RegistrationError(f"resource {uri!r}: expected one of a function, text, blob and path, got {got}")
+            got = (
+                ", ".join([*(["a function"] if handler is not None else []), *given])
+                or "none of them"
+            )
+            raise RegistrationError(
+                f"resource {uri!r}: expected one of a function, text, blob and path, got {got}"
+            )
         if handler is not None and "{" in uri:
             return self._add_template(uri, handler, settings)
         if "{" in uri:
@@ -123,7 +148,9 @@ class Resources:
             source = made, texts
             if texts.schemas:
                 names = ", ".join(texts.schemas)
-                raise RegistrationError(f"resource {uri!r}: its URI has no variables, so nothing fills {names}")
+                raise RegistrationError(
+                    f"resource {uri!r}: its URI has no variables, so nothing fills {names}"
+                )
             name = name or _name_of(handler)
             description = description or documented(handler).description
         elif path is not None:
@@ -163,7 +190,9 @@ class Resources:
                 f"{what}: expected a template that begins with its scheme, such as 'notes://{{day}}'"
             )
         if settings.size is not None:
-            raise RegistrationError(f"{what}: size: a template has none; each of its resources has its own")
+            raise RegistrationError(
+                f"{what}: size: a template has none; each of its resources has its own"
+            )
         made = function(handler, what, inline=settings.inline)
         doc = documented(handler)
         texts = Texts(handler, doc.parameters)
@@ -181,7 +210,9 @@ class Resources:
         shown = checked_for(shown, what)
         hints = settings.hints(self._hints)
         completers = completers_of(texts)
-        self.templates.add(text, RegisteredTemplate(shown, template, made, texts, completers, hints))
+        self.templates.add(
+            text, RegisteredTemplate(shown, template, made, texts, completers, hints)
+        )
         self.completes = self.completes or bool(completers)
 
     def remove(self, uri: str) -> None:
@@ -193,13 +224,19 @@ class Resources:
     async def list(self, call: Call, context: Context) -> ListResourcesResult:
         page = self.resources.page(call.params)
         shown: list[Resource] = [each.resource for each in page.entries]
-        files = {number: each.source for number, each in enumerate(page.entries) if isinstance(each.source, File)}
+        files = {
+            number: each.source
+            for number, each in enumerate(page.entries)
+            if isinstance(each.source, File)
+        }
         if files:
             sizes: dict[int, int | None] = await self._in_thread(lambda: _sizes(files))
             for number, size in sizes.items():
                 if shown[number].size is None:
                     shown[number] = replace(shown[number], size=size)
-        if page.result is None or page.result.resources != shown:  # else the same object: it is written once
+        if (
+            page.result is None or page.result.resources != shown
+        ):  # else the same object: it is written once
             page.result = ListResourcesResult(
                 shown, page.next_cursor, ttl_ms=self._hints.ttl_ms, cache_scope=self._hints.scope
             )
@@ -232,7 +269,10 @@ class Resources:
         return _result(contents, uri, entry.resource.mime_type, entry.hints)
 
     async def _contents(
-        self, source: list[ResourceContents] | File | tuple[Function, Texts], uri: str, context: Context
+        self,
+        source: list[ResourceContents] | File | tuple[Function, Texts],
+        uri: str,
+        context: Context,
     ) -> Any:
         if isinstance(source, File):
             return await self._in_thread(lambda: source.read(uri))
@@ -251,7 +291,9 @@ class Resources:
             try:
                 bound = each.texts.bind(values, context)
             except BadArguments as bad:
-                details += [f"{each.template.text}: {sentence(problem)}" for problem in bad.problems]
+                details += [
+                    f"{each.template.text}: {sentence(problem)}" for problem in bad.problems
+                ]
                 continue
             contents = await called(each.function, bound, self._in_thread)
             return _result(contents, uri, each.shown.mime_type, each.hints)
@@ -269,29 +311,41 @@ def _check_variables(what: str, template: UriTemplate, texts: Texts) -> None:
         if name not in texts.schemas:
             raise RegistrationError(f"{what}: {{{name}}} needs a parameter of this name")
         if name in template.optional and name in texts.required:
-            raise RegistrationError(f"{what}: {{{name}}} may be absent, so the parameter {name!r} needs a default")
+            raise RegistrationError(
+                f"{what}: {{{name}}} may be absent, so the parameter {name!r} needs a default"
+            )
         if name in template.lists and texts.takes_only_text(name):
             raise RegistrationError(
                 f"{what}: {{{name}*}} gives a list, so the parameter {name!r} must take one: list[str]"
             )
     if missing := [name for name in texts.required if name not in template.variables]:
-        raise RegistrationError(f"{what}: nothing in the template fills the parameters {', '.join(missing)}")
+        raise RegistrationError(
+            f"{what}: nothing in the template fills the parameters {', '.join(missing)}"
+        )
 
 
-def _held(uri: str, text: str | None, blob: bytes | None, mime_type: str | None) -> tuple[list[ResourceContents], int]:
+def _held(
+    uri: str, text: str | None, blob: bytes | None, mime_type: str | None
+) -> tuple[list[ResourceContents], int]:
     if text is not None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise RegistrationError(f"resource {uri!r}: text: expected str, got {type(text).__name__}")
+            raise RegistrationError(
+                f"resource {uri!r}: text: expected str, got {type(text).__name__}"
+            )
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            raise RegistrationError(f"resource {uri!r}: text: holds a lone surrogate, which JSON cannot") from None
+            raise RegistrationError(
+                f"resource {uri!r}: text: holds a lone surrogate, which JSON cannot"
+            ) from None
         return [ResourceContents(uri, text=text, mime_type=mime_type or "text/plain")], size
     if not isinstance(blob, (bytes, bytearray, memoryview)):
-        raise RegistrationError(f"resource {uri!r}: blob: expected bytes, got {type(blob).__name__}")
-    return [ResourceContents(uri, blob=bytes(blob), mime_type=mime_type or "application/octet-stream")], len(
-        bytes(blob)
-    )
+        raise RegistrationError(
+            f"resource {uri!r}: blob: expected bytes, got {type(blob).__name__}"
+        )
+    return [
+        ResourceContents(uri, blob=bytes(blob), mime_type=mime_type or "application/octet-stream")
+    ], len(bytes(blob))
 
 
 def _sizes(files: Mapping[int, File]) -> dict[int, int | None]:
@@ -300,7 +354,9 @@ def _sizes(files: Mapping[int, File]) -> dict[int, int | None]:
 
 def _not_found(uri: str, details: list[str] | None = None) -> RpcError:
     return RpcError(
-        INVALID_PARAMS, "Resource not found", {"uri": uri, **({"details": "; ".join(details)} if details else {})}
+        INVALID_PARAMS,
+        "Resource not found",
+        {"uri": uri, **({"details": "; ".join(details)} if details else {})},
     )
 
 
@@ -319,7 +375,9 @@ def _result(value: Any, uri: str, mime_type: str | None, hints: Hints) -> ReadRe
     if value is None:
         raise _not_found(uri)
     pieces: list[Any] = [value]
-    if isinstance(value, (list, tuple)) and any(isinstance(each, _PIECES) for each in cast("list[Any]", value)):
+    if isinstance(value, (list, tuple)) and any(
+        isinstance(each, _PIECES) for each in cast("list[Any]", value)
+    ):
         pieces = list(cast("list[Any]", value))
     contents = [_piece(each, uri, mime_type) for each in pieces]
     return ReadResourceResult(contents, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
@@ -336,6 +394,8 @@ def _piece(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
         return ResourceContents(uri, blob=data, mime_type=mime_type or "application/octet-stream")
     blocks = _as_json(value).content
     if len(blocks) != 1 or (text := getattr(blocks[0], "text", None)) is None:
-        raise BadResult(f"expected str, bytes, ResourceContents or JSON as a resource, got {type(value).__name__}")
+        raise BadResult(
+            f"expected str, bytes, ResourceContents or JSON as a resource, got {type(value).__name__}"
+        )
     kind = "text/plain" if isinstance(value, (str, TextContent)) else "application/json"
     return ResourceContents(uri, text=text, mime_type=mime_type or kind)

@@ -14,7 +14,13 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from concertino.backend import Call, Context, Offer
-from concertino.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, RegistrationError, RpcError, ToolError
+from concertino.errors import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    RegistrationError,
+    RpcError,
+    ToolError,
+)
 from concertino.protocol.results import BadResult
 from concertino.server.failures import passes, said, shortened
 from concertino.server.handlers import Handler, InThread
@@ -34,7 +40,9 @@ Way = Callable[[Call, Context], Awaitable[Struct]]
 class Rooms:
     """ways: method -> who answers it. offer: grows with what is added; what was offered once stays so, for clients know of it."""
 
-    def __init__(self, offer: Offer, in_thread: InThread, page_size: int, hints: Hints, log: logging.Logger) -> None:
+    def __init__(
+        self, offer: Offer, in_thread: InThread, page_size: int, hints: Hints, log: logging.Logger
+    ) -> None:
         self.offer = offer
         self.ways: dict[str, Way] = {}
         self._resources: Resources | None = None
@@ -76,10 +84,16 @@ class Rooms:
             )
             if resources and not self.offer.resources:
                 self.offer = replace(self.offer, resources=True, subscriptions=True)
-            if self._prompts is not None and self._prompts.prompts.entries and not self.offer.prompts:
+            if (
+                self._prompts is not None
+                and self._prompts.prompts.entries
+                and not self.offer.prompts
+            ):
                 self.offer = replace(self.offer, prompts=True)
             rooms = (self._resources, self._prompts)
-            if not self.offer.completions and any(room is not None and room.completes for room in rooms):
+            if not self.offer.completions and any(
+                room is not None and room.completes for room in rooms
+            ):
                 self.ways["completion/complete"] = self._complete
                 self.offer = replace(self.offer, completions=True)
 
@@ -104,12 +118,16 @@ class Rooms:
         if self._prompts is not None and target in self._prompts.prompts.entries:
             prompts = self._prompts.prompts
             _check(what, argument, prompts.entries[target].texts.schemas)
-            prompts.change(target, lambda each: replace(each, completers={**each.completers, argument: made}))
+            prompts.change(
+                target, lambda each: replace(each, completers={**each.completers, argument: made})
+            )
             self._prompts.completes = True
         elif self._resources is not None and target in self._resources.templates.entries:
             templates = self._resources.templates
             _check(what, argument, templates.entries[target].texts.schemas)
-            templates.change(target, lambda each: replace(each, completers={**each.completers, argument: made}))
+            templates.change(
+                target, lambda each: replace(each, completers={**each.completers, argument: made})
+            )
             self._resources.completes = True
         else:
             raise RegistrationError(
@@ -127,7 +145,9 @@ class Rooms:
             raise
         except (ToolError, BadResult) as error:
             raise RpcError(INTERNAL_ERROR, str(error), getattr(error, "body", None)) from None
-        except BaseException as error:  # SystemExit, GeneratorExit and their like too: no handler ends the server
+        except (
+            BaseException
+        ) as error:  # SystemExit, GeneratorExit and their like too: no handler ends the server
             if context.cancelled:
                 raise
             if (passing := passes(error)) is not None:
@@ -138,7 +158,9 @@ class Rooms:
 
 def _check(what: str, argument: str, arguments: Iterable[str]) -> None:
     if argument not in arguments:
-        raise RegistrationError(f"{what}: expected one of its arguments ({', '.join(arguments) or 'it has none'})")
+        raise RegistrationError(
+            f"{what}: expected one of its arguments ({', '.join(arguments) or 'it has none'})"
+        )
 
 
 def _target(call: Call) -> str:

@@ -78,7 +78,9 @@ class Server:
         cache_scope: CacheScope = "private",
     ) -> None:
         if argument_errors not in ("result", "protocol"):
-            raise ValueError(f"argument_errors: expected 'result' or 'protocol', got {argument_errors!r}")
+            raise ValueError(
+                f"argument_errors: expected 'result' or 'protocol', got {argument_errors!r}"
+            )
         if not isinstance(page_size, int) or page_size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"page_size: expected a positive number of items, got {page_size!r}")
         about = Implementation(name, version, title, description, website_url, icons)
@@ -101,7 +103,9 @@ class Server:
         self._tools = Tools(page_size, kept, argument_errors)
         self._rooms = Rooms(offer, self._in_thread, page_size, kept, self._log)
         self._rooms.ways["tools/list"] = self._tools.list
-        self.watched: frozenset[str] = frozenset()  # URIs of the resources that clients subscribe to now
+        self.watched: frozenset[str] = (
+            frozenset()
+        )  # URIs of the resources that clients subscribe to now
         self._starts = 0  # without their close()
         self._outlets: list[Outlet] = []  # replaced by each change, so that any thread may read it
         self._threads = Threads(THREADS)
@@ -224,7 +228,9 @@ class Server:
         Raises RegistrationError for what cannot be offered.
         """
         if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # without parentheses, it is the function
-            raise RegistrationError(f"resource: expected a URI, as in @server.resource('notes://today'), got {uri!r}")
+            raise RegistrationError(
+                f"resource: expected a URI, as in @server.resource('notes://today'), got {uri!r}"
+            )
 
         def decorate(handler: H) -> H:
             self.add_resource(uri, handler, **options)
@@ -366,7 +372,9 @@ class Server:
 
     async def close(self) -> None:
         with self._changing:
-            self._starts = max(0, self._starts - 1)  # a start() may have been cancelled before it began
+            self._starts = max(
+                0, self._starts - 1
+            )  # a start() may have been cancelled before it began
             if self._starts:
                 return  # which of several has ended is not known; its outlet reaches nobody, and stays until the last
             self._outlets = []
@@ -385,7 +393,9 @@ class Server:
         tool = self._tools.entries.get(name) if method == "tools/call" else None
         return tool if tool is not None and tool.guard is None else None
 
-    async def handle(self, call: Call, context: Context, known: RegisteredTool | None = None) -> Struct | Raw:
+    async def handle(
+        self, call: Call, context: Context, known: RegisteredTool | None = None
+    ) -> Struct | Raw:
         """known: the tool that is called, from know(); a guard around it has let the call through."""
         params = call.params
         if known is not None and not known.gone:
@@ -406,13 +416,19 @@ class Server:
             elif tool.inline:
                 value = await settled(tool.handler(*args, **kwargs))
             else:
-                value = await settled(await self._threads.run(partial(tool.handler, *args, **kwargs)))
+                value = await settled(
+                    await self._threads.run(partial(tool.handler, *args, **kwargs))
+                )
             return tool.shape(value)
         except BadArguments as bad:
-            return self._tools.bad_arguments(bad.problems, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip())
+            return self._tools.bad_arguments(
+                bad.problems, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip()
+            )
         except (ToolError, BadResult) as error:
             return told(error)
-        except BaseException as error:  # SystemExit, GeneratorExit and their like too: no tool ends the server
+        except (
+            BaseException
+        ) as error:  # SystemExit, GeneratorExit and their like too: no tool ends the server
             if context.cancelled:
                 raise
             if (passing := passes(error)) is not None:

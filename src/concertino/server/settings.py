@@ -46,7 +46,11 @@ class Hints(Struct, frozen=True):
 
 def hints(ttl_s: float, scope: CacheScope) -> Hints:
     """Raises ValueError for what is no time, and for another scope."""
-    if isinstance(ttl_s, bool) or not isinstance(ttl_s, (int, float)) or not 0 <= ttl_s <= MAX_TTL_S:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if (
+        isinstance(ttl_s, bool)
+        or not isinstance(ttl_s, (int, float))
+        or not 0 <= ttl_s <= MAX_TTL_S
+    ):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"ttl_s: expected 0 to {MAX_TTL_S} seconds, got {ttl_s!r}")
     if scope not in ("public", "private"):
         raise ValueError(f"cache_scope: expected 'public' or 'private', got {scope!r}")
@@ -136,8 +140,12 @@ def checked(value: S) -> S:
     try:
         read = _as_read(value, type(value))
     except _UNFIT:
-        problems = (_problems(getattr(value, each.name), each.type, each.name) for each in fields(value))
-        raise ValueError("; ".join(str(problem) for found in problems for problem in found)) from None
+        problems = (
+            _problems(getattr(value, each.name), each.type, each.name) for each in fields(value)
+        )
+        raise ValueError(
+            "; ".join(str(problem) for found in problems for problem in found)
+        ) from None
     for key in getattr(read, "meta", None) or ():
         prefix, slash, name = key.rpartition("/")
         if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
@@ -164,7 +172,9 @@ def _as_read(value: Any, kind: Any) -> Any:  # Any: whatever an author gave
     raw = _encode(value)
     # msgspec writes NaN as null.
     if b"null" in raw and (place := nan_path(to_builtins(value, enc_hook=_plain))) is not None:
-        raise ValueError(f"holds NaN or infinity{' at ' * bool(place)}{place}, which JSON cannot hold")
+        raise ValueError(
+            f"holds NaN or infinity{' at ' * bool(place)}{place}, which JSON cannot hold"
+        )
     return decode(raw, type=kind)
 
 
@@ -183,5 +193,7 @@ def positive(owner: str, sizes: Mapping[str, Any]) -> None:
         seconds = name.endswith("_s")
         kinds = (int, float) if seconds else (int,)
         if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
-            what = "positive number" if seconds or isinstance(value, int) else "positive whole number"
+            what = (
+                "positive number" if seconds or isinstance(value, int) else "positive whole number"
+            )
             raise ValueError(f"{owner}: {name}: expected a {what}, got {value!r}")

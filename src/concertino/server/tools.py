@@ -55,9 +55,13 @@ class Tools(Catalogue[RegisteredTool]):
         super().__init__(
             "tool",
             page_size,
-            lambda name: f"tool {name!r}: there is one with this name; remove_tool() it first, or give name=",
+            lambda name: (
+                f"tool {name!r}: there is one with this name; remove_tool() it first, or give name="
+            ),
         )
-        self.kept: Kept | None = None  # results that were too large for a guard; made by guarding.py
+        self.kept: Kept | None = (
+            None  # results that were too large for a guard; made by guarding.py
+        )
         self._hints = hints
         self._argument_errors = argument_errors
 
@@ -71,7 +75,9 @@ class Tools(Catalogue[RegisteredTool]):
         if page.result is None:
             tools = [each.tool for each in page.entries]
             hints = self._hints
-            page.result = ListToolsResult(tools, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
+            page.result = ListToolsResult(
+                tools, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope
+            )
         return page.result
 
     def bad_arguments(self, problems: Sequence[Problem], arguments: bytes) -> CallToolResult:
@@ -98,7 +104,8 @@ def no_tool(params: Mapping[str, Raw]) -> RpcError:
         return invalid("Missing required field: name")
     try:
         return unknown(
-            f"Unknown tool: {(name := shortened(_name(params['name'])))}", f"name: there is no tool {name!r}"
+            f"Unknown tool: {(name := shortened(_name(params['name'])))}",
+            f"name: there is no tool {name!r}",
         )
     except DecodeError:
         return invalid("name: expected str")
@@ -118,13 +125,19 @@ def register(
         hint = f"; write name={handler!r}" if isinstance(handler, str) else ""
         raise RegistrationError(f"tool: expected a function, got {handler!r}{hint}")
     own_name = str(getattr(handler, "__name__", ""))
-    called = settings.name if isinstance(settings.name, str) and NAME.fullmatch(settings.name) else own_name
+    called = (
+        settings.name
+        if isinstance(settings.name, str) and NAME.fullmatch(settings.name)
+        else own_name
+    )
     _bounded(settings, called)
     settings = _checked(settings, called)
     name = own_name if settings.name is None else settings.name
     if NAME.fullmatch(name) is None:
         got = repr(name) if name else "none"
-        raise RegistrationError(f"tool name: expected 1 to 128 of A-Z a-z 0-9 _ . - , got {got}; give name=")
+        raise RegistrationError(
+            f"tool name: expected 1 to 128 of A-Z a-z 0-9 _ . - , got {got}; give name="
+        )
     if lacks_self(handler):
         raise RegistrationError(
             f"{name}: {handler.__qualname__} is a method without its object; register a bound method, as in "
@@ -149,7 +162,9 @@ def register(
         icons=settings.icons,
         meta=settings.meta,
     )
-    tool = _checked(tool, name)  # what was read from the handler too: a docstring may hold a lone surrogate
+    tool = _checked(
+        tool, name
+    )  # what was read from the handler too: a docstring may hold a lone surrogate
     if streams(handler):
         from concertino.server.streaming import streamed
 
@@ -159,10 +174,16 @@ def register(
 
 
 def _arguments(
-    handler: Handler, settings: ToolSettings, name: str, descriptions: Mapping[str, str], coerce: bool
+    handler: Handler,
+    settings: ToolSettings,
+    name: str,
+    descriptions: Mapping[str, str],
+    coerce: bool,
 ) -> tuple[dict[str, Any], Callable[[Raw | bytes, object], Bound]]:
     if settings.input_schema is None:
-        arguments = arguments_of(handler, coerce=coerce, inject=(Context,), descriptions=descriptions)
+        arguments = arguments_of(
+            handler, coerce=coerce, inject=(Context,), descriptions=descriptions
+        )
         return arguments.schema, arguments.bind
     from concertino.server.handwritten import arguments_by
 

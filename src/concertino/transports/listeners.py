@@ -113,7 +113,9 @@ def listen_unix(path: str | os.PathLike[str]) -> Listener:
 def _bind_private(sock: socket.socket, name: str) -> None:
     """Bind with mode 0600 from the first instant."""
     if sys.platform == "linux":
-        os.fchmod(sock.fileno(), 0o600)  # what is bound gets the mode of the socket; no other thread's files do
+        os.fchmod(
+            sock.fileno(), 0o600
+        )  # what is bound gets the mode of the socket; no other thread's files do
         sock.bind(name)
         return
     before = os.umask(0o177)
@@ -130,7 +132,10 @@ def _clear(name: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise OSError(errno.EEXIST, f"unix:{name}: there is something of this name that is no socket; it is left alone")
+        raise OSError(
+            errno.EEXIST,
+            f"unix:{name}: there is something of this name that is no socket; it is left alone",
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
@@ -163,7 +168,9 @@ def _alone_in(folder: Path, name: str) -> Generator[None]:
         yield
         return
     except OSError as why:
-        raise OSError(why.errno, f"unix:{name}: the folder {folder}: {os.strerror(why.errno or 0)}") from None
+        raise OSError(
+            why.errno, f"unix:{name}: the folder {folder}: {os.strerror(why.errno or 0)}"
+        ) from None
     deadline = time.monotonic() + ALONE_S
     try:
         while True:
@@ -172,7 +179,9 @@ def _alone_in(folder: Path, name: str) -> Generator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise OSError(errno.EBUSY, f"unix:{name}: another process holds a lock on {folder}") from None
+                    raise OSError(
+                        errno.EBUSY, f"unix:{name}: another process holds a lock on {folder}"
+                    ) from None
                 time.sleep(0.01)
             except OSError:  # a file system without locks
                 break
@@ -236,17 +245,29 @@ def split_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host and not text.startswith("["):
         raise ValueError(f"tcp:{text}: expected an IPv6 address in brackets, as in [::1]:8080")
-    if not colon or not host or "[" in host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise ValueError(f"tcp:{text}: expected HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080; port 0 takes a free one")
+    if (
+        not colon
+        or not host
+        or "[" in host
+        or not (port.isascii() and port.isdecimal())
+        or int(port) > 65535
+    ):
+        raise ValueError(
+            f"tcp:{text}: expected HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080; port 0 takes a free one"
+        )
     return host, int(port)
 
 
 def _bound(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what closed a minute ago does not hold the port
+        sock.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # what closed a minute ago does not hold the port
         if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # one address is one address
+            sock.setsockopt(
+                socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1
+            )  # one address is one address
         sock.bind(address)
         sock.listen(BACKLOG)
     except BaseException:
@@ -276,7 +297,9 @@ def _is_remote(address: Any) -> bool:
 # systemd
 
 
-def inherited(environment: MutableMapping[str, str], *, allow_remote: bool = False) -> list[Listener]:
+def inherited(
+    environment: MutableMapping[str, str], *, allow_remote: bool = False
+) -> list[Listener]:
     """The sockets that systemd, or whoever started this process, listens at for it; none if there are none for this process.
 
     The variables are removed from environment, and no child gets the sockets. Their files are not removed at the end. Raises
@@ -306,8 +329,13 @@ def _listening(descriptor: int) -> socket.socket:
         sock = socket.socket(fileno=descriptor)
     except OSError as why:
         raise ValueError(f"{what}: expected a listening socket: {why.strerror}") from None
-    if sock.family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
-        raise ValueError(f"{what}: expected a stream socket, Unix or TCP, got {sock.family.name} {sock.type.name}")
+    if (
+        sock.family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+        or sock.type != socket.SOCK_STREAM
+    ):
+        raise ValueError(
+            f"{what}: expected a stream socket, Unix or TCP, got {sock.family.name} {sock.type.name}"
+        )
     if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise ValueError(
             f"{what}: expected a socket that listens; with Accept=yes the service needs StandardInput=socket"
@@ -317,4 +345,8 @@ def _listening(descriptor: int) -> socket.socket:
 
 def in_words(why: Exception) -> str:
     """An error for people: one of the system says no number, unless it is about a file, which it would not name either."""
-    return str(why.strerror) if isinstance(why, OSError) and why.strerror and why.filename is None else str(why)
+    return (
+        str(why.strerror)
+        if isinstance(why, OSError) and why.strerror and why.filename is None
+        else str(why)
+    )

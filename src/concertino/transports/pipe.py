@@ -27,7 +27,9 @@ __all__ = ["Pipe"]
 
 log = logging.getLogger("concertino.pipe")
 
-READ_BYTES = 65536  # above 128 KiB CPython maps and unmaps the buffer at each read: 9.6 us instead of 0.55
+READ_BYTES = (
+    65536  # above 128 KiB CPython maps and unmaps the buffer at each read: 9.6 us instead of 0.55
+)
 READS = range(8)  # in a row before other callbacks get their turn; 9.4 -> 7.2 us per call
 WRITES = 16
 
@@ -37,17 +39,23 @@ class Pipe:
 
     outside_tasks = True  # frames are delivered by the loop itself, never inside of a task
 
-    def __init__(self, reading: int, writing: int, limits: Limits, facts: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, reading: int, writing: int, limits: Limits, facts: Mapping[str, object] | None = None
+    ) -> None:
         self.facts: Mapping[str, object] = facts or {}
         self._restore: list[int] = []  # descriptors whose O_NONBLOCK we set
         ways = os.fstat(reading), os.fstat(writing)
         self._fifo = stat.S_ISFIFO(ways[1].st_mode)
         # Whether somebody is there to read can be asked of a pipe, and of a socket that is not the one we read from too.
-        self._one_way = self._fifo or (stat.S_ISSOCK(ways[1].st_mode) and not os.path.samestat(*ways))
+        self._one_way = self._fifo or (
+            stat.S_ISSOCK(ways[1].st_mode) and not os.path.samestat(*ways)
+        )
         self._in = self._own(reading, os.O_RDONLY)
         self._out = self._own(writing, os.O_WRONLY)
         self._high_water_bytes = limits.high_water_bytes
-        self._low = min(limits.low_water_bytes, limits.high_water_bytes - 1)  # each can be set alone
+        self._low = min(
+            limits.low_water_bytes, limits.high_water_bytes - 1
+        )  # each can be set alone
         self._framer = Framer(limits.max_message_bytes)
         self.overlong_head = b""  # the first bytes of the last line that passed the limit
         self._to: Receiver | None = None
@@ -118,7 +126,13 @@ class Pipe:
         self._read = True
         try:
             line = self._framer.line(chunk)
-            frames = [] if line is not None else self._framer.feed(chunk) if chunk else self._framer.end()
+            frames = (
+                []
+                if line is not None
+                else self._framer.feed(chunk)
+                if chunk
+                else self._framer.end()
+            )
         except MemoryError:  # what came is gone with it, but answers can still leave
             log.exception("no memory for what came; nothing more is read")
             self._stop_reading()
@@ -217,7 +231,9 @@ class Pipe:
                     written = os.write(self._out, self._rest)
                     self._rest = self._rest[written:]
                     self._held -= written
-                if not self._rest:  # after the last write too: what is queued must not be left without a watch
+                if (
+                    not self._rest
+                ):  # after the last write too: what is queued must not be left without a watch
                     if not self._queue:
                         break
                     self._queue.append(b"")
@@ -323,7 +339,9 @@ class Pipe:
             return descriptor
         if stat.S_ISFIFO(kind) or os.isatty(descriptor):
             try:
-                fresh = os.open(f"/proc/self/fd/{descriptor}", mode | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+                fresh = os.open(
+                    f"/proc/self/fd/{descriptor}", mode | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+                )
             except OSError:  # no /proc, another user's pipe, or nobody at its other end
                 pass
             else:
@@ -338,7 +356,9 @@ class Pipe:
 class _FileReader:
     """Reads what cannot be polled in a daemon thread, a chunk at a time; each is taken before the next is read."""
 
-    def __init__(self, descriptor: int, loop: asyncio.AbstractEventLoop, take: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, descriptor: int, loop: asyncio.AbstractEventLoop, take: Callable[[bytes], None]
+    ) -> None:
         self._descriptor = descriptor
         self._loop = loop
         self._take = take

@@ -38,7 +38,19 @@ __all__ = ["INHERITED", "Child", "Ladder", "spawn"]
 log = logging.getLogger("concertino.process")
 
 # What a program needs to find its way about, and nothing that could be a secret; the official SDKs pass the first six.
-INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+INHERITED = (
+    "HOME",
+    "LOGNAME",
+    "PATH",
+    "SHELL",
+    "TERM",
+    "USER",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+)
 # A Python child that buffers its output, or reads UTF-8 in the locale's way, is the most common reason for a client that hangs.
 PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 TAIL_BYTES = 8192  # of stderr, kept for error messages
@@ -61,7 +73,11 @@ class Ladder(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name, given in zip(self.__struct_fields__, astuple(self), strict=True):
-            if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 <= given < float("inf"):
+            if (
+                isinstance(given, bool)
+                or not isinstance(given, (int, float))
+                or not 0 <= given < float("inf")
+            ):
                 raise ValueError(f"{name}: expected seconds, 0 or more, got {given!r}")
 
 
@@ -82,7 +98,11 @@ def spawn(
     Raises SpawnError naming what cannot be started, where it was looked for, and why. Nothing is left open then.
     """
     argv = _checked(command)
-    environment = {name: os.environ[name] for name in inherit if name in os.environ} | PYTHON | dict(env or {})
+    environment = (
+        {name: os.environ[name] for name in inherit if name in os.environ}
+        | PYTHON
+        | dict(env or {})
+    )
     ours: list[int] = []
     theirs: list[int] = []
     try:
@@ -111,21 +131,31 @@ def spawn(
 
 def _checked(command: Sequence[str]) -> list[str]:
     if isinstance(command, (str, bytes)):  # pyright: ignore[reportUnnecessaryIsInstance]  # both are Sequences
-        raise SpawnError(f"command: expected a list such as ['python', 'server.py'], got the text {command!r}")
+        raise SpawnError(
+            f"command: expected a list such as ['python', 'server.py'], got the text {command!r}"
+        )
     argv = [os.fspath(part) if isinstance(part, os.PathLike) else part for part in command]
     if not argv or not all(isinstance(part, str) and "\0" not in part for part in argv):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SpawnError(f"command: expected a list of str without NUL, the program first, got {command!r}")
+        raise SpawnError(
+            f"command: expected a list of str without NUL, the program first, got {command!r}"
+        )
     return argv
 
 
-def _why(program: str, environment: Mapping[str, str], cwd: str | os.PathLike[str] | None, why: Exception) -> str:
+def _why(
+    program: str, environment: Mapping[str, str], cwd: str | os.PathLike[str] | None, why: Exception
+) -> str:
     if isinstance(why, TypeError):
         return f"{program}: an environment variable or the working directory is none: {why}"
     if cwd is not None and not Path(cwd).is_dir():
         return f"{program}: the working directory {os.fspath(cwd)} is not a directory"
     if isinstance(why, FileNotFoundError):
         if os.sep in program:
-            found = "the interpreter named in its first line is missing" if Path(program).exists() else "no such file"
+            found = (
+                "the interpreter named in its first line is missing"
+                if Path(program).exists()
+                else "no such file"
+            )
             return f"{program}: {found}"
         if "PATH" not in environment:
             looked = os.pathsep.join(os.get_exec_path(environment))
@@ -294,7 +324,10 @@ class Child(Pipe):
     def _await_exit(self) -> None:
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except (AttributeError, ChildProcessError):  # macOS has it since Python 3.13; or somebody else has reaped it
+        except (
+            AttributeError,
+            ChildProcessError,
+        ):  # macOS has it since Python 3.13; or somebody else has reaped it
             self._popen.wait()
         try:
             self._loop.call_soon_threadsafe(self._look)
@@ -370,7 +403,9 @@ class Child(Pipe):
                 try:
                     self._sink(piece)
                 except Exception:
-                    log.exception("the function that takes the stderr of process %d failed", self.pid)
+                    log.exception(
+                        "the function that takes the stderr of process %d failed", self.pid
+                    )
 
     # The end
 
@@ -412,9 +447,16 @@ class Child(Pipe):
             if await self._is_gone(within):
                 break
         else:
-            log.error("process %d: %s could not be ended", self.pid, ", ".join(map(str, _living(self.pid))))
+            log.error(
+                "process %d: %s could not be ended",
+                self.pid,
+                ", ".join(map(str, _living(self.pid))),
+            )
         if not self._silent():
-            log.warning("something that process %d started is no longer in its group, and holds its stdout", self.pid)
+            log.warning(
+                "something that process %d started is no longer in its group, and holds its stdout",
+                self.pid,
+            )
 
     async def _is_gone(self, within_s: float) -> bool:
         """Whether the whole group has ended within that time."""

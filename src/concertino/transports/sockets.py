@@ -39,7 +39,9 @@ __all__ = [
 
 log = logging.getLogger("concertino.socket")
 
-LONGEST_PATH = 107 if sys.platform == "linux" else 103  # bytes; sun_path without its last zero, unix(7)
+LONGEST_PATH = (
+    107 if sys.platform == "linux" else 103
+)  # bytes; sun_path without its last zero, unix(7)
 LONGEST_OPENING = 8192  # bytes of a first line that begins unlike JSON-RPC; HTTP servers take as many of a request line
 BLANK = b" \t\r\n"
 OPENERS = (b"{", b"[", b"\xef\xbb\xbf")  # an object, a batch, a byte order mark
@@ -86,7 +88,9 @@ class Accepted(SocketConnection):
     the first line decides. A line that begins neither like JSON-RPC nor like those is garbage as on stdio, and answered.
     """
 
-    def __init__(self, sock: socket.socket, limits: Limits, facts: Mapping[str, object], name: str) -> None:
+    def __init__(
+        self, sock: socket.socket, limits: Limits, facts: Mapping[str, object], name: str
+    ) -> None:
         super().__init__(sock, limits, facts)
         self._name = name
         self._opening = b""  # of a first line that begins unlike JSON-RPC
@@ -140,14 +144,18 @@ def credentials(sock: socket.socket) -> tuple[int | None, int]:
     Raises OSError when the system does not tell the uid either.
     """
     if sys.platform == "linux":
-        pid, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _ = struct.unpack(
+            "iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )
         return pid or None, uid
     import ctypes
 
     try:
         getpeereid: Any = ctypes.CDLL(None, use_errno=True).getpeereid  # macOS and the BSDs
     except AttributeError:
-        raise OSError(errno.ENOSYS, "this system does not tell who is at the other end of a Unix socket") from None
+        raise OSError(
+            errno.ENOSYS, "this system does not tell who is at the other end of a Unix socket"
+        ) from None
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
     if getpeereid(sock.fileno(), ctypes.byref(uid), ctypes.byref(gid)):
         code = ctypes.get_errno()
@@ -171,7 +179,9 @@ def prepared(sock: socket.socket) -> dict[str, object]:
         if pid is not None:
             facts["pid"] = pid
         return facts
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # an answer is one write; it must not wait for an ACK
+    sock.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+    )  # an answer is one write; it must not wait for an ACK
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE.items():
         if hasattr(socket, option):
@@ -210,7 +220,9 @@ def unix_name(path: str | os.PathLike[str]) -> str:
 # The client's end
 
 
-async def connect_unix(path: str | os.PathLike[str], limits: Limits | None = None) -> SocketConnection:
+async def connect_unix(
+    path: str | os.PathLike[str], limits: Limits | None = None
+) -> SocketConnection:
     """Connect to a server that listens at a path. Give the connection to connect().
 
     facts: pid and uid are the server's. Raises ValueError for what is no path of a socket, OSError when nobody listens there.
@@ -223,7 +235,9 @@ async def connect_unix(path: str | os.PathLike[str], limits: Limits | None = Non
             try:
                 sock.connect(name)
                 break
-            except BlockingIOError:  # EAGAIN: too many wait to be accepted. Nothing tells when there is room, unix(7)
+            except (
+                BlockingIOError
+            ):  # EAGAIN: too many wait to be accepted. Nothing tells when there is room, unix(7)
                 await asyncio.sleep(AGAIN_S)
         return SocketConnection(sock, limits or Limits(), {**prepared(sock), "address": name})
     except BaseException:
@@ -238,7 +252,9 @@ async def connect_tcp(host: str, port: int, limits: Limits | None = None) -> Soc
     """
     loop = asyncio.get_running_loop()
     failure = OSError(errno.EADDRNOTAVAIL, f"tcp:{host}:{port}: no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)

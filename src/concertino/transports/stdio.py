@@ -64,10 +64,16 @@ def take_over() -> TakenOver:
 class Stdio(Pipe):
     """The connection to whoever started this process."""
 
-    def __init__(self, taken: TakenOver, limits: Limits, environment: Mapping[str, str] = os.environ) -> None:
-        super().__init__(taken.reading, taken.writing, limits, {"transport": "stdio", "parent": os.getppid()})
+    def __init__(
+        self, taken: TakenOver, limits: Limits, environment: Mapping[str, str] = os.environ
+    ) -> None:
+        super().__init__(
+            taken.reading, taken.writing, limits, {"transport": "stdio", "parent": os.getppid()}
+        )
         self.reading = self._in  # for whoever watches its end from a thread
-        self.ending: Callable[[], object] = _nothing  # called, once or more, when nothing will be read any more
+        self.ending: Callable[[], object] = (
+            _nothing  # called, once or more, when nothing will be read any more
+        )
         self._stays = environment.get("CONCERTINO_ORPHAN") == "stay"
         self._parent = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +82,9 @@ class Stdio(Pipe):
     def open(self, to: Receiver) -> None:
         super().open(to)
         parent = os.getppid()
-        if self._stays or parent <= 1:  # started by init, or in another PID namespace: there is nobody to watch
+        if (
+            self._stays or parent <= 1
+        ):  # started by init, or in another PID namespace: there is nobody to watch
             return
         try:
             self._parent = os.pidfd_open(parent)
@@ -123,7 +131,9 @@ class Stdio(Pipe):
         if self._to is None:
             return
         self.disown()
-        self._loop.call_soon(os._exit, 0)  # only if the child comes back into the loop: it has no business there
+        self._loop.call_soon(
+            os._exit, 0
+        )  # only if the child comes back into the loop: it has no business there
 
 
 def _nothing() -> None:

@@ -25,7 +25,9 @@ def _ping_during(trial: Trial, tool: str) -> None:
     trial.send(message)
     trial.send(ping)
     trial.answer(ping["id"])
-    took = trial.child.arrived[int, ping["id"]] - began - (census.queued_s(trial.child.pid) - queued)
+    took = (
+        trial.child.arrived[int, ping["id"]] - began - (census.queued_s(trial.child.pid) - queued)
+    )
     trial.answer(message["id"])
     if took > trial.settings.served_s:
         text = f"{ping['method']} was answered after {took:.1f} s, because a call was under way"
@@ -50,7 +52,9 @@ def blocking_64(trial: Trial) -> None:
     waited = [each for each in calls if trial.answers(each["id"])]
     trial.all_answered([each["id"] for each in calls], 64 * 0.3 + trial.settings.timeout_s)
     if len(waited) > 32:
-        raise Differs(f"{len(waited)} of 64 blocking calls had ended before a ping behind them was answered")
+        raise Differs(
+            f"{len(waited)} of 64 blocking calls had ended before a ping behind them was answered"
+        )
 
 
 def sleeps_500(trial: Trial) -> None:
@@ -183,7 +187,9 @@ def progress_20000(trial: Trial) -> None:
 def progress_not_asked(trial: Trial) -> None:
     trial.use("count", to=100)
     trial.must_serve()
-    told = [each for each in trial.child.notifications if each["method"] == "notifications/progress"]
+    told = [
+        each for each in trial.child.notifications if each["method"] == "notifications/progress"
+    ]
     if told:
         raise Wrong(f"progress of a call without a progressToken: {shown(told[0])}")
 
@@ -207,7 +213,10 @@ def progress_after_cancel(trial: Trial) -> None:
     message = trial.request("tools/call", {**call, "_meta": {"progressToken": "check"}})
     child = trial.child
     trial.send(message)
-    child.pump(lambda: bool(child.notifications) or bool(trial.answers(message["id"])), trial.settings.timeout_s)
+    child.pump(
+        lambda: bool(child.notifications) or bool(trial.answers(message["id"])),
+        trial.settings.timeout_s,
+    )
     trial.send(trial.cancel(message["id"]))
     trial.must_serve()
     if trial.answers(message["id"]):

@@ -41,13 +41,17 @@ def eof_at_once(trial: Trial) -> None:
     """Before anything was read: the start may still be going on."""
     trial.end_of_input()
     if not trial.child.wait(trial.first_s + WITHIN_S):
-        raise Hang(f"still running {trial.first_s + WITHIN_S:g} s after an end of input right at the start")
+        raise Hang(
+            f"still running {trial.first_s + WITHIN_S:g} s after an end of input right at the start"
+        )
     code = trial.child.exit
     assert code is not None
     if code < 0:
         raise Crash(f"died of signal {-code} after an end of input right at the start")
     if code:
-        trial.note(Differs(f"exit code {code} after an end of input right at the start; 0 expected"))
+        trial.note(
+            Differs(f"exit code {code} after an end of input right at the start; 0 expected")
+        )
 
 
 def eof_in_message(trial: Trial) -> None:
@@ -69,7 +73,10 @@ def eof_without_newline(trial: Trial) -> None:
 
 
 def eof_with_calls(trial: Trial) -> None:
-    messages = [trial.request("tools/list") if trial.subject.tool_names else trial.light() for _ in range(50)]
+    messages = [
+        trial.request("tools/list") if trial.subject.tool_names else trial.light()
+        for _ in range(50)
+    ]
     for each in messages:
         trial.due[int, each["id"]].least = 0
     trial.send(*messages)
@@ -201,7 +208,9 @@ def wrapper_killed(trial: Trial) -> None:
     trial.ended = True
     child.popen.send_signal(signal.SIGKILL)
     if not child.pump(lambda: child.exit is not None and not child.group_lives(), ORPHAN_S):
-        raise Differs(f"the server behind a killed wrapper still runs after {ORPHAN_S:g} s of silence")
+        raise Differs(
+            f"the server behind a killed wrapper still runs after {ORPHAN_S:g} s of silence"
+        )
 
 
 def start_stop(trial: Trial) -> None:
@@ -225,7 +234,9 @@ def start_stop(trial: Trial) -> None:
 
 
 CASES = (
-    Case("eof-idle", 7, "closes stdin when nothing is under way", "exit code 0 in 5 s", EOF, eof_idle),
+    Case(
+        "eof-idle", 7, "closes stdin when nothing is under way", "exit code 0 in 5 s", EOF, eof_idle
+    ),
     Case(
         "eof-at-once",
         7,
@@ -235,7 +246,14 @@ CASES = (
         eof_at_once,
         opens=False,
     ),
-    Case("eof-in-message", 7, "closes stdin inside a message", "exit code 0 in 5 s", EOF, eof_in_message),
+    Case(
+        "eof-in-message",
+        7,
+        "closes stdin inside a message",
+        "exit code 0 in 5 s",
+        EOF,
+        eof_in_message,
+    ),
     Case(
         "eof-without-newline",
         7,

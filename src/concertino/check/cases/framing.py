@@ -33,7 +33,9 @@ def hundred_bad_lines(trial: Trial) -> None:
 def bad_argument(trial: Trial) -> None:
     id = trial.id()
     message = trial.request("tools/call", trial.tool("echo").params(text="MARK"), id)
-    answer = refused(trial, frame(message).rstrip().replace(b"MARK", b"caf\xff"), (PARSE_ERROR,), id)
+    answer = refused(
+        trial, frame(message).rstrip().replace(b"MARK", b"caf\xff"), (PARSE_ERROR,), id
+    )
     if answer is not None and "\ufffd" in (text_of(answer) or ""):
         trial.note(Differs("the tool was called with U+FFFD in place of what was no UTF-8"))
 
@@ -47,7 +49,11 @@ def bom_first(trial: Trial) -> None:
     if came:
         trial.note(Differs("a byte order mark before the first message: no answer on its id"))
     elif "error" in trial.answers(opener["id"])[0]:
-        trial.note(Differs(f"a byte order mark before the first message: {shown(trial.answers(opener['id'])[0])}"))
+        trial.note(
+            Differs(
+                f"a byte order mark before the first message: {shown(trial.answers(opener['id'])[0])}"
+            )
+        )
     else:
         trial.opened = True
         if not trial.modern:
@@ -60,7 +66,10 @@ def bom_later(trial: Trial) -> None:
     trial.garbage += 1
     trial.write(BOM + frame(message))
     trial.must_serve()
-    if trial.come([message["id"]], trial.settings.grace_s) or "error" in trial.answers(message["id"])[0]:
+    if (
+        trial.come([message["id"]], trial.settings.grace_s)
+        or "error" in trial.answers(message["id"])[0]
+    ):
         trial.note(Differs("a byte order mark before a later message: the message was not served"))
 
 
@@ -76,7 +85,9 @@ def blank_lines(trial: Trial) -> None:
     trial.child.pump(lambda: bool(trial.child.idless), trial.settings.grace_s)
     if trial.child.idless:
         trial.note(
-            Differs(f"blank lines were answered {len(trial.child.idless)} times: {shown(trial.child.idless[0])}")
+            Differs(
+                f"blank lines were answered {len(trial.child.idless)} times: {shown(trial.child.idless[0])}"
+            )
         )
 
 
@@ -168,7 +179,9 @@ def at_limit(trial: Trial) -> None:
     trial.must_serve()
     if trial.come([id], trial.settings.grace_s) or "error" in trial.answers(id)[0]:
         answer = trial.answers(id) or trial.child.idless
-        raise Differs(f"a message of {limit} bytes was not served: {shown(answer[0]) if answer else 'no answer'}")
+        raise Differs(
+            f"a message of {limit} bytes was not served: {shown(answer[0]) if answer else 'no answer'}"
+        )
 
 
 def over_limit(trial: Trial) -> None:
@@ -184,7 +197,9 @@ def over_limit(trial: Trial) -> None:
     if answer is None:
         raise Differs(f"a message of {limit + 1} bytes was answered with silence")
     if "error" not in answer:
-        raise Differs(f"a message of {limit + 1} bytes was served; the limit is {limit} (--message-limit-bytes)")
+        raise Differs(
+            f"a message of {limit + 1} bytes was served; the limit is {limit} (--message-limit-bytes)"
+        )
     if answer["error"]["code"] != INVALID_REQUEST or str(limit) not in json.dumps(answer["error"]):
         raise Differs(f"the refusal is no {INVALID_REQUEST} that tells the limit: {shown(answer)}")
 
@@ -209,7 +224,9 @@ def time_per_byte(trial: Trial) -> None:
     one = min(used(1) for _ in range(3))
     if one > 2 * many + 0.1:
         size = f"{whole / MIB:.1f} MiB"
-        raise Differs(f"{size} in one message cost {one:.2f} s of processor, in 16 messages {many:.2f} s")
+        raise Differs(
+            f"{size} in one message cost {one:.2f} s of processor, in 16 messages {many:.2f} s"
+        )
 
 
 def stop_and_continue(trial: Trial) -> None:
@@ -233,14 +250,21 @@ def still_answers(trial: Trial) -> None:
 
 def slow_reader(trial: Trial) -> None:
     """Fill a pipe of 4 KiB many times over, and read late."""
-    messages = [trial.request("tools/list") if trial.subject.tool_names else trial.light() for _ in range(50)]
+    messages = [
+        trial.request("tools/list") if trial.subject.tool_names else trial.light()
+        for _ in range(50)
+    ]
     trial.child.write(b"".join(map(frame, messages)), trial.settings.timeout_s, read=False)
     time.sleep(0.3)  # the server is to find its pipe full; there is no event that tells
     trial.must_succeed([each["id"] for each in messages])
 
 
 def _whole_dialogue() -> bytes:
-    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "check", "version": "1"}}
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "check", "version": "1"},
+    }
     return (
         frame({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
         + frame({"jsonrpc": "2.0", "method": "notifications/initialized"})
@@ -253,7 +277,9 @@ def from_file(trial: Trial) -> None:
         trial.expect(id, "a request in a file", least=0)
     trial.ended = True
     if not trial.child.wait(trial.settings.start_s):
-        raise Hang(f"still running {trial.settings.start_s:g} s after a file as stdin was at its end")
+        raise Hang(
+            f"still running {trial.settings.start_s:g} s after a file as stdin was at its end"
+        )
     if not (trial.answers(1) and trial.answers(2)):
         raise Differs("stdin was a file with a handshake and a ping; not both were answered")
     if trial.child.exit != 0:
@@ -276,7 +302,13 @@ def ends_cleanly(trial: Trial) -> None:
 
 LINES = (
     Line("not-json", 1, "sends {not json}", b"{not json}", (PARSE_ERROR,)),
-    Line("truncated-request", 1, "sends half a request", b'{"jsonrpc":"2.0","id":77,"method":"pi', (PARSE_ERROR,)),
+    Line(
+        "truncated-request",
+        1,
+        "sends half a request",
+        b'{"jsonrpc":"2.0","id":77,"method":"pi',
+        (PARSE_ERROR,),
+    ),
     Line("not-utf8", 1, "sends the bytes ff fe 80 as a line", b"\xff\xfe\x80", (PARSE_ERROR,)),
     Line(
         "nul-raw",
@@ -319,10 +351,24 @@ CASES = (
         opens=False,
     ),
     Case(
-        "bom-later", 1, "sends a byte order mark before a later message", "the message is served", "policy", bom_later
+        "bom-later",
+        1,
+        "sends a byte order mark before a later message",
+        "the message is served",
+        "policy",
+        bom_later,
     ),
-    Case("crlf", 1, "ends lines with CR LF", "served", "RFC 8259 section 2: CR is whitespace", crlf),
-    Case("blank-lines", 1, "sends empty lines and lines of blanks", "no answer", "policy", blank_lines),
+    Case(
+        "crlf", 1, "ends lines with CR LF", "served", "RFC 8259 section 2: CR is whitespace", crlf
+    ),
+    Case(
+        "blank-lines",
+        1,
+        "sends empty lines and lines of blanks",
+        "no answer",
+        "policy",
+        blank_lines,
+    ),
     Case(
         "separators-in-text",
         1,
@@ -364,8 +410,23 @@ CASES = (
         STDIO,
         split_everywhere,
     ),
-    Case("messages-1000", 1, "sends 1,000 requests in one write", "1,000 answers", STDIO, thousand_messages),
-    Case("echo-70-kb", 1, "has 70,000 bytes echoed", "the same bytes", STDIO, echo_70_kb, needs=("echo",)),
+    Case(
+        "messages-1000",
+        1,
+        "sends 1,000 requests in one write",
+        "1,000 answers",
+        STDIO,
+        thousand_messages,
+    ),
+    Case(
+        "echo-70-kb",
+        1,
+        "has 70,000 bytes echoed",
+        "the same bytes",
+        STDIO,
+        echo_70_kb,
+        needs=("echo",),
+    ),
     Case(
         "echo-10-mb",
         1,

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from concertino.check.case import Case, Differs, Hang, Wrong
-from concertino.check.messages import CAPABILITIES, LEGACY, MODERN, VERSION, Message, frame, list_of, object_of, shown
+from concertino.check.messages import (
+    CAPABILITIES,
+    LEGACY,
+    MODERN,
+    VERSION,
+    Message,
+    frame,
+    list_of,
+    object_of,
+    shown,
+)
 from concertino.check.trial import Trial
 
 __all__ = ["CASES"]
@@ -36,7 +46,9 @@ def ping_before_initialize(trial: Trial) -> None:
     trial.come([message["id"]], trial.settings.grace_s)
     answers = trial.answers(message["id"])
     if not answers or "error" in answers[0]:
-        trial.note(Differs(f"a ping before initialize: {shown(answers[0]) if answers else 'silence'}"))
+        trial.note(
+            Differs(f"a ping before initialize: {shown(answers[0]) if answers else 'silence'}")
+        )
 
 
 def no_initialized(trial: Trial) -> None:
@@ -46,7 +58,11 @@ def no_initialized(trial: Trial) -> None:
     trial.opened = True
     answer = trial.ask("tools/list" if trial.subject.tool_names else "ping", modern=False)
     if "error" in answer:
-        trial.note(Differs(f"a call of a client that forgot notifications/initialized was refused: {shown(answer)}"))
+        trial.note(
+            Differs(
+                f"a call of a client that forgot notifications/initialized was refused: {shown(answer)}"
+            )
+        )
 
 
 def pipelined(trial: Trial) -> None:
@@ -143,7 +159,9 @@ def _revision(version: str) -> Case:
         came = _negotiated(trial, version)
         if not came:
             trial.ended = True
-            raise Differs(f"initialize with {version} was refused; another version may be offered instead")
+            raise Differs(
+                f"initialize with {version} was refused; another version may be offered instead"
+            )
         trial.send(INITIALIZED)
         trial.opened = True
         if came not in LEGACY_REVISIONS:
@@ -178,7 +196,9 @@ def discover_unopened(trial: Trial) -> None:
         opener = trial.initialize()
         trial.send(opener)
         if "error" in (answer := trial.answer(opener["id"])):
-            trial.note(Differs(f"initialize behind a served server/discover was refused: {shown(answer)}"))
+            trial.note(
+                Differs(f"initialize behind a served server/discover was refused: {shown(answer)}")
+            )
             trial.ended = True
         else:
             trial.send(INITIALIZED)
@@ -192,7 +212,13 @@ def discover(trial: Trial) -> None:
     result = object_of(answer.get("result"))
     if result is None:
         raise Wrong(f"server/discover was refused: {shown(answer)}")
-    wanted = {"supportedVersions": list, "capabilities": dict, "resultType": str, "ttlMs": int, "cacheScope": str}
+    wanted = {
+        "supportedVersions": list,
+        "capabilities": dict,
+        "resultType": str,
+        "ttlMs": int,
+        "cacheScope": str,
+    }
     for name, kind in wanted.items():
         if not isinstance(result.get(name), kind):
             raise Wrong(f"the result of server/discover has no {name}: {shown(answer)}")
@@ -217,19 +243,27 @@ def interleaved(trial: Trial) -> None:
         if "result" in other and "resultType" not in other["result"]:
             raise Wrong(f"a {MODERN} result without resultType: {shown(other)}")
         if "error" in trial.answers(ping["id"])[0]:
-            raise Wrong(f"a legacy ping beside {MODERN} requests was refused: {shown(trial.answers(ping['id'])[0])}")
+            raise Wrong(
+                f"a legacy ping beside {MODERN} requests was refused: {shown(trial.answers(ping['id'])[0])}"
+            )
         if trial.answers(removed["id"])[0].get("error", {}).get("code") != -32601:
             trial.note(
-                Differs(f"ping of {MODERN}, which has none, was answered {shown(trial.answers(removed['id'])[0])}")
+                Differs(
+                    f"ping of {MODERN}, which has none, was answered {shown(trial.answers(removed['id'])[0])}"
+                )
             )
 
 
 def unsupported_modern(trial: Trial) -> None:
-    message = trial.request("tools/list", {"_meta": {VERSION: "2099-01-01", CAPABILITIES: {}}}, modern=False)
+    message = trial.request(
+        "tools/list", {"_meta": {VERSION: "2099-01-01", CAPABILITIES: {}}}, modern=False
+    )
     trial.send(message)
     error = trial.answer(message["id"]).get("error", {})
     if error.get("code") != UNSUPPORTED:
-        raise Wrong(f"a request of revision 2099-01-01 was answered {shown(trial.answer(message['id']))}")
+        raise Wrong(
+            f"a request of revision 2099-01-01 was answered {shown(trial.answer(message['id']))}"
+        )
     data = error.get("data")
     if MODERN not in (list_of((object_of(data) or {}).get("supported")) or ()):
         raise Wrong(f"the error does not list the supported versions: {shown(error)}")
@@ -254,7 +288,9 @@ def bare(trial: Trial) -> None:
         trial.note(Differs(f"expected -32602 with the supported versions, got {shown(answer)}"))
     trial.opened = True
     if "error" in (answer := trial.ask("server/discover")):  # an era was guessed, and kept: MAY
-        trial.note(Differs(f"server/discover behind a request of no era was refused: {shown(answer)}"))
+        trial.note(
+            Differs(f"server/discover behind a request of no era was refused: {shown(answer)}")
+        )
 
 
 def slow_reader_at_start(trial: Trial) -> None:

@@ -53,7 +53,9 @@ def discarded(trial: Trial, size: int) -> None:
     if not trial.child.idless:
         trial.note(Differs(f"{size // MIB} MiB without a newline were answered with silence"))
     elif not early:
-        trial.note(Differs("they were refused only when the newline came, not when the limit was crossed"))
+        trial.note(
+            Differs("they were refused only when the newline came, not when the limit was crossed")
+        )
 
 
 def endless_line(trial: Trial) -> None:
@@ -68,7 +70,9 @@ def _answered(trial: Trial, data: bytes, what: str, *, may_fail: bool = True) ->
     trial.write(data.replace(b'"#ID#"', b"%d" % id) + b"\n", PATIENCE_S)
     trial.must_serve()
     child = trial.child
-    child.pump(lambda: bool(trial.answers(id)) or bool(child.idless), PATIENCE_S if not may_fail else 1.0)
+    child.pump(
+        lambda: bool(trial.answers(id)) or bool(child.idless), PATIENCE_S if not may_fail else 1.0
+    )
     if not trial.answers(id) and not child.idless:
         trial.note(Differs(f"{what}: no answer"))
 
@@ -91,14 +95,25 @@ def nested_arrays(trial: Trial) -> None:
 
 
 def nested_in_params(trial: Trial) -> None:
-    _answered(trial, _light_with(trial, b"[" * 200_000 + b"]" * 200_000), "a request nested 200,000 deep")
-    _answered(trial, _light_with(trial, b'{"a":' * 200_000 + b"1" + b"}" * 200_000), "one of 200,000 nested objects")
+    _answered(
+        trial, _light_with(trial, b"[" * 200_000 + b"]" * 200_000), "a request nested 200,000 deep"
+    )
+    _answered(
+        trial,
+        _light_with(trial, b'{"a":' * 200_000 + b"1" + b"}" * 200_000),
+        "one of 200,000 nested objects",
+    )
 
 
 def many_members(trial: Trial) -> None:
     members = b",".join(b'"k%d":%d' % (number, number) for number in range(200_000))
     _answered(trial, _light_with(trial, b"{" + members + b"}"), "200,000 members", may_fail=False)
-    _answered(trial, _light_with(trial, b"[" + b"0," * 999_999 + b"0]"), "1,000,000 elements", may_fail=False)
+    _answered(
+        trial,
+        _light_with(trial, b"[" + b"0," * 999_999 + b"0]"),
+        "1,000,000 elements",
+        may_fail=False,
+    )
 
 
 def colliding_keys(trial: Trial) -> None:
@@ -132,9 +147,17 @@ def escapes(trial: Trial) -> None:
         child.pump(lambda: bool(child.idless) or bool(trial.answers(id)), trial.settings.grace_s)
     answer = next(iter(trial.answers(id) or trial.child.idless), None)
     if answer is None:
-        trial.note(Differs(f"{len(line)} bytes, {count} characters when decoded, were answered with silence"))
+        trial.note(
+            Differs(
+                f"{len(line)} bytes, {count} characters when decoded, were answered with silence"
+            )
+        )
     elif "error" not in answer:
-        trial.note(Differs(f"{len(line)} bytes were served: counted as the {count} characters that they decode to?"))
+        trial.note(
+            Differs(
+                f"{len(line)} bytes were served: counted as the {count} characters that they decode to?"
+            )
+        )
 
 
 def long_texts(trial: Trial) -> None:
@@ -144,7 +167,9 @@ def long_texts(trial: Trial) -> None:
         trial.send(message)
         answer = trial.answer(message["id"])
         if (size := len(json.dumps(answer, ensure_ascii=False))) > 64 * 1024:
-            trial.note(Differs(f"an unknown method of {len(method)} characters was answered with {size}"))
+            trial.note(
+                Differs(f"an unknown method of {len(method)} characters was answered with {size}")
+            )
 
 
 def notifications(trial: Trial) -> None:
@@ -153,7 +178,13 @@ def notifications(trial: Trial) -> None:
 
 def flood(trial: Trial, seconds: float) -> None:
     """Notifications as fast as the pipe takes them, for so long; then the next request is served at once."""
-    data = frame({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 0, "progress": 1}})
+    data = frame(
+        {
+            "jsonrpc": "2.0",
+            "method": "notifications/progress",
+            "params": {"progressToken": 0, "progress": 1},
+        }
+    )
     data += frame({"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"})
     block = data * 500
     with memory(trial):
@@ -171,7 +202,9 @@ def in_flight(trial: Trial) -> None:
     trial.send(*few)
     trial.all_answered([each["id"] for each in few], 3 * trial.settings.timeout_s)
     if time.monotonic() - began - (census.queued_s(trial.child.pid) - queued) > 5.0:
-        raise Differs("50 sleeps of 0.2 s took more than 5 s: calls run one after the other, so 10,000 were not tried")
+        raise Differs(
+            "50 sleeps of 0.2 s took more than 5 s: calls run one after the other, so 10,000 were not tried"
+        )
     ids: list[int] = []
     with memory(trial, 2 * ALLOWED):
         for _ in range(10):

@@ -95,9 +95,17 @@ def echoes_4000(trial: Trial) -> None:
     after = census.take(trial.child.pid)
     if before and after:
         if (grown := after.rss_bytes - before.rss_bytes) > 16 * MIB:
-            trial.note(Differs(f"memory grew by {grown / MIB:.0f} MiB over 4,000 calls; 16 MiB are allowed"))
+            trial.note(
+                Differs(
+                    f"memory grew by {grown / MIB:.0f} MiB over 4,000 calls; 16 MiB are allowed"
+                )
+            )
         if after.descriptors > before.descriptors:
-            trial.note(Differs(f"{after.descriptors - before.descriptors} descriptors more after 4,000 calls"))
+            trial.note(
+                Differs(
+                    f"{after.descriptors - before.descriptors} descriptors more after 4,000 calls"
+                )
+            )
 
 
 def idle(trial: Trial) -> None:
@@ -105,7 +113,9 @@ def idle(trial: Trial) -> None:
     before = census.take(trial.child.pid)
     trial.spend(2.0)
     after = census.take(trial.child.pid)
-    if before and after and (used := after.cpu_s - before.cpu_s) > 0.05:  # 2 % of 2 s are 0.04; ticks are 0.01
+    if (
+        before and after and (used := after.cpu_s - before.cpu_s) > 0.05
+    ):  # 2 % of 2 s are 0.04; ticks are 0.01
         raise Differs(f"{used:.2f} s of processor in 2 s without a message")
 
 
@@ -194,6 +204,8 @@ CASES = (
         echoes_4000,
         slow=True,
     ),
-    Case("idle", 7, "says nothing for 2 s", "less than 2 % of a processor", "policy", idle, slow=True),
+    Case(
+        "idle", 7, "says nothing for 2 s", "less than 2 % of a processor", "policy", idle, slow=True
+    ),
     Case("quiet", 7, "says nothing for 2 s", "the server waits", "the oracle", quiet, slow=True),
 )

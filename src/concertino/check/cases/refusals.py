@@ -12,10 +12,27 @@ from concertino.check.case import Case, Differs
 from concertino.check.messages import Id, Message, shown
 from concertino.check.trial import Trial
 
-__all__ = ["INVALID_PARAMS", "INVALID_REQUEST", "NOT_FOUND", "PARSE_ERROR", "Line", "case_of", "refused"]
+__all__ = [
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "NOT_FOUND",
+    "PARSE_ERROR",
+    "Line",
+    "case_of",
+    "refused",
+]
 
-PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, INVALID_PARAMS = -32700, -32600, -32601, -32602  # JSON-RPC 2.0 section 5.1
-CODES = {PARSE_ERROR: "parse error", INVALID_REQUEST: "invalid request", NOT_FOUND: "method not found"}
+PARSE_ERROR, INVALID_REQUEST, NOT_FOUND, INVALID_PARAMS = (
+    -32700,
+    -32600,
+    -32601,
+    -32602,
+)  # JSON-RPC 2.0 section 5.1
+CODES = {
+    PARSE_ERROR: "parse error",
+    INVALID_REQUEST: "invalid request",
+    NOT_FOUND: "method not found",
+}
 CODES[INVALID_PARAMS] = "invalid params"
 
 
@@ -51,7 +68,12 @@ def case_of(line: Line) -> Case:
 
 
 def refused(
-    trial: Trial, line: bytes, codes: tuple[int, ...], id: Id | None = None, *, silence: bool = False
+    trial: Trial,
+    line: bytes,
+    codes: tuple[int, ...],
+    id: Id | None = None,
+    *,
+    silence: bool = False,
 ) -> Message | None:
     """Send a line that is no message, see the next request served, and look at what came for the line."""
     child = trial.child

@@ -31,8 +31,24 @@ LINES = (
     Line("json-null", 3, "sends null", b"null", (REQUEST,), source=OBJECT),
     Line("batch-empty", 3, "sends []", b"[]", (REQUEST,), source="JSON-RPC 2.0 section 6"),
     Line("object-empty", 3, "sends {}", b"{}", (REQUEST,), source=OBJECT),
-    Line("jsonrpc-missing", 3, "leaves jsonrpc out", b'{"id":"a","method":"ping"}', (REQUEST,), "a", MEMBERS),
-    Line("jsonrpc-1-0", 3, "says jsonrpc 1.0", b'{"jsonrpc":"1.0","id":"a","method":"ping"}', (REQUEST,), "a", MEMBERS),
+    Line(
+        "jsonrpc-missing",
+        3,
+        "leaves jsonrpc out",
+        b'{"id":"a","method":"ping"}',
+        (REQUEST,),
+        "a",
+        MEMBERS,
+    ),
+    Line(
+        "jsonrpc-1-0",
+        3,
+        "says jsonrpc 1.0",
+        b'{"jsonrpc":"1.0","id":"a","method":"ping"}',
+        (REQUEST,),
+        "a",
+        MEMBERS,
+    ),
     Line(
         "params-array",
         3,
@@ -60,7 +76,15 @@ LINES = (
         "a",
         PARAMS,
     ),
-    Line("method-number", 3, "names method 5", b'{"jsonrpc":"2.0","id":"a","method":5}', (REQUEST,), "a", MEMBERS),
+    Line(
+        "method-number",
+        3,
+        "names method 5",
+        b'{"jsonrpc":"2.0","id":"a","method":5}',
+        (REQUEST,),
+        "a",
+        MEMBERS,
+    ),
     Line(
         "method-empty",
         3,
@@ -70,7 +94,15 @@ LINES = (
         "a",
         MEMBERS,
     ),
-    Line("method-missing", 3, "names no method", b'{"jsonrpc":"2.0","id":"a"}', (REQUEST,), "a", MEMBERS),
+    Line(
+        "method-missing",
+        3,
+        "names no method",
+        b'{"jsonrpc":"2.0","id":"a"}',
+        (REQUEST,),
+        "a",
+        MEMBERS,
+    ),
     Line(
         "method-and-result",
         3,
@@ -90,10 +122,38 @@ LINES = (
         "JSON-RPC 2.0 section 5: exactly one of the two",
         silence=True,
     ),
-    Line("id-null", 3, "uses the id null", b'{"jsonrpc":"2.0","id":null,"method":"ping"}', (REQUEST,), source=ID),
-    Line("id-true", 3, "uses the id true", b'{"jsonrpc":"2.0","id":true,"method":"ping"}', (REQUEST,), source=ID),
-    Line("id-array", 3, "uses the id []", b'{"jsonrpc":"2.0","id":[],"method":"ping"}', (REQUEST,), source=ID),
-    Line("id-object", 3, "uses the id {}", b'{"jsonrpc":"2.0","id":{},"method":"ping"}', (REQUEST,), source=ID),
+    Line(
+        "id-null",
+        3,
+        "uses the id null",
+        b'{"jsonrpc":"2.0","id":null,"method":"ping"}',
+        (REQUEST,),
+        source=ID,
+    ),
+    Line(
+        "id-true",
+        3,
+        "uses the id true",
+        b'{"jsonrpc":"2.0","id":true,"method":"ping"}',
+        (REQUEST,),
+        source=ID,
+    ),
+    Line(
+        "id-array",
+        3,
+        "uses the id []",
+        b'{"jsonrpc":"2.0","id":[],"method":"ping"}',
+        (REQUEST,),
+        source=ID,
+    ),
+    Line(
+        "id-object",
+        3,
+        "uses the id {}",
+        b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
+        (REQUEST,),
+        source=ID,
+    ),
     Line(
         "nan",
         3,
@@ -203,7 +263,20 @@ def unknown_method(trial: Trial) -> None:
 
 
 def ids_kept(trial: Trial) -> None:
-    for id in ("1", 1, "", 0, -1, "ü🎻", 'a"b\\c', "a\nb", 2**31, -(2**53) + 1, 2**53 - 1, "x" * 1000):
+    for id in (
+        "1",
+        1,
+        "",
+        0,
+        -1,
+        "ü🎻",
+        'a"b\\c',
+        "a\nb",
+        2**31,
+        -(2**53) + 1,
+        2**53 - 1,
+        "x" * 1000,
+    ):
         message = trial.light(id)
         trial.send(message)
         trial.must_succeed([id])
@@ -220,11 +293,15 @@ def large_ids(trial: Trial) -> None:
         trial.must_serve()
         if not trial.answers(id) or "error" in trial.answers(id)[0]:
             answers = [each for each in trial.child.order[before:] if "method" not in each]
-            came = answers[0] if len(answers) > 1 else None  # the other one answers what asked whether it still serves
+            came = (
+                answers[0] if len(answers) > 1 else None
+            )  # the other one answers what asked whether it still serves
             if came is None:
                 trial.note(Differs(f"a request with the id {id} was answered with silence"))
             elif "error" not in came:
-                trial.note(Differs(f"a request with the id {id} was answered on the id {came.get('id')}"))
+                trial.note(
+                    Differs(f"a request with the id {id} was answered on the id {came.get('id')}")
+                )
 
 
 def unknown_members(trial: Trial) -> None:
@@ -236,9 +313,15 @@ def unknown_members(trial: Trial) -> None:
     trial.come([message["id"]], trial.settings.grace_s)
     answers = trial.answers(message["id"])
     if not answers:
-        trial.note(Differs("a request with members that JSON-RPC does not know was answered with silence"))
+        trial.note(
+            Differs("a request with members that JSON-RPC does not know was answered with silence")
+        )
     elif "error" in answers[0]:
-        trial.note(Differs(f"a request with members that JSON-RPC does not know was refused: {shown(answers[0])}"))
+        trial.note(
+            Differs(
+                f"a request with members that JSON-RPC does not know was refused: {shown(answers[0])}"
+            )
+        )
 
 
 def unknown_meta(trial: Trial) -> None:
@@ -249,7 +332,12 @@ def unknown_meta(trial: Trial) -> None:
 
 def escaped_names(trial: Trial) -> None:
     message = trial.light()
-    data = frame(message).replace(b'"method"', b'"\\u006dethod"').replace(b'"id"', b'"i\\u0064"').replace(b":", b" : ")
+    data = (
+        frame(message)
+        .replace(b'"method"', b'"\\u006dethod"')
+        .replace(b'"id"', b'"i\\u0064"')
+        .replace(b":", b" : ")
+    )
     trial.write(data)
     trial.must_succeed([message["id"]])
 
@@ -298,7 +386,11 @@ def notifications(trial: Trial) -> None:
         {"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"},
         {"jsonrpc": "2.0", "method": "nobody/knows/this", "params": {"x": 1}},
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 987654}},
-        {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}},
+        {
+            "jsonrpc": "2.0",
+            "method": "notifications/progress",
+            "params": {"progressToken": 1, "progress": 1},
+        },
         {"jsonrpc": "2.0", "method": "tools/list"},
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {}},
     )
@@ -397,7 +489,14 @@ CASES = (
         "JSON-RPC 2.0 sections 4 and 5: only requests are answered",
         stray_responses,
     ),
-    Case("broken-responses", 3, "sends responses that are malformed", "no answer", "policy", broken_responses),
+    Case(
+        "broken-responses",
+        3,
+        "sends responses that are malformed",
+        "no answer",
+        "policy",
+        broken_responses,
+    ),
     Case(
         "notifications-unanswered",
         3,

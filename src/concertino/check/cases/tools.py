@@ -23,7 +23,9 @@ def unknown_tool(trial: Trial) -> None:
     if "error" not in answer:
         if not answer["result"].get("isError"):
             raise Wrong(f"a tool that does not exist gave a result: {shown(answer)}")
-        raise Differs("a tool that does not exist gave a result with isError; a protocol error -32602 expected")
+        raise Differs(
+            "a tool that does not exist gave a result with isError; a protocol error -32602 expected"
+        )
     if answer["error"]["code"] != -32602:
         raise Differs(f"expected -32602, got {shown(answer)}")
 
@@ -50,7 +52,9 @@ def raises(trial: Trial) -> None:
     for how in trial.tool("fail").choices:
         answer = trial.use("fail", how=how)
         if "error" in answer:
-            trial.note(Differs(f"{how}: a protocol error, a result with isError expected: {shown(answer)}"))
+            trial.note(
+                Differs(f"{how}: a protocol error, a result with isError expected: {shown(answer)}")
+            )
         elif not answer["result"].get("isError"):
             trial.note(Wrong(f"{how}: a result that is no error: {shown(answer)}"))
         trial.must_serve()
@@ -80,7 +84,9 @@ def writes_to_stdout(trial: Trial) -> None:
             raise Wrong(f"{how}: reached stdout")  # the oracle shows the line
     forged = trial.id()
     how = trial.tool("say").choices[0]
-    trial.use("say", how=how, text=frame({"jsonrpc": "2.0", "id": forged, "result": {}}).decode().rstrip())
+    trial.use(
+        "say", how=how, text=frame({"jsonrpc": "2.0", "id": forged, "result": {}}).decode().rstrip()
+    )
 
 
 def forks(trial: Trial) -> None:
@@ -142,7 +148,9 @@ def error_texts(trial: Trial) -> None:
 
 
 CASES = (
-    Case("tool-unknown", 5, "calls a tool that does not exist", "an error -32602", TOOL, unknown_tool),
+    Case(
+        "tool-unknown", 5, "calls a tool that does not exist", "an error -32602", TOOL, unknown_tool
+    ),
     Case(
         "arguments-bad",
         5,
