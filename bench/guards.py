@@ -21,7 +21,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 SERVER = """
-from concertino import Guarded, Server, run
+from concertino import Guard, run, Server
 
 server = Server("echo")
 
@@ -37,14 +37,14 @@ RATE, FLIGHT, TIME = "rate_limit='1000000/60'", "max_in_flight=100", "timeout_s=
 SIZE, CHOICE, SECRETS = "max_result_bytes=100_000_000", "deny='x*'", "redact=True"
 VARIANTS = {
     "none": "server",
-    "allow, deny": f"Guarded(server, {CHOICE})",
-    "rate": f"Guarded(server, {RATE})",
-    "in flight": f"Guarded(server, {FLIGHT})",
-    "time": f"Guarded(server, {TIME})",
-    "size": f"Guarded(server, {SIZE})",
-    "redact": f"Guarded(server, {SECRETS})",
-    "limits": f"Guarded(server, {RATE}, {FLIGHT}, {TIME})",
-    "all": f"Guarded(server, {RATE}, {FLIGHT}, {TIME}, {SIZE}, {CHOICE}, {SECRETS})",
+    "allow, deny": f"Guard(server, {CHOICE})",
+    "rate": f"Guard(server, {RATE})",
+    "in flight": f"Guard(server, {FLIGHT})",
+    "time": f"Guard(server, {TIME})",
+    "size": f"Guard(server, {SIZE})",
+    "redact": f"Guard(server, {SECRETS})",
+    "limits": f"Guard(server, {RATE}, {FLIGHT}, {TIME})",
+    "all": f"Guard(server, {RATE}, {FLIGHT}, {TIME}, {SIZE}, {CHOICE}, {SECRETS})",
 }
 # As many secrets as a developer's environment has.
 ENVIRONMENT = {

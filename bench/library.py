@@ -38,12 +38,12 @@ import tantivy
 from msgspec.structs import replace
 
 from concertino.library.analysis import STOP_WORDS
-from concertino.library.assembly import Hit
-from concertino.library.collection import Collection
 from concertino.library.document import Document
+from concertino.library.file_loader import FileLoader
 from concertino.library.folder import Folder
 from concertino.library.index import Index
 from concertino.library.query import Query
+from concertino.library.rendering import Hit
 
 ROOT = Path(__file__).resolve().parents[1]
 CORPUS = ROOT.parent / "shared" / "corpus"
@@ -68,14 +68,14 @@ from pathlib import Path
 import concertino.library.library
 from concertino.library.folder import Folder
 began, spent = time.perf_counter(), time.process_time()
-from concertino.library.collection import Collection
+from concertino.library.file_loader import FileLoader
 from concertino.library.cache import Cache
 from concertino.library.index import Index
-from concertino.library.shelf import Shelf
+from concertino.library.document_registry import DocumentRegistry
 cache = Cache("bench", Path(sys.argv[2]))
-collection = Collection("orchestr8", Folder(sys.argv[1], max_file_bytes=2**22, max_files=10**6), None)
+collection = FileLoader("orchestr8", Folder(sys.argv[1], max_file_bytes=2**22, max_files=10**6), None)
 collection.known = cache.documents()
-shelf = Shelf()
+shelf = DocumentRegistry()
 shelf.apply(collection.refresh())
 index = Index.build(shelf.documents(), cache=cache)
 print((time.perf_counter() - began) * 1000, (time.process_time() - spent) * 1000, len(index.documents))
@@ -116,7 +116,7 @@ def arguments() -> argparse.Namespace:
 
 
 def read(folder: Path) -> list[Document]:
-    collection = Collection(
+    collection = FileLoader(
         "orchestr8", Folder(str(folder), max_file_bytes=2**22, max_files=10**6), None
     )
     items = collection.refresh().items

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Link, Peer, connect, listen
+from concertino.orchestra.link import RemotePeer, RpcConnection, listen_for_links, open_link
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolRequest, ToolResponse
 from concertino.orchestra.structs import encode_struct
 
@@ -35,7 +35,7 @@ IN_FLIGHT = 64
 LARGE = 10 * 10**6
 
 
-async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
+async def answer(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
     """Hands a small Struct back; of a large one, nothing: 10 MB are to go one way. The tool `large` answers with such a one."""
     arguments = b"" if len(request.tool_call.arguments) > 10**6 else request.tool_call.arguments
     result = large_struct() if request.tool_call.tool_name == "large" else arguments
@@ -48,7 +48,9 @@ def large_struct() -> bytes:
 
 
 async def serve(address: str, certificates: Certificates) -> None:
-    listening = await listen(address, answer, certificates=certificates, name="tools.echo")
+    listening = await listen_for_links(
+        address, answer, certificates=certificates, name="tools.echo"
+    )
     print(listening.address, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await listening.close()
@@ -60,7 +62,7 @@ def call(text: str) -> PluginRequest:
     )
 
 
-async def sequential(link: Link, seconds: float) -> list[float]:
+async def sequential(link: RpcConnection, seconds: float) -> list[float]:
     """Microseconds of calls one after the other, sorted."""
     request = call("x" * 100)
     taken: list[float] = []
@@ -71,7 +73,7 @@ async def sequential(link: Link, seconds: float) -> list[float]:
     return sorted(taken)
 
 
-async def at_once(link: Link, seconds: float) -> tuple[int, float]:
+async def at_once(link: RpcConnection, seconds: float) -> tuple[int, float]:
     """Calls with 64 in flight: how many, and how many a second."""
     count = 0
     end = time.perf_counter() + seconds
@@ -88,7 +90,7 @@ async def at_once(link: Link, seconds: float) -> tuple[int, float]:
     return count, count / (time.perf_counter() - began)
 
 
-async def large(link: Link, request: PluginRequest) -> tuple[float, float]:
+async def large(link: RpcConnection, request: PluginRequest) -> tuple[float, float]:
     """Seconds for 10 MB one way, and the longest that the loop stood still meanwhile, in milliseconds."""
     gaps: list[float] = []
 
@@ -130,7 +132,7 @@ async def measure(transport: str, seconds: float, folder: Path) -> str:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
-        link = await connect(
+        link = await open_link(
             server.stdout.readline().strip(), certificates=certificates, name="bench-client"
         )
         await sequential(link, 0.3)

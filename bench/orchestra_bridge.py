@@ -29,10 +29,10 @@ from typing import Any
 from msgspec import Raw
 
 from concertino import Client
-from concertino.backend import Call
+from concertino.backend.interface import Call
 from concertino.client.targets import ServerParameters
 from concertino.orchestra.authority import create_authority
-from concertino.orchestra.bridge import Bridge, prepared
+from concertino.orchestra.bridge import Bridge, prepare_bridge
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest
 from concertino.orchestra.structs import encode_struct
@@ -49,11 +49,11 @@ IN_FLIGHT = 64
 TEXT = "x" * 100
 
 
-class Outlet:
-    def changed(self, what: object) -> None:
+class Notifier:
+    def report_change(self, what: object) -> None:
         pass
 
-    def updated(self, uri: str) -> None:
+    def report_update(self, uri: str) -> None:
         pass
 
 
@@ -114,8 +114,8 @@ def started(folder: Path, transport: str) -> tuple[subprocess.Popen[str], str]:
 async def measure(transport: str, seconds: float, folder: Path) -> None:
     hub, address = started(folder, transport)
     try:
-        bridge = Bridge(address, prepared(address, folder / "certs"))
-        await bridge.start(Outlet())
+        bridge = Bridge(address, prepare_bridge(address, folder / "certs"))
+        await bridge.start(Notifier())
         request = PluginRequest(
             tool_call=ToolRequest(tool_name="echo", arguments=encode_struct({"text": TEXT}))
         )

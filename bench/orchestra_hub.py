@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 from concertino.orchestra.frames import MAX_FRAME_BYTES
-from concertino.orchestra.links import connect
+from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
     ListToolsRequest,
@@ -115,7 +115,7 @@ def memory(pid: int) -> tuple[float, float]:
 
 
 async def measure(address: Path, hub: int, plugins: int, tools: int) -> None:
-    link = await connect(f"unix:{address}")
+    link = await open_link(f"unix:{address}")
     health = (await link.request(PluginRequest(health=HealthRequest()))).health
     print(f"{health.message}; descriptors {len(os.listdir(f'/proc/{hub}/fd'))}")
     taken: list[float] = []

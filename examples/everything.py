@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec.json import decode
 
-from concertino import (
+from concertino import Context, Server, ToolError, audio, choices, image, user
+from concertino.types import (
     AudioContent,
-    Context,
     Elicitation,
     ElicitResult,
     EmbeddedResource,
@@ -24,13 +24,7 @@ from concertino import (
     ResourceContents,
     Sampling,
     SamplingMessage,
-    Server,
     TextContent,
-    ToolError,
-    audio,
-    choices,
-    image,
-    user,
 )
 
 server = Server(
@@ -144,7 +138,7 @@ added: set[str] = set()
 
 @server.tool(inline=True)
 def test_trigger_tool_change() -> str:
-    """Offer a tool more, or, if it is there, no longer."""
+    """ServerFeatures a tool more, or, if it is there, no longer."""
     if "tool" in added:
         server.remove_tool("test_added_tool")
     else:
@@ -155,7 +149,7 @@ def test_trigger_tool_change() -> str:
 
 @server.tool(inline=True)
 def test_trigger_prompt_change() -> str:
-    """Offer a prompt more, or, if it is there, no longer."""
+    """ServerFeatures a prompt more, or, if it is there, no longer."""
     if "prompt" in added:
         server.remove_prompt("test_added_prompt")
     else:

@@ -6,7 +6,8 @@ python examples/notes.py
 from pathlib import Path
 from typing import Literal
 
-from concertino import Annotations, PromptMessage, ResourceContents, Server, assistant, user
+from concertino import Server, assistant, user
+from concertino.types import Annotations, PromptMessage, ResourceContents
 
 server = Server("notes", version="1.0.0", ttl_s=60)
 notes = {"shopping": "Eggs, flour, plums.", "ideas": "A cake without an oven."}

@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from concertino import Context, ImageContent, Server, ToolError, image
+from concertino import Context, Server, ToolError, image
+from concertino.types import ImageContent
 
 server = Server("tour", version="1.0.0", instructions="Small tools that show what a server can do.")
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypedDict, cast
 import msgspec
 from msgspec import Meta
 
-from concertino.protocol.arguments import Arguments, BadArguments, arguments_of
+from concertino.schema.arguments import ArgumentDecoder, InvalidArguments, argument_decoder
 from fuzz.messages import strict
 
 __all__ = ["MAX_BYTES", "TOKENS", "one"]
@@ -156,7 +156,7 @@ def nothing() -> None:
 
 Handler = Callable[..., None]
 HANDLERS: tuple[Handler, ...] = (plain, lists, classes, choices, bounded, anything, nothing)
-READ: tuple[Arguments, ...] = tuple(arguments_of(handler) for handler in HANDLERS)
+READ: tuple[ArgumentDecoder, ...] = tuple(argument_decoder(handler) for handler in HANDLERS)
 Validator = Callable[[object], bool]
 
 
@@ -183,7 +183,7 @@ def one(data: bytes) -> None:
     handler, arguments, raw = HANDLERS[which], READ[which], data[1:]
     try:
         args, kwargs = arguments.bind(raw, None)
-    except BadArguments as bad:
+    except InvalidArguments as bad:
         _complained(bad, arguments, raw)
         accepted = False
     else:
@@ -207,7 +207,7 @@ def one(data: bytes) -> None:
         )
 
 
-def _complained(bad: BadArguments, arguments: Arguments, raw: bytes) -> None:
+def _complained(bad: InvalidArguments, arguments: ArgumentDecoder, raw: bytes) -> None:
     """Every problem names a place that exists, and says something."""
     assert bad.problems
     names = set(arguments.schema.get("properties", ()))

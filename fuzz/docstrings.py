@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from inspect import cleandoc
 
-from concertino.protocol.docstrings import parse
+from concertino.schema.docstrings import parse
 
 __all__ = ["MAX_BYTES", "TOKENS", "one"]
 

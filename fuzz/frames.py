@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from concertino.orchestra.frames import HEADER_BYTES, Assembler, FrameTooLarge
-from concertino.orchestra.structs import BadStruct, decode_struct, encode_struct, pack, unpack
+from concertino.orchestra.structs import InvalidStruct, decode_struct, encode_struct, pack, unpack
 
 __all__ = ["MAX_BYTES", "TOKENS", "one"]
 
@@ -75,7 +75,7 @@ def _split(stream: bytes) -> tuple[list[bytes], bool]:
 def _struct(payload: bytes) -> None:
     try:
         value = decode_struct(payload)
-    except BadStruct:
+    except InvalidStruct:
         return
     _check(value)
     assert repr(decode_struct(encode_struct(value))) == repr(value), (

@@ -5,7 +5,7 @@ Input: one byte for the limit, three for the sizes of the chunks (used in turn, 
 
 from __future__ import annotations
 
-from concertino.protocol.framing import Framer, Overlong
+from concertino.jsonrpc.framing import Framer, OversizeFrame
 
 __all__ = ["MAX_BYTES", "TOKENS", "one"]
 
@@ -65,9 +65,9 @@ def _model(stream: bytes, limit: int) -> list[bytes | None]:
     return [line if len(line) <= limit else None for line in lines if line]
 
 
-def _collect(frames: list[bytes | Overlong], given: list[bytes | None], limit: int) -> None:
+def _collect(frames: list[bytes | OversizeFrame], given: list[bytes | None], limit: int) -> None:
     for frame in frames:
-        if isinstance(frame, Overlong):
+        if isinstance(frame, OversizeFrame):
             assert frame.size > limit, f"{frame.size} bytes are too many for {limit}"
             given.append(None)
         else:

@@ -12,9 +12,9 @@ from typing import Any, cast
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.json import encode
 
-from concertino.protocol.jsonrpc import (
+from concertino.jsonrpc.messages import (
     ABSENT,
-    Bad,
+    InvalidMessage,
     Message,
     decode,
     decode_batch,
@@ -105,7 +105,7 @@ def one(data: bytes) -> None:
         _compare(bytes(each), decode(each))
 
 
-def _plainly(data: bytes, found: Message | Bad) -> None:
+def _plainly(data: bytes, found: Message | InvalidMessage) -> None:
     """What decode_request() takes of UTF-8 is the request that decode() finds."""
     try:
         str(data, "utf-8")
@@ -183,17 +183,17 @@ def meaning(frame: bytes) -> Verdict:
     return (kind, id, members["method"], members.get("params", {}))
 
 
-def _compare(frame: bytes, found: Message | Bad) -> None:
+def _compare(frame: bytes, found: Message | InvalidMessage) -> None:
     wanted = meaning(frame)
     if wanted == ("bad", PARSE):
-        assert type(found) is Bad, f"no JSON, taken for {found}"
+        assert type(found) is InvalidMessage, f"no JSON, taken for {found}"
         id, answers = _forgiving(frame)
         if answers:  # what cannot be read, but would be a response if it could, is not answered
             assert found.code in (0, PARSE), found
         else:
             assert found.code == PARSE, found
         assert found.id is UNSET or repr(found.id) == repr(id), f"{found.id!r} is not the id"
-    elif isinstance(found, Bad):
+    elif isinstance(found, InvalidMessage):
         actual = ("bad", found.code, None if found.id is UNSET else found.id)
         assert repr(actual) == repr(wanted), f"{actual}, expected {wanted}"
         assert found.message.isprintable()

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 from msgspec import UNSET, Raw
 
-from concertino.protocol.lowering import Lowering
-from concertino.protocol.results import BadResult, Returns, returns_of
 from concertino.protocol.revisions import REVISIONS
-from concertino.protocol.types import CallToolResult, Implementation, TextContent
+from concertino.protocol.wire_results import Lowering
+from concertino.schema.return_values import InvalidResult, ResultShaper, result_shaper
+from concertino.types.results import CallToolResult, Implementation, TextContent
 from fuzz.messages import strict
 
 __all__ = ["MAX_BYTES", "TOKENS", "one"]
@@ -76,7 +76,7 @@ def _either() -> dict[str, int] | list[str] | bool: ...  # pyright: ignore[repor
 HANDLERS: tuple[Callable[[], object], ...] = (
     *(_text, _any, _none, _whole, _number, _object, _numbers, _maybe, _place, _either),
 )
-READ: tuple[Returns, ...] = tuple(returns_of(handler) for handler in HANDLERS)
+READ: tuple[ResultShaper, ...] = tuple(result_shaper(handler) for handler in HANDLERS)
 LOWERINGS = tuple(Lowering(revision, Implementation("fuzzed", "1")) for revision in REVISIONS)
 UNSAYABLE: dict[str, object] = {
     "$nan": float("nan"),
@@ -110,7 +110,7 @@ def one(data: bytes) -> None:
     result = CallToolResult([])
     try:
         result = READ[which].shape(returned)
-    except BadResult as bad:
+    except InvalidResult as bad:
         refused = str(bad) or "without a word"
     if refused:
         assert refused != "without a word"

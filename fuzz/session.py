@@ -15,12 +15,12 @@ from typing import Any, Protocol, cast
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.protocol.call import Offer
-from concertino.protocol.jsonrpc import Bad, Id, Message, decode, decode_batch
-from concertino.protocol.limits import Limits
-from concertino.protocol.peer import Incoming
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import Id, InvalidMessage, Message, decode, decode_batch
+from concertino.jsonrpc.peer import IncomingRequest
+from concertino.protocol.call import ServerFeatures
 from concertino.protocol.session import Session
-from concertino.protocol.types import CallToolResult, Implementation, TextContent
+from concertino.types.results import CallToolResult, Implementation, TextContent
 
 __all__ = ["MAX_BYTES", "TOKENS", "Onlooker", "one", "play"]
 
@@ -88,7 +88,7 @@ TIGHT = Limits(
     max_batch=4,
     garbage_answers_per_s=3,
 )
-OFFER = Offer(Implementation("fuzzed", "1"), "Use it.", True, True, True, False, True)
+OFFER = ServerFeatures(Implementation("fuzzed", "1"), "Use it.", True, True, True, False, True)
 TEXT = CallToolResult([TextContent("done")])
 INDENTED = Raw(b'{"content":[],\n"x":[1,\r\n2]}')
 LONG = CallToolResult([TextContent("long " * 200)])
@@ -148,8 +148,8 @@ class _Rig:
         self.now = 0.0
         self.holding = False
         self.held = 0
-        self.calls: list[Incoming] = []  # with the backend, unanswered
-        self.given_up: list[Incoming] = []  # cancelled, but the backend does not know yet
+        self.calls: list[IncomingRequest] = []  # with the backend, unanswered
+        self.given_up: list[IncomingRequest] = []  # cancelled, but the backend does not know yet
         self.owed: Counter[object] = (
             Counter()
         )  # answers that must come, by type and value of the id
@@ -200,7 +200,7 @@ class _Rig:
         template = _TEMPLATES.get(letter)
         return line if template is None else template(rest)
 
-    def _start(self, incoming: Incoming) -> None:
+    def _start(self, incoming: IncomingRequest) -> None:
         """The backend gets a call."""
         assert incoming.open, "a call that is answered or cancelled was started"
         assert not self.closed, "a call was started after the end"
@@ -221,11 +221,11 @@ class _Rig:
             incoming.stop = lambda reason: self._stopped(incoming)
             self.peer.started(incoming)
 
-    def _stopped(self, incoming: Incoming) -> None:
+    def _stopped(self, incoming: IncomingRequest) -> None:
         self.given_up.append(incoming)
         self.calls.remove(incoming)
 
-    def _finish(self, incoming: Incoming, kind: int) -> None:
+    def _finish(self, incoming: IncomingRequest, kind: int) -> None:
         """The backend answers; a call that was cancelled too, as happens when both cross."""
         if incoming in self.calls:
             self.calls.remove(incoming)
@@ -278,7 +278,7 @@ class _Rig:
     def drain(self, which: int) -> None:
         """The client reads some, or all."""
         self.held = self.held // 2 if which & 1 else 0
-        self.peer.drained(self.held)
+        self.peer.on_drain(self.held)
 
     def tick(self, which: int) -> None:
         """Time passes."""
@@ -306,12 +306,12 @@ class _Rig:
 
     def change(self, which: int) -> None:
         """What is offered changes."""
-        self.session.changed(("tools", "prompts", "resources", "completions")[which & 3])
+        self.session.report_change(("tools", "prompts", "resources", "completions")[which & 3])
 
-    def overlong(self, _: int) -> None:
+    def on_frame_too_long(self, _: int) -> None:
         """A frame passed the limit."""
         self.garbage += 1
-        self.peer.overlong(1_000_000)
+        self.peer.on_frame_too_long(1_000_000)
 
     def end(self) -> None:
         """Everything that is open comes to its end; then nothing may be owed, and nothing kept."""
@@ -354,7 +354,7 @@ class _Rig:
         """Count what a frame must bring about, before it is given to the session."""
         found = decode(frame)
         if (
-            type(found) is Bad
+            type(found) is InvalidMessage
             and found.id is UNSET
             and (elements := decode_batch(frame)) is not None
         ):
@@ -366,8 +366,8 @@ class _Rig:
         else:
             self._foresee_one(found, batch=False)
 
-    def _foresee_one(self, found: Message | Bad, *, batch: bool) -> None:
-        if isinstance(found, Bad):
+    def _foresee_one(self, found: Message | InvalidMessage, *, batch: bool) -> None:
+        if isinstance(found, InvalidMessage):
             if found.code == 0:
                 return
             if found.id is UNSET:
@@ -530,7 +530,7 @@ _CONTROLS: dict[bytes, Callable[[_Rig, int], None]] = {
     b"y": _Rig.ready,
     b"q": _Rig.ask,
     b"v": _Rig.change,
-    b"z": _Rig.overlong,
+    b"z": _Rig.on_frame_too_long,
 }
 _LETTERS = (*_CONTROLS, *_TEMPLATES, b"b", b"~")
 

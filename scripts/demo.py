@@ -13,9 +13,11 @@ from typing import Any
 
 from demo_orchestra import orchestra
 
-from concertino import Caller, Client, Disconnected, Limits, RpcError, attempt, connect
-from concertino.transports.pipe import Pipe
-from concertino.transports.trace import Traced
+from concertino import Client, Disconnected, Limits, RpcError
+from concertino.client import RawClient, attempt
+from concertino.transports import connect
+from concertino.transports.pipe import PipeConnection
+from concertino.transports.trace import TracedConnection
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "examples" / "tour.py"
@@ -62,7 +64,7 @@ async def main() -> int:
     return 0
 
 
-async def with_handshake(client: Caller, server: "Child") -> None:
+async def with_handshake(client: RawClient, server: "Child") -> None:
     chapter("Revision 2025-11-25: a handshake first")
     step(
         "Opening",
@@ -131,7 +133,7 @@ async def with_handshake(client: Caller, server: "Child") -> None:
     await server.show_log()
 
 
-async def without_handshake(client: Caller) -> None:
+async def without_handshake(client: RawClient) -> None:
     chapter("Revision 2026-07-28: no handshake, on the same connection")
     step(
         "Discover",
@@ -150,7 +152,7 @@ async def without_handshake(client: Caller) -> None:
         await client.request("tools/list", {"_meta": meta})
 
 
-async def the_end(client: Caller, server: "Child") -> None:
+async def the_end(client: RawClient, server: "Child") -> None:
     chapter("Shutdown")
     step(
         "End of input",
@@ -223,8 +225,8 @@ class Child:
         )
         os.close(its_stdin)
         os.close(its_stdout)
-        pipe = Pipe(ours_to_read, ours_to_write, Limits())
-        self.client = connect(Traced(pipe, show_message))
+        pipe = PipeConnection(ours_to_read, ours_to_write, Limits())
+        self.client = connect(TracedConnection(pipe, show_message))
         assert self.process.stderr is not None
         self._log = self.process.stderr.fileno()
         os.set_blocking(self._log, False)

@@ -1,4 +1,4 @@
-"""Check that each module of concertino/protocol is covered completely, every branch of it, by its own test file alone.
+"""Check that each module of the protocol layers is covered completely, every branch of it, by its own test file alone.
 
     python scripts/own_coverage.py [MODULE...]
 
@@ -13,16 +13,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PROTOCOL = ROOT / "src" / "concertino" / "protocol"
+SOURCE = ROOT / "src" / "concertino"
+PACKAGES = ("jsonrpc", "types", "schema", "protocol")
 
 
 def check(module: str) -> str:
     """Nothing if the module is covered, else what pytest and coverage said about it."""
-    test = ROOT / "tests" / "protocol" / f"test_{module}.py"
+    package, _, name = module.partition(".")
+    test = ROOT / "tests" / package / f"test_{name}.py"
     if not test.exists():
         return f"{test.relative_to(ROOT)} does not exist"
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pytest", str(test), f"--cov=concertino.protocol.{module}"]
+        command = [sys.executable, "-m", "pytest", str(test), f"--cov=concertino.{module}"]
         options = [
             "--cov-branch",
             "--cov-report=term-missing",
@@ -39,16 +41,19 @@ def check(module: str) -> str:
 
 def main() -> int:
     modules = sys.argv[1:] or sorted(
-        path.stem for path in PROTOCOL.glob("*.py") if path.stem != "__init__"
+        f"{package}.{path.stem}"
+        for package in PACKAGES
+        for path in (SOURCE / package).glob("*.py")
+        if path.stem != "__init__"
     )
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         outcomes = dict(zip(modules, pool.map(check, modules), strict=True))
     for module, problem in outcomes.items():
         if problem:
-            print(f"protocol/{module}.py is not covered by its own tests:\n{problem}")
+            print(f"{module} is not covered by its own tests:\n{problem}")
     covered = [module for module, problem in outcomes.items() if not problem]
     print(
-        f"{len(covered)} of {len(modules)} modules of protocol/ are covered completely by their own tests"
+        f"{len(covered)} of {len(modules)} modules of the protocol layers are covered completely by their own tests"
     )
     return 0 if len(covered) == len(modules) else 1
 

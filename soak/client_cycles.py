@@ -23,28 +23,24 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
-from concertino import (
-    Client,
-    ConcertinoError,
-    Disconnected,
-    Ladder,
-    Restart,
-    ServerParameters,
-    Timeouts,
-)
+from concertino import Client, ConcertinoError, Disconnected, ServerParameters
+from concertino.client import Restart, Timeouts
+from concertino.transports import ShutdownTimeouts
 
 MARK = f"CONCERTINO_SOAK_CLIENT={os.getpid()}"
-TOOLBOX = [sys.executable, "-m", "concertino.check.toolbox"]
+TOOLBOX = [sys.executable, "-m", "concertino.check.reference_server"]
 STUBBORN = "import sys, signal, time; signal.signal(15, signal.SIG_IGN)\nfor line in sys.stdin: pass\ntime.sleep(600)"
-QUICK = Ladder(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
+QUICK = ShutdownTimeouts(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
 GROWTH_KIB = 16 * 1024  # of our own memory, from the tenth part of the cycles to their end
 
 
-def parameters(command: list[str], ladder: Ladder | None = None) -> ServerParameters:
+def parameters(command: list[str], ladder: ShutdownTimeouts | None = None) -> ServerParameters:
     name, _, value = MARK.partition("=")
     here = os.environ.get("PYTHONPATH")
     env = {name: value} | ({} if here is None else {"PYTHONPATH": here})
-    return ServerParameters(command[0], command[1:], env=env, ladder=ladder or Ladder(10, 10, 10))
+    return ServerParameters(
+        command[0], command[1:], env=env, ladder=ladder or ShutdownTimeouts(10, 10, 10)
+    )
 
 
 async def lived(era: Literal["auto", "modern", "legacy"], command: list[str]) -> str:
@@ -125,7 +121,9 @@ async def restarted() -> str:
 CYCLES: tuple[Callable[[], Coroutine[Any, Any, str]], ...] = (
     lambda: lived("auto", TOOLBOX),
     lambda: lived("legacy", TOOLBOX),
-    lambda: lived("modern", ["sh", "-c", f"{sys.executable} -m concertino.check.toolbox; exit $?"]),
+    lambda: lived(
+        "modern", ["sh", "-c", f"{sys.executable} -m concertino.check.reference_server; exit $?"]
+    ),
     killed,
     opening_cancelled,
     call_cancelled,

@@ -23,13 +23,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from concertino.check.case import Finding
-from concertino.check.child import PLAIN, Child, Surroundings, kill_all
+from concertino.check.case import CheckFinding
+from concertino.check.case_context import CaseContext
+from concertino.check.child_process import PLAIN, ServerProcess, StdioSetup, kill_all
 from concertino.check.run import look
-from concertino.check.subject import Settings, Subject
-from concertino.check.trial import Trial
+from concertino.check.server_under_test import ServerUnderTest, Settings
 
-SERVER = [sys.executable, "-m", "concertino.check.toolbox"]
+SERVER = [sys.executable, "-m", "concertino.check.reference_server"]
 MARK = f"CONCERTINO_SOAK={os.getpid()}"
 GONE_S = 12.0  # silence of 5 s, the drain of 2, and a busy machine
 # A client in a process of its own, to be killed: starts the server it is given, opens it, calls what it is told to, says its pid.
@@ -73,16 +73,16 @@ def census(folder: str) -> dict[str, object]:
     }
 
 
-def live(subject: Subject) -> str:
+def live(subject: ServerUnderTest) -> str:
     """One life; what was wrong with it, or nothing."""
-    with Child(SERVER, PLAIN, dict(os.environ)) as child:
-        trial = Trial(subject, child)
+    with ServerProcess(SERVER, PLAIN, dict(os.environ)) as child:
+        trial = CaseContext(subject, child)
         try:
             trial.open()
             trial.echoed("alive")
             trial.end_of_input()
             code = trial.must_end(10.0, "the end of input")
-        except Finding as found:
+        except CheckFinding as found:
             return f"{found.verdict}: {found}"
         if (
             code
@@ -112,12 +112,12 @@ def client_dies(number: int) -> str:
     )
 
 
-def wrapper_dies(subject: Subject) -> str:
+def wrapper_dies(subject: ServerUnderTest) -> str:
     """A shell between us and the server is killed, and no pipe closes."""
-    with Child(SERVER, Surroundings(wrapped=True), dict(os.environ)) as child:
+    with ServerProcess(SERVER, StdioSetup(wrapped=True), dict(os.environ)) as child:
         try:
-            Trial(subject, child).open()
-        except Finding as found:
+            CaseContext(subject, child).open()
+        except CheckFinding as found:
             return f"{found.verdict}: {found}"
         child.popen.send_signal(signal.SIGKILL)
         if not child.wait(GONE_S):

@@ -13,25 +13,25 @@ import signal
 import sys
 import time
 
-from concertino.check import census
-from concertino.check.case import Case, Crash, Differs, Hang, Wrong
+from concertino.check import process_stats
+from concertino.check.case import Case, Crash, Deviation, Hang, Violation
+from concertino.check.case_context import CaseContext
 from concertino.check.cases.limits import flood, memory
 from concertino.check.cases.pressure import reader_stops
 from concertino.check.report import Terminal, summary
 from concertino.check.run import failed, look, run, selected
-from concertino.check.subject import Settings
-from concertino.check.trial import Trial
+from concertino.check.server_under_test import Settings
 
 MIB = 2**20
 SECOND_S = 10.0  # for the endless line
 FLAT_BYTES = 16 * MIB
 
 
-def endless_line(trial: Trial) -> None:
+def endless_line(trial: CaseContext) -> None:
     """Bytes without a newline as fast as they are taken, for ten seconds; then SIGTERM while they still come."""
     chunk = b"x" * MIB
     written = 0
-    before = census.take(trial.child.pid)
+    before = process_stats.take(trial.child.pid)
     began = time.monotonic()
     trial.garbage += 1
     with memory(trial, trial.settings.message_limit_bytes + 64 * MIB):
@@ -39,14 +39,14 @@ def endless_line(trial: Trial) -> None:
             trial.write(chunk)
             written += len(chunk)
     took = time.monotonic() - began
-    after = census.take(trial.child.pid)
+    after = process_stats.take(trial.child.pid)
     if before and after:
         grown, used = after.rss_bytes - before.rss_bytes, after.cpu_s - before.cpu_s
         say(
             f"  {written / 2**30:.1f} GiB in {took:.1f} s, memory {grown / MIB:+.0f} MiB, {used / took:.0%} of a processor"
         )
         if used > 1.2 * took:
-            trial.note(Differs(f"{used:.1f} s of processor in {took:.1f} s"))
+            trial.note(Deviation(f"{used:.1f} s of processor in {took:.1f} s"))
     trial.ended = True
     trial.child.signal(signal.SIGTERM)
     until = time.monotonic() + 5.0
@@ -59,10 +59,10 @@ def endless_line(trial: Trial) -> None:
     if not trial.child.wait(5.0):
         raise Hang("SIGTERM was not obeyed within 5 s while bytes came")
     if trial.child.exit != 0:
-        raise Differs(f"exit code {trial.child.exit} after SIGTERM")
+        raise Deviation(f"exit code {trial.child.exit} after SIGTERM")
 
 
-def endless_line_then_served(trial: Trial) -> None:
+def endless_line_then_served(trial: CaseContext) -> None:
     """The same, then a newline, then the next request."""
     chunk = b"x" * MIB
     until = time.monotonic() + SECOND_S
@@ -74,18 +74,18 @@ def endless_line_then_served(trial: Trial) -> None:
         trial.must_serve()
 
 
-def reader_stops_60_s(trial: Trial) -> None:
+def reader_stops_60_s(trial: CaseContext) -> None:
     reader_stops(trial, 60.0)
 
 
-def notifications_5_s(trial: Trial) -> None:
+def notifications_5_s(trial: CaseContext) -> None:
     flood(trial, 5.0)
 
 
 def load(seconds: float) -> Case:
     """A hundred calls a second, of every kind, one in a hundred of them a fault; nothing grows."""
 
-    def round_of(trial: Trial, number: int) -> None:
+    def round_of(trial: CaseContext, number: int) -> None:
         calls = [trial.call("echo", text=f"{number}-{index}" * 20) for index in range(6)]
         calls += [trial.call("sleep", seconds=0.05), trial.call("block", seconds=0.01)]
         cancelled = trial.call("sleep", seconds=5)
@@ -109,22 +109,22 @@ def load(seconds: float) -> Case:
             answers = trial.child.answers.pop((int, each["id"]), [])
             trial.child.arrived.pop((int, each["id"]), None)
             if len(answers) > 1:
-                raise Wrong(f"answered {len(answers)} times")
+                raise Violation(f"answered {len(answers)} times")
         trial.child.order.clear()
         trial.child.notifications.clear()
         del trial.child.idless[:-1]
         trial.garbage = max(trial.garbage, 1)
         trial.child.forget_volume()
 
-    def run_load(trial: Trial) -> None:
-        samples: list[census.Census] = []
+    def run_load(trial: CaseContext) -> None:
+        samples: list[process_stats.ProcessStats] = []
         began = time.monotonic()
         number = 0
         while (now := time.monotonic() - began) < seconds:
             round_of(trial, number)
             number += 1
             if (now * 20) // seconds > len(samples) and (
-                taken := census.take(trial.child.pid)
+                taken := process_stats.take(trial.child.pid)
             ) is not None:
                 samples.append(taken)
             trial.spend(max(0.0, began + number * 0.1 - time.monotonic()))
@@ -137,13 +137,13 @@ def load(seconds: float) -> Case:
             f"{late.descriptors - warm.descriptors:+}, threads {late.threads - warm.threads:+}"
         )
         if grown > FLAT_BYTES:
-            trial.note(Differs(f"memory grew by {grown / MIB:.0f} MiB after it was warm"))
+            trial.note(Deviation(f"memory grew by {grown / MIB:.0f} MiB after it was warm"))
         if (
             late.descriptors > warm.descriptors
             or late.threads > warm.threads
             or late.pids != warm.pids
         ):
-            trial.note(Differs(f"descriptors, threads or processes grew: {warm} to {late}"))
+            trial.note(Deviation(f"descriptors, threads or processes grew: {warm} to {late}"))
 
     return Case(
         "load",
@@ -209,7 +209,8 @@ def main() -> int:
     parser.add_argument("command", nargs="*")
     given = parser.parse_args()
     subject = look(
-        given.command or [sys.executable, "-m", "concertino.check.toolbox"], Settings(timeout_s=30)
+        given.command or [sys.executable, "-m", "concertino.check.reference_server"],
+        Settings(timeout_s=30),
     )
     terminal = Terminal(coloured=sys.stdout.isatty())
     say(terminal.opening(subject))

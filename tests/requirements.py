@@ -36,11 +36,11 @@ FR-1  Text on the wire is UTF-8; what is not is refused, never repaired.
     stdio/test_bytes.py::test_bad_utf8_inside_an_argument_is_refused_and_the_tool_is_not_called
     stdio/test_bytes.py::test_text_is_given_back_exactly
 FR-2  A newline ends a message, and nothing else does.
-    protocol/test_framing.py::test_a_line_is_a_frame_without_its_newline
-    protocol/test_framing.py::test_other_line_ends_are_content
+    jsonrpc/test_framing.py::test_a_line_is_a_frame_without_its_newline
+    jsonrpc/test_framing.py::test_other_line_ends_are_content
 FR-3  No message holds a newline, whatever a tool or a backend gives.
     protocol/test_session.py::test_indented_json_from_a_backend_stays_on_one_line
-    protocol/test_results.py::test_raw_json_is_carried_without_newlines
+    schema/test_return_values.py::test_raw_json_is_carried_without_newlines
 FR-4  Nothing but messages is on stdout, whoever writes there.
     stdio/test_stdout.py::test_what_a_tool_writes_to_stdout_goes_to_stderr
     stdio/test_stdout.py::test_a_forked_child_cannot_write_frames
@@ -57,7 +57,7 @@ FR-14  Another stream of bytes carries the same lines.
     stdio/test_kinds.py::test_one_socket_for_both_directions
     cli/test_serve_sockets.py::test_a_unix_socket_from_start_to_end
 FR-15  Another transport carries the same messages.
-    driver/test_host.py::test_one_backend_serves_many_connections_apart
+    runtime/test_host.py::test_one_backend_serves_many_connections_apart
     docs/test_custom_transport.py::test_a_plain_websocket_client_is_served_and_one_message_is_one_frame
 FR-16  How another transport connects, frames and cancels is written down.
     docs/test_reference.py::test_what_a_transport_has_to_be_is_documented
@@ -72,37 +72,37 @@ FR-18  2026-07-28: what is to be known about a request stands in its body.
 
 JR-1  Messages say `jsonrpc: "2.0"`, and those that do not are refused.
     stdio/test_bytes.py::test_a_malformed_request_is_answered_on_its_id
-    protocol/test_jsonrpc.py::test_requests_notifications_and_errors_are_written_as_json_rpc_wants_them
+    jsonrpc/test_messages.py::test_requests_notifications_and_errors_are_written_as_json_rpc_wants_them
 JR-2  An id is a text or an integer.
     stdio/test_bytes.py::test_ids_keep_type_and_value
     stdio/test_bytes.py::test_ids_of_other_types_are_refused_without_one
 JR-3  An id is never null.
     stdio/test_bytes.py::test_ids_of_other_types_are_refused_without_one
 JR-4  Before 2026-07-28: no id is used twice by the same side.
-    protocol/test_peer.py::test_requests_of_both_sides_may_have_the_same_id_and_ours_have_none_twice
+    jsonrpc/test_peer.py::test_requests_of_both_sides_may_have_the_same_id_and_ours_have_none_twice
 JR-5  2026-07-28: an id may be used again after its answer, and not before.
-    protocol/test_peer.py::test_an_id_may_be_used_again_after_its_answer
+    jsonrpc/test_peer.py::test_an_id_may_be_used_again_after_its_answer
     stdio/test_handlers.py::test_an_id_in_use_is_refused_and_the_first_call_is_still_answered
 JR-6  An answer has the id of its request, with type and value.
     stdio/test_bytes.py::test_ids_keep_type_and_value
-    protocol/test_peer.py::test_one_and_the_text_one_are_different_ids
+    jsonrpc/test_peer.py::test_one_and_the_text_one_are_different_ids
 JR-7  An answer has a result or an error, not both.
     protocol/test_session.py::test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision
 JR-8  An error has an integer code and a message.
-    protocol/test_jsonrpc.py::test_requests_notifications_and_errors_are_written_as_json_rpc_wants_them
+    jsonrpc/test_messages.py::test_requests_notifications_and_errors_are_written_as_json_rpc_wants_them
 JR-9  2025-11-25 and later: an error lacks its id only if that could not be read.
     protocol/test_session.py::test_an_unreadable_id_is_null_before_2025_11_25_and_left_out_since
-    protocol/test_jsonrpc.py::test_a_parse_error_inside_a_request_carries_its_id_if_that_can_be_read
+    jsonrpc/test_messages.py::test_a_parse_error_inside_a_request_carries_its_id_if_that_can_be_read
 JR-10  A notification has no id.
-    protocol/test_jsonrpc.py::test_requests_notifications_and_errors_are_written_as_json_rpc_wants_them
+    jsonrpc/test_messages.py::test_requests_notifications_and_errors_are_written_as_json_rpc_wants_them
 JR-11  A notification is never answered, be it unknown or malformed.
     protocol/test_session.py::test_notifications_and_responses_are_never_answered_and_disturb_nothing
 JR-12  2025-03-26: batches are received.
     stdio/test_dialogues.py::test_a_batch_is_one_array_of_answers_in_2025_03_26
 JR-14  2025-03-26: a batch is answered with one array, one of notifications with nothing, an empty one with a single error.
-    protocol/test_peer.py::test_the_answers_of_a_batch_come_together_when_the_last_is_there
-    protocol/test_peer.py::test_a_batch_of_notifications_and_responses_is_not_answered
-    protocol/test_peer.py::test_an_empty_batch_gets_a_single_error
+    jsonrpc/test_peer.py::test_the_answers_of_a_batch_come_together_when_the_last_is_there
+    jsonrpc/test_peer.py::test_a_batch_of_notifications_and_responses_is_not_answered
+    jsonrpc/test_peer.py::test_an_empty_batch_gets_a_single_error
 JR-15  In the other revisions an array is an invalid request, and the server lives on.
     stdio/test_dialogues.py::test_a_batch_is_refused_in_the_other_revisions
 JR-16  Each way of being wrong has its code: -32700, -32600, -32601, -32602, -32603.
@@ -110,14 +110,14 @@ JR-16  Each way of being wrong has its code: -32700, -32600, -32601, -32602, -32
     stdio/test_bytes.py::test_json_that_is_no_message_is_an_invalid_request
     protocol/test_session.py::test_an_unknown_method_is_not_found
     server/test_server.py::test_an_unknown_tool_and_malformed_params_are_protocol_errors
-    driver/test_host.py::test_what_a_backend_raises_is_an_internal_error_without_its_text
+    runtime/test_host.py::test_what_a_backend_raises_is_an_internal_error_without_its_text
 JR-17  2026-07-28: a server sends answers and notifications only.
     protocol/test_session.py::test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision
 JR-18  Before 2026-07-28: both sides ask at the same time, each with ids of its own.
-    protocol/test_peer.py::test_requests_of_both_sides_may_have_the_same_id_and_ours_have_none_twice
+    jsonrpc/test_peer.py::test_requests_of_both_sides_may_have_the_same_id_and_ours_have_none_twice
 JR-19  What fails here cannot be taken for an error of the other side.
-    driver/test_caller.py::test_no_answer_in_time_is_a_timeout_and_the_server_is_told
-    driver/test_caller.py::test_requests_under_way_fail_at_once_when_the_other_side_is_gone
+    runtime/test_raw_client.py::test_no_answer_in_time_is_a_timeout_and_the_server_is_told
+    runtime/test_raw_client.py::test_requests_under_way_fail_at_once_when_the_other_side_is_gone
 
 # The handshake
 
@@ -169,9 +169,9 @@ ME-5  Only what this request declared is asked of its client.
     protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 ME-6  A call that needs what was not declared gets -32021 with what it needs.
     protocol/test_dialogue.py::test_only_what_was_declared_is_asked
-    driver/test_asking.py::test_what_was_not_declared_is_an_error_that_says_what_is_missing
+    runtime/test_client_questions.py::test_what_was_not_declared_is_an_error_that_says_what_is_missing
 ME-7  Every result says whose it is.
-    protocol/test_lowering.py::test_a_modern_result_says_that_it_is_complete_and_whose_it_is
+    protocol/test_wire_results.py::test_a_modern_result_says_that_it_is_complete_and_whose_it_is
 ME-8  Nothing is decided by what a client calls itself.
     stdio/test_obligations.py::test_everybody_sees_the_same_tools_in_the_order_in_which_they_were_added
 ME-9  A request is served by what it says itself, whatever came before it.
@@ -181,22 +181,22 @@ ME-10  Requests of several conversations may be interleaved.
     protocol/test_session.py::test_both_eras_are_served_side_by_side_each_by_its_rules
     protocol/test_session.py::test_two_calls_progress_on_their_own_tokens
 ME-11  What belongs together need not come over one connection.
-    driver/test_host.py::test_one_backend_serves_many_connections_apart
+    runtime/test_host.py::test_one_backend_serves_many_connections_apart
 ME-12  What a later request is to know, the client hands over with it.
     protocol/test_session.py::test_a_backend_s_questions_are_the_answer_and_the_next_call_has_what_was_said
-    driver/test_asking.py::test_a_state_outlives_its_process_if_there_is_a_key_and_only_then
+    runtime/test_client_questions.py::test_a_state_outlives_its_process_if_there_is_a_key_and_only_then
 ME-13  Every result has a `resultType`.
-    protocol/test_lowering.py::test_a_modern_result_says_that_it_is_complete_and_whose_it_is
-    protocol/test_lowering.py::test_a_result_that_comes_as_json_is_completed_for_the_modern
+    protocol/test_wire_results.py::test_a_modern_result_says_that_it_is_complete_and_whose_it_is
+    protocol/test_wire_results.py::test_a_result_that_comes_as_json_is_completed_for_the_modern
 ME-16  Keys of `_meta` that an author registers follow the grammar.
     server/test_server.py::test_a_key_of_meta_follows_the_grammar
 ME-17  Our own keys have MCP's prefix and are MCP's.
     protocol/test_session.py::test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision
 ME-18  Members of `_meta` that we do not know reach the backend as they came.
-    driver/test_host.py::test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came
+    runtime/test_host.py::test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came
     protocol/test_session.py::test_meta_of_a_handshakes_request_is_passed_on
 ME-19  The trace context reaches the backend as it came; none is made up.
-    driver/test_host.py::test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came
+    runtime/test_host.py::test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came
 ME-20  What 2026-07-28 removed is not found.
     protocol/test_session.py::test_what_2026_07_28_removed_is_not_found_with_modern_meta
 DI-1  server/discover says versions, capabilities, how long that holds, who we are, and instructions if there are any.
@@ -212,23 +212,23 @@ DI-3  `supportedVersions` names what may stand in a request.
 
 SU-1  A subscription hears only what it asked for.
     stdio/test_obligations.py::test_2026_07_28_is_told_of_nothing_unasked
-    protocol/test_listening.py::test_only_what_there_is_and_was_asked_for_is_honoured
-    protocol/test_listening.py::test_what_was_not_honoured_is_not_told
-    protocol/test_listening.py::test_beside_a_model
+    protocol/test_wanted_updates.py::test_only_what_there_is_and_was_asked_for_is_honoured
+    protocol/test_wanted_updates.py::test_what_was_not_honoured_is_not_told
+    protocol/test_wanted_updates.py::test_beside_a_model
 SU-2  The first thing that a subscription hears is what of it is honoured.
-    protocol/test_listening.py::test_the_first_thing_is_the_acknowledgement_and_it_names_the_subscription_by_type_and_value
+    protocol/test_wanted_updates.py::test_the_first_thing_is_the_acknowledgement_and_it_names_the_subscription_by_type_and_value
 SU-3  All that a subscription hears carries its id.
-    protocol/test_listening.py::test_several_at_once_each_hear_what_they_asked_for
+    protocol/test_wanted_updates.py::test_several_at_once_each_hear_what_they_asked_for
 SU-8  A server that ends a subscription answers the request that opened it.
-    protocol/test_listening.py::test_the_end_is_the_result_and_then_the_notice
+    protocol/test_wanted_updates.py::test_the_end_is_the_result_and_then_the_notice
     docs/test_conversation_pages.py::test_what_the_page_shows_goes_over_the_wire_and_the_end_comes_in_order
 SU-9  It also says that the request is cancelled.
-    protocol/test_listening.py::test_the_end_is_the_result_and_then_the_notice
+    protocol/test_wanted_updates.py::test_the_end_is_the_result_and_then_the_notice
 SU-11  No progress and no log message comes over a subscription.
-    protocol/test_listening.py::test_several_at_once_each_hear_what_they_asked_for
+    protocol/test_wanted_updates.py::test_several_at_once_each_hear_what_they_asked_for
     protocol/test_session.py::test_a_list_that_changes_is_told_to_those_who_listen
 SU-12  A subscription is no call that takes too long.
-    protocol/test_listening.py::test_an_open_one_takes_no_room_of_the_calls_and_its_id_is_in_use
+    protocol/test_wanted_updates.py::test_an_open_one_takes_no_room_of_the_calls_and_its_id_is_in_use
     protocol/test_session.py::test_subscriptions_are_counted_apart_and_ended_in_order
 SU-13  Before 2026-07-28: a change of a list is told unasked.
     protocol/test_session.py::test_a_change_is_told_to_clients_in_operation
@@ -262,7 +262,7 @@ MR-8  A state that may be used once is refused the second time.
     protocol/test_dialogue.py::test_a_state_is_good_once_for_its_call_and_in_time
 MR-9  Nothing is held for an answer that may never come.
     protocol/test_dialogue.py::test_a_question_is_put_and_answered_in_the_next_round
-    driver/test_asking.py::test_a_state_outlives_its_process_if_there_is_a_key_and_only_then
+    runtime/test_client_questions.py::test_a_state_outlives_its_process_if_there_is_a_key_and_only_then
 MR-10  A question that was left out is asked again.
     protocol/test_dialogue.py::test_several_at_once_and_those_that_were_left_out_are_asked_again
 MR-11  An answer that nobody asked for is ignored.
@@ -272,17 +272,17 @@ MR-12  An answer of the wrong shape is refused.
 MR-17  Answers are bare results.
     protocol/test_dialogue.py::test_each_kind_of_question_has_its_own_answers
 MR-18  `input_required` carries no caching hints.
-    protocol/test_lowering.py::test_caching_hints_stand_on_complete_results_only
+    protocol/test_wire_results.py::test_caching_hints_stand_on_complete_results_only
 
 # Cancellation and time
 
 CA-2  2026-07-28: a server cancels nothing but its own subscriptions.
     protocol/test_session.py::test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision
-    protocol/test_listening.py::test_the_end_is_the_result_and_then_the_notice
+    protocol/test_wanted_updates.py::test_the_end_is_the_result_and_then_the_notice
 CA-3  Before 2026-07-28: each side may cancel what it asked for.
-    protocol/test_peer.py::test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray
+    jsonrpc/test_peer.py::test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray
 CA-4  Only a request that was sent and not yet answered is cancelled.
-    protocol/test_peer.py::test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray
+    jsonrpc/test_peer.py::test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray
 CA-5  A cancelled call stops, gives back what it holds, and is not answered.
     stdio/test_handlers.py::test_a_cancelled_call_is_not_answered_and_its_finally_runs
 CA-6  Nothing at all is sent about a cancelled call.
@@ -292,14 +292,14 @@ CA-7  A cancel of what is unknown or done is ignored.
     stdio/test_handlers.py::test_a_cancel_of_what_is_done_is_ignored
 CA-8  A malformed cancel, and an answer after a cancel, are ignored.
     protocol/test_session.py::test_notifications_and_responses_are_never_answered_and_disturb_nothing
-    protocol/test_peer.py::test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray
+    jsonrpc/test_peer.py::test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray
 CA-9  A cancel may cross with its answer.
     stdio/test_handlers.py::test_200_cancel_races_give_at_most_one_answer_each_and_none_twice
 CA-10  The reason of a cancel is logged.
     stdio/test_obligations.py::test_the_reason_of_a_cancel_is_in_the_log
 CA-12  A request of ours has a time-out, which cancels it.
-    driver/test_caller.py::test_no_answer_in_time_is_a_timeout_and_the_server_is_told
-    driver/test_caller.py::test_timeouts_of_different_length_each_come_in_their_time
+    runtime/test_raw_client.py::test_no_answer_in_time_is_a_timeout_and_the_server_is_told
+    runtime/test_raw_client.py::test_timeouts_of_different_length_each_come_in_their_time
 CA-13  Progress may extend a time-out, up to a bound.
     client/test_failures.py::test_progress_gives_more_time_but_not_more_than_all
 
@@ -335,7 +335,7 @@ EC-3  2026-07-28: -32002 and -32042 are not sent.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 EC-5  A code of our own is outside the reserved range.
     test_errors.py::test_every_code_of_ours_is_json_rpc_s_or_mcp_s_or_outside_the_reserved_range
-    protocol/test_peer.py::test_a_full_queue_answers_busy
+    jsonrpc/test_peer.py::test_a_full_queue_answers_busy
 EC-6  Before 2026-07-28: a resource that is not there gets -32002 and its URI.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
     interop/test_catalogue_typescript.py::test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri
@@ -343,7 +343,7 @@ EC-7  2026-07-28: a resource that is not there gets -32602 and its URI.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
     interop/test_catalogue_typescript.py::test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri
 EC-8  2025-11-25: a call that needs a visit to a URL may say so with -32042: a backend's error passes as it is.
-    protocol/test_lowering.py::test_a_code_of_one_era_is_an_internal_error_in_the_other
+    protocol/test_wire_results.py::test_a_code_of_one_era_is_an_internal_error_in_the_other
 
 # Tools
 
@@ -361,7 +361,7 @@ TO-5  A name has 1 to 128 letters, digits, `_`, `.` and `-`, and nobody else has
     server/test_server.py::test_a_name_of_128_characters_is_accepted
     server/test_server.py::test_the_same_name_twice_is_refused_and_the_first_stays
 TO-6  An input schema is an object with type object.
-    protocol/test_arguments.py::test_no_parameters
+    schema/test_arguments.py::test_no_parameters
     server/test_server.py::test_a_hand_written_schema_that_is_wrong_is_refused_by_name
 TO-7  A tool that is not there is a protocol error, -32602.
     server/test_server.py::test_an_unknown_tool_and_malformed_params_are_protocol_errors
@@ -370,48 +370,48 @@ TO-8  Arguments that do not fit are a result that tells the model what to change
 TO-9  A tool that fails is a result with `isError`.
     stdio/test_handlers.py::test_whatever_a_handler_raises_is_a_result_and_the_next_call_is_served
 TO-10  Arguments are checked, calls limited; results are what they promise, errors hold no secrets. Access is the author's.
-    protocol/test_arguments.py::test_every_problem_is_reported
+    schema/test_arguments.py::test_every_problem_is_reported
     stdio/test_handlers.py::test_10_000_calls_at_once_are_each_answered_or_told_that_the_server_is_busy
-    protocol/test_results.py::test_what_does_not_conform_is_refused
+    schema/test_return_values.py::test_what_does_not_conform_is_refused
     server/test_server.py::test_the_texts_of_errors
 TO-12  A result fits the output schema.
-    protocol/test_results.py::test_what_does_not_conform_is_refused
-    protocol/test_results.py::test_values_are_written_and_conform
+    schema/test_return_values.py::test_what_does_not_conform_is_refused
+    schema/test_return_values.py::test_values_are_written_and_conform
 TO-14  Structured content is there as text too.
-    protocol/test_results.py::test_values_are_written_and_conform
+    schema/test_return_values.py::test_values_are_written_and_conform
 TO-15  2025-06-18 and 2025-11-25: structured content is an object, and its schema says so.
-    protocol/test_lowering.py::test_structured_content_that_is_no_object_travels_as_a_result_before_2026_07_28
-    protocol/test_lowering.py::test_an_output_schema_describes_what_travels
+    protocol/test_wire_results.py::test_structured_content_that_is_no_object_travels_as_a_result_before_2026_07_28
+    protocol/test_wire_results.py::test_an_output_schema_describes_what_travels
 TO-16  2026-07-28: structured content is any value, null too.
-    protocol/test_types.py::test_structured_content_that_is_null_is_written_and_absent_is_not
-    protocol/test_lowering.py::test_no_structured_content_is_not_null
+    types/test_results.py::test_structured_content_that_is_null_is_written_and_absent_is_not
+    protocol/test_wire_results.py::test_no_structured_content_is_not_null
 TO-17  2025-11-25: a tool says whether it can be called as a task; without a word it cannot.
     later: tasks
 TO-20  `x-mcp-header` stands only where HTTP can use it.
     later: http
 TO-22  A result has content, be it empty.
-    protocol/test_results.py::test_none_is_no_content_unless_it_is_a_value
+    schema/test_return_values.py::test_none_is_no_content_unless_it_is_a_value
 
 # JSON Schema
 
 JS-1  A schema without `$schema` is 2020-12.
-    protocol/test_schema_checks.py::test_the_dialect_is_2020_12
+    schema/test_custom_schema.py::test_the_dialect_is_2020_12
 JS-2  2020-12 is known whole.
-    protocol/test_schema_checks.py::test_the_dialect_is_2020_12
+    schema/test_custom_schema.py::test_the_dialect_is_2020_12
     conformance/test_everything.py::test_a_schema_of_2020_12_is_enforced
 JS-3  A dialect that we do not know is refused by its name.
-    protocol/test_schema_checks.py::test_another_dialect_is_refused_by_name
-    protocol/test_schema_checks.py::test_another_dialect_inside_is_refused_with_its_place
+    schema/test_custom_schema.py::test_another_dialect_is_refused_by_name
+    schema/test_custom_schema.py::test_another_dialect_inside_is_refused_with_its_place
 JS-4  A schema is itself valid.
     server/test_server.py::test_a_hand_written_schema_that_is_wrong_is_refused_by_name
 JS-5  A reference to elsewhere is never fetched.
-    protocol/test_schema_checks.py::test_a_reference_to_elsewhere_is_refused
+    schema/test_custom_schema.py::test_a_reference_to_elsewhere_is_refused
 JS-6  A reference to elsewhere is refused.
-    protocol/test_schema_checks.py::test_a_reference_to_elsewhere_is_refused
-    protocol/test_schema_checks.py::test_a_reference_to_nothing_is_refused
+    schema/test_custom_schema.py::test_a_reference_to_elsewhere_is_refused
+    schema/test_custom_schema.py::test_a_reference_to_nothing_is_refused
 JS-7  The depth, the size and the time of a schema are bounded.
-    protocol/test_schema_checks.py::test_a_schema_of_depth_10_000_is_refused
-    protocol/test_schema_checks.py::test_a_schema_of_100_000_subschemas_is_refused
+    schema/test_custom_schema.py::test_a_schema_of_depth_10_000_is_refused
+    schema/test_custom_schema.py::test_a_schema_of_100_000_subschemas_is_refused
     server/test_handwritten.py::test_a_catastrophic_pattern_is_matched_in_bounded_time
 JS-8  A schema keeps all its keywords.
     server/test_handwritten.py::test_every_keyword_and_its_order_is_kept_through_a_list
@@ -428,20 +428,20 @@ RE-3  What is read has contents, each with a URI and text or base64.
     stdio/test_obligations.py::test_what_is_read_may_have_several_contents_of_text_and_of_bytes
 RE-4  Templates are RFC 6570, and what they expand to can be read.
     conformance/test_everything.py::test_what_a_template_expands_to_is_read
-    protocol/test_uri_template.py::test_the_rfcs_own_examples_expand_as_it_says
+    schema/test_uri_template.py::test_the_rfcs_own_examples_expand_as_it_says
 RE-5  2026-07-28: what is not there is an error, not an empty answer.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 RE-6  URIs are checked, and no path leads out of its folder.
     stdio/test_obligations.py::test_no_uri_leads_out_of_a_folder
-    protocol/test_uri_template.py::test_a_simple_value_never_leads_out_of_a_folder
+    schema/test_uri_template.py::test_a_simple_value_never_leads_out_of_a_folder
     server/test_resources.py::test_what_could_not_be_offered_as_it_is_is_refused
 RE-7  What may be read is the author's to decide; nothing is offered that was not registered.
     conformance/test_everything.py::test_what_is_not_there_is_an_error_with_its_uri
 RE-8  Annotations, dates and sizes are shown to who knows them.
-    protocol/test_lowering.py::test_the_date_of_annotations_is_known_since_2025_06_18
+    protocol/test_wire_results.py::test_the_date_of_annotations_is_known_since_2025_06_18
     stdio/test_obligations.py::test_what_a_resource_is_said_to_be_is_shown_to_who_knows_it
 RE-9  2026-07-28: reading may ask the client.
-    driver/test_asking.py::test_a_prompt_and_a_resource_ask_too_and_fail_likewise
+    runtime/test_client_questions.py::test_a_prompt_and_a_resource_ask_too_and_fail_likewise
 PM-1  Prompts are declared.
     conformance/test_everything.py::test_what_is_there_is_declared
 PM-2  prompts/list is answered, and is the same for every connection.
@@ -454,24 +454,24 @@ PM-4  Arguments are checked, and are texts.
     server/test_prompts.py::test_what_does_not_fit_is_named
 PM-5  Pictures and sound are base64 with their type; a resource has its URI.
     conformance/test_everything.py::test_prompts_are_messages_of_a_user
-    protocol/test_types.py::test_bytes_travel_as_base64
+    types/test_results.py::test_bytes_travel_as_base64
     server/test_content.py::test_a_picture_is_known_by_its_first_bytes
 PM-6  2026-07-28: a prompt may ask the client.
-    driver/test_asking.py::test_a_prompt_and_a_resource_ask_too_and_fail_likewise
+    runtime/test_client_questions.py::test_a_prompt_and_a_resource_ask_too_and_fail_likewise
 PM-7  What a prompt is given is checked before it is used.
     conformance/test_everything.py::test_params_that_do_not_fit_are_invalid
 CO-1  2024-11-05: content is text, a picture or a resource.
-    protocol/test_lowering.py::test_audio_is_embedded_as_a_blob_for_2024_11_05
-    protocol/test_lowering.py::test_a_link_is_told_in_text_before_2025_06_18
+    protocol/test_wire_results.py::test_audio_is_embedded_as_a_blob_for_2024_11_05
+    protocol/test_wire_results.py::test_a_link_is_told_in_text_before_2025_06_18
 CO-2  Sound is content since 2025-03-26.
-    protocol/test_lowering.py::test_audio_is_embedded_as_a_blob_for_2024_11_05
+    protocol/test_wire_results.py::test_audio_is_embedded_as_a_blob_for_2024_11_05
 CO-3  A link is content since 2025-06-18.
-    protocol/test_lowering.py::test_a_link_is_told_in_text_before_2025_06_18
+    protocol/test_wire_results.py::test_a_link_is_told_in_text_before_2025_06_18
 CO-4  A server whose results hold resources can offer resources.
     conformance/test_everything.py::test_resources_are_embedded
     conformance/test_everything.py::test_what_is_there_is_declared
 CO-5  2025-11-25 and later: sampling content may be several blocks, and speak of tools.
-    driver/test_asking.py::test_sampling_with_tools_goes_on_from_use_to_result
+    runtime/test_client_questions.py::test_sampling_with_tools_goes_on_from_use_to_result
 CP-1  Completion is declared since 2025-03-26.
     conformance/test_everything.py::test_what_is_there_is_declared
 CP-2  At most 100 values are given.
@@ -499,7 +499,7 @@ LO-5  A level that does not exist gets -32602.
 LO-6  Log messages are limited, and nothing of ours is among them; what an author logs is the author's.
     protocol/test_session.py::test_of_log_messages_beyond_the_high_water_mark_the_last_is_kept_and_the_others_are_counted
 LO-7  There are eight levels, those of RFC 5424.
-    protocol/test_types.py::test_the_levels_are_those_of_rfc_5424_least_severe_first
+    types/test_results.py::test_the_levels_are_those_of_rfc_5424_least_severe_first
 
 # Pages and caches
 
@@ -521,17 +521,17 @@ CH-2  All pages of a list say the same.
 EL-3  Only a form of elicitation that was declared is asked for.
     protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 EL-5  A form is flat and of simple types.
-    protocol/test_forms.py::test_every_kind_of_field
-    protocol/test_forms.py::test_what_a_form_cannot_ask_is_refused
+    schema/test_elicitation_form.py::test_every_kind_of_field
+    schema/test_elicitation_form.py::test_what_a_form_cannot_ask_is_refused
 EL-6  What a form gives is checked.
-    protocol/test_forms.py::test_what_was_filled_in_is_an_object_of_the_class
-    driver/test_asking.py::test_what_does_not_fit_the_form_is_a_bad_answer
+    schema/test_elicitation_form.py::test_what_was_filled_in_is_an_object_of_the_class
+    runtime/test_client_questions.py::test_what_does_not_fit_the_form_is_a_bad_answer
 EL-7  Accept, decline and cancel are told apart.
-    driver/test_asking.py::test_no_and_silence_are_told_apart
+    runtime/test_client_questions.py::test_no_and_silence_are_told_apart
 EL-8  Secrets are not asked for in a form.
-    protocol/test_forms.py::test_secrets_are_not_asked_for_in_a_form
+    schema/test_elicitation_form.py::test_secrets_are_not_asked_for_in_a_form
 EL-11  A URL to visit holds no secrets.
-    driver/test_asking.py::test_a_visit_is_to_a_page_without_secrets
+    runtime/test_client_questions.py::test_a_visit_is_to_a_page_without_secrets
 EL-12  2025-11-25: a visit has an id, by which its end may be told; the library does not tell it.
     protocol/test_dialogue.py::test_a_visit_has_an_id_in_2025_11_25_and_none_since
 EL-13  2026-07-28: visits have no id, and their end is not told.
@@ -539,11 +539,11 @@ EL-13  2026-07-28: visits have no id, and their end is not told.
 SA-4  Tools are offered to a model only where that was declared.
     protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 SA-5  Every use of a tool by a model is followed by its result.
-    driver/test_asking.py::test_sampling_with_tools_goes_on_from_use_to_result
+    runtime/test_client_questions.py::test_sampling_with_tools_goes_on_from_use_to_result
 SA-6  Context of other servers is asked for only where that was declared.
     protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 SA-7  Loops of tools and models are bounded.
-    driver/test_asking.py::test_a_call_asks_at_most_sixteen_times
+    runtime/test_client_questions.py::test_a_call_asks_at_most_sixteen_times
 RO-4  Roots are asked for only where they were declared.
     protocol/test_dialogue.py::test_only_what_was_declared_is_asked
 DP-1  2026-07-28: what it gives up is used only for who asks for it.
@@ -599,10 +599,10 @@ CX-3  Experimental capabilities are shown as they were given.
 CX-4  Capabilities that nobody knows are no obstacle.
     stdio/test_obligations.py::test_capabilities_that_nobody_knows_are_no_obstacle
 IC-1  Icons are shown to who knows them.
-    protocol/test_lowering.py::test_a_tool_shows_what_the_revision_knows
+    protocol/test_wire_results.py::test_a_tool_shows_what_the_revision_knows
     protocol/test_revisions.py::test_an_implementation_says_what_the_revision_knows
 IC-3  Titles, and what a server says about itself, are shown to who knows them.
-    protocol/test_lowering.py::test_a_tool_shows_what_the_revision_knows
+    protocol/test_wire_results.py::test_a_tool_shows_what_the_revision_knows
     protocol/test_revisions.py::test_an_implementation_says_what_the_revision_knows
 SH-2  The end of input ends the server promptly.
     stdio/test_end.py::test_end_of_input_while_idle

@@ -335,9 +335,9 @@ PM-5  Base64 that is none is refused.
     client/test_failures.py::test_an_answer_of_another_shape_is_quoted
     client/test_client.py::test_resources_and_prompts_are_read
 CO-2  Content of every kind is understood.
-    protocol/test_types.py::test_bytes_travel_as_base64
+    types/test_results.py::test_bytes_travel_as_base64
 CO-3  Links and `_meta` of content, too.
-    protocol/test_types.py::test_bytes_travel_as_base64
+    types/test_results.py::test_bytes_travel_as_base64
 CO-5  Content for a model may be several pieces.
     client/test_answers.py::test_a_whole_message_of_a_model_is_passed_on
 CP-3  The other arguments are sent with what is to be completed.

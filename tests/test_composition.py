@@ -12,21 +12,14 @@ from loops import on_a_loop
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
-from concertino import (
-    Caller,
-    ConcertinoError,
-    Host,
-    RegistrationError,
-    RpcError,
-    Server,
-    compose,
-    connect,
-    pair,
-    run,
-)
-from concertino.backend import Backend, Call, Context, Offer, Outlet
-from concertino.protocol import types
-from concertino.protocol.types import Implementation
+from concertino import ConcertinoError, RpcError, Server, compose, run
+from concertino.backend import Host
+from concertino.backend.interface import Backend, Call, Context, Notifier, ServerFeatures
+from concertino.client import RawClient
+from concertino.errors import RegistrationError
+from concertino.transports import connect, memory_pair
+from concertino.types import results
+from concertino.types.results import Implementation
 
 INITIALIZE = {
     "protocolVersion": "2025-11-25",
@@ -36,9 +29,9 @@ INITIALIZE = {
 
 
 @asynccontextmanager
-async def client_of(backend: Backend, told: list[str] | None = None) -> AsyncIterator[Caller]:
+async def client_of(backend: Backend, told: list[str] | None = None) -> AsyncIterator[RawClient]:
     async with Host(backend) as host:
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         host.attach(theirs)
         caller = connect(ours, None if told is None else lambda method, _: told.append(method))
         await caller.request("initialize", INITIALIZE)
@@ -54,17 +47,17 @@ class Part:
 
     def __init__(self, answers: Mapping[str, Any], **offer: Any) -> None:
         self._answers = answers
-        self._offer = Offer(Implementation("part", "1"), **offer)
+        self._offer = ServerFeatures(Implementation("part", "1"), **offer)
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.watched: list[frozenset[str]] = []
         self.began = self.closed = 0
-        self.outlet: Outlet
+        self.outlet: Notifier
 
-    async def start(self, outlet: Outlet) -> None:
+    async def start(self, outlet: Notifier) -> None:
         self.began += 1
         self.outlet = outlet
 
-    def offer(self) -> Offer:
+    def features(self) -> ServerFeatures:
         return self._offer
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
@@ -124,10 +117,10 @@ async def test_tools_of_all_parts_are_listed_and_called_under_their_parts_names(
 @on_a_loop
 async def test_the_composition_says_who_it_is_and_what_all_parts_say() -> None:
     composed = compose("orchestra", math=calculator(), words=greeter())
-    assert composed.offer().info == Implementation("orchestra", "0.0.0")
-    assert composed.offer().instructions == "math: Add.\n\nwords: Greet."
-    assert compose(math=calculator(), words=greeter()).offer().info.name == "math+words"
-    assert compose(Implementation("x", "3"), a=calculator()).offer().info.version == "3"
+    assert composed.features().info == Implementation("orchestra", "0.0.0")
+    assert composed.features().instructions == "math: Add.\n\nwords: Greet."
+    assert compose(math=calculator(), words=greeter()).features().info.name == "math+words"
+    assert compose(Implementation("x", "3"), a=calculator()).features().info.version == "3"
 
 
 def test_what_any_part_offers_is_offered_and_the_first_part_is_heard_where_two_differ() -> None:
@@ -138,7 +131,7 @@ def test_what_any_part_offers_is_offered_and_the_first_part_is_heard_where_two_d
         experimental={"x": {"by": "other"}, "y": {}},
         extensions={"e.com/z": {}},
     )
-    offer = compose(one=one, other=other).offer()
+    offer = compose(one=one, other=other).features()
     assert (offer.tools, offer.prompts, offer.resources, offer.completions, offer.logging) == (
         0,
         1,
@@ -168,8 +161,8 @@ async def test_a_tool_that_no_part_has_is_unknown(name: str) -> None:
 async def test_malformed_params_are_refused(method: str, params: dict[str, Any]) -> None:
     part = Part(
         {
-            "resources/list": types.ListResourcesResult([]),
-            "resources/templates/list": types.ListResourceTemplatesResult([]),
+            "resources/list": results.ListResourcesResult([]),
+            "resources/templates/list": results.ListResourceTemplatesResult([]),
         },
         tools=True,
         prompts=True,
@@ -210,14 +203,14 @@ def resources(*uris: str, templates: tuple[str, ...] = (), **more: Any) -> Part:
     def read(params: dict[str, Any]) -> Any:
         uri = params["uri"]
         if uri in uris or any(uri.startswith(each.partition("{")[0]) for each in templates):
-            return types.ReadResourceResult(
-                [types.ResourceContents(uri, text=f"of {uris or templates}")]
+            return results.ReadResourceResult(
+                [results.ResourceContents(uri, text=f"of {uris or templates}")]
             )
         return RpcError(-32602, "Resource not found", {"uri": uri})
 
-    listed = types.ListResourcesResult([types.Resource(uri, uri) for uri in uris])
-    shapes = types.ListResourceTemplatesResult(
-        [types.ResourceTemplate(each, each) for each in templates]
+    listed = results.ListResourcesResult([results.Resource(uri, uri) for uri in uris])
+    shapes = results.ListResourceTemplatesResult(
+        [results.ResourceTemplate(each, each) for each in templates]
     )
     answers = {
         "resources/list": listed,
@@ -332,7 +325,7 @@ async def test_the_empty_cursor_is_the_beginning() -> None:
 @on_a_loop
 async def test_the_strictest_part_says_how_long_a_list_may_be_kept() -> None:
     def part(**hints: Any) -> Part:
-        return Part({"tools/list": types.ListToolsResult([], **hints)}, tools=True)
+        return Part({"tools/list": results.ListToolsResult([], **hints)}, tools=True)
 
     context: Any = None
     public = part(ttl_ms=5000, cache_scope="public")
@@ -384,11 +377,11 @@ async def test_a_list_is_the_same_object_while_no_part_has_another() -> None:
 
 @on_a_loop
 async def test_prompts_and_their_completions_go_to_their_part() -> None:
-    answer = types.GetPromptResult([types.PromptMessage("user", types.TextContent("hi"))])
-    values = types.CompleteResult(types.Completion(["x"]))
+    answer = results.GetPromptResult([results.PromptMessage("user", results.TextContent("hi"))])
+    values = results.CompleteResult(results.Completion(["x"]))
     one = Part(
         {
-            "prompts/list": types.ListPromptsResult([types.Prompt("ask")]),
+            "prompts/list": results.ListPromptsResult([results.Prompt("ask")]),
             "prompts/get": answer,
             "completion/complete": values,
         },
@@ -423,7 +416,7 @@ async def test_prompts_and_their_completions_go_to_their_part() -> None:
 
 @on_a_loop
 async def test_the_variables_of_a_template_are_completed_by_its_part() -> None:
-    values = types.CompleteResult(types.Completion(["x"]))
+    values = results.CompleteResult(results.Completion(["x"]))
     one = resources("a:1")
     other = resources(templates=("t:{x}",), **{"completion/complete": values})
     async with client_of(compose(one=one, other=other, more=Part({}, completions=True))) as caller:
@@ -438,7 +431,7 @@ async def test_the_variables_of_a_template_are_completed_by_its_part() -> None:
 
 @on_a_loop
 async def test_after_a_change_a_part_that_completes_nothing_does_not_hide_one_that_does() -> None:
-    values = types.CompleteResult(types.Completion(["x"]))
+    values = results.CompleteResult(results.Completion(["x"]))
     plain = Server("plain")
     plain.add_resource("a:1", text="")
     gone = resources(
@@ -478,7 +471,7 @@ async def test_a_resource_that_moves_to_another_part_is_found_there() -> None:
             **one._answers,
             "resources/read": RpcError(-32602, "Resource not found", {"uri": "a:1"}),
         }
-        one.outlet.changed("resources")
+        one.outlet.report_change("resources")
         assert (await caller.request("resources/read", {"uri": "a:1"}))["contents"][0][
             "text"
         ] == "of ('a:{x}',)"
@@ -521,12 +514,12 @@ async def test_a_part_whose_list_fails_after_a_change_is_asked_again() -> None:
     async with client_of(compose(one=one, other=other)) as caller:
         whole = one._answers
         one._answers = {**whole, "resources/list": RpcError(-32603, "busy")}
-        one.outlet.changed("resources")
+        one.outlet.report_change("resources")
         with pytest.raises(RpcError, match="busy"):
             await caller.request("resources/list")
         one._answers = {
             **whole,
-            "resources/list": types.ListResourcesResult([types.Resource("b:1", "mine")]),
+            "resources/list": results.ListResourcesResult([results.Resource("b:1", "mine")]),
         }
         listed = await caller.request("resources/list")
         assert [each["name"] for each in listed["resources"]] == ["mine"]
@@ -534,7 +527,7 @@ async def test_a_part_whose_list_fails_after_a_change_is_asked_again() -> None:
 
 @on_a_loop
 async def test_a_list_without_an_end_is_an_error_at_the_start() -> None:
-    endless = types.ListResourcesResult([types.Resource("a:1", "1")], "again")
+    endless = results.ListResourcesResult([results.Resource("a:1", "1")], "again")
     async with Host(
         compose(one=resources(), other=resources(**{"resources/list": endless}))
     ) as host:
@@ -601,7 +594,7 @@ def test_run_refuses_what_is_no_backend() -> None:
 
 
 class Failing(Part):
-    async def start(self, outlet: Outlet) -> None:
+    async def start(self, outlet: Notifier) -> None:
         await super().start(outlet)
         raise OSError("no such database")
 
@@ -623,7 +616,7 @@ async def test_a_part_that_does_not_start_is_named_and_all_are_closed(
 
 
 class Hanging(Part):
-    async def start(self, outlet: Outlet) -> None:
+    async def start(self, outlet: Notifier) -> None:
         try:
             await asyncio.get_running_loop().create_future()
         finally:

@@ -9,14 +9,8 @@ from typing import Any, Literal, cast
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode, encode
 
-from concertino import (
-    ConcertinoError,
-    Context,
-    CreateMessageResult,
-    Sampling,
-    SamplingMessage,
-    TextContent,
-)
+from concertino import ConcertinoError, Context
+from concertino.types import CreateMessageResult, Sampling, SamplingMessage, TextContent
 
 __all__ = ["Finding", "Review", "Reviewer", "ask_models", "offers_sampling", "review"]
 

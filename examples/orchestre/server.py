@@ -17,20 +17,10 @@ from planning import Plan, plan
 from projects import Project, create
 from review import Review, ask_models, offers_sampling, review
 
-from concertino import (
-    Context,
-    Contexts,
-    PromptMessage,
-    RateLimit,
-    Redact,
-    Sampling,
-    SamplingMessage,
-    Server,
-    TextContent,
-    ToolError,
-    run,
-    user,
-)
+from concertino import Context, Server, ToolError, run, user
+from concertino.guards import RateLimit, Redact
+from concertino.server import Contexts
+from concertino.types import PromptMessage, Sampling, SamplingMessage, TextContent
 
 VERSION = "3.0.0"
 # Lengths are counted in code points.

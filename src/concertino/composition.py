@@ -18,16 +18,16 @@ from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode, encode
 from msgspec.structs import replace
 
-from concertino.backend import (
+from concertino.backend.interface import (
     Backend,
     Call,
-    Changed,
+    ChangeKind,
     ClientFacts,
     Context,
-    ContextAround,
-    Offer,
-    Outlet,
-    no_backend,
+    ContextWrapper,
+    Notifier,
+    ServerFeatures,
+    describe_non_backend,
 )
 from concertino.errors import (
     INVALID_PARAMS,
@@ -37,7 +37,7 @@ from concertino.errors import (
     RegistrationError,
     RpcError,
 )
-from concertino.protocol.types import (
+from concertino.types.results import (
     CompleteParams,
     Implementation,
     Level,
@@ -48,7 +48,7 @@ from concertino.protocol.types import (
     PromptReference,
 )
 
-__all__ = ["Composed", "compose"]
+__all__ = ["ComposedBackend", "compose"]
 
 log = logging.getLogger("concertino.composition")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -83,7 +83,7 @@ LISTS: Mapping[str, _List] = {
 _text = Decoder(str).decode
 
 
-def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Composed:
+def compose(info: Implementation | str | None = None, /, **parts: Backend) -> ComposedBackend:
     """One backend made of several; serve it as any other.
 
     info: what clients see as this server; the parts' names joined by `+` otherwise. parts: name to backend; the name and an
@@ -99,7 +99,7 @@ def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Co
             f"compose: expected a name or an Implementation, got {type(info).__name__}"
         )
     for name, part in parts.items():
-        if (got := no_backend(part)) is not None:
+        if (got := describe_non_backend(part)) is not None:
             raise RegistrationError(
                 f"compose: {name}: expected a Server or another Backend, got {got}"
             )
@@ -114,10 +114,10 @@ def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Co
             )
     if info is None or isinstance(info, str):
         info = Implementation(info or "+".join(parts), "0.0.0")
-    return Composed(info, parts)
+    return ComposedBackend(info, parts)
 
 
-class Composed:
+class ComposedBackend:
     """What compose() gives; a Backend."""
 
     def __init__(self, info: Implementation, parts: Mapping[str, Backend]) -> None:
@@ -131,7 +131,7 @@ class Composed:
             str, tuple[list[Struct], Struct]
         ] = {}  # by method: what the parts gave, and it put together
 
-    async def start(self, outlet: Outlet) -> None:
+    async def start(self, outlet: Notifier) -> None:
         """Start all parts side by side, then see that no two list the same resource."""
         starting = {
             asyncio.ensure_future(part.start(_Up(self, outlet))): name
@@ -187,9 +187,9 @@ class Composed:
                     first,
                 )
 
-    def offer(self) -> Offer:
+    def features(self) -> ServerFeatures:
         """Everything that any part offers."""
-        offers = {name: part.offer() for name, part in self.parts.items()}
+        offers = {name: part.features() for name, part in self.parts.items()}
         instructions = [
             f"{name}: {each.instructions}" for name, each in offers.items() if each.instructions
         ]
@@ -200,7 +200,7 @@ class Composed:
         ):  # the first part to say something is the one that is heard
             experimental.update(each.experimental)
             extensions.update(each.extensions)
-        return Offer(
+        return ServerFeatures(
             self._info,
             instructions="\n\n".join(instructions) or None,
             tools=any(each.tools for each in offers.values()),
@@ -250,16 +250,16 @@ class Composed:
             if isinstance(end, BaseException):
                 log.error("%s failed to close", name, exc_info=end)
 
-    def forget(self, what: Changed) -> None:
+    def forget(self, what: ChangeKind) -> None:
         """A part has changed: who has which resource may no longer be true. From any thread."""
-        if what in ("resources", "offer"):
+        if what in ("resources", "features"):
             self._changed = True
 
     # Lists
 
     def _offering(self, feature: str) -> Iterator[tuple[str, Backend]]:
         for name, part in self.parts.items():
-            if getattr(part.offer(), feature):
+            if getattr(part.features(), feature):
                 yield name, part
 
     async def _listed(self, asked: _List, call: Call, context: Context) -> Struct:
@@ -286,7 +286,7 @@ class Composed:
             if len(of) == len(pages) and all(map(is_, of, pages)):
                 return whole  # the same object: what is lowered from it is kept
         # server/utilities/caching: all pages of a list have the same scope.
-        shared = all(part.offer().cache_scope == "public" for part in unasked)
+        shared = all(part.features().cache_scope == "public" for part in unasked)
         whole = asked.shape(
             **{asked.member: items, "next_cursor": following}, **_hints(pages, shared)
         )
@@ -327,7 +327,7 @@ class Composed:
         except (KeyError, DecodeError):
             raise _invalid(f"name: expected the name of a {kind}") from None
         part, own = self._part_of(name)
-        if part is None or not getattr(part.offer(), f"{kind}s"):
+        if part is None or not getattr(part.features(), f"{kind}s"):
             raise _unknown(kind, "name", name)
         within = _Within(context, name[: len(name) - len(own)])
         params = {**call.params, "name": Raw(encode(own))}
@@ -369,7 +369,7 @@ class Composed:
             return await self._by_uri(call, context, ref.uri)
         name = ref.name
         part, own = self._part_of(name)
-        if part is None or not part.offer().completions:
+        if part is None or not part.features().completions:
             raise _unknown("prompt", "ref.name", name)
         ref = Raw(encode(replace(ref, name=own)))
         with _speaking_of("prompt", "ref.name", name, own):
@@ -385,19 +385,19 @@ def _failure(start: asyncio.Future[None]) -> BaseException | None:
 class _Up:
     """The outlet of one part: what it says goes up."""
 
-    def __init__(self, composed: Composed, outlet: Outlet) -> None:
+    def __init__(self, composed: ComposedBackend, outlet: Notifier) -> None:
         self._composed = composed
         self._outlet = outlet
 
-    def changed(self, what: Changed) -> None:
+    def report_change(self, what: ChangeKind) -> None:
         self._composed.forget(what)
-        self._outlet.changed(what)
+        self._outlet.report_change(what)
 
-    def updated(self, uri: str) -> None:
-        self._outlet.updated(uri)
+    def report_update(self, uri: str) -> None:
+        self._outlet.report_update(uri)
 
 
-class _Within(ContextAround):
+class _Within(ContextWrapper):
     """The context of a call that is one part's: the tools that it calls are that part's too. prefix: of their names outside."""
 
     def __init__(self, inner: Context, prefix: str) -> None:

@@ -7,9 +7,9 @@
     ├── RpcError            an error answer: raised by a backend to give one, by a caller when it got one
     │   ├── ResourceNotFound  raised by the function of a resource that has nothing under this URI
     │   ├── MissingCapability  the client cannot be asked this: it did not declare that it answers such questions
-    │   └── BadAnswer       the client's answer to a question does not fit the question
+    │   └── InvalidClientResponse       the client's answer to a question does not fit the question
     ├── SpawnError          a program that cannot be started
-    ├── NotOffered          a feature that the server has not declared
+    ├── NotSupported          a feature that the server has not declared
     ├── TimedOut            an answer did not come in time; a TimeoutError too
     ├── ProtocolError       the other side said what the protocol does not allow
     │   └── Incompatible    there is no protocol revision that both sides speak
@@ -37,12 +37,12 @@ __all__ = [
     "RESOURCE_NOT_FOUND",
     "UNSUPPORTED_VERSION",
     "URL_ELICITATION_REQUIRED",
-    "BadAnswer",
     "ConcertinoError",
     "Disconnected",
     "Incompatible",
+    "InvalidClientResponse",
     "MissingCapability",
-    "NotOffered",
+    "NotSupported",
     "ProtocolError",
     "RegistrationError",
     "ResourceNotFound",
@@ -127,7 +127,7 @@ class RpcError(ConcertinoError):
     """A JSON-RPC error answer.
 
     code: an integer, see the table above and JSON-RPC 2.0 section 5.1. message: one short sentence. data: any JSON
-    value, or None for none. A backend raises it to answer so; `Caller.request` raises it when it was answered so.
+    value, or None for none. A backend raises it to answer so; `RawClient.request` raises it when it was answered so.
     """
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
@@ -163,7 +163,7 @@ class MissingCapability(RpcError):
         self.required = required
 
 
-class BadAnswer(RpcError):
+class InvalidClientResponse(RpcError):
     """The client's answer to a question does not fit it. The text names the question, what was expected and what came.
 
     Uncaught, the caller gets -32602; before 2026-07-28 a tool's result says it, with `isError`.
@@ -184,7 +184,7 @@ class SpawnError(ConcertinoError):
     """A program could not be started. The text names it, where it was looked for, and why."""
 
 
-class NotOffered(ConcertinoError):
+class NotSupported(ConcertinoError):
     """A feature was asked for that the server has not declared; nothing was sent. The text names what it declares."""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from concertino.check.case import Verdict
 from concertino.check.run import look, run
-from concertino.check.subject import Settings, Subject
+from concertino.check.server_under_test import ServerUnderTest, Settings
 from concertino.check.table import CASES
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
@@ -75,7 +75,7 @@ AT_EVERY_END: dict[str, Verdict] = {
 
 def found(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
     """What the cases say of a server with this fault, as far as it is not ok."""
-    subject: Subject = look([sys.executable, "-S", FAULTY, fault], SETTINGS)
+    subject: ServerUnderTest = look([sys.executable, "-S", FAULTY, fault], SETTINGS)
     cases = [case for case in CASES if case.name in asked]
     assert len(cases) == len(asked)
     results = run(subject, cases, lambda _: None, jobs=6)

@@ -114,21 +114,21 @@ CATALOGUE: tuple[Row, ...] = (
         "a pattern that could take exponential time does not",
         (
             f"{WRITTEN}::test_a_catastrophic_pattern_is_matched_in_bounded_time",
-            "tests/protocol/test_patterns.py::test_no_text_makes_a_taken_pattern_slow",
+            "tests/schema/test_regex_safety.py::test_no_text_makes_a_taken_pattern_slow",
         ),
     ),
     (
         2,
         "a schema that refers to a file or an address is refused, and nothing is fetched",
-        ("tests/protocol/test_schema_checks.py::test_a_reference_to_elsewhere_is_refused",),
+        ("tests/schema/test_custom_schema.py::test_a_reference_to_elsewhere_is_refused",),
     ),
     (
         2,
         "a schema without bounds is refused when it is registered",
         (
             f"{WRITTEN}::test_deep_and_cyclic_objects_are_refused_in_bounded_time",
-            "tests/protocol/test_schema_checks.py::test_a_loop_that_stays_at_one_value_is_refused",
-            "tests/protocol/test_schema_checks.py::test_a_schema_that_doubles_90_times_is_refused",
+            "tests/schema/test_custom_schema.py::test_a_loop_that_stays_at_one_value_is_refused",
+            "tests/schema/test_custom_schema.py::test_a_schema_that_doubles_90_times_is_refused",
         ),
     ),
     # 3. JSON-RPC shape
@@ -304,8 +304,8 @@ CATALOGUE: tuple[Row, ...] = (
             "cancel-races",
             "tests/simulation/test_interleavings.py::test_one_call_in_every_order",
             "tests/simulation/test_interleavings.py::test_two_calls_in_every_order",
-            "tests/protocol/test_peer.py::test_a_cancelled_call_is_stopped_with_the_reason_and_not_answered",
-            "tests/protocol/test_peer.py::test_cancelling_what_is_unknown_or_answered_or_of_the_other_type_is_ignored",
+            "tests/jsonrpc/test_peer.py::test_a_cancelled_call_is_stopped_with_the_reason_and_not_answered",
+            "tests/jsonrpc/test_peer.py::test_cancelling_what_is_unknown_or_answered_or_of_the_other_type_is_ignored",
         ),
     ),
     (

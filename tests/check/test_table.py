@@ -9,10 +9,10 @@ import pytest
 
 from concertino.check.case import SECTIONS, Case
 from concertino.check.run import look, run, selected
-from concertino.check.subject import TOOLS, Settings
+from concertino.check.server_under_test import TOOLS, Settings
 from concertino.check.table import CASES
 
-COMMAND = [sys.executable, "-m", "concertino.check.toolbox"]
+COMMAND = [sys.executable, "-m", "concertino.check.reference_server"]
 # One of each kind, for the fast run; the slow one has them all.
 QUICK = (
     "not-json", "not-utf8-in-argument", "separators-in-text", "messages-1000", "stdin-socket", "stdin-null", "small-pipe",

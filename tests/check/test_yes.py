@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from concertino.check.run import Result, look, run
-from concertino.check.subject import Settings
+from concertino.check.server_under_test import Settings
 from concertino.check.table import CASES
 
 YES = str(Path(__file__).parent / "yes.py")

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 import concertino
-from concertino import Limits, Server, TargetError
+from concertino import Limits, Server
 from concertino.cli import main
 from concertino.cli.targets import find, find_all
 from concertino.cli.version import version
-from concertino.driver import entry
+from concertino.errors import TargetError
+from concertino.runtime import entry
 
 SRC = str(Path(concertino.__file__).parent.parent)
 
@@ -45,24 +46,24 @@ def test_the_only_server_of_a_file_is_found(tmp_path: Path) -> None:
 
 
 def test_one_server_under_two_names_is_one(tmp_path: Path) -> None:
-    assert find(written(tmp_path, "a = b = Server('one')")).backend.offer().info.name == "one"
+    assert find(written(tmp_path, "a = b = Server('one')")).backend.features().info.name == "one"
 
 
 def test_the_server_that_run_is_called_on_is_meant(tmp_path: Path) -> None:
     source = "a = Server('a')\nb = Server('b')\nb.run()\nafter = 'reached'"
-    assert find(written(tmp_path, source)).backend.offer().info.name == "b"
+    assert find(written(tmp_path, source)).backend.features().info.name == "b"
     assert entry.marked is None
 
 
 def test_run_under_the_usual_guard_is_not_called(tmp_path: Path) -> None:
     source = "a = Server('a')\nif __name__ == '__main__':\n    raise SystemExit\n"
-    assert find(written(tmp_path, source)).backend.offer().info.name == "a"
+    assert find(written(tmp_path, source)).backend.features().info.name == "a"
 
 
 def test_a_server_made_in_a_function_is_found_by_its_run(tmp_path: Path) -> None:
     assert (
         find(written(tmp_path, "def main():\n    Server('inner').run()\nmain()"))
-        .backend.offer()
+        .backend.features()
         .info.name
         == "inner"
     )
@@ -76,7 +77,7 @@ def test_what_a_file_gives_to_run_is_kept(tmp_path: Path) -> None:
     path = written(tmp_path, source)
     for target in (path, f"{path}:a"):
         found = find(target)
-        assert found.backend.offer().info.name == "a"
+        assert found.backend.features().info.name == "a"
         assert found.limits == Limits(max_in_flight=7)
         assert found.loop_factory is asyncio.new_event_loop
     other = find(f"{path}:b")
@@ -102,8 +103,8 @@ def test_serving_uses_what_a_file_gives_to_run(tmp_path: Path) -> None:
 
 def test_a_path_may_hold_a_colon(tmp_path: Path) -> None:
     path = written(tmp_path, "s = Server('s')", "a:b/c:d.py")
-    assert find(path).backend.offer().info.name == "s"
-    assert find(f"{path}:s").backend.offer().info.name == "s"
+    assert find(path).backend.features().info.name == "s"
+    assert find(f"{path}:s").backend.features().info.name == "s"
 
 
 def test_a_class_is_not_a_server(tmp_path: Path) -> None:
@@ -114,13 +115,13 @@ def test_a_class_is_not_a_server(tmp_path: Path) -> None:
 
 def test_an_attribute_names_one_of_several(tmp_path: Path) -> None:
     path = written(tmp_path, "a = Server('a')\nclass box:\n    b = Server('b')")
-    assert find(f"{path}:a").backend.offer().info.name == "a"
-    assert find(f"{path}:box.b").backend.offer().info.name == "b"
+    assert find(f"{path}:a").backend.features().info.name == "a"
+    assert find(f"{path}:box.b").backend.features().info.name == "b"
 
 
 def test_any_backend_will_do(tmp_path: Path) -> None:
-    source = "from concertino import Around\nserver = Server('inner')\nguarded = Around(server)"
-    assert find(f"{written(tmp_path, source)}:guarded").backend.offer().info.name == "inner"
+    source = "from concertino.backend import BackendWrapper\nserver = Server('inner')\nguarded = BackendWrapper(server)"
+    assert find(f"{written(tmp_path, source)}:guarded").backend.features().info.name == "inner"
 
 
 def test_a_module_is_found_from_the_working_directory(
@@ -128,7 +129,7 @@ def test_a_module_is_found_from_the_working_directory(
 ) -> None:
     written(tmp_path, "s = Server('s')", "shop_for_test/floor.py")
     monkeypatch.chdir(tmp_path)
-    assert find("shop_for_test.floor:s").backend.offer().info.name == "s"
+    assert find("shop_for_test.floor:s").backend.features().info.name == "s"
 
 
 def test_a_file_can_import_its_neighbours_and_itself(tmp_path: Path) -> None:
@@ -138,12 +139,12 @@ def test_a_file_can_import_its_neighbours_and_itself(tmp_path: Path) -> None:
         "import neighbour_for_test, itself_for_test\ns = Server(neighbour_for_test.word)",
         "itself_for_test.py",
     )
-    assert find(path).backend.offer().info.name == "neighbour"
+    assert find(path).backend.features().info.name == "neighbour"
 
 
 def test_a_file_named_as_a_module_that_is_loaded_does_not_take_its_place(tmp_path: Path) -> None:
     path = written(tmp_path, "import json\ns = Server(json.dumps([1]))", "json.py")
-    assert find(path).backend.offer().info.name == "[1]"
+    assert find(path).backend.features().info.name == "[1]"
     import json
 
     assert json.dumps([1]) == "[1]"
@@ -183,8 +184,8 @@ def test_no_server_and_several_servers_are_said(tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_no_server_is_served_when_run_is_called_on_it(tmp_path: Path) -> None:
-    source = "import concertino\na = Server('a')\nguarded = concertino.Around(a)\nconcertino.run(guarded)"
-    assert type(find(written(tmp_path, source)).backend).__name__ == "Around"
+    source = "import concertino\na = Server('a')\nguarded = concertino.backend.BackendWrapper(a)\nconcertino.run(guarded)"
+    assert type(find(written(tmp_path, source)).backend).__name__ == "BackendWrapper"
 
 
 def add_tool(name: str) -> str:

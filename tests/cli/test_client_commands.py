@@ -15,7 +15,7 @@ import pytest
 
 import concertino
 from concertino.cli.call import _arguments, _tool, _Usage
-from concertino.protocol.types import Tool, ToolAnnotations
+from concertino.types.results import Tool, ToolAnnotations
 
 ROOT = Path(__file__).parents[2]
 TOUR = [sys.executable, str(ROOT / "examples" / "tour.py")]

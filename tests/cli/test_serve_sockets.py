@@ -688,7 +688,7 @@ def test_a_start_that_cannot_be_says_why_and_leaves_nothing(
             1,
         ),
         (
-            "class Failing(Server):\n    def offer(self):\n        raise ValueError\nserver = Failing('f')",
+            "class Failing(Server):\n    def features(self):\n        raise ValueError\nserver = Failing('f')",
             1,
         ),
         ("os.environ['CONCERTINO_MAX_CONNECTIONS'] = 'x'", 2),
@@ -991,12 +991,12 @@ def test_stdio_pays_nothing_for_sockets() -> None:
         check=True,
     )
     loaded = set(done.stderr.rpartition(b"MODULES ")[2].decode().split())
-    assert "concertino.driver.process" in loaded
+    assert "concertino.runtime.process" in loaded
     ours = {name for name in loaded if name.startswith("concertino.")}
     assert not ours & {
         "concertino.cli.listen",
-        "concertino.driver.accepting",
-        "concertino.driver.service",
+        "concertino.runtime.acceptor",
+        "concertino.runtime.service",
         "concertino.transports.listeners",
         "concertino.transports.sockets",
     }

@@ -12,7 +12,7 @@ from typing import Any
 import loops
 
 from concertino.client.client import Client
-from concertino.transports.memory import Memory, pair
+from concertino.transports.memory import MemoryConnection, memory_pair
 
 __all__ = ["LEGACY", "MODERN", "SILENCE", "Refusal", "Script", "on_a_loop", "opened"]
 
@@ -43,7 +43,7 @@ class Script:
     handlers: method -> a result, or a function of (script, message) that returns one, or SILENCE, or raises Refusal.
     """
 
-    def __init__(self, connection: Memory, handlers: Mapping[str, Any]) -> None:
+    def __init__(self, connection: MemoryConnection, handlers: Mapping[str, Any]) -> None:
         self.connection = connection
         self.came: list[dict[str, Any]] = []
         self.over = False
@@ -51,7 +51,7 @@ class Script:
         self._changed = asyncio.Event()
         connection.open(self)
 
-    def frames(self, batch: Sequence[bytes]) -> None:
+    def on_frames(self, batch: Sequence[bytes]) -> None:
         for frame in batch:
             message = json.loads(frame)
             self.came.append(message)
@@ -67,11 +67,11 @@ class Script:
             if result is not SILENCE and "id" in message:
                 self.answer(message, result)
 
-    def overlong(self, size: int) -> None: ...
-    def drained(self, held: int) -> None: ...
-    def lost(self, why: Exception) -> None: ...
+    def on_frame_too_long(self, size: int) -> None: ...
+    def on_drain(self, held: int) -> None: ...
+    def on_disconnect(self, why: Exception) -> None: ...
 
-    def ended(self) -> None:
+    def on_eof(self) -> None:
         self.over = True
         self._changed.set()
 
@@ -131,7 +131,7 @@ async def opened(
     handlers: Mapping[str, Any] | None = None, like: str = "modern", **settings: Any
 ) -> AsyncIterator[tuple[Client, Script]]:
     """A client and its script. handlers: on top of those that the era has."""
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     script = Script(theirs, ERAS[like]() | dict(handlers or {}))
     async with Client(ours, **settings) as client:
         yield client, script

@@ -13,10 +13,10 @@ from scripted import Script, legacy, modern, on_a_loop
 
 from concertino.client.client import Client
 from concertino.errors import ProtocolError, RpcError
-from concertino.protocol.jsonrpc import Id
-from concertino.protocol.types import TextContent
-from concertino.transports import Receiver
-from concertino.transports.memory import Memory, pair
+from concertino.jsonrpc.messages import Id
+from concertino.transports.connection import Receiver
+from concertino.transports.memory import MemoryConnection, memory_pair
+from concertino.types.results import TextContent
 
 LIKE = {"legacy": legacy, "modern": modern}
 OK = {"resultType": "complete", "content": [{"type": "text", "text": "ok"}]}
@@ -25,7 +25,7 @@ OK = {"resultType": "complete", "content": [{"type": "text", "text": "ok"}]}
 class Prompt:
     """A Connection whose other side has answered before a call was written. answer: the id -> the next line; None: none yet."""
 
-    def __init__(self, inner: Memory, answer: Callable[[int], bytes | None]) -> None:
+    def __init__(self, inner: MemoryConnection, answer: Callable[[int], bytes | None]) -> None:
         self.facts = inner.facts
         self.given_back: list[bytes] = []
         self._inner = inner
@@ -49,7 +49,7 @@ class Prompt:
 
     def postpone(self, line: bytes) -> None:
         self.given_back.append(line)
-        asyncio.get_running_loop().call_soon(self._to.frames, [line])
+        asyncio.get_running_loop().call_soon(self._to.on_frames, [line])
 
     def write(self, frame: bytes, about: Id | None) -> int:
         return self._inner.write(frame, about)
@@ -68,7 +68,7 @@ class Prompt:
 async def prompt(
     answer: Callable[[int], bytes | None], like: str = "legacy", **settings: Any
 ) -> AsyncIterator[tuple[Client, Prompt, Script]]:
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     script = Script(theirs, LIKE[like]() | {"tools/call": OK})
     connection = Prompt(ours, answer)
     async with Client(connection, **settings) as client:
@@ -144,7 +144,7 @@ async def test_a_notification_that_is_there_is_told_and_the_answer_waited_for() 
     def heard(method: str, params: dict[str, Any]) -> None:
         told.append((method, asyncio.current_task()))
         answer.append(line(asked[-1], result=OK))
-        connection._to.frames([answer[-1]])
+        connection._to.on_frames([answer[-1]])
 
     asked: list[int] = []
     answer: list[bytes] = []
@@ -162,7 +162,7 @@ async def test_a_notification_that_is_there_is_told_and_the_answer_waited_for() 
 async def test_an_answer_to_another_request_is_no_answer() -> None:
     def late(id: int) -> bytes:
         asyncio.get_running_loop().call_later(
-            0, lambda: connection._to.frames([line(id, result=OK)])
+            0, lambda: connection._to.on_frames([line(id, result=OK)])
         )
         return line(id - 1, result=OK | {"content": []})
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from scripted import SILENCE, Script, on_a_loop, opened
 
-from concertino.client.forms import filled
+from concertino.client.elicitation_filler import filled
 from concertino.errors import ProtocolError, RpcError
-from concertino.protocol.questions import (
+from concertino.types.client_requests import (
     CreateMessageResult,
     Elicitation,
     ElicitResult,
     Root,
     Sampling,
 )
-from concertino.protocol.types import Implementation, TextContent
+from concertino.types.results import Implementation, TextContent
 
 TEXT = {"content": [{"type": "text", "text": "done"}], "resultType": "complete"}
 FORM = {
@@ -131,9 +131,9 @@ async def test_the_state_goes_back_byte_for_byte(state: str) -> None:
     seen: list[bytes] = []
 
     class Listening(Script):
-        def frames(self, batch: Any) -> None:
+        def on_frames(self, batch: Any) -> None:
             seen.extend(batch)
-            super().frames(batch)
+            super().on_frames(batch)
 
     def handler(script: Script, message: dict[str, Any]) -> Any:
         if "requestState" in message["params"]:

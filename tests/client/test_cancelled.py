@@ -23,11 +23,11 @@ from concertino.client.outcome import attempt
 from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters
 from concertino.transports import process
-from concertino.transports.process import Ladder, _living
+from concertino.transports.process import ShutdownTimeouts, _living
 
 MISBEHAVING = Path(__file__).parent / "misbehaving.py"
 ANSWER = 'answer(id, {"content": []})'
-PATIENT = Ladder(stdin_closed_s=5, terminated_s=5, killed_s=10)
+PATIENT = ShutdownTimeouts(stdin_closed_s=5, terminated_s=5, killed_s=10)
 
 
 @types.coroutine

@@ -13,12 +13,14 @@ import pytest
 from msgspec import UNSET, Raw
 from scripted import SILENCE, Script, on_a_loop, opened
 
-from concertino import Host, Server, listen_unix
+from concertino import Server
+from concertino.backend import Host
 from concertino.client.client import Client
 from concertino.client.conversation import LogMessage
-from concertino.driver.accepting import accept
 from concertino.errors import ProtocolError, ToolError
-from concertino.protocol.types import (
+from concertino.runtime.acceptor import serve_connections
+from concertino.transports import listen_unix
+from concertino.types.results import (
     Prompt,
     PromptReference,
     Resource,
@@ -78,7 +80,7 @@ async def test_a_server_at_a_socket_is_called(tmp_path: Path) -> None:
 
     place = str(tmp_path / "s")
     async with Host(server) as host:
-        with accept(host, listen_unix(place)):
+        with serve_connections(host, listen_unix(place)):
             async with Client(f"unix:{place}") as client:
                 assert await client.call_tool("double", {"n": 4}, into=int) == 8
 

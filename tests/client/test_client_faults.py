@@ -21,7 +21,7 @@ from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import Failure, Success, attempt
 from concertino.client.targets import ServerParameters
 from concertino.errors import Disconnected, TimedOut
-from concertino.transports.process import Ladder, _living
+from concertino.transports.process import ShutdownTimeouts, _living
 
 MISBEHAVING = Path(__file__).parent / "misbehaving.py"
 ANSWER = '{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"done"}]}}'
@@ -183,7 +183,7 @@ async def test_a_chain_of_wrappers_is_gone_as_a_whole(
         f"runpy.run_path({str(tmp_path / 'server.py')!r}, run_name='__main__')\n"
     )
     command = WRAPPERS[wrapper](tmp_path, [sys.executable, str(starter)])
-    quick = Ladder(stdin_closed_s=0.5, terminated_s=5, killed_s=10)
+    quick = ShutdownTimeouts(stdin_closed_s=0.5, terminated_s=5, killed_s=10)
     async with running(
         ServerParameters(command[0], command[1:], ladder=quick)
     ) as client:  # looks at the group

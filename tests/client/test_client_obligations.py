@@ -27,8 +27,8 @@ from scripted import (
 
 from concertino.client.client import Client, Timeouts
 from concertino.errors import Incompatible, RpcError, TimedOut
-from concertino.protocol.types import PromptReference
-from concertino.transports.memory import pair
+from concertino.transports.memory import memory_pair
+from concertino.types.results import PromptReference
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 INFO = "io.modelcontextprotocol/clientInfo"
@@ -56,14 +56,14 @@ class Onlooker(Script):
     wrong: list[str]
     revision: str
 
-    def frames(self, batch: Sequence[bytes]) -> None:
+    def on_frames(self, batch: Sequence[bytes]) -> None:
         for frame in batch:
             self.lines.append(frame)
             try:
                 self.look(frame)
             except (wire.Violation, KeyError) as why:
                 self.wrong.append(f"{why!r}: {frame!r}")
-        super().frames(batch)
+        super().on_frames(batch)
 
     def look(self, frame: bytes) -> None:
         value = wire.one_json(frame)
@@ -128,7 +128,7 @@ async def test_every_line_of_a_client_of_everything_fits_the_schema_of_the_revis
             )
         },
     }
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     script = Onlooker.__new__(Onlooker)
     script.lines, script.wrong, script.revision = [], [], revision
     Script.__init__(script, theirs, handlers)
@@ -247,7 +247,7 @@ async def test_a_revision_that_is_refused_and_named_among_the_supported_is_asked
             with pytest.raises(RpcError, match="Unsupported protocol version"):
                 await client.list_tools()
     refusals = 9
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     script = Script(theirs, modern() | {"server/discover": refuse})
     with pytest.raises(Incompatible, match="Unsupported protocol version"):
         await Client(ours).open()
@@ -476,12 +476,12 @@ async def test_a_batch_is_received_in_2025_03_26_and_is_no_message_elsewhere() -
         return SILENCE
 
     class Arrays(Script):
-        def frames(self, batch: Sequence[bytes]) -> None:
-            super().frames([each for each in batch if not each.startswith(b"[")])
+        def on_frames(self, batch: Sequence[bytes]) -> None:
+            super().on_frames([each for each in batch if not each.startswith(b"[")])
             answers.extend(json.loads(each) for each in batch if each.startswith(b"["))
 
     answers: list[Any] = []
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     Arrays(theirs, legacy("2025-03-26") | {"tools/call": call})
     async with Client(ours, notified=lambda method, _: seen.append(method)) as client:
         assert (await client.call_tool("x")).content == []

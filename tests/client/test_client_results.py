@@ -1,4 +1,4 @@
-"""client/results.py: results of tools held against their output schemas (TO-13), by a validator that fetches nothing."""
+"""client/output_validation.py: results of tools held against their output schemas (TO-13), by a validator that fetches nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from scripted import SILENCE, Script, on_a_loop, opened
 
 from concertino.client.client import Client, Timeouts
-from concertino.client.results import Promises
+from concertino.client.output_validation import OutputValidator
 from concertino.errors import ProtocolError
-from concertino.transports.memory import pair
+from concertino.transports.memory import memory_pair
 
 # 2025-11-25 server/tools, "Output Schema": the example.
 WEATHER = {
@@ -244,11 +244,11 @@ async def test_a_reference_to_elsewhere_is_listed_as_it_came_and_nobody_goes_the
 def test_without_the_extra_nothing_is_checked_unless_that_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("concertino.client.results.find_spec", lambda name: None)
-    ours, _ = pair()
+    monkeypatch.setattr("concertino.client.output_validation.find_spec", lambda name: None)
+    ours, _ = memory_pair()
     with pytest.raises(ImportError, match=r"pip install 'concertino\[validate\]'"):
         Client(ours, validate=True)
-    promises = Promises(None)
+    promises = OutputValidator(None)
     promises.learn([])
     assert promises.breach("t") is None
 

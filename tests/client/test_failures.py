@@ -27,16 +27,16 @@ from concertino.client.targets import ServerParameters
 from concertino.errors import (
     ConcertinoError,
     Disconnected,
-    NotOffered,
+    NotSupported,
     ProtocolError,
     RpcError,
     SpawnError,
     TimedOut,
 )
-from concertino.transports.process import Ladder, _living
+from concertino.transports.process import ShutdownTimeouts, _living
 
 HERE = Path(__file__).parent
-QUICK = Ladder(stdin_closed_s=0.2, terminated_s=5, killed_s=10)
+QUICK = ShutdownTimeouts(stdin_closed_s=0.2, terminated_s=5, killed_s=10)
 TEXT = {"content": [{"type": "text", "text": "done"}]}
 DONE = 'answer(id, {"content": [{"type": "text", "text": "done"}]})'
 CALL = {"tools/call": TEXT}
@@ -519,7 +519,7 @@ async def test_only_what_was_declared_is_asked_for() -> None:
             client.read_resource("x:y"),
             client.get_prompt("x"),
         ):
-            with pytest.raises(NotOffered, match="the server offers no"):
+            with pytest.raises(NotSupported, match="the server offers no"):
                 await ask
 
 

@@ -1,4 +1,4 @@
-"""client/opening.py: which revision a server speaks, whatever it answers to the first question.
+"""client/negotiation.py: which revision a server speaks, whatever it answers to the first question.
 
 What servers do was read off real ones (mcp 1.x and 2.x, the TypeScript SDK) and off the specification: 2026-07-28
 basic/transports/stdio "Backward compatibility", basic/versioning.
@@ -24,7 +24,7 @@ from scripted import (
 
 from concertino.client.client import Client, Timeouts
 from concertino.errors import Disconnected, Incompatible, ProtocolError, TimedOut
-from concertino.transports.memory import pair
+from concertino.transports.memory import memory_pair
 
 QUICK = Timeouts(connect_s=20, probe_s=0.05)
 
@@ -101,7 +101,7 @@ async def test_an_error_that_only_newer_servers_have_does_not_lead_to_the_handsh
     code: int, data: Any
 ) -> None:
     """ER-5, MUST NOT."""
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     script = Script(theirs, legacy() | {"server/discover": refuses(code, data)})
     with pytest.raises(Incompatible, match=r"2027-01-01|requiredCapabilities"):
         await Client(ours).open()
@@ -112,7 +112,7 @@ async def test_an_error_that_only_newer_servers_have_does_not_lead_to_the_handsh
 async def test_a_server_that_only_speaks_other_versions_is_told_from_one_that_does_not_answer() -> (
     None
 ):
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     Script(theirs, {"server/discover": {"supportedVersions": ["2027-01-01"], "capabilities": {}}})
     with pytest.raises(Incompatible, match="speaks 2027-01-01"):
         await Client(ours).open()
@@ -131,7 +131,7 @@ async def test_every_older_revision_is_spoken_as_the_server_chooses_it(version: 
 @on_a_loop
 async def test_a_version_that_nobody_knows_ends_the_connection(version: str) -> None:
     """LC-5."""
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     script = Script(theirs, legacy(version))
     with pytest.raises(Incompatible):
         await Client(ours).open()
@@ -167,7 +167,7 @@ async def test_an_era_that_is_given_is_not_asked_for() -> None:
 
 @on_a_loop
 async def test_a_server_that_says_nothing_at_all_costs_no_more_than_the_time_to_connect() -> None:
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     script = Script(theirs, {"server/discover": SILENCE, "initialize": SILENCE})
     with pytest.raises(TimedOut, match="initialize: no answer within"):
         await Client(ours, timeouts=Timeouts(connect_s=0.2, probe_s=0.05)).open()
@@ -177,7 +177,7 @@ async def test_a_server_that_says_nothing_at_all_costs_no_more_than_the_time_to_
 
 @on_a_loop
 async def test_a_malformed_handshake_is_shown() -> None:
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
     Script(theirs, {"initialize": {"version": "mine"}})
     with pytest.raises(
         ProtocolError, match=r'expected protocolVersion, got \{"version": ?"mine"\}'
@@ -187,7 +187,7 @@ async def test_a_malformed_handshake_is_shown() -> None:
 
 @on_a_loop
 async def test_a_connection_that_cannot_be_opened_again_is_not() -> None:
-    ours, theirs = pair()
+    ours, theirs = memory_pair()
 
     def leave(script: Script, message: dict[str, Any]) -> Any:
         script.connection.other._ending = True

@@ -23,10 +23,10 @@ from concertino.client.supervision import Restart, Supervisor
 from concertino.client.sync import SyncClient
 from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError, Disconnected, SpawnError, TimedOut
-from concertino.transports.process import Ladder, _living
+from concertino.transports.process import ShutdownTimeouts, _living
 
 HERE = Path(__file__).parent
-LADDER = Ladder(stdin_closed_s=5, terminated_s=5, killed_s=10)
+LADDER = ShutdownTimeouts(stdin_closed_s=5, terminated_s=5, killed_s=10)
 SOON = Restart(first_s=0.01, longest_s=0.05)
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 # A server that counts its starts in a file, shows its number, and does what it is told.
@@ -273,7 +273,7 @@ async def test_the_old_tree_is_gone_before_the_next_start(tmp_path: Path) -> Non
         f"exec {sys.executable} {' '.join(target.args)}\n"
     )
     program.chmod(0o755)
-    quick = Ladder(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
+    quick = ShutdownTimeouts(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
     async with Client(
         ServerParameters(str(program), ladder=quick), era="legacy", restart=SOON
     ) as client:
@@ -294,7 +294,7 @@ async def test_a_server_that_hangs_is_noticed_by_pings_and_ended(
 ) -> None:
     """LC-15."""
     times = Timeouts(ping_every_s=0.05, ping_s=0.2)
-    quick = Ladder(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
+    quick = ShutdownTimeouts(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
     target = counted(tmp_path, era)
     target = ServerParameters(target.command, target.args, ladder=quick)
     async with Client(target, era=era, restart=restart, timeouts=times) as client:

@@ -42,7 +42,7 @@ for line in sys.stdin:
 """
 
 
-class Caller:
+class RawClient:
     """Posts to one front. Every connection is closed at the end of the test."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
@@ -105,18 +105,18 @@ def asker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def caller(everything: str) -> Iterator[Caller]:
+def caller(everything: str) -> Iterator[RawClient]:
     with ExitStack() as stack:
-        yield Caller(everything, stack)
+        yield RawClient(everything, stack)
 
 
 @pytest.fixture
-def asked(asker: str) -> Iterator[Caller]:
+def asked(asker: str) -> Iterator[RawClient]:
     with ExitStack() as stack:
-        yield Caller(asker, stack)
+        yield RawClient(asker, stack)
 
 
-def test_callers_with_one_id_and_one_token_hear_what_is_theirs(caller: Caller) -> None:
+def test_callers_with_one_id_and_one_token_hear_what_is_theirs(caller: RawClient) -> None:
     tool = {"name": "test_tool_with_progress", "arguments": {}}
     streams = [
         caller.modern("same", "tools/call", {"progressToken": "one"}, **tool) for _ in range(3)
@@ -131,7 +131,7 @@ def test_callers_with_one_id_and_one_token_hear_what_is_theirs(caller: Caller) -
         assert "result" in answer
 
 
-def test_a_plain_answer_is_json_and_an_error_has_a_status(caller: Caller) -> None:
+def test_a_plain_answer_is_json_and_an_error_has_a_status(caller: RawClient) -> None:
     answer = caller.modern(7, "tools/list")
     assert (answer.status, answer.headers.get_content_type()) == (200, "application/json")
     assert json.load(answer)["id"] == 7
@@ -143,7 +143,9 @@ def test_a_plain_answer_is_json_and_an_error_has_a_status(caller: Caller) -> Non
     )
 
 
-def test_a_question_goes_to_the_call_in_flight_and_its_answer_to_the_session(asked: Caller) -> None:
+def test_a_question_goes_to_the_call_in_flight_and_its_answer_to_the_session(
+    asked: RawClient,
+) -> None:
     session = asked.session()
     stream = asked.open(_request(1, "tools/call"), mcp_session_id=session)
     question = event(stream)
@@ -153,14 +155,14 @@ def test_a_question_goes_to_the_call_in_flight_and_its_answer_to_the_session(ask
     assert event(stream) == {"jsonrpc": "2.0", "id": 1, "result": {"roots": [1, 2]}}
 
 
-def test_what_names_no_call_goes_to_the_newest(asked: Caller) -> None:
+def test_what_names_no_call_goes_to_the_newest(asked: RawClient) -> None:
     session = asked.session()
     streams = [asked.open(_request(id, "patience"), mcp_session_id=session) for id in (1, 2)]
     first, second = (event(stream)["params"]["data"] for stream in streams)
     assert second == first + 1  # in the server's own count
 
 
-def test_closing_a_stream_cancels_a_modern_call(asked: Caller) -> None:
+def test_closing_a_stream_cancels_a_modern_call(asked: RawClient) -> None:
     stream = asked.modern("a", "patience")
     number = event(stream)["params"]["data"]
     asked.hang_up()
@@ -173,13 +175,13 @@ def test_closing_a_stream_cancels_a_modern_call(asked: Caller) -> None:
     assert number in cancelled
 
 
-def test_each_subscription_hears_what_carries_its_id(asked: Caller) -> None:
+def test_each_subscription_hears_what_carries_its_id(asked: RawClient) -> None:
     first, second = (asked.modern(id, "subscriptions/listen") for id in ("one", 2))
     for stream, id in ((first, "one"), (second, 2), (first, "one")):
         assert event(stream)["params"] == {"_meta": {SUBSCRIPTION: id}}
 
 
-def test_a_session_can_be_ended(caller: Caller) -> None:
+def test_a_session_can_be_ended(caller: RawClient) -> None:
     session = caller.session()
     ping = _request(1, "ping")
     assert json.load(caller.open(ping, mcp_session_id=session)) == {
@@ -202,12 +204,12 @@ def test_a_session_can_be_ended(caller: Caller) -> None:
     ],
 )
 def test_what_http_does_not_allow_reaches_no_server(
-    caller: Caller, headers: dict[str, str], status: int
+    caller: RawClient, headers: dict[str, str], status: int
 ) -> None:
     assert caller.open(_request(1, "ping"), **headers).status == status
 
 
-def test_a_header_that_contradicts_the_body_is_refused(caller: Caller) -> None:
+def test_a_header_that_contradicts_the_body_is_refused(caller: RawClient) -> None:
     request = _request(1, "tools/list", _meta=META)
     for headers in ({}, {"mcp_protocol_version": "2025-11-25"}):
         answer = caller.open(request, **headers)
@@ -216,4 +218,4 @@ def test_a_header_that_contradicts_the_body_is_refused(caller: Caller) -> None:
 
 def test_a_server_that_ends_leaves_no_call_waiting(tmp_path: Path) -> None:
     with front(tmp_path / "log", sys.executable, "-c", "input()") as url, ExitStack() as stack:
-        assert Caller(url, stack).modern(1, "tools/list").status == 502
+        assert RawClient(url, stack).modern(1, "tools/list").status == 502

@@ -20,7 +20,8 @@ import pytest
 import wire
 from stdio.harness import environment
 
-from concertino import Client, Disconnected, Restart, ServerParameters
+from concertino import Client, Disconnected, ServerParameters
+from concertino.client import Restart
 
 EVERYTHING = Path(__file__).parents[2] / "examples" / "everything.py"
 PREFIX = "io.modelcontextprotocol/"

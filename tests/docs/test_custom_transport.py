@@ -19,7 +19,9 @@ import node
 import pytest
 from pages import DOCS, blocks, environment, paste
 
-from concertino import Disconnected, Host, Limits, Server, connect
+from concertino import Disconnected, Limits, Server
+from concertino.backend import Host
+from concertino.transports import connect
 
 PAGE = DOCS / "how-to" / "custom-transport.md"
 

@@ -62,7 +62,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from concertino import Around, Call, RpcError, Server, compose, run
+from concertino import compose, RpcError, run, Server
+from concertino.backend import BackendWrapper, Call
 
 server = Server("letters")
 
@@ -78,7 +79,7 @@ def b() -> str:
 class Named:
     name: str
 
-class Swapped(Around):
+class Swapped(BackendWrapper):
     async def handle(self, call, context):
         try:
             named = call.decoded(Named)

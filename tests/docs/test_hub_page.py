@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 from pages import DOCS, ROOT, asked, blocks, paste, run_shell
 
-from concertino.orchestra.plugins_file import BadPluginsFile, PluginEntry, PluginsFile, read_plugins
+from concertino.orchestra.plugins_file import (
+    InvalidPluginsFile,
+    PluginEntry,
+    PluginsFile,
+    read_plugins,
+)
 
 PAGE = DOCS / "how-to" / "hub.md"
 REFERENCE = DOCS / "reference" / "plugins-file.md"
@@ -72,7 +77,7 @@ def test_the_reference_has_every_member_and_its_file_is_one(
     Path("plugins.yaml").write_text(
         file.replace("    enabled: true\n    socket", "    enabled: maybe\n    socket")
     )
-    with pytest.raises(BadPluginsFile, match=re.escape(shown)):
+    with pytest.raises(InvalidPluginsFile, match=re.escape(shown)):
         read_plugins("plugins.yaml")
 
 

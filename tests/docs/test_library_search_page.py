@@ -11,8 +11,8 @@ import pytest
 from pages import DOCS, blocks, environment, run_shell
 
 from concertino.library.index import WEIGHTS
-from concertino.library.match import PARAMETERS
 from concertino.library.query import MAX_QUERY_CHARACTERS, MAX_TERMS
+from concertino.library.query_params import PARAMETERS
 
 PAGE = DOCS / "reference" / "library-search.md"
 

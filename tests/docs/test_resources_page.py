@@ -12,7 +12,7 @@ import pages
 import pytest
 from pages import DOCS, paste
 
-from concertino.protocol.uri_template import UriTemplate
+from concertino.schema.uri_template import UriTemplate
 
 PAGE = DOCS / "how-to" / "resources-and-prompts.md"
 

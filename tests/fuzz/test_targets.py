@@ -27,11 +27,12 @@ from fuzz.smaller import fault, smaller
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from concertino.jsonrpc import framing, messages
+from concertino.jsonrpc.peer import Peer
 from concertino.orchestra import frames, structs
-from concertino.protocol import arguments, framing, jsonrpc, results
-from concertino.protocol.peer import Peer
 from concertino.protocol.session import Session
-from concertino.protocol.types import CallToolResult
+from concertino.schema import arguments, return_values
+from concertino.types.results import CallToolResult
 
 ROOT = Path(__file__).parents[2]
 MUTATIONS = {
@@ -129,7 +130,7 @@ def test_a_framer_that_keeps_carriage_returns_is_found(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         framing.Framer,
         "_checked",
-        lambda self, line: line if len(line) <= self._limit else framing.Overlong(999),
+        lambda self, line: line if len(line) <= self._limit else framing.OversizeFrame(999),
     )
     assert found("framing")
 
@@ -150,13 +151,17 @@ def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest
 @pytest.mark.parametrize(
     "change",
     [
-        lambda found: replace(found, id=UNSET) if type(found) is jsonrpc.Message else found,
+        lambda found: replace(found, id=UNSET) if type(found) is messages.Message else found,
         lambda found: replace(found, id=str(found.id)) if type(found.id) is int else found,
         lambda found: (
-            replace(found, code=-32700) if type(found) is jsonrpc.Bad and found.code else found
+            replace(found, code=-32700)
+            if type(found) is messages.InvalidMessage and found.code
+            else found
         ),
         lambda found: (
-            replace(found, code=-32600) if type(found) is jsonrpc.Bad and found.code == 0 else found
+            replace(found, code=-32600)
+            if type(found) is messages.InvalidMessage and found.code == 0
+            else found
         ),
     ],
     ids=["the id is lost", "a number becomes text", "all is a parse error", "silence is broken"],
@@ -164,14 +169,14 @@ def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest
 def test_a_decoder_that_misunderstands_is_found(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any]
 ):
-    monkeypatch.setattr(messages_target, "decode", changed(jsonrpc.decode, change))
+    monkeypatch.setattr(messages_target, "decode", changed(messages.decode, change))
     assert found("messages")
 
 
 def test_a_decoder_that_takes_half_a_surrogate_pair_or_nan_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    decode = jsonrpc.decode
+    decode = messages.decode
     for wrong, right in ((b"\\ud83c", b"\\u0041"), (b"NaN", b"0.0")):
         monkeypatch.setattr(
             messages_target,
@@ -185,7 +190,7 @@ def test_a_second_decoder_that_disagrees_is_found(monkeypatch: pytest.MonkeyPatc
     def other(found: Any) -> Any:
         return replace(found, method=found.method + "x")
 
-    monkeypatch.setattr(messages_target, "decode_request", changed(jsonrpc.decode_request, other))
+    monkeypatch.setattr(messages_target, "decode_request", changed(messages.decode_request, other))
     assert found("messages")
 
 
@@ -193,7 +198,7 @@ def test_a_batch_that_loses_an_element_is_found(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(
         messages_target,
         "decode_batch",
-        changed(jsonrpc.decode_batch, lambda found: found and found[1:]),
+        changed(messages.decode_batch, lambda found: found and found[1:]),
     )
     assert found("messages")
 
@@ -236,7 +241,7 @@ def test_a_session_that_breaks_a_promise_is_found(
 
 def test_arguments_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatch):
     lenient = tuple(
-        arguments.arguments_of(handler, coerce=True) for handler in arguments_target.HANDLERS
+        arguments.argument_decoder(handler, coerce=True) for handler in arguments_target.HANDLERS
     )
     monkeypatch.setattr(arguments_target, "READ", lenient)
     assert found("arguments")
@@ -247,7 +252,8 @@ def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPat
         return replace(result, content=[])
 
     wrong = [
-        results.Returns(each.schema, changed(each.shape, emptied)) for each in results_target.READ
+        return_values.ResultShaper(each.schema, changed(each.shape, emptied))
+        for each in results_target.READ
     ]
     monkeypatch.setattr(results_target, "READ", wrong)
     assert found("results")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from concertino import Caller, Host, RpcError, connect, pair
+from concertino import RpcError
+from concertino.backend import Host
+from concertino.client import RawClient
+from concertino.transports import connect, memory_pair
 
 __all__ = ["asked", "text_of"]
 
@@ -16,9 +19,9 @@ def asked(server: Any, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
     async def ask() -> list[Any]:
         answers: list[Any] = []
         async with asyncio.timeout(20), Host(server) as host:
-            ours, theirs = pair()
+            ours, theirs = memory_pair()
             host.attach(theirs)
-            caller: Caller = connect(ours)
+            caller: RawClient = connect(ours)
             await caller.request(
                 "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}}
             )

@@ -13,24 +13,14 @@ import pytest
 import uvloop
 from asking import text_of
 
-from concertino import (
-    Around,
-    Backend,
-    Call,
-    Caller,
-    CallToolResult,
-    Context,
-    Guarded,
-    Host,
-    RpcError,
-    Server,
-    TextContent,
-    connect,
-    pair,
-    redact,
-)
-from concertino.driver.admission import admission, beside_handle
-from concertino.protocol.types import Annotations
+from concertino import Context, Guard, RpcError, Server
+from concertino.backend import Backend, BackendWrapper, Call, Host
+from concertino.client import RawClient
+from concertino.logs import redact
+from concertino.runtime.call_hooks import admission, method_of_same_class
+from concertino.transports import connect, memory_pair
+from concertino.types import CallToolResult, TextContent
+from concertino.types.results import Annotations
 
 ODD = CallToolResult([TextContent("\ud800" * 10_000)])  # half a surrogate pair cannot be encoded
 CANARY = "sk-canary-7f3a91"
@@ -42,13 +32,13 @@ def by_driver(backend: Backend) -> Backend:
 
 
 def by_handle(backend: Backend) -> Backend:
-    return Around(backend)
+    return BackendWrapper(backend)
 
 
 both_ways = pytest.mark.parametrize("way", [by_driver, by_handle])
 
 
-class Strict(Around):
+class Strict(BackendWrapper):
     """Refuses, and gives what cannot be written."""
 
     async def handle(self, call: Call, context: Context) -> Any:
@@ -119,10 +109,10 @@ async def called(
 ) -> AsyncIterator[Callable[[str], Awaitable[Any]]]:
     """A function that calls `work`, as a client of 2025-11-25 with a progress token does."""
     async with Host(backend) as host:
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         host.attach(theirs)
         heard: Any = None if told is None else lambda method, params: told.append((method, params))
-        caller: Caller = connect(ours, heard)
+        caller: RawClient = connect(ours, heard)
         await caller.request("initialize", INITIALIZE)
 
         async def call(how: str) -> Any:
@@ -143,7 +133,7 @@ async def test_a_call_that_ignores_its_cancel_is_answered_in_time_and_keeps_its_
 ) -> None:
     desk = Desk()
     told: list[Any] = []
-    async with called(way(Guarded(desk.server, timeout_s=0.05, max_in_flight=1)), told) as call:
+    async with called(way(Guard(desk.server, timeout_s=0.05, max_in_flight=1)), told) as call:
         assert code_of(await call("ignores_its_cancel")) == "TIMED_OUT"
         assert not desk.ended.is_set()
         assert code_of(await call("at_once")) == "TOO_MANY_IN_FLIGHT"
@@ -159,7 +149,7 @@ async def test_a_call_that_ignores_its_cancel_is_answered_in_time_and_keeps_its_
 @on_a_loop
 async def test_a_call_that_obeys_its_cancel_has_no_slot_when_its_caller_goes_on(way: Any) -> None:
     desk = Desk()
-    async with called(way(Guarded(desk.server, timeout_s=0.05, max_in_flight=1))) as call:
+    async with called(way(Guard(desk.server, timeout_s=0.05, max_in_flight=1))) as call:
         for _ in range(3):
             assert code_of(await call("waits")) == "TIMED_OUT"
         assert text_of(await call("at_once")) == "done"
@@ -168,7 +158,7 @@ async def test_a_call_that_obeys_its_cancel_has_no_slot_when_its_caller_goes_on(
 @on_a_loop
 async def test_what_is_left_over_ends_with_the_guard(way: Any) -> None:
     desk = Desk()
-    async with called(way(Guarded(desk.server, timeout_s=0.05))) as call:
+    async with called(way(Guard(desk.server, timeout_s=0.05))) as call:
         assert code_of(await call("ignores_its_cancel")) == "TIMED_OUT"
         assert not desk.ended.is_set()
     await desk.ended.wait()
@@ -179,7 +169,7 @@ async def test_a_call_that_its_client_cancels_gives_its_slot_back_and_has_no_ans
     way: Any,
 ) -> None:
     desk = Desk()
-    async with called(way(Guarded(desk.server, timeout_s=30, max_in_flight=1))) as call:
+    async with called(way(Guard(desk.server, timeout_s=30, max_in_flight=1))) as call:
         task = asyncio.ensure_future(call("waits"))
         await desk.begun.wait()
         task.cancel()
@@ -193,7 +183,7 @@ async def test_a_call_that_waits_and_is_done_in_time_is_answered_and_leaves_no_t
     way: Any,
 ) -> None:
     desk = Desk()
-    async with called(way(Guarded(desk.server, timeout_s=3600, max_in_flight=1))) as call:
+    async with called(way(Guard(desk.server, timeout_s=3600, max_in_flight=1))) as call:
         task = asyncio.ensure_future(call("waits"))
         await desk.begun.wait()
         desk.release.set()
@@ -216,7 +206,7 @@ async def test_what_a_call_answers_and_tells_has_no_secrets_waiting_or_not(way: 
     told: list[Any] = []
     redact.refresh({"CANARY_TOKEN": CANARY})
     try:
-        async with called(way(Guarded(desk.server, redact=True, timeout_s=30)), told) as call:
+        async with called(way(Guard(desk.server, redact=True, timeout_s=30)), told) as call:
             assert text_of(await call("tells")) == "[REDACTED]"
             with pytest.raises(RpcError, match=r"not with \[REDACTED\] \(-32000\)$"):
                 await call("is_refused")
@@ -228,7 +218,7 @@ async def test_what_a_call_answers_and_tells_has_no_secrets_waiting_or_not(way: 
     ]
 
 
-class Counting(Guarded):
+class Counting(Guard):
     calls = 0
 
     def admit_call(self, call: Call, context: Context, admitted: Any) -> Any:
@@ -255,10 +245,10 @@ async def test_what_is_said_about_a_text_has_no_secrets_and_counts_for_its_size(
 
     redact.refresh({"CANARY_TOKEN": CANARY})
     try:
-        async with called(way(Guarded(server, redact=True))) as call:
+        async with called(way(Guard(server, redact=True))) as call:
             [block] = (await call(CANARY))["content"]
             assert block["annotations"]["lastModified"] == "[REDACTED]"
-        async with called(way(Guarded(server, max_result_bytes=600))) as call:
+        async with called(way(Guard(server, max_result_bytes=600))) as call:
             assert "zzz" not in json.dumps(await call("z" * 5000))
     finally:
         redact.refresh()
@@ -267,8 +257,8 @@ async def test_what_is_said_about_a_text_has_no_secrets_and_counts_for_its_size(
 @on_a_loop
 async def test_guards_around_guards_each_do_their_part(way: Any) -> None:
     desk = Desk()
-    inner = Guarded(desk.server, timeout_s=0.05, max_in_flight=2)
-    async with called(way(Guarded(inner, max_in_flight=1, timeout_s=30, redact=True))) as call:
+    inner = Guard(desk.server, timeout_s=0.05, max_in_flight=2)
+    async with called(way(Guard(inner, max_in_flight=1, timeout_s=30, redact=True))) as call:
         assert code_of(await call("ignores_its_cancel")) == "TIMED_OUT"
         assert (
             text_of(await call("at_once")) == "done"
@@ -286,7 +276,7 @@ async def test_what_fails_to_be_written_is_an_internal_error_and_gives_its_slot_
     logging.getLogger("concertino.host").disabled = True
     try:
         async with called(
-            way(Guarded(desk.server, max_result_bytes=10_000, max_in_flight=1))
+            way(Guard(desk.server, max_result_bytes=10_000, max_in_flight=1))
         ) as call:
             with pytest.raises(RpcError, match="Internal error"):
                 await call("is_odd")
@@ -298,9 +288,9 @@ async def test_what_fails_to_be_written_is_an_internal_error_and_gives_its_slot_
 def test_a_call_that_is_cancelled_before_its_first_step_gives_its_slot_back() -> None:
     async def test() -> None:
         desk = Desk()
-        guard = Guarded(desk.server, timeout_s=30, max_in_flight=1)
+        guard = Guard(desk.server, timeout_s=30, max_in_flight=1)
         async with Host(guard) as host:
-            ours, theirs = pair()
+            ours, theirs = memory_pair()
             link = host.attach(theirs)
             caller = connect(ours)
             await caller.request("initialize", INITIALIZE)
@@ -312,7 +302,7 @@ def test_a_call_that_is_cancelled_before_its_first_step_gives_its_slot_back() ->
                 "method": "notifications/cancelled",
                 "params": {"requestId": 77},
             }
-            link.frames([json.dumps(each).encode() for each in (request, cancel)])
+            link.on_frames([json.dumps(each).encode() for each in (request, cancel)])
             while guard._slots.free < guard._slots.most:
                 await asyncio.sleep(0)
             assert not desk.begun.is_set()
@@ -337,7 +327,7 @@ async def test_a_tool_that_is_replaced_or_removed_is_called_no_more(way: Any) ->
         return "second"
 
     server.add_tool(first, name="work")
-    async with called(way(Guarded(server, max_in_flight=1))) as call:
+    async with called(way(Guard(server, max_in_flight=1))) as call:
         assert text_of(await call("")) == "first"
         server.remove_tool("work")
         with pytest.raises(RpcError, match="Unknown tool: work"):
@@ -358,14 +348,14 @@ async def test_a_tool_with_guards_of_its_own_keeps_them_within_a_guard(way: Any)
     async def work(how: str) -> str:
         return "done"
 
-    async with called(way(Guarded(server, max_in_flight=1))) as call:
+    async with called(way(Guard(server, max_in_flight=1))) as call:
         assert text_of(await call("")) == "done"
         assert code_of(await call("")) == "RATE_LIMIT_EXCEEDED"
 
 
 @on_a_loop
 async def test_a_call_that_cannot_be_begun_gives_its_slot_back(way: Any) -> None:
-    class Fails(Around):
+    class Fails(BackendWrapper):
         fails = True
 
         def handle(self, call: Call, context: Context) -> Any:
@@ -374,7 +364,7 @@ async def test_a_call_that_cannot_be_begun_gives_its_slot_back(way: Any) -> None
             return super().handle(call, context)
 
     inner = Fails(Desk().server)
-    async with called(way(Guarded(inner, max_in_flight=1))) as call:
+    async with called(way(Guard(inner, max_in_flight=1))) as call:
         for _ in range(2):
             with pytest.raises(RpcError, match="not now"):
                 await call("at_once")
@@ -386,11 +376,11 @@ async def test_a_call_that_cannot_be_begun_gives_its_slot_back(way: Any) -> None
 
 
 def test_a_guard_admits_its_calls_itself() -> None:
-    guard = Guarded(Server("s"), max_in_flight=1)
+    guard = Guard(Server("s"), max_in_flight=1)
     assert admission(guard) == guard.admit_call
 
 
-class Audit(Guarded):
+class Audit(Guard):
     async def handle(self, call: Call, context: Context) -> Any:
         return await super().handle(call, context)
 
@@ -407,10 +397,10 @@ class Proxy:
 
 
 def test_whoever_has_a_handle_of_its_own_is_called_by_it() -> None:
-    guard = Guarded(Server("s"), max_in_flight=1)
+    guard = Guard(Server("s"), max_in_flight=1)
     others: list[Any] = [
         Server("s"),
-        Around(guard),
+        BackendWrapper(guard),
         Audit(Server("s"), max_in_flight=1),
         Proxy(guard),
     ]
@@ -427,22 +417,22 @@ def test_a_server_with_a_handle_of_its_own_is_called_by_it_within_a_guard() -> N
 
     counts, patched = Counts("s"), Server("s")
     patched.handle = lambda call, context: None  # as a test would
-    for backend in (counts, patched, Around(Server("s"))):
-        assert beside_handle(backend, "know") is None
-    assert beside_handle(Server("s"), "know") is not None
+    for backend in (counts, patched, BackendWrapper(Server("s"))):
+        assert method_of_same_class(backend, "know") is None
+    assert method_of_same_class(Server("s"), "know") is not None
 
 
 def test_whoever_stands_around_a_guard_sees_what_it_answers() -> None:
     results: list[Any] = []
 
-    class Watches(Around):
+    class Watches(BackendWrapper):
         async def handle(self, call: Call, context: Context) -> Any:
             results.append(await super().handle(call, context))
             return results[-1]
 
     async def test() -> None:
         desk = Desk()
-        async with called(Watches(Guarded(desk.server, redact=True, timeout_s=0.05))) as call:
+        async with called(Watches(Guard(desk.server, redact=True, timeout_s=0.05))) as call:
             await call("tells")
             await call("waits")
 

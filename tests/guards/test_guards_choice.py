@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from asking import asked
 
-from concertino import Guarded, Rate, RpcError, Server, redact
-from concertino.guards.operations import Patterns
-from concertino.guards.single import Only
+from concertino import Guard, Rate, RpcError, Server
+from concertino.guards.operation_names import Patterns
+from concertino.guards.single_guards import Filter
+from concertino.logs import redact
 
 
 def server() -> Server:
@@ -61,7 +62,7 @@ def tools(backend: Any) -> list[str]:
     ],
 )
 def test_lists_and_calls_agree(allow: Any, deny: Any, seen: list[str]) -> None:
-    backend = Only(server(), allow, deny)
+    backend = Filter(server(), allow, deny)
     assert tools(backend) == seen
     for name in ("read_a", "read_b", "drop_a", "write"):
         [answer] = asked(backend, ("tools/call", {"name": name}))
@@ -77,7 +78,7 @@ def test_lists_and_calls_agree(allow: Any, deny: Any, seen: list[str]) -> None:
 
 
 def test_prompts_and_their_completion() -> None:
-    backend = Only(server(), deny="prompt:s*")
+    backend = Filter(server(), deny="prompt:s*")
     assert listed(backend, "prompts/list", "prompts", "name") == ["greet"]
 
     def ask(name: str) -> list[Any]:
@@ -94,7 +95,7 @@ def test_prompts_and_their_completion() -> None:
 
 
 def test_resources_their_templates_and_other_spellings() -> None:
-    backend = Only(
+    backend = Filter(
         server(), allow=("resource:notes://*", "resource:day://*"), deny="resource:*private*"
     )
     assert listed(backend, "resources/list", "resources", "uri") == ["notes://public"]
@@ -134,24 +135,24 @@ def test_changes_of_what_nobody_may_see_are_not_told_nor_watched() -> None:
     class Inner:
         async def start(self, outlet: Any) -> None:
             for uri in ("a:1", "b:1"):
-                outlet.updated(uri)
-            outlet.changed("tools")
+                outlet.report_update(uri)
+            outlet.report_change("tools")
 
         async def watch(self, uris: frozenset[str]) -> None:
             watched.append(uris)
 
     class Up:
-        def updated(self, uri: str) -> None:
+        def report_update(self, uri: str) -> None:
             told.append(uri)
 
-        def changed(self, what: str) -> None:
+        def report_change(self, what: str) -> None:
             told.append(what)
 
     def finish(work: Any) -> None:
         with pytest.raises(StopIteration):
             work.send(None)
 
-    guard = Only(Inner(), deny="resource:b:*")  # type: ignore[arg-type]
+    guard = Filter(Inner(), deny="resource:b:*")  # type: ignore[arg-type]
     finish(guard.start(Up()))
     finish(guard.watch(frozenset({"a:1", "b:1"})))
     assert told == ["a:1", "tools"]
@@ -163,7 +164,7 @@ def test_changes_of_what_nobody_may_see_are_not_told_nor_watched() -> None:
 )
 def test_a_pattern_that_would_hide_nothing_is_refused(pattern: Any) -> None:
     with pytest.raises(ValueError, match=r"expected tool:, prompt: or resource: before"):
-        Only(server(), deny=pattern)
+        Filter(server(), deny=pattern)
 
 
 def test_a_tool_of_another_server_may_have_a_colon_in_its_name() -> None:
@@ -175,7 +176,7 @@ def test_a_tool_of_another_server_may_have_a_colon_in_its_name() -> None:
 )
 def test_what_is_neither_one_nor_several_is_named(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"got (5|None)"):
-        Guarded(server(), **settings)
+        Guard(server(), **settings)
 
 
 @pytest.mark.parametrize("pattern", ["", 5])
@@ -218,7 +219,7 @@ def test_no_refusal_repeats_a_secret_that_was_named(
     request = method, json.loads(json.dumps(params).replace("#", canary))
     redact.refresh({"CANARY_TOKEN": canary})
     try:
-        answers = asked(Guarded(server(), redact=True, **settings), request, request)
+        answers = asked(Guard(server(), redact=True, **settings), request, request)
     finally:
         redact.refresh()
     said = [
@@ -232,4 +233,4 @@ def test_no_refusal_repeats_a_secret_that_was_named(
 @pytest.mark.parametrize("redact", ["yes", 1, None])
 def test_whether_to_redact_is_said_by_a_bool(redact: Any) -> None:
     with pytest.raises(ValueError, match=f"^redact: expected True or False, got {redact!r}$"):
-        Guarded(Server("s"), redact=redact)
+        Guard(Server("s"), redact=redact)

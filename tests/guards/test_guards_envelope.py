@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 from asking import asked, text_of
 
-from concertino import (
-    CallToolResult,
-    RegistrationError,
-    Server,
-    TextContent,
-    ToolError,
-)
+from concertino import Server, ToolError
+from concertino.errors import RegistrationError
+from concertino.types import CallToolResult, TextContent
 
 
 def enveloped(handler: Callable[..., Any]) -> Any:

@@ -21,12 +21,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from concertino import Call, CallToolResult, RpcError, Server, TextContent, ToolError, redact
+from concertino import RpcError, Server, ToolError
+from concertino.backend import Call
 from concertino.errors import ConcertinoError
+from concertino.guards.call_outcome import SERIES
 from concertino.guards.metrics import Metrics
-from concertino.guards.observed import SERIES
 from concertino.guards.refusals import refuse
 from concertino.guards.telemetry import Telemetry
+from concertino.logs import redact
+from concertino.types import CallToolResult, TextContent
 
 # Prometheus text exposition 0.0.4: name, labels, value.
 LINE = re.compile(

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from concertino import Call, CallToolResult, RpcError, Server, TextContent
-from concertino.backend import Around
-from concertino.guards.guarded import Guarded
+from concertino import RpcError, Server
+from concertino.backend import Call
+from concertino.backend.interface import BackendWrapper
+from concertino.guards.guard import Guard
 from concertino.guards.rates import Rate
-from concertino.guards.single import RateLimit
+from concertino.guards.single_guards import RateLimit
+from concertino.types import CallToolResult, TextContent
 
 DONE = CallToolResult([TextContent("done")])
 
@@ -28,7 +30,7 @@ class Nothing:
         return DONE
 
 
-def step(guard: Around, name: str, method: str = "tools/call", member: str = "name") -> Any:
+def step(guard: BackendWrapper, name: str, method: str = "tools/call", member: str = "name") -> Any:
     """One call that does not wait: its result, or its RpcError."""
     work = guard.handle(Call(method, {member: Raw(json.dumps(name).encode())}), None)  # type: ignore[arg-type]
     try:
@@ -102,7 +104,7 @@ def test_it_accepts_and_refuses_as_the_model_does(
     rates: list[tuple[int, float, str, bool]], steps: list[tuple[float, str]]
 ) -> None:
     clock = [1000.0]
-    guard = Guarded(Nothing(), rate_limit=[Rate(*rate) for rate in rates], clock=lambda: clock[0])  # type: ignore[arg-type]
+    guard = Guard(Nothing(), rate_limit=[Rate(*rate) for rate in rates], clock=lambda: clock[0])  # type: ignore[arg-type]
     model = Model(
         [(calls, within_s, NAMES[match], shared) for calls, within_s, match, shared in rates],
         clock[0],
@@ -161,9 +163,7 @@ def test_refused_calls_are_not_recorded() -> None:
 
 def test_a_call_that_one_of_two_rates_refuses_counts_in_neither() -> None:
     clock = [0.0]
-    guard = Guarded(
-        Nothing(), rate_limit=["1/1", Rate(2, 100, shared=True)], clock=lambda: clock[0]
-    )  # type: ignore[arg-type]
+    guard = Guard(Nothing(), rate_limit=["1/1", Rate(2, 100, shared=True)], clock=lambda: clock[0])  # type: ignore[arg-type]
     assert step(guard, "a") is DONE
     for _ in range(5):
         assert step(guard, "a") is not DONE
@@ -277,7 +277,7 @@ def test_calls_in_flight_are_refused_beyond_the_limit_and_counted_in_no_rate() -
                 await release.wait()
                 return DONE
 
-        guard = Guarded(Waiting(), max_in_flight=2, rate_limit="3/60", clock=lambda: 0.0)  # type: ignore[arg-type]
+        guard = Guard(Waiting(), max_in_flight=2, rate_limit="3/60", clock=lambda: 0.0)  # type: ignore[arg-type]
         call = Call("tools/call", {"name": Raw(b'"a"')})
         first, second = (asyncio.ensure_future(guard.handle(call, None)) for _ in range(2))  # type: ignore[arg-type]
         await asyncio.sleep(0)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from asking import asked, text_of
 
-from concertino import CallToolResult, Guarded, ImageContent, RpcError, Server, TextContent, compose
-from concertino.guards.single import SizeLimit
-from concertino.guards.sizes import Kept
-from concertino.protocol.types import ResourceContents
+from concertino import Guard, RpcError, Server, compose
+from concertino.guards.single_guards import SizeLimit
+from concertino.guards.sizes import OversizeStore
+from concertino.types import CallToolResult, ImageContent, TextContent
+from concertino.types.results import ResourceContents
 
 PICTURE = b"\x89PNG" + bytes(3000)
 
@@ -165,7 +166,7 @@ def texts(size: int) -> list[ResourceContents]:
     return [ResourceContents("", text="a" * size)]
 
 
-def has(kept: Kept, uri: str | None) -> bool:
+def has(kept: OversizeStore, uri: str | None) -> bool:
     assert uri is not None
     try:
         return bool(kept.read(uri).contents)
@@ -174,18 +175,18 @@ def has(kept: Kept, uri: str | None) -> bool:
 
 
 def test_the_oldest_results_make_room_by_bytes_and_by_number() -> None:
-    by_bytes = Kept(max_bytes=100)
+    by_bytes = OversizeStore(max_bytes=100)
     first, second, third = (by_bytes.keep(texts(40), 40) for _ in range(3))
     assert [has(by_bytes, each) for each in (first, second, third)] == [False, True, True]
     assert by_bytes.bytes == 80
-    by_number = Kept(max_results=2)
+    by_number = OversizeStore(max_results=2)
     first, second, third = (by_number.keep(texts(1), 1) for _ in range(3))
     assert [has(by_number, each) for each in (first, second, third)] == [False, True, True]
 
 
 def test_results_are_kept_for_a_time_and_no_longer() -> None:
     now = [0.0]
-    kept = Kept(ttl_s=10, clock=lambda: now[0])
+    kept = OversizeStore(ttl_s=10, clock=lambda: now[0])
     uri = kept.keep(texts(1), 1)
     now[0] = 9.9
     assert has(kept, uri)
@@ -207,13 +208,13 @@ def test_guards_around_one_another_serve_each_what_it_kept() -> None:
     async def long() -> str:
         return "a" * 5000
 
-    _, [whole] = linked(Guarded(made, max_result_bytes=20_000), call("long"))
+    _, [whole] = linked(Guard(made, max_result_bytes=20_000), call("long"))
     assert whole["text"] == "a" * 5000
 
 
 def test_what_a_guard_kept_can_be_read_whatever_resources_are_allowed() -> None:
     _, [whole] = linked(
-        Guarded(server(), max_result_bytes=1000, allow="resource:notes:*"),
+        Guard(server(), max_result_bytes=1000, allow="resource:notes:*"),
         call("text", characters=5000),
     )
     assert whole["text"] == "a" * 5000

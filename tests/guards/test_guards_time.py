@@ -12,21 +12,13 @@ import pytest
 from asking import asked, text_of
 from msgspec import Raw
 
-from concertino import (
-    Call,
-    CallToolResult,
-    Context,
-    Host,
-    RegistrationError,
-    RpcError,
-    Server,
-    TextContent,
-    ToolError,
-    connect,
-    pair,
-)
-from concertino.guards.guarded import LEFT_OVER, Guarded
-from concertino.guards.single import InFlightLimit, TimeLimit
+from concertino import Context, RpcError, Server, ToolError
+from concertino.backend import Call, Host
+from concertino.errors import RegistrationError
+from concertino.guards.guard import LEFT_OVER, Guard
+from concertino.guards.single_guards import InFlightLimit, TimeLimit
+from concertino.transports import connect, memory_pair
+from concertino.types import CallToolResult, TextContent
 
 DONE = CallToolResult([TextContent("done")])
 CALL = Call("tools/call", {"name": Raw(b'"slow"')})
@@ -51,8 +43,8 @@ class Alone:
     cancelled = False
 
 
-def limited(work: Callable[[Any], Awaitable[Any]], **more: Any) -> Guarded:
-    return Guarded(Does(work), timeout_s=LIMIT_S, **more)  # type: ignore[arg-type]
+def limited(work: Callable[[Any], Awaitable[Any]], **more: Any) -> Guard:
+    return Guard(Does(work), timeout_s=LIMIT_S, **more)  # type: ignore[arg-type]
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -172,7 +164,7 @@ def test_what_is_left_is_bounded_and_ends_with_the_guard() -> None:
             finally:
                 ended += 1
 
-        guard = Guarded(Does(stubborn), timeout_s=0.001)  # type: ignore[arg-type]
+        guard = Guard(Does(stubborn), timeout_s=0.001)  # type: ignore[arg-type]
         results = await asyncio.gather(
             *(asyncio.ensure_future(guard.handle(CALL, Alone())) for _ in range(LEFT_OVER))
         )  # type: ignore[arg-type]
@@ -209,7 +201,7 @@ def test_a_callers_own_cancel_reaches_the_work_and_is_no_time_out() -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        guard = Guarded(Does(slow), timeout_s=30)  # type: ignore[arg-type]
+        guard = Guard(Does(slow), timeout_s=30)  # type: ignore[arg-type]
         task = asyncio.ensure_future(guard.handle(CALL, Alone()))  # type: ignore[arg-type]
         await begun.wait()
         task.cancel()
@@ -228,7 +220,7 @@ def test_a_time_limit_inside_of_a_time_limit_counts() -> None:
             return DONE
 
     async def test() -> None:
-        assert await Guarded(Does(slow), timeout_s=30).handle(CALL, Alone()) is DONE  # type: ignore[arg-type]
+        assert await Guard(Does(slow), timeout_s=30).handle(CALL, Alone()) is DONE  # type: ignore[arg-type]
         inner = limited(lambda context: asyncio.Event().wait())
         assert is_timed_out(await TimeLimit(inner, 30).handle(CALL, Alone()))  # type: ignore[arg-type]
         outer = TimeLimit(TimeLimit(Does(lambda context: asyncio.Event().wait()), 30), LIMIT_S)  # type: ignore[arg-type]
@@ -312,7 +304,7 @@ def test_what_a_tool_leaves_behind_ends_with_its_server() -> None:
 
     async def test() -> None:
         async with Host(server) as host:
-            ours, theirs = pair()
+            ours, theirs = memory_pair()
             host.attach(theirs)
             caller = connect(ours)
             await caller.request(

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from concertino import Client, Context, Guarded, RateLimit, Server
+from concertino import Client, Context, Guard, Server
+from concertino.guards import RateLimit
 
 
 @dataclass
@@ -49,8 +50,8 @@ def server() -> Server:
     return made
 
 
-def all_on(inner: Any) -> Guarded:
-    return Guarded(
+def all_on(inner: Any) -> Guard:
+    return Guard(
         inner,
         rate_limit="100/60",
         max_in_flight=10,

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 from asking import asked, text_of
 
-from concertino import (
-    Server,
-    ToolError,
-)
+from concertino import Server, ToolError
 
 
 def failing(error: BaseException) -> Server:

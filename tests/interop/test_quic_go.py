@@ -24,7 +24,7 @@ from kept import alone_in
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Link, Refused, connect
+from concertino.orchestra.link import ConnectionRefused, RpcConnection, open_link
 from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest
 from concertino.orchestra.structs import decode_struct, pack
 
@@ -117,7 +117,7 @@ def request(value: dict[str, object]) -> PluginRequest:
     return PluginRequest(request_id="ours", tool_call=asked)
 
 
-async def echoed(link: Link, value: dict[str, object]) -> object:
+async def echoed(link: RpcConnection, value: dict[str, object]) -> object:
     """The arguments as Go's Struct has understood them."""
     response = await link.request(request(value))
     assert response.tool_call.success, response.tool_call.error_message
@@ -127,7 +127,7 @@ async def echoed(link: Link, value: dict[str, object]) -> object:
 def test_our_link_calls_a_server_on_quic_go(peer: Path, certificates: Certificates) -> None:
     async def main() -> None:
         async with ready(peer, "serve", certificates.folder, "tools.greeter") as (address, _):
-            link = await connect(
+            link = await open_link(
                 address,
                 certificates=certificates,
                 name="orchestrator-to-tools.greeter",
@@ -172,8 +172,10 @@ def test_go_s_certificate_is_checked_against_whom_we_expect(
 ) -> None:
     async def main() -> None:
         async with ready(peer, "serve", certificates.folder, "go.peer") as (address, _):
-            with pytest.raises(Refused, match=r"'go\.peer' answers, and not 'tools.greeter'"):
-                await connect(
+            with pytest.raises(
+                ConnectionRefused, match=r"'go\.peer' answers, and not 'tools.greeter'"
+            ):
+                await open_link(
                     address, certificates=certificates, name="orchestrator", expects="tools.greeter"
                 )
 
@@ -193,7 +195,7 @@ def test_a_client_without_a_good_certificate_is_refused_by_go_too(
     async def main() -> None:
         async with ready(peer, "serve", certificates.folder, "tools.greeter") as (address, _):
             with pytest.raises(Exception, match="was not issued by"):
-                await connect(address, certificates=stranger, name="orchestrator")
+                await open_link(address, certificates=stranger, name="orchestrator")
 
     asyncio.run(main())
 

@@ -20,8 +20,8 @@ from kept import python_with
 from concertino.client.client import Client, Timeouts
 from concertino.client.supervision import Restart
 from concertino.errors import Incompatible, RpcError, TimedOut, ToolError
-from concertino.protocol.types import TextContent
 from concertino.transports.process import _living
+from concertino.types.results import TextContent
 
 pytestmark = pytest.mark.slow
 SERVERS = Path(__file__).parent / "servers"

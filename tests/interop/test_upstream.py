@@ -29,9 +29,9 @@ import yaml
 
 import concertino
 from concertino.orchestra.authority import create_authority
-from concertino.orchestra.bridge import prepared
+from concertino.orchestra.bridge import prepare_bridge
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Link, connect
+from concertino.orchestra.link import RpcConnection, open_link
 from concertino.orchestra.plugin_pb2 import (
     PluginRequest,
     StorageDeleteRequest,
@@ -394,7 +394,7 @@ async def tools_work(made: Client) -> None:
         assert await made.calls("next_of", number=number) == (str(number + 1), False)
 
 
-async def storage_works(link: Link, place: Path) -> None:
+async def storage_works(link: RpcConnection, place: Path) -> None:
     """The requests of storage, answered by their plugin; refusals and versions are theirs."""
 
     async def write(text: str, expected: int) -> tuple[bool, int]:
@@ -421,10 +421,13 @@ async def storage_works(link: Link, place: Path) -> None:
     assert [(entry.path, entry.version) for entry in entries] == [("features/one.md", 2)]
 
 
-async def linked(address: str, certificates: Path) -> Link:
+async def linked(address: str, certificates: Path) -> RpcConnection:
     """As whoever a bridge is."""
-    return await connect(
-        address, certificates=prepared(address, certificates), name=BRIDGE, expects="orchestrator"
+    return await open_link(
+        address,
+        certificates=prepare_bridge(address, certificates),
+        name=BRIDGE,
+        expects="orchestrator",
     )
 
 
@@ -435,7 +438,7 @@ def test_their_transport_on_our_hub(programs: dict[str, Path], place: Path) -> N
 
     async def main() -> None:
         async with our_hub(place, programs) as (address, certificates):
-            prepared(address, stranger.folder)  # a certificate of its own authority
+            prepare_bridge(address, stranger.folder)  # a certificate of its own authority
             stranger.crt("ca").write_bytes((certificates / "ca.crt").read_bytes())
             transport = [programs["transport-stdio"], f"--orchestrator-addr={address}"]
             async with client(*transport, f"--certs-dir={certificates}") as made:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kept import alone_in
 
-from concertino.protocol.uri_template import UriTemplate
+from concertino.schema.uri_template import UriTemplate
 
 PACKAGE = "uritemplate==4.2.0"
 # file -> how many cases it holds

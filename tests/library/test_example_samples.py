@@ -25,9 +25,10 @@ import pytest
 from example_pages import DOCUMENTS, Page, document
 
 import concertino
-from concertino import Backend, Client, RpcError, Server, ToolError
-from concertino.driver import entry
-from concertino.protocol.types import PromptReference
+from concertino import Client, RpcError, Server, ToolError
+from concertino.backend import Backend
+from concertino.runtime import entry
+from concertino.types.results import PromptReference
 
 SOURCE = str(Path(concertino.__file__).parents[1])  # what is tested here, for other processes
 Imported = Callable[[Page], dict[str, ModuleType]]

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shelves import fill
 
-from concertino.library.collection import Collection
-from concertino.library.folder import Folder, Found, NotThere
-from concertino.library.shelf import Ambiguous, Change, Shelf, singular
+from concertino.library.document_registry import Ambiguous, Change, DocumentRegistry, singular
+from concertino.library.file_loader import FileLoader
+from concertino.library.folder import FileMissing, Folder, FoundFile
 from concertino.library.uris import key_of, parts_of, uri_of, written
 
 
@@ -115,7 +115,7 @@ def test_a_file_that_nobody_may_read_is_one_problem(tmp_path: Path) -> None:
     fill(tmp_path, {"a.md": "1", "b.md": "2"})
     found = folder(tmp_path).listing().files["a.md"]
     (tmp_path / "a.md").unlink()
-    with pytest.raises(NotThere, match="cannot be read"):
+    with pytest.raises(FileMissing, match="cannot be read"):
         folder(tmp_path).read(found)
     assert folder(tmp_path).read(folder(tmp_path).listing().files["b.md"])[0] == b"2"
 
@@ -139,7 +139,7 @@ def test_what_was_put_in_a_files_place_is_not_read(put: str, tmp_path: Path) -> 
             (root / "a" / "b.md").mkdir()
         case _:
             (root / "a" / "b.md").write_text("x" * 1001)
-    with pytest.raises(NotThere):
+    with pytest.raises(FileMissing):
         served.read(found)
 
 
@@ -149,8 +149,8 @@ def test_what_was_put_in_a_files_place_is_not_read(put: str, tmp_path: Path) -> 
 def test_a_path_that_was_never_listed_leads_nowhere(path: str, tmp_path: Path) -> None:
     root = fill(tmp_path / "root", {"a/b.md": "b"})
     fill(tmp_path, {"secret.md": "secret"})
-    with pytest.raises(NotThere):
-        folder(root).read(Found(path, path, 1, 1))
+    with pytest.raises(FileMissing):
+        folder(root).read(FoundFile(path, path, 1, 1))
 
 
 def test_there_is_a_limit_to_files_and_to_depth(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_there_is_a_limit_to_files_and_to_depth(tmp_path: Path) -> None:
 
 def test_prompts_inside_of_resources_are_no_resources(tmp_path: Path) -> None:
     fill(tmp_path, {"a/b.md": "b", "prompts/p.md": "p", "prompts/x/q.md": "q"})
-    collection = Collection("s", folder(tmp_path), folder(tmp_path / "prompts"))
+    collection = FileLoader("s", folder(tmp_path), folder(tmp_path / "prompts"))
     change = collection.refresh()
     assert list(change.items) == ["a/b.md"]
     assert sorted(change.prompts) == ["p.md", "x/q.md"]
@@ -215,9 +215,9 @@ def test_what_was_asked_for_is_written_as_a_uri() -> None:
 # What is found
 
 
-def shelf(tmp_path: Path, files: dict[str, str | bytes]) -> Shelf:
-    found = Shelf()
-    found.apply(Collection("s", folder(fill(tmp_path, files)), None).refresh())
+def shelf(tmp_path: Path, files: dict[str, str | bytes]) -> DocumentRegistry:
+    found = DocumentRegistry()
+    found.apply(FileLoader("s", folder(fill(tmp_path, files)), None).refresh())
     return found
 
 
@@ -317,8 +317,8 @@ def test_after_any_changes_everything_listed_is_found_by_its_uri(
 ) -> None:
     """The model is a shelf that is filled at once with what is there at the end."""
     root = tmp_path_factory.mktemp("root")
-    collection = Collection("s", folder(root), None)
-    found = Shelf()
+    collection = FileLoader("s", folder(root), None)
+    found = DocumentRegistry()
     for path, text in steps:
         file = root / path
         if text is None:
@@ -326,8 +326,8 @@ def test_after_any_changes_everything_listed_is_found_by_its_uri(
         else:
             fill(root, {path: text})
         found.apply(collection.refresh([str(file)]))
-    fresh = Shelf()
-    fresh.apply(Collection("s", folder(root), None).refresh())
+    fresh = DocumentRegistry()
+    fresh.apply(FileLoader("s", folder(root), None).refresh())
     assert [each.uri for each in found.items()] == [each.uri for each in fresh.items()]
     assert found.categories() == fresh.categories()
     uris = [each.uri for each in found.items()]
@@ -341,7 +341,7 @@ def test_after_any_changes_everything_listed_is_found_by_its_uri(
 
 
 def test_nothing_changed_is_no_change(tmp_path: Path) -> None:
-    collection = Collection("s", folder(fill(tmp_path, FILES)), None)
+    collection = FileLoader("s", folder(fill(tmp_path, FILES)), None)
     assert collection.refresh()
     assert not collection.refresh()
     assert not collection.refresh([str(tmp_path / "agents" / "core.md")])

@@ -1,4 +1,4 @@
-"""library/match.py: parameters read back as the standard library writes them; and any URI is answered or refused."""
+"""library/query_params.py: parameters read back as the standard library writes them; and any URI is answered or refused."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from served import Served
 from shelves import fill
 
 from concertino import Library, RpcError
-from concertino.library.match import MODES, query_of
 from concertino.library.query import Query
+from concertino.library.query_params import MODES, query_of
 
 KNOWN = ["agents", "best-practices", "skills"]
 

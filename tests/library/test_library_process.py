@@ -102,15 +102,15 @@ def test_the_opening_is_answered_before_anything_is_loaded(tmp_path: Path) -> No
 def test_nothing_of_the_extras_is_loaded_before_the_load(tmp_path: Path) -> None:
     """The way from start to the first answer is asyncio's and msgspec's alone: what else is needed comes beside it."""
     code = (
-        "import sys, concertino.driver.process, concertino.cli.targets\nbefore = set(sys.modules)\n"
-        "from concertino.library.library import Library\nLibrary('.').offer()\nprint(*sorted(set(sys.modules) - before))"
+        "import sys, concertino.runtime.process, concertino.cli.targets\nbefore = set(sys.modules)\n"
+        "from concertino.library.library import Library\nLibrary('.').features()\nprint(*sorted(set(sys.modules) - before))"
     )
     environment = {**os.environ, "PYTHONPATH": SOURCE}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert {name for name in done.stdout.split() if not name.startswith("concertino.library")} <= {
-        "concertino.driver.threads"
+        "concertino.runtime.threads"
     }
     assert len(done.stdout.split()) <= 5
 

@@ -1,4 +1,4 @@
-"""library/prompts.py, and prompts as reading.py makes them: placeholders in one pass, arguments, defaults, refusals."""
+"""library/prompt_files.py, and prompts as reading.py makes them: placeholders in one pass, arguments, defaults, refusals."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concertino import RpcError, TextContent
-from concertino.library.folder import Found
-from concertino.library.prompts import MAX_FILLED, PromptFile, filled, shown
-from concertino.library.reading import prompt
+from concertino import RpcError
+from concertino.library.file_parsing import prompt
+from concertino.library.folder import FoundFile
+from concertino.library.prompt_files import MAX_FILLED, PromptFile, filled, shown
+from concertino.types import TextContent
 
 
 def of(text: str, path: str = "do-it.md") -> PromptFile:
-    made, problems = prompt(Found(path, path, 0, 0), text.encode())
+    made, problems = prompt(FoundFile(path, path, 0, 0), text.encode())
     assert made is not None
     assert problems == []
     return made
@@ -120,7 +121,7 @@ def test_a_long_value_in_many_places_is_refused_before_it_is_made() -> None:
 def test_what_is_wrong_with_a_prompt_leaves_the_rest(
     head: str, names: list[str], problems: int
 ) -> None:
-    made, said = prompt(Found("p.md", "p.md", 0, 0), f"---\n{head}\n---\ntext".encode())
+    made, said = prompt(FoundFile("p.md", "p.md", 0, 0), f"---\n{head}\n---\ntext".encode())
     assert made is not None
     assert [each.name for each in made.arguments] == names
     assert len(said) == problems

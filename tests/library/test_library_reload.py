@@ -1,4 +1,4 @@
-"""library/watching.py and changes while a library is served: seen by the next request, told to those who listen, in either era.
+"""library/watcher.py and changes while a library is served: seen by the next request, told to those who listen, in either era.
 
 A deadline of 250 ms is BEHAVIOUR.md's; tests await the event itself, with seconds as their upper bound, since machines are busy.
 """
@@ -20,8 +20,8 @@ from served import Served
 from shelves import fill
 
 from concertino import Client, Library, RpcError
-from concertino.library import watching
-from concertino.library.watching import Watch
+from concertino.library import watcher
+from concertino.library.watcher import Watcher
 
 BOUND_S = 10
 
@@ -44,12 +44,12 @@ class Heard:
 
 
 @pytest.fixture
-def watched() -> Iterator[Callable[[Path], tuple[Watch, Heard]]]:
-    watches: list[Watch] = []
+def watched() -> Iterator[Callable[[Path], tuple[Watcher, Heard]]]:
+    watches: list[Watcher] = []
 
-    def start(folder: Path) -> tuple[Watch, Heard]:
+    def start(folder: Path) -> tuple[Watcher, Heard]:
         heard = Heard()
-        watches.append(Watch([str(folder)], heard, logging.getLogger("concertino.test")))
+        watches.append(Watcher([str(folder)], heard, logging.getLogger("concertino.test")))
         return watches[-1], heard
 
     yield start
@@ -58,7 +58,7 @@ def watched() -> Iterator[Callable[[Path], tuple[Watch, Heard]]]:
 
 
 def without_watchfiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "POLL_S", 0.05)
+    monkeypatch.setattr(watcher, "POLL_S", 0.05)
     real = builtins.__import__
 
     def refuse(name: str, *rest: Any) -> Any:
@@ -70,7 +70,7 @@ def without_watchfiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_change_is_heard_with_its_path(
-    watched: Callable[[Path], tuple[Watch, Heard]], tmp_path: Path
+    watched: Callable[[Path], tuple[Watcher, Heard]], tmp_path: Path
 ) -> None:
     _, heard = watched(fill(tmp_path, {"a/b.md": "1"}))
     heard.until(lambda said: None in said)  # it listens
@@ -79,7 +79,7 @@ def test_a_change_is_heard_with_its_path(
 
 
 def test_a_folder_that_is_put_in_the_others_place_is_heard_of(
-    watched: Callable[[Path], tuple[Watch, Heard]], tmp_path: Path
+    watched: Callable[[Path], tuple[Watcher, Heard]], tmp_path: Path
 ) -> None:
     root = fill(tmp_path / "root", {"a.md": "1"})
     _, heard = watched(root)
@@ -95,7 +95,9 @@ def test_a_folder_that_is_put_in_the_others_place_is_heard_of(
 
 
 def test_without_watchfiles_all_is_looked_at_again_and_again(
-    watched: Callable[[Path], tuple[Watch, Heard]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watched: Callable[[Path], tuple[Watcher, Heard]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without_watchfiles(monkeypatch)
     watch, heard = watched(tmp_path)
@@ -104,7 +106,7 @@ def test_without_watchfiles_all_is_looked_at_again_and_again(
 
 
 def test_a_system_that_does_not_tell_is_said_once(
-    watched: Callable[[Path], tuple[Watch, Heard]],
+    watched: Callable[[Path], tuple[Watcher, Heard]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -115,7 +117,7 @@ def test_a_system_that_does_not_tell_is_said_once(
         raise OSError("inotify watch limit reached")
 
     monkeypatch.setattr(watchfiles, "watch", refuse)
-    monkeypatch.setattr(watching, "POLL_S", 0.05)
+    monkeypatch.setattr(watcher, "POLL_S", 0.05)
     _, heard = watched(tmp_path)
     heard.until(lambda said: said[:2] == [None, None])
     assert [each.message for each in caplog.records] == [

@@ -20,9 +20,10 @@ from loops import on_a_loop
 from served import Served
 from shelves import fill
 
-from concertino import Library, RegistrationError
-from concertino.library import desk as desk_module
-from concertino.library.desk import Desk
+from concertino import Library
+from concertino.errors import RegistrationError
+from concertino.library import method_table as desk_module
+from concertino.library.method_table import RequestTable
 
 version = pytest.mark.parametrize("version", wire.REVISIONS)
 
@@ -420,7 +421,7 @@ async def test_files_are_kept_as_cache_size_says(
         for uri in ("agents/bom", "one/same", "agents/bom", "one/same", "one/same"):
             await served.ask("resources/read", uri=f"orchestr8://{uri}")
         assert backend._open is not None
-        desk: Desk = backend._open.desk
+        desk: RequestTable = backend._open.desk
         assert (desk.served.reads, desk.served.cached) == (5, cached)
 
 

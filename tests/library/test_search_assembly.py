@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_documents import libraries, made, phrases
 
-from concertino.library.assembly import Hit, assemble
 from concertino.library.document import Document
 from concertino.library.index import Index
 from concertino.library.query import Query
+from concertino.library.rendering import Hit, assemble
 from concertino.library.tokens import Counter, counter, estimate
 
 Mode = Literal["full", "catalog", "index", "minimal"]

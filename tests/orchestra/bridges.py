@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Listening, Peer, listen, refusal
+from concertino.orchestra.link import LinkListener, RemotePeer, listen_for_links, refusal
 from concertino.orchestra.plugin_pb2 import (
     HealthResult,
     ListToolsResponse,
@@ -87,7 +87,7 @@ class Hub:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._listening: Listening | None = None
+        self._listening: LinkListener | None = None
         self._cancelled = threading.Semaphore(0)
         self._began = threading.Semaphore(0)
 
@@ -98,7 +98,9 @@ class Hub:
     def start(self) -> None:
         """Listen; at the same address as before."""
         self._listening = self.run(
-            listen(self.address, self._answer, certificates=self.certificates, name="orchestrator")
+            listen_for_links(
+                self.address, self._answer, certificates=self.certificates, name="orchestrator"
+            )
         )
         self.address = self._listening.address
 
@@ -136,7 +138,7 @@ class Hub:
         """What was asked of this kind."""
         return [getattr(each, kind) for each in self.asked if each.HasField(kind)]
 
-    async def _answer(self, request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def _answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         kind = request.WhichOneof("request") or ""
         if kind == "health":
             return PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))

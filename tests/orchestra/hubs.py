@@ -13,7 +13,7 @@ import yaml
 
 import concertino
 from concertino.orchestra.hub import Hub
-from concertino.orchestra.links import Peer
+from concertino.orchestra.link import RemotePeer
 from concertino.orchestra.plugin_pb2 import (
     PluginRequest,
     PluginResponse,
@@ -25,7 +25,7 @@ from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.structs import pack
 
 SOURCES = str(Path(concertino.__file__).parents[1])
-SOMEBODY = Peer("unix:/test", None, os.getpid(), os.geteuid())
+SOMEBODY = RemotePeer("unix:/test", None, os.getpid(), os.geteuid())
 GREETER = """
 from concertino import Plugin
 plugin = Plugin("tools.greeter", version="1.2.0")
@@ -38,7 +38,7 @@ plugin.run()
 # What a plugin is to the hub, without the SDK: each test gives `answers`, and what happens around them.
 RAW = """
 import asyncio, os, signal, sys, time
-from concertino.orchestra.links import connect, listen, refusal
+from concertino.orchestra.link import open_link, listen_for_links, refusal
 from concertino.orchestra.plugin_pb2 import *
 flags = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 address, hub = flags["--listen-addr"], flags["--orchestrator-addr"]
@@ -59,7 +59,7 @@ async def answer(request, peer):
         return PluginResponse(tool_call=ToolResponse(success=True, result=request.tool_call.arguments))
     return refusal("", "unknown_request", kind)
 async def main():
-    await listen(address, answer)
+    await listen_for_links(address, answer)
     say("READY " + address)
     await asyncio.Event().wait()
 """

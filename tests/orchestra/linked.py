@@ -8,7 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Answer, Link, Listening, Peer, connect, listen
+from concertino.orchestra.link import (
+    Answer,
+    LinkListener,
+    RemotePeer,
+    RpcConnection,
+    listen_for_links,
+    open_link,
+)
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
     HealthResult,
@@ -30,21 +37,21 @@ class Place:
         self.certificates = certificates
         self._count = 0
 
-    async def listening(self, answer: Answer, address: str = "") -> Listening:
+    async def listening(self, answer: Answer, address: str = "") -> LinkListener:
         self._count += 1
         if self.transport == "unix":
-            return await listen(address or f"unix:{self.folder}/{self._count}", answer)
-        return await listen(
+            return await listen_for_links(address or f"unix:{self.folder}/{self._count}", answer)
+        return await listen_for_links(
             address or "127.0.0.1:0", answer, certificates=self.certificates, name="orchestrator"
         )
 
-    async def connected(self, listening: Listening) -> Link:
-        return await connect(
+    async def connected(self, listening: LinkListener) -> RpcConnection:
+        return await open_link(
             listening.address, certificates=self.certificates, name="tools.greeter-client"
         )
 
     @asynccontextmanager
-    async def linked(self, answer: Answer) -> AsyncIterator[Link]:
+    async def linked(self, answer: Answer) -> AsyncIterator[RpcConnection]:
         listening = await self.listening(answer)
         link = await self.connected(listening)
         try:
@@ -78,9 +85,9 @@ class Recording:
 
     def __init__(self) -> None:
         self.requests: list[PluginRequest] = []
-        self.peers: list[Peer] = []
+        self.peers: list[RemotePeer] = []
 
-    async def __call__(self, request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def __call__(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         self.requests.append(request)
         self.peers.append(peer)
         return await echo(request, peer)

@@ -9,14 +9,14 @@ from typing import Any, cast
 from linked import echo
 
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Link, Listening, connect, listen
+from concertino.orchestra.link import LinkListener, RpcConnection, listen_for_links, open_link
 
 
 @asynccontextmanager
 async def hub(
     certificates: Certificates, answer: Any = echo, admits: Callable[[str], bool] | None = None
-) -> AsyncIterator[Listening]:
-    listening = await listen(
+) -> AsyncIterator[LinkListener]:
+    listening = await listen_for_links(
         "127.0.0.1:0", answer, certificates=certificates, name="orchestrator", admits=admits
     )
     try:
@@ -26,14 +26,14 @@ async def hub(
 
 
 async def client(
-    listening: Listening, certificates: Certificates, expects: str | None = None
-) -> Link:
-    return await connect(
+    listening: LinkListener, certificates: Certificates, expects: str | None = None
+) -> RpcConnection:
+    return await open_link(
         listening.address, certificates=certificates, name="tools.greeter-client", expects=expects
     )
 
 
-def other_end(listening: Listening) -> Any:
+def other_end(listening: LinkListener) -> Any:
     """The only connection that is answered there."""
     (answering,) = cast(Any, listening).server.clients
     return answering

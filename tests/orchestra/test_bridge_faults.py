@@ -95,7 +95,7 @@ def test_a_hub_that_is_restarted_in_the_middle_of_calls(hub: Hub) -> None:
 
 SILENT = """
 import asyncio, sys
-from concertino.orchestra.links import listen
+from concertino.orchestra.link import listen_for_links
 from concertino.orchestra.plugin_pb2 import PluginResponse, HealthResult
 async def answer(request, peer):
     if request.HasField("tool_call"):
@@ -103,7 +103,7 @@ async def answer(request, peer):
         await asyncio.Event().wait()
     return PluginResponse(health=HealthResult(status=1))
 async def main():
-    listening = await listen(sys.argv[1], answer)
+    listening = await listen_for_links(sys.argv[1], answer)
     print("there", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())

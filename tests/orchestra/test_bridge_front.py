@@ -16,10 +16,10 @@ from hypothesis import strategies as some
 from loops import on_a_loop
 from msgspec import Raw
 
-from concertino.backend import Call
+from concertino.backend.interface import Call
 from concertino.errors import Disconnected, ResourceNotFound, RpcError, TimedOut
-from concertino.orchestra.front import CALL_S, Front
-from concertino.orchestra.links import TIMEOUT_S
+from concertino.orchestra.hub_backend import CALL_S, HubBackend
+from concertino.orchestra.link import TIMEOUT_S
 from concertino.orchestra.plugin_pb2 import (
     ListPromptsResponse,
     PluginRequest,
@@ -38,7 +38,7 @@ from concertino.orchestra.translation import (
     read_result,
     resources_of,
 )
-from concertino.protocol.types import CallToolResult, TextContent
+from concertino.types.results import CallToolResult, TextContent
 
 CONTEXT: Any = None  # a Front has no use for it
 SCHEMA = {
@@ -54,18 +54,18 @@ SHUFFLED = {
 
 
 class Told:
-    """An Outlet, and a hub whose answers can be changed."""
+    """An Notifier, and a hub whose answers can be changed."""
 
     def __init__(self) -> None:
         self.lists: list[str] = []
         self.asked: list[tuple[str, float]] = []
         self.answer: PluginResponse | Exception = PluginResponse()
-        self.front = Front(self._ask)
+        self.front = HubBackend(self._ask)
 
-    def changed(self, what: str) -> None:
+    def report_change(self, what: str) -> None:
         self.lists.append(what)
 
-    def updated(self, uri: str) -> None:
+    def report_update(self, uri: str) -> None:
         raise AssertionError
 
     async def _ask(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
@@ -199,7 +199,7 @@ async def test_of_three_kinds_of_resources_one_that_fails_ends_the_others() -> N
         raise AssertionError
 
     with pytest.raises(RpcError) as caught:
-        await Front(ask).handle(Call("resources/list"), CONTEXT)
+        await HubBackend(ask).handle(Call("resources/list"), CONTEXT)
     assert caught.value.message == "orchestrator: gone"
     assert sorted(ended) == ["docs/", "features/"]
 

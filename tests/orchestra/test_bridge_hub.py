@@ -21,7 +21,7 @@ from concertino.orchestra.authority import issue
 
 PLUGIN = """
 import asyncio, os
-from concertino import Plugin, ToolError, image
+from concertino import image, Plugin, ToolError
 plugin = Plugin("tools.busy")
 @plugin.tool
 async def greet(name: str) -> str:

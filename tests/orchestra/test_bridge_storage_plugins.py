@@ -24,7 +24,7 @@ from hypothesis import strategies as some
 
 from concertino.orchestra.authority import issue
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Link, PluginRequest, connect
+from concertino.orchestra.link import PluginRequest, RpcConnection, open_link
 from concertino.orchestra.plugin_pb2 import (
     PluginManifest,
     StorageDeleteRequest,
@@ -60,8 +60,8 @@ class Asked:
         assert line.startswith("READY "), line
         self._runner = asyncio.Runner()
         name = f"orchestrator-to-storage.{kind}"
-        connected = connect(line.split()[1], certificates=certificates, name=name)
-        self._link: Link = self._runner.run(connected)
+        connected = open_link(line.split()[1], certificates=certificates, name=name)
+        self._link: RpcConnection = self._runner.run(connected)
 
     def close(self) -> int:
         self._runner.run(self._link.close())

@@ -18,7 +18,7 @@ from loops import on_a_loop
 
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import connect
+from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import HealthRequest, PluginRequest
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -72,7 +72,7 @@ async def test_a_hub_listens_says_so_and_ends_with_a_signal(folder: Path) -> Non
         assert any("tcp_addr is ignored" in line for line in said)
         assert any("off is not started: enabled is not true" in line for line in said)
         assert any("[hub.tools.greeter] runs: version " in line for line in said)
-        link = await connect(f"unix:{folder}/hub")
+        link = await open_link(f"unix:{folder}/hub")
         health = (await link.request(PluginRequest(health=HealthRequest()))).health
         assert health.message == "1 of 1 plugins run"
         pids = plugin_pids(hub.pid)
@@ -184,7 +184,7 @@ INTERRUPTED = """
 import os, signal, sys
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == "concertino.orchestra.links":
+        if name == "concertino.orchestra.link":
             os.kill(os.getpid(), signal.{signal})
 sys.meta_path.insert(0, Interrupting())
 from concertino.cli import main

@@ -34,10 +34,10 @@ from hubs import (
 )
 from loops import on_a_loop
 
-from concertino.orchestra import hosted
+from concertino.orchestra import plugin_process
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.hub import Hub
-from concertino.orchestra.links import Peer, connect
+from concertino.orchestra.link import RemotePeer, open_link
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
     HealthResult,
@@ -54,11 +54,11 @@ from concertino.orchestra.structs import pack, unpack
 
 STORE = """
 from concertino import Plugin
-from concertino.orchestra.storage import Entry, Stored
+from concertino.orchestra.storage import StorageEntry, StoredDocument
 plugin = Plugin("storage.memory", version="0.1")
 class Memory:
     def __init__(self): self.held = {}
-    def read(self, path): return Stored(self.held[path], {}, 1)
+    def read(self, path): return StoredDocument(self.held[path], {}, 1)
     def write(self, path, content, metadata, expected_version):
         self.held[path] = content
         return 1
@@ -83,7 +83,7 @@ async def test_a_plugin_under_another_id_than_it_was_started_as_is_refused_when_
 ) -> None:
     impostor = """
 async def pretend():
-    link = await connect(hub)
+    link = await open_link(hub)
     answer = await link.request(PluginRequest(register=PluginManifest(id="another")))
     with open(__file__ + ".said", "w") as file:
         file.write(answer.register.reject_reason)
@@ -166,7 +166,7 @@ async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_addre
         folder, sdk(folder, "tools.greeter", GREETER), sdk(folder, "storage.memory", STORE)
     )
     async with running(path, is_private=False, listen_addr=f"unix:{folder}/hub") as hub:
-        link = await connect(f"unix:{folder}/hub")
+        link = await open_link(f"unix:{folder}/hub")
         tools = await link.request(PluginRequest(list_tools=ListToolsRequest()))
         assert [tool.name for tool in tools.list_tools.tools] == ["greet"]
         assert unpack(tools.list_tools.tools[0].input_schema)["properties"] == {
@@ -264,7 +264,7 @@ async def answer(request, peer):
 async def test_a_stopped_plugin_is_noticed_by_its_health_and_replaced(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosted, "HEALTH_S", 0.3)
+    monkeypatch.setattr(plugin_process, "HEALTH_S", 0.3)
     path = written(folder, raw(folder, "tools.raw", "tools.append('echo')"))
     async with running(path) as hub:
         first = hub.plugins["tools.raw"].pid
@@ -286,8 +286,8 @@ async def test_a_stopped_plugin_is_noticed_by_its_health_and_replaced(
 async def test_whatever_else_a_plugin_does_wrong_the_others_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hosted, "READY_S", 5.0)
-    monkeypatch.setattr(hosted, "FIRST_S", 60.0)  # one attempt each
+    monkeypatch.setattr(plugin_process, "READY_S", 5.0)
+    monkeypatch.setattr(plugin_process, "FIRST_S", 60.0)  # one attempt each
     refuses = """
 easy = answer
 async def answer(request, peer):
@@ -411,7 +411,7 @@ async def test_secrets_of_a_plugin_s_environment_and_control_characters_are_not_
 async def test_a_plugin_cannot_register_as_another(folder: Path) -> None:
     liar = """
 async def lie():
-    link = await connect(hub)
+    link = await open_link(hub)
     answer = await link.request(PluginRequest(register=PluginManifest(id="victim", version="666", provides_storage=["markdown"])))
     with open(__file__ + ".said", "w") as file:
         file.write(answer.register.reject_reason)
@@ -442,11 +442,11 @@ async def test_a_certificate_binds_the_id_that_registers_and_the_caller_of_a_too
         ("tools.other-client", "transport.stdio", False),
     ):
         request = PluginRequest(register=PluginManifest(id=id, version="3"))
-        answer = await hub.answer(request, Peer("127.0.0.1:1", name))
+        answer = await hub.answer(request, RemotePeer("127.0.0.1:1", name))
         assert answer.register.accepted is accepted, (name, id)
     assert hub.plugins["tools.greeter"].manifest.version == "3"
     call = PluginRequest(tool_call=ToolRequest(tool_name="x", caller_plugin="somebody.else"))
-    await hub.answer(call, Peer("127.0.0.1:1", "tools.other-client"))
+    await hub.answer(call, RemotePeer("127.0.0.1:1", "tools.other-client"))
     assert call.tool_call.caller_plugin == "tools.other"
 
 
@@ -553,7 +553,7 @@ async def answer(request, peer):
 """
     path = written(folder, raw(folder, "tools.raw", body))
     async with running(path, is_private=False, listen_addr=f"unix:{folder}/hub"):
-        link = await connect(f"unix:{folder}/hub")
+        link = await open_link(f"unix:{folder}/hub")
         asking = asyncio.ensure_future(link.request(_asking("hang")))
         while not (folder / "begun").exists():
             await asyncio.sleep(0.01)
@@ -620,7 +620,7 @@ async def test_what_a_plugin_offers_after_a_restart_is_told(folder: Path) -> Non
     async with running(path) as hub:
         told: asyncio.Queue[str] = asyncio.Queue()
         hub._shown = hub._lists()
-        hub.changed = told.put_nowait
+        hub.on_change = told.put_nowait
         (folder / "more").touch()
         descriptors = set(os.listdir("/proc/self/fd"))
         assert hub.plugins["tools.raw"].pid is not None
@@ -645,7 +645,9 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(
     async with running(path, is_private=False, listen_addr="127.0.0.1:0") as hub:
         [address] = hub.addresses
         name = "tools.greeter-client"
-        link = await connect(address, certificates=certificates, name=name, expects="orchestrator")
+        link = await open_link(
+            address, certificates=certificates, name=name, expects="orchestrator"
+        )
         greeted = await link.request(_asking("greet", name="Ada"))
         assert unpack(greeted.tool_call.result) == {"text": "Hello, Ada!"}
         while hub.plugins["tools.greeter"].manifest.version != "1.2.0":

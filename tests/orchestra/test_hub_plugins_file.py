@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from concertino.orchestra.plugins_file import BadPluginsFile, PluginEntry, read_plugins
+from concertino.orchestra.plugins_file import InvalidPluginsFile, PluginEntry, read_plugins
 
 # The members and values of upstream's documentation (orchestrator, docs/CONFIGURATION.md), and depends_on and provides_ai,
 # which its source reads too.
@@ -154,16 +154,16 @@ def test_a_variable_without_a_value_is_the_hub_s(
 )  # fmt: skip
 def test_a_mistake_is_named(tmp_path: Path, text: str, expected: str) -> None:
     path = wrote(tmp_path, text)
-    with pytest.raises(BadPluginsFile) as raised:
+    with pytest.raises(InvalidPluginsFile) as raised:
         read_plugins(path)
     assert str(raised.value).startswith(str(path))
     assert expected in str(raised.value)
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    with pytest.raises(BadPluginsFile, match=r"missing\.yaml: No such file or directory"):
+    with pytest.raises(InvalidPluginsFile, match=r"missing\.yaml: No such file or directory"):
         read_plugins(tmp_path / "missing.yaml")
-    with pytest.raises(BadPluginsFile, match="expected at most 1048576 bytes"):
+    with pytest.raises(InvalidPluginsFile, match="expected at most 1048576 bytes"):
         read_plugins(wrote(tmp_path, "#" * (2**20 + 1)))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hubs import entry, running, written
 from loops import on_a_loop
 
-from concertino.orchestra.links import connect
+from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest
 from concertino.orchestra.structs import pack
 
@@ -16,7 +16,7 @@ ODD = """
 import asyncio, sys
 flags = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 from concertino.orchestra.plugin_pb2 import *
-from concertino.orchestra.links import refusal
+from concertino.orchestra.link import refusal
 async def serve(reader, writer):
     while size := await reader.read(4):
         request = PluginRequest.FromString(await reader.readexactly(int.from_bytes(size, "big")))
@@ -58,7 +58,7 @@ async def test_what_a_plugin_says_to_a_call_that_was_passed_on_is_looked_at(tmp_
     async with running(
         written(tmp_path, entry("tools.odd", "./odd.py")), is_private=False, listen_addr=address
     ):
-        link = await connect(address)
+        link = await open_link(address)
         another, garbage, after = [
             (
                 await link.request(
@@ -91,7 +91,7 @@ async def test_a_call_that_is_passed_on_is_cancelled_at_the_plugin(tmp_path: Pat
     async with running(
         written(tmp_path, entry("tools.slow", "./slow.py")), is_private=False, listen_addr=address
     ):
-        link = await connect(address)
+        link = await open_link(address)
         arguments = pack({"path": f"{tmp_path}/call"}).struct
         request = PluginRequest(tool_call=ToolRequest(tool_name="sleep", arguments=arguments))
         asking = asyncio.create_task(link.request(request))

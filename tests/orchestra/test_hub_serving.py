@@ -16,7 +16,7 @@ from loops import on_a_loop
 
 from concertino import Client, ServerParameters
 from concertino.orchestra.certificates import Certificates
-from concertino.protocol.types import TextContent
+from concertino.types.results import TextContent
 
 ENVIRONMENT = {"PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "1"}
 

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concertino.orchestra.envelope import called, is_of_a_tool, opened, sealed
+from concertino.orchestra.message_peek import is_of_a_tool, join_id, peek_tool_call, split_id
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
     PluginRequest,
@@ -34,28 +34,28 @@ def twice(*fields: bytes) -> bytes:
 
 def test_a_message_is_its_id_and_the_rest() -> None:
     request = PluginRequest(request_id=ID, tool_call=ToolRequest(tool_name="echo"))
-    assert opened(request.SerializeToString()) == (ID.encode(), body("echo"))
+    assert split_id(request.SerializeToString()) == (ID.encode(), body("echo"))
 
 
 def test_the_id_can_be_another_one() -> None:
-    request = PluginRequest.FromString(sealed(b"another", body("echo")))
+    request = PluginRequest.FromString(join_id(b"another", body("echo")))
     assert request == PluginRequest(request_id="another", tool_call=ToolRequest(tool_name="echo"))
 
 
 def test_a_message_may_have_no_id() -> None:
-    assert opened(HEALTH) == (b"", HEALTH)
-    assert opened(b"") == (b"", b"")
-    assert sealed(b"", HEALTH) == HEALTH
+    assert split_id(HEALTH) == (b"", HEALTH)
+    assert split_id(b"") == (b"", b"")
+    assert join_id(b"", HEALTH) == HEALTH
 
 
 @pytest.mark.parametrize("payload", [b"\x0a", b"\x0a\x05abc", b"\x0a\x80\x01" + b"x" * 128])
 def test_an_id_that_is_cut_off_or_too_long_is_for_the_decoder(payload: bytes) -> None:
-    assert opened(payload) is None
+    assert split_id(payload) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 200, 20_000, 3_000_000])
 def test_the_tool_is_found_whatever_the_size(size: int) -> None:
-    assert called(body("écho", bytes(size))) == ("écho", "")
+    assert peek_tool_call(body("écho", bytes(size))) == ("écho", "")
 
 
 @given(st.binary(max_size=80), st.text(max_size=20))
@@ -67,7 +67,7 @@ def test_the_names_are_those_which_a_decoder_reads_whatever_else_there_is(
         if len(rest) < 40
         else rest
     )
-    found = called(payload)
+    found = peek_tool_call(payload)
     if found is not None:
         try:
             decoded = PluginRequest.FromString(payload)
@@ -85,7 +85,7 @@ def test_every_field_may_be_there_once_in_their_order() -> None:
         session_id="c",
         arguments_json=b"{}",
     )
-    assert called(PluginRequest(tool_call=call).SerializeToString()) == ("echo", "a" * 200)
+    assert peek_tool_call(PluginRequest(tool_call=call).SerializeToString()) == ("echo", "a" * 200)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_every_field_may_be_there_once_in_their_order() -> None:
     ],
 )
 def test_anything_unusual_is_for_the_decoder(payload: bytes) -> None:
-    assert called(payload) is None
+    assert peek_tool_call(payload) is None
 
 
 @pytest.mark.parametrize("size", [0, 200, 20_000])

@@ -11,12 +11,12 @@ from linked import TRANSPORTS, Holding, Place, call, echo, health
 from loops import on_a_loop
 
 from concertino.errors import Disconnected, TimedOut
-from concertino.orchestra import links
+from concertino.orchestra import link
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.ends import request_id
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
-from concertino.orchestra.links import Peer
+from concertino.orchestra.link import RemotePeer
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
+from concertino.orchestra.rpc import request_id
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -42,7 +42,7 @@ async def test_the_request_itself_is_not_changed(place: Place) -> None:
 
 @on_a_loop
 async def test_many_at_once_are_never_mixed_up(place: Place) -> None:
-    async def backwards(request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def backwards(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         for _ in range(500 - int(request.tool_call.arguments)):  # the first is answered last
             await asyncio.sleep(0)
         return await echo(request, peer)
@@ -81,7 +81,7 @@ async def test_the_longest_frame_passes_and_a_longer_one_is_refused_before_it_is
 ) -> None:
     taken: list[int] = []
 
-    async def measure(request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def measure(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         taken.append(request.ByteSize())
         return PluginResponse(tool_call=ToolResponse(success=True))
 
@@ -101,7 +101,7 @@ async def test_the_longest_frame_passes_and_a_longer_one_is_refused_before_it_is
 
 @on_a_loop
 async def test_a_response_that_fits_no_frame_is_told_as_an_error(place: Place) -> None:
-    async def huge(request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def huge(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         return PluginResponse(tool_call=ToolResponse(success=True, result=bytes(MAX_FRAME_BYTES)))
 
     async with place.linked(huge) as link:
@@ -117,7 +117,7 @@ async def test_a_response_that_fits_no_frame_is_told_as_an_error(place: Place) -
 async def test_what_answering_raises_is_told_without_its_text_and_logged(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def broken(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         raise RuntimeError("the password is 1234")
 
     async with place.linked(broken) as link:
@@ -221,7 +221,7 @@ async def test_nobody_there_is_told_at_once(place: Place) -> None:
     listening = await place.listening(echo)
     await listening.close()
     with pytest.raises(Disconnected):
-        await links.connect(
+        await link.open_link(
             listening.address,
             certificates=place.certificates,
             name="tools.greeter-client",
@@ -265,16 +265,18 @@ async def test_who_cannot_listen_says_where_and_what_to_do(
     address: str, why: str, certificates: Certificates
 ) -> None:
     with pytest.raises((OSError, ValueError), match=why):
-        await links.listen(address, echo, certificates=certificates, name="orchestrator")
+        await link.listen_for_links(address, echo, certificates=certificates, name="orchestrator")
 
 
 @on_a_loop
 async def test_a_port_that_is_taken_is_named(certificates: Certificates) -> None:
-    listening = await links.listen(
+    listening = await link.listen_for_links(
         "localhost:0", echo, certificates=certificates, name="orchestrator"
     )
     with pytest.raises(OSError, match=f"{listening.address}: Address already in use"):
-        await links.listen(listening.address, echo, certificates=certificates, name="orchestrator")
+        await link.listen_for_links(
+            listening.address, echo, certificates=certificates, name="orchestrator"
+        )
     await listening.close()
 
 
@@ -289,9 +291,9 @@ def test_ids_are_uuids_of_version_7_and_grow() -> None:
 
 
 def test_who_may_speak_for_a_plugin() -> None:
-    assert Peer("a", "tools.greeter").speaks_for("tools.greeter")
-    assert Peer("a", "tools.greeter-client").speaks_for("tools.greeter")
-    assert not Peer("a", "tools.greeter-client").speaks_for("tools")
-    assert not Peer("a", "tools.other-client").speaks_for("tools.greeter")
-    assert Peer("unix:/s", None, 1, 1000).speaks_for("tools.greeter")
-    assert not Peer("a").speaks_for("tools.greeter")
+    assert RemotePeer("a", "tools.greeter").speaks_for("tools.greeter")
+    assert RemotePeer("a", "tools.greeter-client").speaks_for("tools.greeter")
+    assert not RemotePeer("a", "tools.greeter-client").speaks_for("tools")
+    assert not RemotePeer("a", "tools.other-client").speaks_for("tools.greeter")
+    assert RemotePeer("unix:/s", None, 1, 1000).speaks_for("tools.greeter")
+    assert not RemotePeer("a").speaks_for("tools.greeter")

@@ -14,9 +14,9 @@ from linked import Holding, call, echo, health
 from loops import on_a_loop
 
 from concertino.errors import Disconnected
-from concertino.orchestra import ends, links, local
+from concertino.orchestra import link, rpc, unix_link
 from concertino.orchestra.frames import MAX_FRAME_BYTES
-from concertino.orchestra.links import Refused, connect, listen
+from concertino.orchestra.link import ConnectionRefused, RemotePeer, listen_for_links, open_link
 from concertino.orchestra.plugin_pb2 import (
     HealthResult,
     PluginRequest,
@@ -40,7 +40,7 @@ async def response(reader: asyncio.StreamReader) -> PluginResponse:
 
 @on_a_loop
 async def test_the_socket_is_its_owner_s_alone(folder: Path) -> None:
-    listening = await listen(f"unix:{folder}/s", echo)
+    listening = await listen_for_links(f"unix:{folder}/s", echo)
     assert stat.S_IMODE((folder / "s").stat().st_mode) == 0o600
     await listening.close()
     assert not (folder / "s").exists()
@@ -50,21 +50,21 @@ async def test_the_socket_is_its_owner_s_alone(folder: Path) -> None:
 async def test_a_folder_that_others_may_enter_is_refused_with_what_mends_it(folder: Path) -> None:
     folder.chmod(0o755)
     with pytest.raises(PermissionError, match=f"chmod 700 {folder}"):
-        await listen(f"unix:{folder}/s", echo)
+        await listen_for_links(f"unix:{folder}/s", echo)
 
 
 @on_a_loop
 async def test_who_asks_is_known_by_its_process(folder: Path) -> None:
-    seen: list[links.Peer] = []
+    seen: list[link.RemotePeer] = []
 
-    async def answer(request: PluginRequest, peer: links.Peer) -> PluginResponse:
+    async def answer(request: PluginRequest, peer: link.RemotePeer) -> PluginResponse:
         seen.append(peer)
         return await echo(request, peer)
 
-    listening = await listen(f"unix:{folder}/s", answer)
-    link = await connect(listening.address)
+    listening = await listen_for_links(f"unix:{folder}/s", answer)
+    link = await open_link(listening.address)
     await link.request(health())
-    expected = links.Peer(f"unix:{folder}/s", None, os.getpid(), os.geteuid())
+    expected = RemotePeer(f"unix:{folder}/s", None, os.getpid(), os.geteuid())
     assert seen == [expected]
     assert link.peer == expected
     await link.close()
@@ -77,14 +77,14 @@ async def test_another_user_is_refused_on_either_side(
     folder: Path, trusting: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two users cannot be had here, so what is asked for is who may be trusted: the system's answer itself is sockets.py's."""
-    listening = await listen(f"unix:{folder}/s", echo)
+    listening = await listen_for_links(f"unix:{folder}/s", echo)
     if trusting == "connecting":
-        monkeypatch.setattr(local, "is_trusted", lambda uid, own: False)
-        with pytest.raises(Refused, match=f"runs as uid {os.geteuid()}"):
-            await connect(listening.address)
+        monkeypatch.setattr(unix_link, "is_trusted", lambda uid, own: False)
+        with pytest.raises(ConnectionRefused, match=f"runs as uid {os.geteuid()}"):
+            await open_link(listening.address)
     else:
         monkeypatch.setattr("concertino.transports.listeners.is_trusted", lambda uid, own: False)
-        link = await connect(listening.address)
+        link = await open_link(listening.address)
         with pytest.raises(Disconnected):
             await link.request(health())
         assert "somebody was sent away" in caplog.text
@@ -92,8 +92,8 @@ async def test_another_user_is_refused_on_either_side(
     await listening.close()
 
 
-async def opened(folder: Path, answer: links.Answer = echo) -> tuple[links.Listening, Streams]:
-    listening = await listen(f"unix:{folder}/s", answer)
+async def opened(folder: Path, answer: link.Answer = echo) -> tuple[link.LinkListener, Streams]:
+    listening = await listen_for_links(f"unix:{folder}/s", answer)
     return listening, await asyncio.open_unix_connection(folder / "s")
 
 
@@ -103,7 +103,7 @@ async def test_a_frame_that_says_it_is_too_long_ends_the_connection_and_no_other
     folder: Path, header: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     listening, (reader, writer) = await opened(folder)
-    other = await connect(listening.address)
+    other = await open_link(listening.address)
     writer.write(header)
     assert await reader.read() == b""
     assert (await other.request(health())).HasField("health")
@@ -162,7 +162,7 @@ async def test_one_byte_at_a_time_is_served(folder: Path) -> None:
 async def test_a_frame_that_is_never_finished_ends_the_connection(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(local, "FRAME_S", 0.05)
+    monkeypatch.setattr(unix_link, "FRAME_S", 0.05)
     listening, (reader, writer) = await opened(folder)
     writer.write(frame(health()) + b"\x00\x00")
     assert (await response(reader)).HasField("health")
@@ -202,9 +202,9 @@ async def test_a_cancel_is_not_answered_be_it_of_what_is_unknown_or_done(folder:
 @on_a_loop
 async def test_beyond_the_limit_of_requests_at_once_the_next_is_told_busy(folder: Path) -> None:
     holding = Holding()
-    listening = await listen(f"unix:{folder}/s", holding)
-    link = await connect(listening.address)
-    tasks = [asyncio.create_task(link.request(call())) for _ in range(ends.MAX_IN_FLIGHT)]
+    listening = await listen_for_links(f"unix:{folder}/s", holding)
+    link = await open_link(listening.address)
+    tasks = [asyncio.create_task(link.request(call())) for _ in range(rpc.MAX_IN_FLIGHT)]
     for _ in tasks:
         await holding.began.acquire()
     response = await link.request(call())
@@ -219,10 +219,10 @@ async def test_beyond_the_limit_of_requests_at_once_the_next_is_told_busy(folder
 async def test_reading_pauses_while_requests_hold_too_much_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ends, "MAX_BYTES_IN_FLIGHT", 1_000_000)
+    monkeypatch.setattr(rpc, "MAX_BYTES_IN_FLIGHT", 1_000_000)
     holding = Holding()
-    listening = await listen(f"unix:{folder}/s", holding)
-    link = await connect(listening.address)
+    listening = await listen_for_links(f"unix:{folder}/s", holding)
+    link = await open_link(listening.address)
     tasks = [asyncio.create_task(link.request(call(arguments=bytes(400_000)))) for _ in range(20)]
     for _ in range(3):
         await holding.began.acquire()
@@ -240,14 +240,14 @@ async def test_reading_pauses_while_requests_hold_too_much_memory(
 async def test_who_does_not_read_its_responses_holds_up_only_itself(folder: Path) -> None:
     began = 0
 
-    async def large(request: PluginRequest, peer: links.Peer) -> PluginResponse:
+    async def large(request: PluginRequest, peer: link.RemotePeer) -> PluginResponse:
         nonlocal began
         began += 1
         return await echo(request, peer)
 
     listening, (reader, writer) = await opened(folder, large)
     big = frame(call(arguments=bytes(500_000)))
-    other = await connect(listening.address)
+    other = await open_link(listening.address)
     sending = asyncio.create_task(sent(writer, big, 100))
     while not sending.done():
         before = began
@@ -275,7 +275,7 @@ async def test_a_request_waits_for_room_while_the_other_side_does_not_read(folde
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(folder / "s"))
     server.listen()
-    link = await connect(f"unix:{folder}/s")
+    link = await open_link(f"unix:{folder}/s")
     stuck = [
         asyncio.create_task(link.request(call(arguments=bytes(2**20)), timeout_s=0.3))
         for _ in range(20)
@@ -306,7 +306,7 @@ async def test_whatever_a_broken_hub_says_a_request_ends(folder: Path, said: byt
         writer.close()
 
     server = await asyncio.start_unix_server(broken, folder / "s")
-    link = await connect(f"unix:{folder}/s")
+    link = await open_link(f"unix:{folder}/s")
     with pytest.raises(Disconnected):
         await link.request(health())
     await link.close()
@@ -328,7 +328,7 @@ async def test_a_response_that_is_none_fails_its_request_and_not_the_link(folder
         writer.close()
 
     server = await asyncio.start_unix_server(answers, folder / "s")
-    link = await connect(f"unix:{folder}/s")
+    link = await open_link(f"unix:{folder}/s")
     with pytest.raises(Exception, match="the response cannot be decoded"):
         await link.request(call())
     await link.request(health())  # answered twice: the second is nobody's
@@ -360,12 +360,12 @@ async def test_what_follows_from_one_response_is_asked_in_its_order(folder: Path
     """The first request leaves at once and the others at the end of the reading, whatever was read alone before."""
     asked: list[str] = []
 
-    async def answer(request: PluginRequest, peer: links.Peer) -> PluginResponse:
+    async def answer(request: PluginRequest, peer: link.RemotePeer) -> PluginResponse:
         asked.append(request.tool_call.tool_name)
         return await echo(request, peer)
 
-    listening = await listen(f"unix:{folder}/s", answer)
-    link = await connect(listening.address)
+    listening = await listen_for_links(f"unix:{folder}/s", answer)
+    link = await open_link(listening.address)
     expected: list[str] = []
     for turn in range(3):
         await link.request(call("first"))  # this goes on inside of the reading of the response
@@ -392,7 +392,7 @@ async def test_a_link_whose_other_side_takes_nothing_is_closed_in_bounded_time(
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(f"{folder}/s")
         silent.listen()
-        link = await connect(f"unix:{folder}/s")
+        link = await open_link(f"unix:{folder}/s")
         with silent.accept()[0]:
             large = PluginRequest(tool_call=ToolRequest(tool_name="x", arguments=bytes(800_000)))
             asked = asyncio.ensure_future(link.request(large, 100))
@@ -410,7 +410,7 @@ async def test_a_response_may_have_its_id_behind_the_rest(folder: Path) -> None:
         server.setblocking(False)
         loop = asyncio.get_running_loop()
         accepting = asyncio.ensure_future(loop.sock_accept(server))
-        link = await connect(f"unix:{folder}/s")
+        link = await open_link(f"unix:{folder}/s")
         peer, _ = await accepting
         with peer:
             asked = asyncio.ensure_future(link.request(health()))
@@ -427,10 +427,10 @@ async def test_a_response_may_have_its_id_behind_the_rest(folder: Path) -> None:
 
 @on_a_loop
 async def test_an_id_that_is_no_text_is_refused_and_not_passed_on(folder: Path) -> None:
-    def relay(body: bytes, peer: links.Peer, respond: links.Respond) -> Any:
+    def relay(body: bytes, peer: link.RemotePeer, respond: link.Respond) -> Any:
         raise AssertionError("it is not passed on")
 
-    listening = local.listen_local(f"{folder}/s", echo, relay)
+    listening = unix_link.listen_local(f"{folder}/s", echo, relay)
     reader, writer = await asyncio.open_unix_connection(folder / "s")
     payload = (
         b"\x0a\x02\xff\xfe"
@@ -451,9 +451,9 @@ async def test_what_fails_when_a_response_is_passed_back_costs_no_other_its_own(
     asyncio.get_running_loop().set_exception_handler(
         lambda _, context: told.append(context["message"])
     )
-    listening = await listen(f"unix:{folder}/s", echo)
-    link = await connect(listening.address)
-    assert isinstance(link, local.LocalLink)
+    listening = await listen_for_links(f"unix:{folder}/s", echo)
+    link = await open_link(listening.address)
+    assert isinstance(link, unix_link.LocalLink)
     came: list[bytes | BaseException] = []
 
     def fails(outcome: bytes | BaseException) -> None:

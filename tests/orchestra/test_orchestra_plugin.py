@@ -18,9 +18,10 @@ import pytest
 from google.protobuf import json_format, struct_pb2
 from loops import on_a_loop
 
-from concertino import Context, Plugin, RegistrationError, ToolError, image
+from concertino import Context, Plugin, ToolError, image
+from concertino.errors import RegistrationError
 from concertino.orchestra.certificates import CertificateError, Certificates
-from concertino.orchestra.links import Peer, connect, listen
+from concertino.orchestra.link import RemotePeer, listen_for_links, open_link
 from concertino.orchestra.plugin_pb2 import (
     BootRequest,
     HealthRequest,
@@ -40,10 +41,10 @@ from concertino.orchestra.plugin_pb2 import (
     StreamStart,
     ToolRequest,
 )
-from concertino.orchestra.storage import Entry, StorageError, Stored
+from concertino.orchestra.storage import StorageEntry, StorageError, StoredDocument
 from concertino.orchestra.structs import pack, unpack
 
-HUB = Peer("unix:/hub", None, 1, 0)
+HUB = RemotePeer("unix:/hub", None, 1, 0)
 
 
 def ask(plugin: Plugin, request: PluginRequest) -> PluginResponse:
@@ -328,9 +329,9 @@ class Shelf:
     """Storage in memory."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, Stored] = {}
+        self.kept: dict[str, StoredDocument] = {}
 
-    def read(self, path: str) -> Stored:
+    def read(self, path: str) -> StoredDocument:
         if path == "broken":
             raise RuntimeError("secret place")
         if path not in self.kept:
@@ -345,17 +346,18 @@ class Shelf:
             raise StorageError(
                 "conflict", f"version conflict: expected {expected_version}, current {current}"
             )
-        self.kept[path] = Stored(content, dict(metadata), current + 1)
+        self.kept[path] = StoredDocument(content, dict(metadata), current + 1)
         return current + 1
 
     def delete(self, path: str) -> None:
         if self.kept.pop(path, None) is None:
             raise StorageError("not_found", path)
 
-    def list(self, prefix: str, pattern: str) -> list[Entry]:
+    def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         when = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
         return [
-            Entry(path, len(each.content), each.version, when) for path, each in self.kept.items()
+            StorageEntry(path, len(each.content), each.version, when)
+            for path, each in self.kept.items()
         ]
 
 
@@ -507,11 +509,11 @@ async def test_a_plugin_s_life_under_a_hub(
 ) -> None:
     """READY, register both ways, boot, list, call, ask the hub, shut down: over each transport, in a process of its own."""
     at, hub_at = places(transport, folder)
-    registered: asyncio.Future[tuple[PluginManifest, Peer]] = (
+    registered: asyncio.Future[tuple[PluginManifest, RemotePeer]] = (
         asyncio.get_running_loop().create_future()
     )
 
-    async def hub(request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def hub(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         if request.HasField("register"):
             registered.set_result((request.register, peer))
             return PluginResponse(register=RegistrationResult(accepted=True))
@@ -519,7 +521,7 @@ async def test_a_plugin_s_life_under_a_hub(
         response.tool_call.error_message = f"nobody has {request.tool_call.tool_name}"
         return response
 
-    listening = await listen(hub_at, hub, certificates=certificates, name="orchestrator")
+    listening = await listen_for_links(hub_at, hub, certificates=certificates, name="orchestrator")
     flags = (
         "--listen-addr",
         at,
@@ -539,7 +541,7 @@ async def test_a_plugin_s_life_under_a_hub(
             if transport == "quic"
             else (peer.pid == plugin.process.pid)
         )
-        link = await connect(
+        link = await open_link(
             ready,
             certificates=certificates,
             name="orchestrator-to-tools.greeter",
@@ -566,7 +568,7 @@ async def test_a_plugin_s_life_under_a_hub(
 async def test_a_signal_drains_and_ends_the_plugin(folder: Path) -> None:
     async with started(folder, "--listen-addr", f"unix:{folder}/p") as plugin:
         await plugin.until("READY ")
-        link = await connect(f"unix:{folder}/p")
+        link = await open_link(f"unix:{folder}/p")
         hanging = asyncio.create_task(link.request(call("hang")))
         await plugin.until("hanging")
         plugin.process.send_signal(signal.SIGTERM)
@@ -591,10 +593,10 @@ async def test_a_plugin_ends_with_the_process_of_its_hub(folder: Path) -> None:
 
 @on_a_loop
 async def test_a_hub_that_refuses_ends_the_plugin_with_the_reason(folder: Path) -> None:
-    async def hub(request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def hub(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         return PluginResponse(register=RegistrationResult(reject_reason="two of you"))
 
-    listening = await listen(f"unix:{folder}/hub", hub)
+    listening = await listen_for_links(f"unix:{folder}/hub", hub)
     flags = ("--listen-addr", f"unix:{folder}/p", "--orchestrator-addr", listening.address)
     async with started(folder, *flags) as plugin:
         assert await plugin.ended() == 1
@@ -606,7 +608,7 @@ async def test_a_hub_that_refuses_ends_the_plugin_with_the_reason(folder: Path) 
 async def test_a_hub_that_comes_back_is_registered_at_again(folder: Path) -> None:
     registered = asyncio.Semaphore(0)
 
-    async def hub(request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def hub(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         registered.release()
         return PluginResponse(register=RegistrationResult(accepted=True))
 
@@ -614,7 +616,7 @@ async def test_a_hub_that_comes_back_is_registered_at_again(folder: Path) -> Non
     async with started(folder, *flags) as plugin:
         await plugin.until("READY ")
         for _ in range(2):
-            listening = await listen(f"unix:{folder}/hub", hub)
+            listening = await listen_for_links(f"unix:{folder}/hub", hub)
             await registered.acquire()
             await listening.close()
         assert plugin.process.returncode is None
@@ -629,7 +631,7 @@ async def test_who_is_no_hub_may_not_call_a_plugin_over_quic(
     ) as plugin:
         ready = (await plugin.until("READY ")).removeprefix("READY ")
         with pytest.raises(Exception, match="may not come in here"):
-            await connect(ready, certificates=certificates, name="tools.greeter-client")
+            await open_link(ready, certificates=certificates, name="tools.greeter-client")
         await plugin.until("was refused: 'tools.greeter-client' may not come in here")
 
 

@@ -21,10 +21,17 @@ from loops import on_a_loop
 from quics import client, hub
 
 from concertino.errors import ConcertinoError, Disconnected
-from concertino.orchestra import handshake, quic, streams
+from concertino.orchestra import handshake, quic_connection, quic_link
 from concertino.orchestra.authority import create_authority, issue, renew, throwaway
 from concertino.orchestra.certificates import Certificates, Identity
-from concertino.orchestra.links import Link, Listening, Peer, Refused, connect, listen
+from concertino.orchestra.link import (
+    ConnectionRefused,
+    LinkListener,
+    RemotePeer,
+    RpcConnection,
+    listen_for_links,
+    open_link,
+)
 
 NOW = datetime.now(UTC)
 SERVER, CLIENT = (
@@ -165,13 +172,15 @@ def changing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[QuicConnect
             if connection._is_client:
                 change(connection)
 
-        monkeypatch.setattr(quic, "secure", changed)
+        monkeypatch.setattr(quic_link, "secure", changed)
 
     return use
 
 
-async def dialled(listening: Listening, identity: Identity, expects: str | None = None) -> Link:
-    return await quic.dial(listening.address, identity, expects, 5.0)
+async def dialled(
+    listening: LinkListener, identity: Identity, expects: str | None = None
+) -> RpcConnection:
+    return await quic_link.dial(listening.address, identity, expects, 5.0)
 
 
 @pytest.mark.parametrize("what", CLIENTS)
@@ -248,7 +257,7 @@ async def test_a_server_that_is_not_whom_we_dial_gets_no_request(
     make, said = SERVERS[what]
     monkeypatch.setattr(handshake.CurrentIdentity, "identity", lambda self: make(certificates))
     async with hub(certificates) as listening:
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(ConnectionRefused, match=said):
             await client(listening, certificates, expects="orchestrator")
 
 
@@ -256,10 +265,10 @@ async def test_a_server_that_is_not_whom_we_dial_gets_no_request(
 async def test_the_name_that_was_expected_is_let_through(certificates: Certificates) -> None:
     async with hub(certificates) as listening:
         link = await client(listening, certificates, expects="orchestrator")
-        assert link.peer == Peer(listening.address, "orchestrator")
+        assert link.peer == RemotePeer(listening.address, "orchestrator")
         await link.close()
         port = listening.address.rpartition(":")[2]
-        link = await connect(
+        link = await open_link(
             f"localhost:{port}", certificates=certificates, name="tools.greeter-client"
         )
         await link.request(health())
@@ -324,7 +333,7 @@ async def test_under_a_new_authority_old_certificates_end(own: Certificates) -> 
         shutil.rmtree(own.folder)
         create_authority(own)
         issue(own, "orchestrator")
-        with pytest.raises(Refused):
+        with pytest.raises(ConnectionRefused):
             await dialled(listening, old)
 
 
@@ -333,7 +342,7 @@ async def test_under_a_new_authority_old_certificates_end(own: Certificates) -> 
 async def test_a_connection_ends_with_the_certificate_it_came_in_with(
     own: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "TICK_S", 0.05)
+    monkeypatch.setattr(quic_connection, "TICK_S", 0.05)
     issue(own, "tools.greeter-client", valid=timedelta(seconds=2))
     async with hub(own) as listening:
         link = await client(listening, own)
@@ -345,11 +354,11 @@ async def test_a_connection_ends_with_the_certificate_it_came_in_with(
 async def test_without_good_certificates_nothing_is_listened_at(own: Certificates) -> None:
     own.key("orchestrator").chmod(0o604)
     with pytest.raises(ConcertinoError, match="chmod 600"):
-        await listen("127.0.0.1:0", echo, certificates=own, name="orchestrator")
+        await listen_for_links("127.0.0.1:0", echo, certificates=own, name="orchestrator")
     with pytest.raises(ValueError, match="QUIC needs certificates"):
-        await listen("127.0.0.1:0", echo)
+        await listen_for_links("127.0.0.1:0", echo)
     with pytest.raises(ValueError, match="expected HOST:PORT"):
-        await listen("127.0.0.1", echo, certificates=own, name="orchestrator")
+        await listen_for_links("127.0.0.1", echo, certificates=own, name="orchestrator")
 
 
 # --- connections ---
@@ -360,8 +369,8 @@ async def test_without_good_certificates_nothing_is_listened_at(own: Certificate
 async def test_many_who_knock_and_go_no_further_keep_nobody_out(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "TICK_S", 0.02)
-    monkeypatch.setattr(streams, "HANDSHAKE_S", 1.5)
+    monkeypatch.setattr(quic_connection, "TICK_S", 0.02)
+    monkeypatch.setattr(quic_connection, "HANDSHAKE_S", 1.5)
     loop = asyncio.get_running_loop()
     async with hub(certificates) as listening:
         host, port = listening.address.split(":")
@@ -379,7 +388,7 @@ async def test_many_who_knock_and_go_no_further_keep_nobody_out(
         link = await client(listening, certificates)
         await link.request(health())
         server = listening.server  # type: ignore[attr-defined]
-        assert server.half_open <= quic.HALF_OPEN
+        assert server.half_open <= quic_link.HALF_OPEN
         async with asyncio.timeout(10):
             while server.half_open:
                 await link.request(health())
@@ -395,11 +404,11 @@ async def test_many_who_knock_and_go_no_further_keep_nobody_out(
 async def test_beyond_the_limit_of_connections_one_more_is_sent_away(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(quic, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(quic_link, "MAX_CONNECTIONS", 2)
     async with hub(certificates) as listening:
         two = [await client(listening, certificates) for _ in range(2)]
         with pytest.raises(Disconnected):
-            await connect(
+            await open_link(
                 listening.address,
                 certificates=certificates,
                 name="tools.greeter-client",
@@ -441,8 +450,8 @@ def vanish(listening: Any) -> None:
 async def test_a_quiet_connection_is_kept_alive(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "TICK_S", 0.02)
-    monkeypatch.setattr(streams, "PING_S", 0.05)
+    monkeypatch.setattr(quic_connection, "TICK_S", 0.02)
+    monkeypatch.setattr(quic_connection, "PING_S", 0.05)
     monkeypatch.setattr(handshake, "IDLE_S", 0.5)
     async with hub(certificates) as listening:
         link = await client(listening, certificates)
@@ -467,10 +476,12 @@ async def test_localhost_is_where_go_looks_for_it(
         return [six, four] if host == "localhost" else [four]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    listening = await listen("localhost:0", echo, certificates=certificates, name="orchestrator")
+    listening = await listen_for_links(
+        "localhost:0", echo, certificates=certificates, name="orchestrator"
+    )
     port = listening.address.rpartition(":")[2]
     for address in (f"127.0.0.1:{port}", f"localhost:{port}"):
-        link = await connect(address, certificates=certificates, name="tools.greeter-client")
+        link = await open_link(address, certificates=certificates, name="tools.greeter-client")
         assert (await link.request(call())).HasField("tool_call")
         await link.close()
     await listening.close()
@@ -482,7 +493,7 @@ async def test_who_could_not_connect_leaves_nothing_behind(certificates: Certifi
         silent.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Disconnected, match="nobody answers within"):
-            await connect(
+            await open_link(
                 address, certificates=certificates, name="tools.greeter-client", timeout_s=0.1
             )
     assert not clocks()
@@ -495,7 +506,7 @@ async def test_a_connect_that_is_cancelled_as_its_socket_is_made_leaves_nothing_
     async with hub(certificates) as listening:
         connecting = asyncio.create_task(client(listening, certificates))
         monkeypatch.setattr(
-            quic._Asking, "connection_made", lambda self, transport: connecting.cancel()
+            quic_link._Asking, "connection_made", lambda self, transport: connecting.cancel()
         )
         with pytest.raises(asyncio.CancelledError):
             await connecting
@@ -531,5 +542,5 @@ def clocks() -> list[Any]:
     return [
         each.__self__
         for each in callbacks
-        if getattr(each, "__func__", None) is streams.Connection._tick
+        if getattr(each, "__func__", None) is quic_connection.QuicRpcConnection._tick
     ]

@@ -16,9 +16,9 @@ from loops import on_a_loop
 from quics import client, hub, other_end
 
 from concertino.errors import ProtocolError, TimedOut
-from concertino.orchestra import handshake, quic, streams
+from concertino.orchestra import handshake, quic_connection, quic_link
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Listening, Peer
+from concertino.orchestra.link import LinkListener, RemotePeer
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse
 
 
@@ -52,7 +52,7 @@ class Stranger(QuicConnectionProtocol):
 
 
 @asynccontextmanager
-async def stranger(listening: Listening, certificates: Certificates) -> AsyncIterator[Stranger]:
+async def stranger(listening: LinkListener, certificates: Certificates) -> AsyncIterator[Stranger]:
     identity = certificates.identity("tools.greeter-client")
     host, port = listening.address.split(":")
     shown = handshake.configuration("client", identity, host)
@@ -129,8 +129,8 @@ async def test_what_is_no_request_is_answered_with_an_error_and_other_streams_go
 async def test_a_frame_that_is_never_finished_is_given_up(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "TICK_S", 0.02)
-    monkeypatch.setattr(streams, "FRAME_S", 0.05)
+    monkeypatch.setattr(quic_connection, "TICK_S", 0.02)
+    monkeypatch.setattr(quic_connection, "FRAME_S", 0.05)
     async with hub(certificates) as listening, stranger(listening, certificates) as peer:
         slow = peer.say(b"\x00\x00\x00\x05a", end=False)
         other = peer.say(frame(health()))
@@ -144,7 +144,7 @@ async def test_a_frame_that_is_never_finished_is_given_up(
 async def test_unfinished_frames_take_no_more_memory_than_allowed(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "MAX_ARRIVING_BYTES", 300_000)
+    monkeypatch.setattr(quic_connection, "MAX_ARRIVING_BYTES", 300_000)
     async with hub(certificates) as listening, stranger(listening, certificates) as peer:
         unfinished = [
             peer.say((200_000).to_bytes(4, "big") + bytes(150_000), end=False) for _ in range(3)
@@ -260,7 +260,7 @@ async def test_a_large_request_that_is_cancelled_half_way_troubles_nobody(
 async def test_an_answer_that_comes_in_spite_of_a_cancel_is_dropped(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def answer(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         if request.HasField("tool_call"):
             try:
                 await asyncio.Event().wait()
@@ -302,7 +302,7 @@ async def given_back(asking: Any, answering: Any, but: set[int] = set()) -> None
 async def test_more_requests_than_streams_are_all_answered(certificates: Certificates) -> None:
     running = most = 0
 
-    async def answer(request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def answer(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -343,9 +343,9 @@ async def test_cancelled_requests_give_their_streams_back(certificates: Certific
 async def test_whatever_a_broken_hub_says_a_request_ends(
     certificates: Certificates, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = quic._Answering._send
+    send = quic_link._Answering._send
     monkeypatch.setattr(
-        quic._Answering, "_send", lambda self, stream, frame: send(self, stream, said)
+        quic_link._Answering, "_send", lambda self, stream, frame: send(self, stream, said)
     )
     async with hub(certificates) as listening:
         link = await client(listening, certificates)

@@ -15,10 +15,10 @@ from linked import TRANSPORTS, Holding, Place, call, echo, health
 from loops import on_a_loop
 
 from concertino.errors import Disconnected, ProtocolError
-from concertino.orchestra import standing
+from concertino.orchestra import reconnecting_link
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Link, Peer, connect
-from concertino.orchestra.standing import Standing
+from concertino.orchestra.link import RemotePeer, RpcConnection, open_link
+from concertino.orchestra.reconnecting_link import ReconnectingLink
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -28,8 +28,8 @@ def place(request: pytest.FixtureRequest, folder: Path, certificates: Certificat
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "FIRST_S", 0.01)
-    monkeypatch.setattr(standing, "LAST_S", 0.05)
+    monkeypatch.setattr(reconnecting_link, "FIRST_S", 0.01)
+    monkeypatch.setattr(reconnecting_link, "LAST_S", 0.05)
 
 
 class Told:
@@ -48,7 +48,7 @@ class Told:
 
 def opening(place: Place, address: str) -> partial[object]:
     return partial(
-        connect,
+        open_link,
         address,
         certificates=place.certificates,
         name="tools.greeter-client",
@@ -59,14 +59,16 @@ def opening(place: Place, address: str) -> partial[object]:
 @on_a_loop
 async def test_it_comes_back_with_the_hub_and_registers_each_time(place: Place) -> None:
     told = Told()
-    entered: list[Link] = []
+    entered: list[RpcConnection] = []
 
-    async def enter(link: Link) -> None:
+    async def enter(link: RpcConnection) -> None:
         await link.request(health())
         entered.append(link)
 
     first = await place.listening(echo)
-    link = Standing(first.address, opening(place, first.address), entered=enter, changed=told)  # type: ignore[arg-type]
+    link = ReconnectingLink(
+        first.address, opening(place, first.address), entered=enter, changed=told
+    )  # type: ignore[arg-type]
     link.start()
     link.start()  # again: nothing
     await link.up()
@@ -95,7 +97,7 @@ async def test_what_is_under_way_when_the_hub_ends_fails_at_once_and_is_not_sent
 ) -> None:
     holding = Holding()
     first = await place.listening(holding)
-    link = Standing(first.address, opening(place, first.address))  # type: ignore[arg-type]
+    link = ReconnectingLink(first.address, opening(place, first.address))  # type: ignore[arg-type]
     link.start()
     await link.up()
     task = asyncio.create_task(link.request(call()))
@@ -117,7 +119,7 @@ async def test_without_a_hub_requests_fail_at_once_and_it_is_told_once(
 ) -> None:
     listening = await place.listening(echo)
     await listening.close()
-    link = Standing(listening.address, opening(place, listening.address))  # type: ignore[arg-type]
+    link = ReconnectingLink(listening.address, opening(place, listening.address))  # type: ignore[arg-type]
     with pytest.raises(Disconnected, match="not connected yet"):
         await link.request(health())
     link.start()
@@ -133,12 +135,12 @@ async def test_without_a_hub_requests_fail_at_once_and_it_is_told_once(
 async def test_a_hub_that_refuses_the_registration_is_not_up(place: Place) -> None:
     attempts = asyncio.Semaphore(0)
 
-    async def enter(link: Link) -> None:
+    async def enter(link: RpcConnection) -> None:
         attempts.release()
         raise ProtocolError("not you")
 
     listening = await place.listening(echo)
-    link = Standing(listening.address, opening(place, listening.address), entered=enter)  # type: ignore[arg-type]
+    link = ReconnectingLink(listening.address, opening(place, listening.address), entered=enter)  # type: ignore[arg-type]
     link.start()
     for _ in range(3):
         await attempts.acquire()
@@ -153,11 +155,11 @@ HUB = """
 import asyncio, sys
 sys.path.insert(0, {tests!r})
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import listen
+from concertino.orchestra.link import listen_for_links
 from linked import echo
 
 async def main():
-    listening = await listen({address!r}, echo, certificates=Certificates({certs!r}), name="orchestrator")
+    listening = await listen_for_links({address!r}, echo, certificates=Certificates({certs!r}), name="orchestrator")
     print(listening.address, flush=True)
     await asyncio.Event().wait()
 
@@ -180,7 +182,7 @@ async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_wh
     assert process.stdout is not None
     try:
         address = (await process.stdout.readline()).decode().strip()
-        link = Standing(address, opening(place, address), health_s=0.2)  # type: ignore[arg-type]
+        link = ReconnectingLink(address, opening(place, address), health_s=0.2)  # type: ignore[arg-type]
         link.start()
         await link.up()
         os.kill(process.pid, signal.SIGSTOP)
@@ -217,12 +219,12 @@ async def test_whatever_an_attempt_raises_is_told_and_the_next_one_is_made(
     attempts = iter([failure, failure])
     listening = await place.listening(echo)
 
-    async def open() -> Link:
+    async def open() -> RpcConnection:
         for each in attempts:
             raise each
-        return await connect(listening.address)
+        return await open_link(listening.address)
 
-    hub = Standing(listening.address, open)
+    hub = ReconnectingLink(listening.address, open)
     hub.start()
     await hub.up()
     assert (await hub.request(call())).HasField("tool_call")
@@ -234,7 +236,7 @@ async def test_whatever_an_attempt_raises_is_told_and_the_next_one_is_made(
 @on_a_loop
 async def test_an_error_names_the_address_once(folder: Path) -> None:
     address = f"unix:{folder}/nobody"
-    hub = Standing(address, partial(connect, address))
+    hub = ReconnectingLink(address, partial(open_link, address))
     hub.start()
     for _ in range(2):
         with pytest.raises(Disconnected) as caught:
@@ -251,7 +253,7 @@ async def test_a_reason_is_told_once_although_it_keeps_the_link_away_after_it_ha
     class Lost:
         """A link that is lost as soon as it is there."""
 
-        peer = Peer("localhost:1")
+        peer = RemotePeer("localhost:1")
 
         def __init__(self) -> None:
             self.lost = asyncio.get_running_loop().create_future()
@@ -261,14 +263,14 @@ async def test_a_reason_is_told_once_although_it_keeps_the_link_away_after_it_ha
 
     attempts = 0
 
-    async def open() -> Link:
+    async def open() -> RpcConnection:
         nonlocal attempts
         attempts += 1
         if attempts == 1:
             return Lost()  # type: ignore[return-value]
         raise Disconnected("localhost:1: Connection refused")
 
-    hub = Standing("localhost:1", open)
+    hub = ReconnectingLink("localhost:1", open)
     hub.start()
     while attempts < 3:
         await asyncio.sleep(0.001)

@@ -337,10 +337,10 @@ def test_links_and_things_that_are_no_files_lead_nowhere(tmp_path: Path) -> None
     (inside / "folder.md").mkdir()
     for path in ("link.md", "out/secret.md", "pipe.md", "folder.md", "in/a.md/b.md"):
         assert code(lambda: store.read(path)) in ("invalid_path", "storage_error"), path  # noqa: B023
-        assert code(lambda: store.write(path, b"x", {}, UPSERT)) in (
+        assert code(lambda: store.write(path, b"x", {}, UPSERT)) in (  # noqa: B023
             "invalid_path",
             "storage_error",
-        ), path  # noqa: B023
+        ), path
     assert [each.path for each in store.list("", "")] == ["in/a.md"]
     assert secret.read_text() == "secret"
     for own in ("a.version", "a.next", "a.new", "b/.lock"):

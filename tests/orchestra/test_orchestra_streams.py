@@ -15,7 +15,7 @@ from loops import on_a_loop
 from quics import client, hub, other_end
 
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.links import Answer
+from concertino.orchestra.link import Answer
 
 
 @asynccontextmanager

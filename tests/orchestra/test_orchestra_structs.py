@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from concertino.orchestra.frames import MAX_FRAME_BYTES
 from concertino.orchestra.structs import (
     MAX_DEPTH,
-    BadStruct,
+    InvalidStruct,
     NotAStruct,
     Packed,
     PackedTooLarge,
@@ -99,7 +99,7 @@ def test_of_any_bytes_we_understand_what_the_official_library_does(wire: bytes) 
 def agree(wire: bytes) -> None:
     try:
         ours = decode_struct(wire)
-    except BadStruct:
+    except InvalidStruct:
         ours = None
     try:
         official = struct_pb2.Struct.FromString(wire)
@@ -270,7 +270,7 @@ def test_nesting_goes_as_deep_as_the_limit_and_no_deeper() -> None:
     with pytest.raises(NotAStruct, match="128 levels"):
         encode_struct(nested(MAX_DEPTH + 1))
     for levels in (MAX_DEPTH + 1, 10_000):
-        with pytest.raises(BadStruct, match="128 levels"):
+        with pytest.raises(InvalidStruct, match="128 levels"):
             decode_struct(wire_nested(levels))
     deep: list[Any] = []
     for _ in range(MAX_DEPTH):
@@ -305,7 +305,7 @@ def test_the_official_library_gives_up_long_before() -> None:
     ],
 )
 def test_bytes_that_are_no_struct_are_refused(wire: str) -> None:
-    with pytest.raises(BadStruct):
+    with pytest.raises(InvalidStruct):
         decode_struct(bytes.fromhex(wire))
 
 
@@ -358,7 +358,7 @@ def test_texts_that_were_tampered_with_mean_what_protobuf_says(
         return
     try:
         ours = decode_struct(changed)
-    except BadStruct:  # groups, which proto3 has none of
+    except InvalidStruct:  # groups, which proto3 has none of
         return
     if None not in ours.values():  # unset is null for us, and nothing for them
         assert same(ours, theirs)

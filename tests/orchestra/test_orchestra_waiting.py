@@ -1,4 +1,4 @@
-"""orchestra/waiting.py: a task that waits for a response goes on as after any future of asyncio's."""
+"""orchestra/pending_response.py: a task that waits for a response goes on as after any future of asyncio's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Hashable
 from contextvars import Context, ContextVar
 
-from concertino.orchestra.waiting import Waiting
+from concertino.orchestra.pending_response import PendingResponse
 
 
 class Link:
@@ -23,7 +23,7 @@ def test_what_a_task_sets_after_a_request_stays_set() -> None:
 
     async def main() -> str:
         loop = asyncio.get_running_loop()
-        waiting = Waiting(Link(loop), "a request", 10.0, loop.time() + 10.0)
+        waiting = PendingResponse(Link(loop), "a request", 10.0, loop.time() + 10.0)
 
         async def task() -> str:
             loop.call_soon(waiting.arrived, b"response")

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct
 
-from concertino.protocol.types import (
+from concertino.types.results import (
     Annotations,
     AudioContent,
     CallToolResult,

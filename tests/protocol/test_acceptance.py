@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from concertino.protocol.call import Offer
-from concertino.protocol.jsonrpc import Bad, Message, decode, decode_batch
-from concertino.protocol.limits import Limits
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import InvalidMessage, Message, decode, decode_batch
+from concertino.protocol.call import ServerFeatures
 from concertino.protocol.session import Session
-from concertino.protocol.types import Implementation
+from concertino.types.results import Implementation
 
 PARSE, REQUEST, PARAMS, SILENT = -32700, -32600, -32602, 0
 
@@ -392,8 +392,8 @@ def read(text: bytes) -> Any:
     return json.loads(text.removeprefix(b"\xef\xbb\xbf"), parse_int=str, parse_float=str)
 
 
-def code(found: Message | Bad) -> int | None:
-    return found.code if isinstance(found, Bad) else None
+def code(found: Message | InvalidMessage) -> int | None:
+    return found.code if isinstance(found, InvalidMessage) else None
 
 
 def test_the_table_is_what_it_says():
@@ -493,7 +493,11 @@ def answer(id: bytes) -> dict[str, Any]:
         return 0
 
     session = Session(
-        lambda: Offer(Implementation("s", "1")), send, lambda incoming: None, Limits(), lambda: 0.0
+        lambda: ServerFeatures(Implementation("s", "1")),
+        send,
+        lambda incoming: None,
+        Limits(),
+        lambda: 0.0,
     )
     session.receive(b'{"jsonrpc":"2.0","id":%b,"method":"ping"}' % id)
     [line] = lines

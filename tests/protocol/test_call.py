@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from concertino.protocol.call import Call, ClientFacts, Offer
-from concertino.protocol.types import Implementation
+from concertino.protocol.call import Call, ClientFacts, ServerFeatures
+from concertino.types.results import Implementation
 
 
 class WeatherCall(msgspec.Struct):
@@ -39,14 +39,14 @@ def test_what_crosses_the_seam_does_not_change():
     for value in (
         Call("x"),
         ClientFacts("n", "1", "2025-11-25", {}),
-        Offer(Implementation("n", "1")),
+        ServerFeatures(Implementation("n", "1")),
     ):
         with pytest.raises(AttributeError):
             value.method = "other"  # type: ignore[attr-defined]
 
 
 def test_an_offer_offers_nothing_by_itself():
-    offer = Offer(Implementation("n", "1"))
+    offer = ServerFeatures(Implementation("n", "1"))
     features = (offer.tools, offer.prompts, offer.resources, offer.completions, offer.logging)
     assert features == (False, False, False, False, False)
     assert offer.instructions is None

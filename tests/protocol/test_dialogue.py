@@ -17,31 +17,31 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, multipl
 from msgspec import Raw
 from msgspec.json import decode, encode
 
-from concertino.errors import BadAnswer, MissingCapability, RpcError
+from concertino.errors import InvalidClientResponse, MissingCapability, RpcError
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.dialogue import (
     MAX_KEY,
     MAX_ROUNDS,
     Dialogue,
     binding,
-    checked,
-    lowered,
+    check_response,
+    downgrade_request,
     resumed,
     wire_form,
 )
-from concertino.protocol.questions import (
+from concertino.protocol.revisions import by_name
+from concertino.protocol.seal import LIFETIME_S, Seal
+from concertino.types.client_requests import (
+    ClientRequest,
     Elicitation,
     InputRequest,
     ListRoots,
-    Question,
     Sampling,
     SamplingMessage,
     ToolResultContent,
     ToolUseContent,
 )
-from concertino.protocol.revisions import by_name
-from concertino.protocol.seal import LIFETIME_S, Seal
-from concertino.protocol.types import AudioContent, TextContent
+from concertino.types.results import AudioContent, TextContent
 
 A, B, C, D, E = wire.REVISIONS
 FORM: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -182,7 +182,7 @@ def test_an_answer_may_come_with_the_first_call() -> None:
 def test_such_an_answer_is_checked_when_it_is_asked_for_and_kept_only_then() -> None:
     seal = a_seal()
     dialogue = again(seal, None, {"who": Raw(b"12345"), "where": ADA, "extra": ADA})
-    with pytest.raises(BadAnswer, match="who: an answer to elicitation/create"):
+    with pytest.raises(InvalidClientResponse, match="who: an answer to elicitation/create"):
         dialogue.ask({"who": WHO})
     assert dialogue.ask({"where": WHERE, "more": WHO}) is None
     assert list(again(seal, dialogue.sealed(seal, CALL, b""), {}).answers) == ["where"]
@@ -233,7 +233,7 @@ def test_an_answer_of_the_wrong_shape_is_refused_before_anything_runs() -> None:
         b'{"action":"accept","content":[]}',
         b"[" * 2000 + b"]" * 2000,
     ):
-        with pytest.raises(BadAnswer) as error:
+        with pytest.raises(InvalidClientResponse) as error:
             again(seal, token, {"who": Raw(wrong)})
         assert error.value.code == -32602
     assert again(seal, token, {"who": ADA}).answers == {"who": ADA}  # the refusals did not spend it
@@ -248,9 +248,9 @@ def test_an_answer_of_the_wrong_shape_is_refused_before_anything_runs() -> None:
     ],
 )
 def test_each_kind_of_question_has_its_own_answers(method: str, good: bytes, bad: bytes) -> None:
-    checked("k", method, Raw(good))
-    with pytest.raises(BadAnswer, match=method):
-        checked("k", method, Raw(bad))
+    check_response("k", method, Raw(good))
+    with pytest.raises(InvalidClientResponse, match=method):
+        check_response("k", method, Raw(bad))
 
 
 # What a state belongs to
@@ -289,7 +289,7 @@ def test_an_answer_that_comes_at_once_is_remembered_for_the_same_question() -> N
     dialogue.heard("b", ADA)
     assert dialogue.ask({"a": WHO, "b": WHERE}) == {"a": ADA, "b": ADA}
     dialogue.ask({"c": WHO})
-    with pytest.raises(BadAnswer):
+    with pytest.raises(InvalidClientResponse):
         dialogue.heard("c", Raw(b"{}"))
 
 
@@ -300,8 +300,8 @@ def client(revision: str, capabilities: Any) -> ClientFacts:
     return ClientFacts("c", "1", revision, capabilities)
 
 
-def put(question: Question, revision: str, capabilities: Any) -> InputRequest:
-    return lowered(
+def put(question: ClientRequest, revision: str, capabilities: Any) -> InputRequest:
+    return downgrade_request(
         wire_form(question), by_name[revision], client(revision, capabilities), lambda: "visit-1"
     )
 
@@ -375,7 +375,7 @@ ELICITATION, SAMPLING, ROOTS = {"elicitation": {}}, {"sampling": {}}, {"roots": 
     ],
 )
 def test_only_what_was_declared_is_asked(
-    question: Question, revision: str, capabilities: Any, required: Any
+    question: ClientRequest, revision: str, capabilities: Any, required: Any
 ) -> None:
     """REQUIREMENTS ME-5, ME-6, MR-5, EL-3, SA-4, SA-6, RO-4."""
     if required is None:
@@ -387,7 +387,7 @@ def test_only_what_was_declared_is_asked(
     wire.check(required, E, "ClientCapabilities")
 
 
-def asked_params(question: Question, revision: str) -> Any:
+def asked_params(question: ClientRequest, revision: str) -> Any:
     request = put(question, revision, ALL)
     value = {"method": request.method, "params": json.loads(bytes(request.params))}
     name = {"elicitation/create": "ElicitRequest", "sampling/createMessage": "CreateMessageRequest"}
@@ -472,7 +472,7 @@ def test_meta_does_not_travel_with_a_question() -> None:
         ),
     ],
 )
-def test_what_is_no_question_is_refused(question: Question, said: str) -> None:
+def test_what_is_no_question_is_refused(question: ClientRequest, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         wire_form(question)
 
@@ -575,7 +575,7 @@ class Chains(RuleBasedStateMachine):
         text, call, number, _, made = token
         if text in self.spent or self.clock.now - made >= LIFETIME_S:
             return
-        with pytest.raises(BadAnswer):
+        with pytest.raises(InvalidClientResponse):
             again(self.seal, text, {f"k{number}": Raw(b"[]")}, f"call-{call}".encode())
 
     @rule(seconds=st.sampled_from([1.0, 100.0, LIFETIME_S - 1, LIFETIME_S]))

@@ -22,15 +22,15 @@ from msgspec import UNSET, Raw
 from msgspec.json import encode
 
 from concertino.errors import MissingCapability, RpcError
-from concertino.protocol.call import InputRequired, Offer
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.peer import IncomingRequest
+from concertino.jsonrpc.token_bucket import TokenBucket
+from concertino.protocol.call import InputRequired, ServerFeatures
 from concertino.protocol.dialogue import wire_form
-from concertino.protocol.limits import Limits
-from concertino.protocol.pace import Pace
-from concertino.protocol.peer import Incoming
-from concertino.protocol.questions import Elicitation
 from concertino.protocol.seal import Seal
 from concertino.protocol.session import LIFECYCLE, Session, State
-from concertino.protocol.types import (
+from concertino.types.client_requests import Elicitation
+from concertino.types.results import (
     CallToolResult,
     Implementation,
     ListToolsResult,
@@ -52,7 +52,7 @@ CLIENT = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 A, B, C, D, E = wire.REVISIONS
 META: dict[str, Any] = {VERSION: E, CAPABILITIES: {}, CLIENT: {"name": "c", "version": "1"}}
-EVERYTHING = Offer(
+EVERYTHING = ServerFeatures(
     INFO,
     "Use it.",
     True,
@@ -72,10 +72,10 @@ TEXT = CallToolResult([TextContent("a")])
 class Rig:
     """A session, a client's view of its wire, and the calls that reached the backend."""
 
-    def __init__(self, offer: Offer = EVERYTHING, **limits: Any) -> None:
+    def __init__(self, offer: ServerFeatures = EVERYTHING, **limits: Any) -> None:
         self.offer = offer
         self.lines: list[Any] = []
-        self.started: list[Incoming] = []
+        self.started: list[IncomingRequest] = []
         self.held = 0
         self.onlooker: wire.Conversation | None = wire.Conversation()
         self.session = Session(
@@ -107,14 +107,14 @@ class Rig:
         assert type(answer["id"]) is type(id)
         return answer
 
-    def call(self, id: int | str, method: str, params: Any = None) -> Incoming:
+    def call(self, id: int | str, method: str, params: Any = None) -> IncomingRequest:
         """A request that reaches the backend and is being worked on."""
         assert self.feed(request(id, method, params)) == []
         incoming = self.started.pop()
         self.session.peer.started(incoming)
         return incoming
 
-    def answer(self, incoming: Incoming, result: Any) -> Any:
+    def answer(self, incoming: IncomingRequest, result: Any) -> Any:
         self.session.respond(incoming, result)
         [answer] = self.gone()
         return answer
@@ -170,7 +170,9 @@ def test_initialize_is_answered_with_version_capabilities_and_who_we_are():
 
 
 def test_what_is_not_offered_is_not_declared():
-    result = Rig(Offer(Implementation("n", "1"))).ask(1, "initialize", opening(A))["result"]
+    result = Rig(ServerFeatures(Implementation("n", "1"))).ask(1, "initialize", opening(A))[
+        "result"
+    ]
     assert result == {
         "protocolVersion": A,
         "capabilities": {},
@@ -338,7 +340,7 @@ def test_an_unknown_method_is_not_found(method: str):
     "method", ["tools/list", "tools/call", "prompts/list", "resources/read", "completion/complete"]
 )
 def test_a_feature_that_is_not_offered_is_not_found(method: str):
-    rig = Rig(Offer(Implementation("n", "1"))).opened()
+    rig = Rig(ServerFeatures(Implementation("n", "1"))).opened()
     assert code(rig.ask(1, method, {})) == NO_METHOD
     assert code(rig.ask(2, method, modern())) == NO_METHOD
     assert code(rig.ask(3, "logging/setLevel", {"level": "info"})) == NO_METHOD
@@ -401,7 +403,9 @@ def wire_info() -> bytes:
 
 
 def test_discover_without_instructions_has_none():
-    result = Rig(Offer(Implementation("n", "1"))).ask(1, "server/discover", modern())["result"]
+    result = Rig(ServerFeatures(Implementation("n", "1"))).ask(1, "server/discover", modern())[
+        "result"
+    ]
     assert "instructions" not in result
     assert result["capabilities"] == {}
     assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
@@ -752,7 +756,7 @@ def test_calls_wait_while_the_backend_starts_and_begin_in_order():
 # Progress
 
 
-def progressing(version: str = D, token: int | str = "t") -> tuple[Rig, Incoming]:
+def progressing(version: str = D, token: int | str = "t") -> tuple[Rig, IncomingRequest]:
     rig = Rig() if version == E else Rig().opened(version)
     params = modern(progressToken=token) if version == E else {"_meta": {"progressToken": token}}
     return rig, rig.call(1, "tools/call", params)
@@ -813,7 +817,7 @@ def test_a_slow_reader_gets_the_newest_progress_when_it_catches_up():
     for done in range(1, 20_000):
         rig.session.progress(incoming, done, None, None)
     assert rig.gone() == []
-    rig.session.peer.drained(0)
+    rig.session.peer.on_drain(0)
     assert [line["params"]["progress"] for line in rig.gone()] == [19_999]
     rig.session.progress(incoming, 20_000, None, None)
     assert [line["params"]["progress"] for line in rig.gone()] == [20_000]
@@ -847,7 +851,7 @@ def test_progress_that_was_overtaken_is_not_sent_after_newer():
     rig.session.progress(incoming, 1, None, None)
     rig.session.peer.held = 0
     rig.session.progress(incoming, 2, None, None)
-    rig.session.peer.drained(0)
+    rig.session.peer.on_drain(0)
     rig.session.respond(incoming, TEXT)
     first, second = rig.gone()
     assert first["params"]["progress"] == 2
@@ -859,7 +863,7 @@ def test_progress_that_was_overtaken_is_not_sent_after_newer():
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 
-def heard(rig: Rig, incoming: Incoming) -> list[str]:
+def heard(rig: Rig, incoming: IncomingRequest) -> list[str]:
     for level in LEVELS:
         rig.session.log(incoming, cast(Any, level), {"at": level}, None)
     return [line["params"]["level"] for line in rig.gone()]
@@ -901,7 +905,7 @@ def test_a_message_names_its_logger_if_it_has_one():
 
 
 def test_nothing_is_logged_where_logging_is_not_declared():
-    rig = Rig(Offer(Implementation("n", "1"), tools=True)).opened()
+    rig = Rig(ServerFeatures(Implementation("n", "1"), tools=True)).opened()
     assert heard(rig, rig.call(1, "tools/call")) == []
     assert heard(rig, rig.call(2, "tools/call", modern(**{LOG_LEVEL: "debug"}))) == []
 
@@ -913,17 +917,17 @@ def test_nothing_is_logged_where_logging_is_not_declared():
 @pytest.mark.parametrize("version", wire.LEGACY)
 def test_a_change_is_told_to_clients_in_operation(what: str, version: str):
     rig = Rig().opened(version)
-    rig.session.changed(what)
+    rig.session.report_change(what)
     assert [line["method"] for line in rig.gone()] == [f"notifications/{what}/list_changed"]
 
 
 def test_a_change_is_not_told_before_the_handshake_is_complete_nor_unasked_to_the_modern():
     rig = Rig()
-    rig.session.changed("tools")
+    rig.session.report_change("tools")
     rig.call(1, "tools/list", modern())
-    rig.session.changed("tools")
+    rig.session.report_change("tools")
     rig.ask(2, "initialize", opening(D))
-    rig.session.changed("tools")
+    rig.session.report_change("tools")
     assert rig.gone() == []
 
 
@@ -932,26 +936,26 @@ def test_a_client_that_does_not_read_is_told_of_any_number_of_changes_once():
     rig = Rig().opened()
     rig.session.peer.held = 2**20
     for _ in range(1000):
-        rig.session.changed("tools")
+        rig.session.report_change("tools")
     assert rig.gone() == []
-    rig.session.peer.drained(0)
+    rig.session.peer.on_drain(0)
     assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
 
 
 def test_a_change_of_what_is_not_offered_is_not_told():
-    rig = Rig(Offer(Implementation("n", "1"), tools=True)).opened()
-    rig.session.changed("prompts")
-    rig.session.changed("offer")
+    rig = Rig(ServerFeatures(Implementation("n", "1"), tools=True)).opened()
+    rig.session.report_change("prompts")
+    rig.session.report_change("features")
     assert rig.gone() == []
 
 
 def test_a_changed_offer_holds_for_the_next_request_of_both_eras():
-    rig = Rig(Offer(Implementation("n", "1"))).opened()
+    rig = Rig(ServerFeatures(Implementation("n", "1"))).opened()
     assert code(rig.ask(1, "tools/list")) == NO_METHOD
     assert code(rig.ask(2, "tools/list", modern())) == NO_METHOD
     assert rig.ask(3, "logging/setLevel", {"level": "info"})["error"]["code"] == NO_METHOD
-    rig.offer = Offer(Implementation("n", "2"), tools=True, logging=True)
-    rig.session.changed("offer")
+    rig.offer = ServerFeatures(Implementation("n", "2"), tools=True, logging=True)
+    rig.session.report_change("features")
     rig.ask(3, "logging/setLevel", {"level": "error"})
     legacy = rig.call(1, "tools/list")
     rig.answer(rig.call(2, "tools/list", modern()), ListToolsResult([]))
@@ -965,11 +969,11 @@ def test_a_changed_offer_holds_for_the_next_request_of_both_eras():
 
 def test_a_change_of_what_the_handshake_did_not_declare_is_not_told():
     """REQUIREMENTS LC-10: only negotiated capabilities."""
-    rig = Rig(Offer(Implementation("n", "1"), tools=True)).opened()
+    rig = Rig(ServerFeatures(Implementation("n", "1"), tools=True)).opened()
     rig.offer = EVERYTHING
-    rig.session.changed("prompts")
+    rig.session.report_change("prompts")
     assert rig.gone() == []
-    rig.session.changed("tools")
+    rig.session.report_change("tools")
     assert len(rig.gone()) == 1
     assert rig.call(1, "prompts/list").call.method == "prompts/list"
 
@@ -980,19 +984,19 @@ def test_a_slow_reader_hears_of_each_change_once_when_it_catches_up():
     rig.held = 100
     rig.session.peer.held = 100
     for _ in range(1000):
-        rig.session.changed("tools")
-        rig.session.updated("a:b")
-        rig.session.changed("prompts")
+        rig.session.report_change("tools")
+        rig.session.report_update("a:b")
+        rig.session.report_change("prompts")
     assert rig.gone() == []
-    rig.session.peer.drained(99)
+    rig.session.peer.on_drain(99)
     assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
     rig.held = 0
-    rig.session.peer.drained(0)
+    rig.session.peer.on_drain(0)
     assert [line["method"] for line in rig.gone()] == [
         "notifications/resources/updated",
         "notifications/prompts/list_changed",
     ]
-    rig.session.peer.drained(0)
+    rig.session.peer.on_drain(0)
     assert rig.gone() == []
 
 
@@ -1005,13 +1009,13 @@ def test_who_subscribed_hears_of_updates_until_it_unsubscribes(version: str):
     assert rig.ask(1, "resources/subscribe", {"uri": "a:b"})["result"] == {}
     assert rig.ask(2, "resources/subscribe", {"uri": "a:b"})["result"] == {}
     for uri in ("a:b", "a:c"):
-        rig.session.updated(uri)
+        rig.session.report_update(uri)
     assert rig.gone() == [
         {"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "a:b"}}
     ]
     assert rig.ask(3, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
     assert rig.ask(4, "resources/unsubscribe", {"uri": "a:b"})["result"] == {}
-    rig.session.updated("a:b")
+    rig.session.report_update("a:b")
     assert rig.gone() == []
     assert rig.started == []
 
@@ -1060,7 +1064,9 @@ def test_subscriptions_have_a_limit():
 
 @pytest.mark.parametrize(("resources", "subscriptions"), [(True, False), (False, True)])
 def test_subscriptions_that_are_not_offered_are_not_found(resources: bool, subscriptions: bool):
-    rig = Rig(Offer(Implementation("n", "1"), resources=resources, subscriptions=subscriptions))
+    rig = Rig(
+        ServerFeatures(Implementation("n", "1"), resources=resources, subscriptions=subscriptions)
+    )
     declared = rig.ask(0, "initialize", opening(D))["result"]["capabilities"]
     assert declared == ({"resources": {"listChanged": True}} if resources else {})
     assert code(rig.ask(1, "resources/subscribe", {"uri": "a:b"})) == NO_METHOD
@@ -1070,8 +1076,8 @@ def test_a_client_that_forgets_initialized_hears_of_changes_once_it_has_subscrib
     rig = Rig()
     rig.ask(0, "initialize", opening(D))
     rig.ask(1, "resources/subscribe", {"uri": "a:b"})
-    rig.session.updated("a:b")
-    rig.session.changed("tools")
+    rig.session.report_update("a:b")
+    rig.session.report_change("tools")
     assert [line["method"] for line in rig.gone()] == [
         "notifications/resources/updated",
         "notifications/tools/list_changed",
@@ -1082,7 +1088,7 @@ def test_a_client_that_forgets_initialized_hears_of_changes_once_it_has_subscrib
 def test_nobody_hears_of_an_update_before_the_handshake_is_complete():
     rig = Rig()
     rig.ask(0, "initialize", opening(D))
-    rig.session.updated("a:b")
+    rig.session.report_update("a:b")
     assert rig.gone() == []
 
 
@@ -1164,17 +1170,17 @@ def test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision(ve
         rig.call("gone", "resources/read", params()), -32602, "Resource not found", {"uri": "a:b"}
     )
     for what in ("tools", "prompts", "resources"):
-        rig.session.changed(what)
+        rig.session.report_change(what)
     assert len(rig.gone()) == (1 if version == E else 4)
     if version != E:
         rig.ask("subscribe", "resources/subscribe", {"uri": "file:///a"})
-        rig.session.updated("file:///a")
+        rig.session.report_update("file:///a")
         assert len(rig.gone()) == 1
     rig.ask(10, "nope", modern() if version == E else None)
     rig.ask(11, "tools/list", {"_meta": {VERSION: "1900-01-01"}})
     rig.feed(b"{not json}")
     rig.feed(b"5")
-    rig.session.peer.overlong(5)
+    rig.session.peer.on_frame_too_long(5)
     assert len(rig.gone()) == 1
 
 
@@ -1298,7 +1304,7 @@ def test_the_example_of_an_update_is_what_is_sent_but_for_its_subscription(examp
     uri = wanted["params"]["uri"]
     rig = Rig().opened()
     rig.ask(1, "resources/subscribe", {"uri": uri})
-    rig.session.updated(uri)
+    rig.session.report_update(uri)
     assert rig.gone() == [wanted]
 
 
@@ -1348,12 +1354,12 @@ class SessionMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.rig = Rig(Offer(INFO, tools=True, logging=True), garbage_answers_per_s=1000)
+        self.rig = Rig(ServerFeatures(INFO, tools=True, logging=True), garbage_answers_per_s=1000)
         self.negotiated: str | None = None
         self.ready = False
         self.modern_seen = False
-        self.pending: dict[tuple[type, object], tuple[Incoming, str, int | str | None]] = {}
-        self.over: list[Incoming] = []
+        self.pending: dict[tuple[type, object], tuple[IncomingRequest, str, int | str | None]] = {}
+        self.over: list[IncomingRequest] = []
 
     def in_use(self, id: int | str) -> bool:
         return (type(id), id) in self.pending
@@ -1500,7 +1506,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule()
     def the_tools_change(self) -> None:
-        self.rig.session.changed("tools")
+        self.rig.session.report_change("tools")
         lines = self.rig.gone()
         assert len(lines) == (1 if self.ready else 0)
 
@@ -1539,7 +1545,7 @@ def test_of_log_messages_beyond_the_high_water_mark_the_last_is_kept_and_the_oth
         rig.session.log(incoming, "error", number, None)
     assert rig.gone() == []
     assert rig.session.dropped == 3
-    rig.session.peer.drained(0)
+    rig.session.peer.on_drain(0)
     assert [line["params"]["data"] for line in rig.gone()] == [2]
 
 
@@ -1780,7 +1786,7 @@ def test_subscriptions_are_counted_apart_and_ended_in_order():
         )
     )
     assert (rig.session.listening, rig.session.watched) == (1, {"a:b"})
-    rig.session.updated("a:b")
+    rig.session.report_update("a:b")
     [told] = rig.gone()
     assert told["params"]["uri"] == "a:b"
     rig.session.end_subscriptions()
@@ -1797,8 +1803,8 @@ def test_a_list_that_changes_is_told_to_those_who_listen():
     rig.feed(
         request(7, "subscriptions/listen", modern({"notifications": {"toolsListChanged": True}}))
     )
-    rig.session.changed("tools")
-    rig.session.changed("prompts")
+    rig.session.report_change("tools")
+    rig.session.report_change("prompts")
     assert [line["method"] for line in rig.gone()] == ["notifications/tools/list_changed"]
 
 
@@ -1829,13 +1835,13 @@ def test_what_was_held_back_leaves_a_moment_later_and_what_is_newer_takes_its_pl
         rig.session.log(incoming, "info", number, None)
     assert len(rig.gone()) == 2
     assert rig.session.dropped == 2
-    rig.session.peer.drained(0)
+    rig.session.peer.on_drain(0)
     first, second = rig.gone()
     assert (first["params"]["progress"], second["params"]["data"]) == (3, 3)
     rig.session.log(incoming, "info", 4, None)
     assert rig.gone() == []
     assert incoming.telling is not None
-    incoming.telling.log = Pace(1, lambda: 0.0)  # as if time had gone on
+    incoming.telling.log = TokenBucket(1, lambda: 0.0)  # as if time had gone on
     rig.session.log(incoming, "info", 5, None)
     assert [line["params"]["data"] for line in rig.gone()] == [5]
     assert rig.session.dropped == 3

@@ -17,10 +17,11 @@ from example_messages import OFFICIAL, Example, examples
 from msgspec import UNSET, Raw
 from msgspec.json import decode, encode
 
-from concertino.protocol import jsonrpc, questions, types
-from concertino.protocol.lowering import Lowering
+from concertino.jsonrpc import messages
 from concertino.protocol.revisions import MODERN
-from concertino.protocol.types import ContentBlock
+from concertino.protocol.wire_results import Lowering
+from concertino.types import client_requests, results
+from concertino.types.results import ContentBlock
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -32,35 +33,38 @@ TYPES: dict[str, Any] = {
     "TextContent": ContentBlock,
     "ResourceLink": ContentBlock,
     "EmbeddedResource": ContentBlock,
-    "BlobResourceContents": types.ResourceContents,
-    "TextResourceContents": types.ResourceContents,
-    "Resource": types.Resource,
-    "Tool": types.Tool,
-    "CompleteRequestParams": types.CompleteParams,
+    "BlobResourceContents": results.ResourceContents,
+    "TextResourceContents": results.ResourceContents,
+    "Resource": results.Resource,
+    "Tool": results.Tool,
+    "CompleteRequestParams": results.CompleteParams,
     # What a server asks of its client, and what it gets back.
-    "CreateMessageRequestParams": questions.Sampling,
-    "CreateMessageResult": questions.CreateMessageResult,
-    "ElicitRequestFormParams": questions.Elicitation,
-    "ElicitRequestURLParams": questions.Elicitation,
-    "ElicitResult": questions.ElicitResult,
-    "ListRootsResult": questions.ListRootsResult,
-    "Root": questions.Root,
-    "SamplingMessage": questions.SamplingMessage,
-    "ToolResultContent": questions.ToolResultContent,
-    "ToolUseContent": questions.ToolUseContent,
+    "CreateMessageRequestParams": client_requests.Sampling,
+    "CreateMessageResult": client_requests.CreateMessageResult,
+    "ElicitRequestFormParams": client_requests.Elicitation,
+    "ElicitRequestURLParams": client_requests.Elicitation,
+    "ElicitResult": client_requests.ElicitResult,
+    "ListRootsResult": client_requests.ListRootsResult,
+    "Root": client_requests.Root,
+    "SamplingMessage": client_requests.SamplingMessage,
+    "ToolResultContent": client_requests.ToolResultContent,
+    "ToolUseContent": client_requests.ToolUseContent,
 }
 # A result -> the method that it answers, and the Struct; Raw where a backend gives it as JSON.
 RESULTS: dict[str, tuple[str, Any]] = {
-    "CallToolResult": ("tools/call", types.CallToolResult),
-    "CompleteResult": ("completion/complete", types.CompleteResult),
+    "CallToolResult": ("tools/call", results.CallToolResult),
+    "CompleteResult": ("completion/complete", results.CompleteResult),
     "DiscoverResult": ("server/discover", Raw),
-    "GetPromptResult": ("prompts/get", types.GetPromptResult),
+    "GetPromptResult": ("prompts/get", results.GetPromptResult),
     "InputRequiredResult": ("tools/call", Raw),
-    "ListPromptsResult": ("prompts/list", types.ListPromptsResult),
-    "ListResourceTemplatesResult": ("resources/templates/list", types.ListResourceTemplatesResult),
-    "ListResourcesResult": ("resources/list", types.ListResourcesResult),
-    "ListToolsResult": ("tools/list", types.ListToolsResult),
-    "ReadResourceResult": ("resources/read", types.ReadResourceResult),
+    "ListPromptsResult": ("prompts/list", results.ListPromptsResult),
+    "ListResourceTemplatesResult": (
+        "resources/templates/list",
+        results.ListResourceTemplatesResult,
+    ),
+    "ListResourcesResult": ("resources/list", results.ListResourcesResult),
+    "ListToolsResult": ("tools/list", results.ListToolsResult),
+    "ReadResourceResult": ("resources/read", results.ReadResourceResult),
     "SubscriptionsListenResult": ("subscriptions/listen", Raw),
 }
 # Passed on undecoded, by a server and by a client: parts of forms, capabilities, the questions and answers of a round.
@@ -105,8 +109,8 @@ def again(kind: str, raw: bytes) -> Any:
     if kind in RESULTS:
         return result(*RESULTS[kind], raw)
     if kind.endswith("ResultResponse"):
-        message = jsonrpc.decode(raw.replace(b"\n", b" "))
-        assert isinstance(message, jsonrpc.Message)
+        message = messages.decode(raw.replace(b"\n", b" "))
+        assert isinstance(message, messages.Message)
         assert not isinstance(message.id, msgspec.UnsetType)
         body = result(*RESULTS[kind.removesuffix("Response")], bytes(message.result))
         return {"jsonrpc": message.jsonrpc, "id": message.id, "result": body}
@@ -114,19 +118,19 @@ def again(kind: str, raw: bytes) -> Any:
         return json.loads(encode(decode(raw, type=dict[str, Raw])))
     if kind.endswith("Error"):
         return error(value, raw)
-    message = jsonrpc.decode(raw.replace(b"\n", b" "))
-    assert isinstance(message, jsonrpc.Message), kind
+    message = messages.decode(raw.replace(b"\n", b" "))
+    assert isinstance(message, messages.Message), kind
     assert not isinstance(message.method, msgspec.UnsetType)
     params = encode(message.params)
     if isinstance(message.id, msgspec.UnsetType):
-        frame = jsonrpc.notification(message.method, params)
+        frame = messages.notification(message.method, params)
         # Without params, an empty object is written; they mean the same.
         return (
             {"params": {}, **json.loads(frame)}
             if "params" in value
             else without(json.loads(frame), "params")
         )
-    return json.loads(jsonrpc.request(message.id, message.method, params))
+    return json.loads(messages.request(message.id, message.method, params))
 
 
 def result(method: str, kind: Any, raw: bytes) -> Any:
@@ -152,11 +156,11 @@ def result(method: str, kind: Any, raw: bytes) -> Any:
 def error(value: Any, raw: bytes) -> Any:
     """Some examples are whole messages, some the error alone."""
     body = value.get("error", value)
-    written = json.loads(jsonrpc.error(b"7", body["code"], body["message"], body.get("data")))
+    written = json.loads(messages.error(b"7", body["code"], body["message"], body.get("data")))
     if "error" not in value:
         return written["error"]
-    message = jsonrpc.decode(raw.replace(b"\n", b" "))
-    assert isinstance(message, jsonrpc.Message)
+    message = messages.decode(raw.replace(b"\n", b" "))
+    assert isinstance(message, messages.Message)
     again = json.loads(encode(decode(message.error, type=dict[str, Raw])))
     assert again == written["error"]
     return {
@@ -204,14 +208,14 @@ def test_what_has_no_type_yet_is_carried_as_it_is_inside_a_message(example: Exam
         b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"held":%b}}'
         % example.raw.replace(b"\n", b" ")
     )
-    request = jsonrpc.decode_request(frame)
+    request = messages.decode_request(frame)
     assert (
-        json.loads(jsonrpc.request(request.id, request.method, encode(request.params)))["params"][
+        json.loads(messages.request(request.id, request.method, encode(request.params)))["params"][
             "held"
         ]
         == value
     )
-    given = types.CallToolResult([], Raw(example.raw))
+    given = results.CallToolResult([], Raw(example.raw))
     assert (
         json.loads(Lowering(MODERN, INFO).result(given, "tools/call"))["structuredContent"] == value
     )

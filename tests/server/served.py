@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import wire
 
-from concertino import Host, RpcError, Server, connect, pair
-from concertino.transports.trace import Traced
+from concertino import RpcError, Server
+from concertino.backend import Host
+from concertino.transports import connect, memory_pair
+from concertino.transports.trace import TracedConnection
 
 __all__ = ["META", "Served"]
 
@@ -31,8 +33,8 @@ class Served:
 
     async def __aenter__(self) -> Served:
         await self._host.__aenter__()
-        ours, theirs = pair()
-        self._host.attach(Traced(theirs, self._see))
+        ours, theirs = memory_pair()
+        self._host.attach(TracedConnection(theirs, self._see))
         self._caller = connect(ours, lambda method, params: self.heard.append((method, params)))
         if self._version == wire.MODERN:
             self.opened = await self.ask("server/discover")

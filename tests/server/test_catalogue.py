@@ -1,4 +1,4 @@
-"""server/catalogue.py: pages and cursors, of a catalogue alone and of every list of a server. REQUIREMENTS PG-1..5, CH-2, TO-4."""
+"""server/registry.py: pages and cursors, of a catalogue alone and of every list of a server. REQUIREMENTS PG-1..5, CH-2, TO-4."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from loops import on_a_loop
 from msgspec import Raw
 from served import Served
 
-from concertino import RegistrationError, RpcError, Server
-from concertino.server.catalogue import Catalogue
+from concertino import RpcError, Server
+from concertino.errors import RegistrationError
+from concertino.server.registry import Registry
 
 version = pytest.mark.parametrize("version", wire.REVISIONS)
 
@@ -26,7 +27,7 @@ def asking(cursor: Any) -> Mapping[str, Raw]:
     return {} if cursor is None else {"cursor": Raw(json.dumps(cursor).encode())}
 
 
-def rest(catalogue: Catalogue[int], cursor: str | None) -> list[int]:
+def rest(catalogue: Registry[int], cursor: str | None) -> list[int]:
     """Every entry from this cursor on."""
     found: list[int] = []
     while True:
@@ -37,8 +38,8 @@ def rest(catalogue: Catalogue[int], cursor: str | None) -> list[int]:
             return found
 
 
-def of(*numbers: int, size: int = 2) -> Catalogue[int]:
-    catalogue: Catalogue[int] = Catalogue("thing", size, lambda name: f"thing {name!r} is there")
+def of(*numbers: int, size: int = 2) -> Registry[int]:
+    catalogue: Registry[int] = Registry("thing", size, lambda name: f"thing {name!r} is there")
     for number in numbers:
         catalogue.add(str(number), number)
     return catalogue

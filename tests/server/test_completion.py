@@ -13,7 +13,9 @@ import wire
 from loops import on_a_loop
 from served import Served
 
-from concertino import Completion, Context, RegistrationError, Server
+from concertino import Context, Server
+from concertino.errors import RegistrationError
+from concertino.types import Completion
 
 A, B, C, D, E = wire.REVISIONS
 version = pytest.mark.parametrize("version", wire.REVISIONS)

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from loops import on_a_loop
 from served import Served
 
-from concertino import Context, RegistrationError, Server, ToolError
+from concertino import Context, Server, ToolError
+from concertino.errors import RegistrationError
 from concertino.server.contexts import Contexts
 
 

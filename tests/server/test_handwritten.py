@@ -1,4 +1,4 @@
-"""server/handwritten.py: schemas written by hand, from registration to a call's answer. Whether a value fits is what `jsonschema`,
+"""server/custom_tools.py: schemas written by hand, from registration to a call's answer. Whether a value fits is what `jsonschema`,
 another implementation, says; schemas must come out of a list as they went in."""
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from concertino import (
-    Caller,
-    CallToolResult,
-    Host,
-    RegistrationError,
-    Server,
-    TextContent,
-    connect,
-    pair,
-)
-from concertino.protocol.arguments import BadArguments
-from concertino.protocol.results import BadResult
-from concertino.server.handwritten import arguments_by, results_by
+from concertino import Server
+from concertino.backend import Host
+from concertino.client import RawClient
+from concertino.errors import RegistrationError
+from concertino.schema.arguments import InvalidArguments
+from concertino.schema.return_values import InvalidResult
+from concertino.server.custom_tools import arguments_by, results_by
+from concertino.transports import connect, memory_pair
+from concertino.types import CallToolResult, TextContent
 
 MODERN = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -61,7 +57,7 @@ def problems(schema: dict[str, Any], arguments: Any) -> list[tuple[str, str]]:
     try:
         assert bind(raw, None) == ((arguments,), {})
         found = []
-    except BadArguments as bad:
+    except InvalidArguments as bad:
         found = [(problem.path, problem.message) for problem in bad.problems]
     assert time.monotonic() - start < BOUND
     return found
@@ -75,9 +71,9 @@ def refusal(schema: Any, **more: Any) -> str:
 
 async def ask(server: Server, method: str, params: dict[str, Any]) -> Any:
     async with asyncio.timeout(20), Host(server) as host:
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         host.attach(theirs)
-        caller: Caller = connect(ours)
+        caller: RawClient = connect(ours)
         answer = await caller.request(method, {**params, "_meta": MODERN})
         await caller.aclose()
         return answer
@@ -377,13 +373,13 @@ def test_a_result_is_checked_whatever_its_type() -> None:
     conform = results_by({"type": ["null", "integer"]})
     conform(b"null")
     conform(Raw(b"5"))
-    with pytest.raises(BadResult, match='"x" is not'):
+    with pytest.raises(InvalidResult, match='"x" is not'):
         conform(b'"x"')
     recursive = results_by(
         {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]}
     )
     recursive(b"[1,[2,[]]]")
-    with pytest.raises(BadResult, match="does not fit the schema"):
+    with pytest.raises(InvalidResult, match="does not fit the schema"):
         recursive(b'[1,[2,["x"]]]')
 
 

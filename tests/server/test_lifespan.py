@@ -10,9 +10,11 @@ from typing import Annotated, Any
 
 import pytest
 
-from concertino import Context, Host, Server, connect, pair
+from concertino import Context, Server
+from concertino.backend import Host
 from concertino.errors import RegistrationError
 from concertino.server.lifespan import Lifespans
+from concertino.transports import connect, memory_pair
 
 
 class One: ...
@@ -267,7 +269,7 @@ def served() -> tuple[Server, list[str]]:
 def ask(server: Server, *requests: tuple[str, dict[str, Any]]) -> list[Any]:
     async def main() -> list[Any]:
         async with asyncio.timeout(20), Host(server) as host:
-            ours, theirs = pair()
+            ours, theirs = memory_pair()
             host.attach(theirs)
             caller = connect(ours)
             hello = {
@@ -392,7 +394,7 @@ def test_a_lifespan_that_ends_before_the_server_is_why_calls_that_need_it_fail(
             return "still here"
 
         async with Host(server) as host:
-            ours, theirs = pair()
+            ours, theirs = memory_pair()
             host.attach(theirs)
             caller = connect(ours)
             client = {
@@ -433,8 +435,8 @@ def test_a_lifespan_that_waits_for_what_was_cancelled_is_why_the_server_does_not
         yield One()
 
     class Nobody:
-        def changed(self, what: object) -> None: ...
-        def updated(self, uri: str) -> None: ...
+        def report_change(self, what: object) -> None: ...
+        def report_update(self, uri: str) -> None: ...
 
     async def main() -> None:
         async with asyncio.timeout(10):
@@ -521,7 +523,7 @@ def test_a_partial_that_asks_has_no_name_of_its_own_and_the_description_of_its_f
     server.add_prompt(partial(told, text="a"), name="a")
 
     async def main() -> list[Any]:
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         async with Host(server) as host:
             host.attach(theirs)
             caller = connect(ours)

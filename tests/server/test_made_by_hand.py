@@ -10,7 +10,7 @@ from loops import on_a_loop
 from served import Served
 
 from concertino import Server
-from concertino.protocol.types import (
+from concertino.types.results import (
     Annotations,
     CallToolResult,
     GetPromptResult,

@@ -18,7 +18,8 @@ import wire
 from loops import on_a_loop
 from served import META, Served
 
-from concertino import Context, RegistrationError, Server, ToolError
+from concertino import Context, Server, ToolError
+from concertino.errors import RegistrationError
 from concertino.server.operations import Operations
 
 eras = pytest.mark.parametrize("version", ["2025-11-25", wire.MODERN])

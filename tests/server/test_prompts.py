@@ -1,4 +1,4 @@
-"""server/prompts.py and server/handlers.py: what is offered, and what a prompt becomes. REQUIREMENTS A.15, A.16, B.5."""
+"""server/prompts.py and server/functions.py: what is offered, and what a prompt becomes. REQUIREMENTS A.15, A.16, B.5."""
 
 from __future__ import annotations
 
@@ -17,22 +17,15 @@ from annotated_types import Ge
 from loops import on_a_loop
 from served import Served
 
-from concertino import (
-    Context,
+from concertino import Context, Server, ToolError, assistant, audio, blob, image, user
+from concertino.errors import RegistrationError
+from concertino.types import (
     GetPromptResult,
     Icon,
     PromptMessage,
-    RegistrationError,
     ResourceContents,
     ResourceLink,
-    Server,
     TextContent,
-    ToolError,
-    assistant,
-    audio,
-    blob,
-    image,
-    user,
 )
 
 version = pytest.mark.parametrize("version", wire.REVISIONS)
@@ -415,7 +408,7 @@ def test_what_could_not_be_offered_as_it_is_is_refused(
     with pytest.raises(RegistrationError) as refused:
         server.add_prompt(handler, **options)
     assert text in str(refused.value)
-    assert not server.offer().prompts
+    assert not server.features().prompts
 
 
 def test_the_same_name_twice_is_refused_and_an_unknown_option_too() -> None:

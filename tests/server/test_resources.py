@@ -16,22 +16,11 @@ import wire
 from loops import on_a_loop
 from served import Served
 
-from concertino import (
-    Annotations,
-    Context,
-    Icon,
-    ReadResourceResult,
-    RegistrationError,
-    ResourceContents,
-    ResourceNotFound,
-    RpcError,
-    Server,
-    TextContent,
-    ToolError,
-    image,
-)
-from concertino.redact import Redactor
-from concertino.server import failures
+from concertino import Context, ResourceNotFound, RpcError, Server, ToolError, image
+from concertino.errors import RegistrationError
+from concertino.logs.redact import Redactor
+from concertino.server import tool_errors
+from concertino.types import Annotations, Icon, ReadResourceResult, ResourceContents, TextContent
 
 version = pytest.mark.parametrize("version", wire.REVISIONS)
 A, B, C, D, E = wire.REVISIONS
@@ -396,7 +385,7 @@ async def test_what_a_function_raises_is_an_error_in_its_words_or_by_its_name(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server("x")
-    monkeypatch.setattr(failures, "redactor", lambda: Redactor(["hunter2hunter2"]))
+    monkeypatch.setattr(tool_errors, "redactor", lambda: Redactor(["hunter2hunter2"]))
 
     def failing(error: BaseException) -> Callable[[], str]:
         def handler() -> str:
@@ -569,7 +558,7 @@ def test_what_could_not_be_offered_as_it_is_is_refused(
         server.add_resource(uri, **given)
     assert text in str(refused.value)
     assert "resource" in str(refused.value)
-    assert not server.offer().resources
+    assert not server.features().resources
 
 
 def test_a_decorator_without_its_uri_is_refused_at_once() -> None:

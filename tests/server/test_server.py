@@ -13,24 +13,14 @@ import pytest
 from loops import on_a_loop
 from msgspec import Struct
 
-from concertino import (
-    Caller,
-    Context,
-    Host,
-    Icon,
-    ImageContent,
-    Limits,
-    RegistrationError,
-    RpcError,
-    Server,
-    TextContent,
-    ToolError,
-    connect,
-    image,
-    pair,
-)
-from concertino.driver import entry
-from concertino.server.catalogue import Catalogue
+from concertino import Context, Limits, RpcError, Server, ToolError, image
+from concertino.backend import Host
+from concertino.client import RawClient
+from concertino.errors import RegistrationError
+from concertino.runtime import entry
+from concertino.server.registry import Registry
+from concertino.transports import connect, memory_pair
+from concertino.types import Icon, ImageContent, TextContent
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
 MODERN = {
@@ -45,12 +35,12 @@ class Served:
     def __init__(self, server: Server, notified: Any = None) -> None:
         self._host = Host(server)
         self._notified = notified
-        self.caller: Caller
+        self.caller: RawClient
         self.opened: Any
 
     async def __aenter__(self) -> Served:
         await self._host.__aenter__()
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         self._host.attach(theirs)
         self.caller = connect(ours, self._notified)
         self.opened = await self.caller.request(
@@ -456,7 +446,7 @@ def test_a_key_of_meta_follows_the_grammar(key: str) -> None:
 @pytest.mark.parametrize("key", [*KEYS, *NO_KEYS])
 def test_the_name_of_an_extension_has_a_prefix(key: str) -> None:
     if key in KEYS and "/" in key:
-        assert Server("x", extensions={key: {}}).offer().extensions == {key: {}}
+        assert Server("x", extensions={key: {}}).features().extensions == {key: {}}
     else:
         with pytest.raises(
             ValueError, match=r"extensions: expected names like 'com.example/name', got "
@@ -684,17 +674,17 @@ def test_of_two_tools_of_one_name_the_one_that_is_removed_is_known_to_be_gone(
 ) -> None:
     server = Server("x")
     server.add_tool(lambda: "1", name="f")
-    remove = Catalogue.remove
+    remove = Registry.remove
     replaced: list[Any] = []
 
     def after_another_thread(catalogue: Any, name: str) -> Any:
-        monkeypatch.setattr(Catalogue, "remove", remove)
+        monkeypatch.setattr(Registry, "remove", remove)
         server.remove_tool("f")
         server.add_tool(lambda: "2", name="f")
         replaced.append(server._tools.entries["f"])
         return remove(catalogue, name)
 
-    monkeypatch.setattr(Catalogue, "remove", after_another_thread)
+    monkeypatch.setattr(Registry, "remove", after_another_thread)
     server.remove_tool("f")
     assert "f" not in server._tools.entries
     assert [each.gone for each in replaced] == [True]
@@ -776,7 +766,7 @@ async def test_what_is_served_in_two_loops_has_threads_in_each() -> None:
 @on_a_loop
 async def test_a_change_after_the_loop_of_an_outlet_is_closed_is_harmless() -> None:
     class Closed:
-        def changed(self, what: str) -> None:
+        def report_change(self, what: str) -> None:
             raise RuntimeError("Event loop is closed")
 
     server = Server("x")

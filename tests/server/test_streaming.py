@@ -18,16 +18,10 @@ import wire
 from loops import on_a_loop
 from served import META, Served
 
-from concertino import (
-    Context,
-    ImageContent,
-    RegistrationError,
-    Server,
-    TextContent,
-    ToolError,
-    image,
-)
+from concertino import Context, Server, ToolError, image
+from concertino.errors import RegistrationError
 from concertino.server import streaming
+from concertino.types import ImageContent, TextContent
 
 PNG = b"\x89PNG\r\n\x1a\n"
 eras = pytest.mark.parametrize("version", ["2025-11-25", wire.MODERN])

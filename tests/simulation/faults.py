@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from concertino.protocol.limits import Limits
+from concertino.jsonrpc.limits import Limits
 from simulation.dice import Calm
 from simulation.script import Leaving, Plan, Script, batch, call, cancel, initialize, ping
 from simulation.world import Setting, World
@@ -135,32 +135,32 @@ SYSTEM_CALLS: Mapping[str, Sequence[Any]] = {
 
 # Where concertino makes something new on the way of a call. Each is looked up under this name when it is used.
 ALLOCATIONS = (
-    "concertino.protocol.peer:decode",
-    "concertino.protocol.peer:decode_batch",
-    "concertino.protocol.peer:Incoming",
-    "concertino.protocol.peer:Batch",
-    "concertino.protocol.peer:error",
-    "concertino.protocol.peer:id_bytes",
-    "concertino.protocol.peer:encode",
-    "concertino.protocol.peer:Peer.respond",
-    "concertino.protocol.peer:Peer.fail",
+    "concertino.jsonrpc.peer:decode",
+    "concertino.jsonrpc.peer:decode_batch",
+    "concertino.jsonrpc.peer:IncomingRequest",
+    "concertino.jsonrpc.peer:Batch",
+    "concertino.jsonrpc.peer:error",
+    "concertino.jsonrpc.peer:id_bytes",
+    "concertino.jsonrpc.peer:encode",
+    "concertino.jsonrpc.peer:Peer.respond",
+    "concertino.jsonrpc.peer:Peer.fail",
     "concertino.protocol.session:decode_request",
-    "concertino.protocol.session:Incoming",
+    "concertino.protocol.session:IncomingRequest",
     "concertino.protocol.session:Call",
     "concertino.protocol.session:Era",
     "concertino.protocol.session:notification",
     "concertino.protocol.session:encode",
     "concertino.protocol.session:Decoder",
-    "concertino.protocol.lowering:Lowering.result",
-    "concertino.protocol.lowering:decode",
-    "concertino.protocol.lowering:encode",
-    "concertino.protocol.framing:Framer.feed",
-    "concertino.protocol.framing:Framer.end",
-    "concertino.driver.link:CallContext",
-    "concertino.driver.link:Session.respond",
-    "concertino.driver.link:Session.receive",
-    "concertino.driver.tasks:copy_context",
-    "concertino.transports.pipe:Pipe.write",
+    "concertino.protocol.wire_results:Lowering.result",
+    "concertino.protocol.wire_results:decode",
+    "concertino.protocol.wire_results:encode",
+    "concertino.jsonrpc.framing:Framer.feed",
+    "concertino.jsonrpc.framing:Framer.end",
+    "concertino.runtime.server_connection:CallContext",
+    "concertino.runtime.server_connection:Session.respond",
+    "concertino.runtime.server_connection:Session.receive",
+    "concertino.runtime.tasks:copy_context",
+    "concertino.transports.pipe:PipeConnection.write",
     "simulation.workshop:Raw",
     "simulation.workshop:Workshop.handle",
     "simulation.workshop:json.loads",

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from concertino.protocol.limits import Limits
-from concertino.transports import Connection, Receiver
+from concertino.jsonrpc.limits import Limits
+from concertino.transports.connection import Connection, Receiver
 from simulation.script import Id, Said, Script
 from simulation.workshop import Handler
 
@@ -128,7 +128,7 @@ class Model:
             return self._take(Said("truncated", b"", frame))
         return self._wrong(f"expected the frame {said.frame[:80]!r}, got {frame[:80]!r}")
 
-    def overlong(self) -> None:
+    def on_frame_too_long(self) -> None:
         self.settled()
         said = self._coming[self._next] if self._next < len(self._coming) else None
         self._next += 1
@@ -594,23 +594,23 @@ class Tap:
             model.end_at = self._time()
             model.drain_by = model.end_at + self._limits.drain_s
 
-    def frames(self, batch: Sequence[bytes]) -> None:
-        self.to.frames(_Noted(batch, self.model.saw))
+    def on_frames(self, batch: Sequence[bytes]) -> None:
+        self.to.on_frames(_Noted(batch, self.model.saw))
         self.model.settled()
 
-    def overlong(self, size: int) -> None:
-        self.model.overlong()
-        self.to.overlong(size)
+    def on_frame_too_long(self, size: int) -> None:
+        self.model.on_frame_too_long()
+        self.to.on_frame_too_long(size)
         self.model.settled()
 
-    def drained(self, held: int) -> None:
+    def on_drain(self, held: int) -> None:
         self.held = held
-        self.to.drained(held)
+        self.to.on_drain(held)
 
-    def ended(self) -> None:
+    def on_eof(self) -> None:
         self.ending()
-        self.to.ended()
+        self.to.on_eof()
 
-    def lost(self, why: Exception) -> None:
+    def on_disconnect(self, why: Exception) -> None:
         self.ending(lost=True)
-        self.to.lost(why)
+        self.to.on_disconnect(why)

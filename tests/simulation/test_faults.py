@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 import pytest
 
-from concertino.driver.link import Link
+from concertino.runtime.server_connection import ServerConnection
 from simulation import faults
 from simulation.faults import ALLOCATIONS, SCENARIOS, SYSTEM_CALLS
 from simulation.kernel import Kernel
@@ -56,9 +56,9 @@ def test_the_memory_runs_out_wherever_something_is_made(scenario: str):
 
 def test_a_call_that_is_forgotten_for_want_of_memory_is_found():
     """The enumeration can fail: here the fault that it looks for is put in."""
-    with patch.object(Link, "_fault", lambda self, what: None):
+    with patch.object(ServerConnection, "_fault", lambda self, what: None):
         found = [
-            faults.out_of_memory("cancels", "concertino.protocol.session:Incoming", n)
+            faults.out_of_memory("cancels", "concertino.protocol.session:IncomingRequest", n)
             for n in range(1, 4)
         ]
     assert any(

@@ -16,9 +16,11 @@ from unittest.mock import patch
 
 import pytest
 
-from concertino import Caller, Disconnected, Limits, connect
+from concertino import Disconnected, Limits
+from concertino.client import RawClient
+from concertino.transports import connect
 from concertino.transports import pipe as pipe_module
-from concertino.transports.pipe import Pipe
+from concertino.transports.pipe import PipeConnection
 from simulation.dice import Calm
 from simulation.kernel import Channel, Kernel
 from simulation.loop import Poller, VirtualLoop
@@ -155,7 +157,7 @@ def test_two_calls_in_every_order(first: str, in_flight: int, batched: bool):
 
 
 class Client:
-    """A Caller over a real Pipe, and the server's ends of it, played by hand."""
+    """A RawClient over a real Pipe, and the server's ends of it, played by hand."""
 
     def __init__(self) -> None:
         dice = Calm()
@@ -166,7 +168,7 @@ class Client:
         self.loop = VirtualLoop(self.poller, dice)
         self.loop.set_exception_handler(lambda _, what: self.problems.append(str(what)))
         self.up, self.down = Channel(1 << 16), Channel(1 << 16)
-        self.caller: Caller
+        self.caller: RawClient
 
     def run(self, count: int, order: Sequence[str], gaps: Sequence[int]) -> list[Any]:
         """What each request came to."""
@@ -183,7 +185,7 @@ class Client:
     async def _run(self, count: int, order: Sequence[str], gaps: Sequence[int]) -> list[Any]:
         reading = self.kernel.descriptor(self.up, True, "fifo", 1)
         writing = self.kernel.descriptor(self.down, False, "fifo", 2)
-        self.caller = connect(Pipe(reading, writing, Limits()))
+        self.caller = connect(PipeConnection(reading, writing, Limits()))
         tasks = [
             asyncio.create_task(self.caller.request("x", {"n": n}, timeout_s=2.0))
             for n in range(1, count + 1)

@@ -16,11 +16,11 @@ from unittest.mock import patch
 
 import pytest
 
-from concertino.driver.link import Link
-from concertino.protocol.framing import Framer
-from concertino.protocol.peer import Peer
+from concertino.jsonrpc.framing import Framer
+from concertino.jsonrpc.peer import Peer
 from concertino.protocol.session import Session
-from concertino.transports.pipe import Pipe
+from concertino.runtime.server_connection import ServerConnection
+from concertino.transports.pipe import PipeConnection
 from simulation import seeds
 from simulation.kernel import Kernel
 from simulation.model import Model
@@ -125,13 +125,13 @@ def _rest_of_a_short_write_lost() -> Any:
 
 
 def _never_resumed() -> Any:
-    pause = Pipe.pause
+    pause = PipeConnection.pause
 
-    def only_pauses(self: Pipe, paused: bool) -> None:
+    def only_pauses(self: PipeConnection, paused: bool) -> None:
         if paused:
             pause(self, paused)
 
-    return patch.object(Pipe, "pause", only_pauses)
+    return patch.object(PipeConnection, "pause", only_pauses)
 
 
 def _cancel_ignored() -> Any:
@@ -151,14 +151,14 @@ def _handler_not_told_of_a_cancel() -> Any:
 
 
 def _held_miscounted() -> Any:
-    write = Pipe.write
+    write = PipeConnection.write
     return patch.object(
-        Pipe, "write", lambda self, frame, about: max(0, write(self, frame, about) - 1)
+        PipeConnection, "write", lambda self, frame, about: max(0, write(self, frame, about) - 1)
     )
 
 
 def _not_told_that_output_drained() -> Any:
-    return patch.object(Link, "drained", lambda self, held: None)
+    return patch.object(ServerConnection, "on_drain", lambda self, held: None)
 
 
 def _progress_after_the_result() -> Any:
@@ -217,46 +217,50 @@ def _bytes_of_a_line_lost() -> Any:
 
 
 def _frames_run_together() -> Any:
-    write = Pipe.write
+    write = PipeConnection.write
     return patch.object(
-        Pipe, "write", lambda self, frame, about: write(self, frame + b"\n" + frame[:0], about)
+        PipeConnection,
+        "write",
+        lambda self, frame, about: write(self, frame + b"\n" + frame[:0], about),
     )
 
 
 def _end_of_input_cuts_off() -> Any:
-    return patch.object(Link, "ended", lambda self: self.lost(OSError("cut off")))
+    return patch.object(
+        ServerConnection, "on_eof", lambda self: self.on_disconnect(OSError("cut off"))
+    )
 
 
 def _end_of_input_unnoticed() -> Any:
-    return patch.object(Link, "ended", lambda self: None)
+    return patch.object(ServerConnection, "on_eof", lambda self: None)
 
 
 def _not_closed() -> Any:
-    async def close(self: Pipe, within_s: float) -> None:
+    async def close(self: PipeConnection, within_s: float) -> None:
         await asyncio.sleep(0)
 
-    return patch.object(Pipe, "close", close)
+    return patch.object(PipeConnection, "close", close)
 
 
 def _flush_forgotten() -> Any:
-    flush = Pipe.flush
+    flush = PipeConnection.flush
 
-    def lazy(self: Pipe) -> None:
+    def lazy(self: PipeConnection) -> None:
         if self._loop.time() % 0.01 < 0.008:  # pyright: ignore[reportPrivateUsage]
             flush(self)
 
-    return patch.object(Pipe, "flush", lazy)
+    return patch.object(PipeConnection, "flush", lazy)
 
 
 def _raised_in_a_callback() -> Any:
-    def drained(self: Link, held: int) -> None:
+    def on_drain(self: ServerConnection, held: int) -> None:
         raise RuntimeError("a fault")
 
-    return patch.object(Link, "drained", drained)
+    return patch.object(ServerConnection, "on_drain", on_drain)
 
 
 def _overlong_unanswered() -> Any:
-    return patch.object(Peer, "overlong", lambda self, size: None)
+    return patch.object(Peer, "on_frame_too_long", lambda self, size: None)
 
 
 FAULTS: list[Fault] = [

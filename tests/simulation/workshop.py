@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import Raw
 
-from concertino.backend import Call, Context, Offer, Outlet
+from concertino.backend.interface import Call, Context, Notifier, ServerFeatures
 from concertino.errors import RpcError
-from concertino.protocol.types import CallToolResult, Implementation, TextContent
+from concertino.types.results import CallToolResult, Implementation, TextContent
 from simulation.script import Plan
 
 __all__ = ["Handler", "Workshop"]
@@ -49,9 +49,9 @@ class Workshop:
         self._start_s = start_s
         self._fails = fails
         self._failed = failed
-        self._outlet: Outlet
+        self._outlet: Notifier
 
-    async def start(self, outlet: Outlet) -> None:
+    async def start(self, outlet: Notifier) -> None:
         self._outlet = outlet
         self.started += 1
         try:
@@ -63,8 +63,8 @@ class Workshop:
         finally:
             self.up = True
 
-    def offer(self) -> Offer:
-        return Offer(Implementation("workshop", "1"), tools=True, logging=True)
+    def features(self) -> ServerFeatures:
+        return ServerFeatures(Implementation("workshop", "1"), tools=True, logging=True)
 
     async def close(self) -> None:
         self.closed += 1
@@ -137,10 +137,10 @@ class Workshop:
                     if kind == "awaited log":
                         await self._wait(handler, telling)
         elif kind == "changed":
-            self._outlet.changed("tools")
+            self._outlet.report_change("tools")
         elif kind == "posted changed":
             with self._elsewhere():
-                self._outlet.changed("tools")
+                self._outlet.report_change("tools")
         else:
             raise AssertionError(f"no such step: {kind}")
 

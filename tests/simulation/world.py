@@ -18,14 +18,14 @@ from threading import get_ident
 from typing import Any
 from unittest.mock import patch
 
-from concertino.driver import context as context_module
-from concertino.driver import host as host_module
-from concertino.driver import link as link_module
-from concertino.driver.host import Host, serve
-from concertino.driver.link import CLEANUP_S
-from concertino.protocol.limits import Limits
+from concertino.jsonrpc.limits import Limits
+from concertino.runtime import context as context_module
+from concertino.runtime import host as host_module
+from concertino.runtime import server_connection as link_module
+from concertino.runtime.host import Host, serve
+from concertino.runtime.server_connection import CLEANUP_S
 from concertino.transports import pipe as pipe_module
-from concertino.transports.pipe import Pipe
+from concertino.transports.pipe import PipeConnection
 from simulation.client import Client
 from simulation.dice import Dice
 from simulation.kernel import Channel, Kernel
@@ -86,7 +86,7 @@ class Line:
         self.client = Client(world.loop, world.dice, script, self.up, self.down)
         self.model = Model(script, setting.limits, world.judged, world.loop.time)
         self.model.may_be_cut |= world.input_may_be_cut
-        self.pipe = Pipe(*descriptors, setting.limits)
+        self.pipe = PipeConnection(*descriptors, setting.limits)
         self.descriptors = set(world.kernel.open_now) - {
             each for one in world.lines for each in one.descriptors
         }

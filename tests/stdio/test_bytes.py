@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from harness import INITIALIZED, MODERN_META, Process, call, failure_of, frame, request, text_of
 
-from concertino import Host, Limits, Server
-from concertino.transports.pipe import Pipe
+from concertino import Limits, Server
+from concertino.backend import Host
+from concertino.transports.pipe import PipeConnection
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -396,7 +397,7 @@ async def converse(host: Host, chunks: list[bytes]) -> bytes:
     """Give these chunks to a connection, each in a read of its own, then the end of input; what came back."""
     there, ours = os.pipe()
     back, writing = os.pipe()
-    link = host.attach(Pipe(there, writing, Limits()))
+    link = host.attach(PipeConnection(there, writing, Limits()))
     try:
         for chunk in chunks:
             os.write(ours, chunk)

@@ -30,7 +30,7 @@ async def mole(context: Context) -> str:
 
 # Lists of five, in pages of two; and content of several pieces.
 PAGES = """
-from concertino import ResourceContents
+from concertino.types import ResourceContents
 server = Server("pages", page_size=2)
 
 for name in ("e", "d", "c", "b", "a"):
@@ -306,7 +306,7 @@ def test_2026_07_28_is_told_of_nothing_unasked(tmp_path: Path) -> None:
 
 
 DECORATED = """
-from concertino import Annotations, Icon
+from concertino.types import Annotations, Icon
 server.add_resource(
     "test://decorated",
     name="decorated",

@@ -266,7 +266,8 @@ def test_debugging_prints_each_message_on_stderr(tmp_path: Path) -> None:
 
 
 LONG = """
-from concertino import Context, Operations, Server
+from concertino import Context, Server
+from concertino.server import Operations
 import asyncio
 server = Server("slow")
 operations = Operations(server)

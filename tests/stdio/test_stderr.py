@@ -243,7 +243,7 @@ def test_a_start_that_wants_to_exit_is_one_line_and_exit_code_1(
 
 @pytest.mark.parametrize("kind", ["RuntimeError", "SystemExit"])
 def test_an_offer_that_fails_is_one_line_and_exit_code_1(kind: str, tmp_path: Path) -> None:
-    source = f"class Failing(Server):\n    def offer(self):\n        raise {kind}('no')\nserver = Failing('failing')\n"
+    source = f"class Failing(Server):\n    def features(self):\n        raise {kind}('no')\nserver = Failing('failing')\n"
     with Process([script(tmp_path, source + RUN)]) as process:
         assert process.wait() == 1
         process.pump(lambda: process.eof)

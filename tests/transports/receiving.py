@@ -18,20 +18,20 @@ class Receiver:
         self.told.append(what)
         self.changed.set()
 
-    def frames(self, batch: Sequence[bytes]) -> None:
+    def on_frames(self, batch: Sequence[bytes]) -> None:
         for frame in batch:
             self._tell(bytes(frame))
 
-    def overlong(self, size: int) -> None:
+    def on_frame_too_long(self, size: int) -> None:
         self._tell(("overlong", size))
 
-    def drained(self, held: int) -> None:
+    def on_drain(self, held: int) -> None:
         self._tell(("drained", held))
 
-    def ended(self) -> None:
+    def on_eof(self) -> None:
         self._tell("ended")
 
-    def lost(self, why: Exception) -> None:
+    def on_disconnect(self, why: Exception) -> None:
         self._tell(("lost", type(why).__name__))
 
     async def until(self, condition: Callable[[], bool]) -> None:

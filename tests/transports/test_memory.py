@@ -9,28 +9,30 @@ from typing import Any
 import pytest
 from loops import on_a_loop
 
-from concertino import Host, Limits, Server, connect, pair
-from concertino import redact as redact_module
-from concertino.transports.trace import Traced
+from concertino import Limits, Server
+from concertino.backend import Host
+from concertino.logs import redact as redact_module
+from concertino.transports import connect, memory_pair
+from concertino.transports.trace import TracedConnection
 
 
 class Receiver:
     def __init__(self) -> None:
         self.told: list[Any] = []
 
-    def frames(self, batch: Sequence[bytes]) -> None:
+    def on_frames(self, batch: Sequence[bytes]) -> None:
         self.told.append(list(batch))
 
-    def overlong(self, size: int) -> None:
+    def on_frame_too_long(self, size: int) -> None:
         self.told.append(("overlong", size))
 
-    def drained(self, held: int) -> None:
+    def on_drain(self, held: int) -> None:
         self.told.append(("drained", held))
 
-    def ended(self) -> None:
+    def on_eof(self) -> None:
         self.told.append("ended")
 
-    def lost(self, why: Exception) -> None:
+    def on_disconnect(self, why: Exception) -> None:
         self.told.append(("lost", str(why)))
 
     @property
@@ -45,7 +47,7 @@ async def turns(count: int = 5) -> None:
 
 @on_a_loop
 async def test_what_one_end_writes_the_other_gets_a_turn_later() -> None:
-    one, other = pair()
+    one, other = memory_pair()
     mine, yours = Receiver(), Receiver()
     one.open(mine)
     other.open(yours)
@@ -62,7 +64,7 @@ async def test_what_one_end_writes_the_other_gets_a_turn_later() -> None:
 
 @on_a_loop
 async def test_frames_are_kept_until_the_other_end_opens() -> None:
-    one, other = pair()
+    one, other = memory_pair()
     one.open(Receiver())
     one.write(b"early", None)
     one.flush()
@@ -75,7 +77,7 @@ async def test_frames_are_kept_until_the_other_end_opens() -> None:
 
 @on_a_loop
 async def test_while_paused_nothing_comes_and_the_writer_holds() -> None:
-    one, other = pair()
+    one, other = memory_pair()
     mine, yours = Receiver(), Receiver()
     one.open(mine)
     other.open(yours)
@@ -93,7 +95,7 @@ async def test_while_paused_nothing_comes_and_the_writer_holds() -> None:
 
 @on_a_loop
 async def test_a_pause_in_the_middle_of_a_large_batch_holds_the_rest() -> None:
-    one, other = pair()
+    one, other = memory_pair()
     yours = Receiver()
     one.open(Receiver())
     other.open(yours)
@@ -112,7 +114,7 @@ async def test_a_pause_in_the_middle_of_a_large_batch_holds_the_rest() -> None:
 
 @on_a_loop
 async def test_close_delivers_what_was_written_and_then_the_end_once() -> None:
-    one, other = pair()
+    one, other = memory_pair()
     yours = Receiver()
     one.open(Receiver())
     other.open(yours)
@@ -129,7 +131,7 @@ async def test_close_delivers_what_was_written_and_then_the_end_once() -> None:
 
 @on_a_loop
 async def test_a_closed_end_hears_nothing() -> None:
-    one, other = pair()
+    one, other = memory_pair()
     mine = Receiver()
     one.open(mine)
     other.open(Receiver())
@@ -144,7 +146,7 @@ async def test_a_closed_end_hears_nothing() -> None:
 @on_a_loop
 async def test_writing_to_an_end_that_is_closed_does_not_hold_for_ever() -> None:
     """A server that drains asks for held output: what goes nowhere must not count."""
-    one, other = pair()
+    one, other = memory_pair()
     one.open(Receiver())
     other.open(Receiver())
     await other.close(0)
@@ -168,8 +170,8 @@ async def test_a_trace_shows_both_directions_and_forwards_everything() -> None:
         return text
 
     async with Host(server) as host:
-        ours, theirs = pair()
-        host.attach(Traced(theirs, lambda way, text: seen.append((way, text))))
+        ours, theirs = memory_pair()
+        host.attach(TracedConnection(theirs, lambda way, text: seen.append((way, text))))
         caller = connect(ours)
         params = {"protocolVersion": "2025-11-25", "capabilities": {}}
         await caller.request("initialize", params)
@@ -187,9 +189,9 @@ async def test_a_trace_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     redact_module.refresh()
     try:
         seen: list[str] = []
-        one, other = pair()
+        one, other = memory_pair()
         yours = Receiver()
-        traced = Traced(one, lambda _, text: seen.append(text))
+        traced = TracedConnection(one, lambda _, text: seen.append(text))
         traced.open(Receiver())
         other.open(yours)
         frames = [
@@ -213,15 +215,15 @@ async def test_a_trace_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @on_a_loop
 async def test_a_trace_forwards_what_a_receiver_is_told() -> None:
-    one, _ = pair()
+    one, _ = memory_pair()
     mine = Receiver()
     seen: list[str] = []
-    traced = Traced(one, lambda way, text: seen.append(f"{way} {text}"))
+    traced = TracedConnection(one, lambda way, text: seen.append(f"{way} {text}"))
     traced.open(mine)
-    traced.overlong(12345)
-    traced.drained(5)
-    traced.lost(OSError("gone"))
-    traced.ended()
+    traced.on_frame_too_long(12345)
+    traced.on_drain(5)
+    traced.on_disconnect(OSError("gone"))
+    traced.on_eof()
     traced.pause(True)
     assert mine.told == [("overlong", 12345), ("drained", 5), ("lost", "gone"), "ended"]
     assert traced.facts == {"transport": "memory"}
@@ -239,7 +241,7 @@ async def test_a_pair_carries_a_host_that_pauses_and_drains() -> None:
         return "x" * count
 
     async with Host(server, Limits(high_water_bytes=10_000, low_water_bytes=1000)) as host:
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         host.attach(theirs)
         caller = connect(ours)
         await caller.request("initialize", {"protocolVersion": "2025-11-25", "capabilities": {}})

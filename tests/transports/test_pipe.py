@@ -18,9 +18,9 @@ import uvloop
 from loops import on_a_loop
 from receiving import Receiver
 
-from concertino.protocol.limits import Limits
+from concertino.jsonrpc.limits import Limits
 from concertino.transports import pipe as pipe_module
-from concertino.transports.pipe import Pipe
+from concertino.transports.pipe import PipeConnection
 
 FRAMES = [b'{"a":1}', "é😀".encode(), b"x" * 1000, b"", b"last"]
 WIRE = b"".join(frame + b"\n" for frame in FRAMES)
@@ -32,7 +32,7 @@ class Ends:
     def __init__(self, limits: Limits | None = None) -> None:
         there, self.writing = os.pipe()
         self.reading, back = os.pipe()
-        self.pipe = Pipe(there, back, limits or Limits())
+        self.pipe = PipeConnection(there, back, limits or Limits())
         self.receiver = Receiver()
         self.pipe.open(self.receiver)
 
@@ -131,12 +131,12 @@ def test_what_was_queued_meanwhile_leaves_too_however_many_writes_the_rest_took(
     asyncio.run(main())
 
 
-def written(pipe: Pipe, frame: bytes) -> None:
+def written(pipe: PipeConnection, frame: bytes) -> None:
     pipe.write(frame, None)
     pipe.flush()
 
 
-def sent(pipe: Pipe, frame: bytes) -> None:
+def sent(pipe: PipeConnection, frame: bytes) -> None:
     pipe.send(frame, None)
 
 
@@ -149,7 +149,7 @@ EITHER_WAY = pytest.mark.parametrize("put", [written, sent])
 def test_writes_that_fall_short_never_tear_or_repeat_a_frame(
     size: int,
     refuses: type[OSError] | None,
-    put: Callable[[Pipe, bytes], None],
+    put: Callable[[PipeConnection, bytes], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
@@ -176,7 +176,7 @@ def test_writes_that_fall_short_never_tear_or_repeat_a_frame(
 )
 def test_a_write_that_fails_at_any_byte_loses_the_connection_once(
     error: type[OSError] | OSError,
-    put: Callable[[Pipe, bytes], None],
+    put: Callable[[PipeConnection, bytes], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main(at: int) -> None:
@@ -345,13 +345,13 @@ async def test_while_paused_nothing_is_read_and_after_it_everything() -> None:
 @on_a_loop
 async def test_a_receiver_that_pauses_inside_frames_gets_no_more() -> None:
     ends = Ends()
-    real = ends.receiver.frames
+    real = ends.receiver.on_frames
 
     def pausing(batch: Sequence[bytes]) -> None:
         real(batch)
         ends.pipe.pause(True)
 
-    ends.receiver.frames = pausing  # type: ignore[method-assign]
+    ends.receiver.on_frames = pausing  # type: ignore[method-assign]
     os.write(ends.writing, b"one\n")
     await ends.receiver.until(lambda: bool(ends.told))
     os.write(ends.writing, b"two\n")
@@ -413,7 +413,7 @@ def test_interrupted_reads_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 async def test_a_regular_file_is_read_by_a_thread_and_can_be_paused(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"".join(b"%06d\n" % n for n in range(50_000)))
     receiver = Receiver()
-    connection = Pipe(
+    connection = PipeConnection(
         os.open(tmp_path / "in", os.O_RDONLY),
         os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT),
         Limits(),
@@ -441,7 +441,7 @@ async def test_closing_while_a_file_is_read_leaves_no_thread(tmp_path: Path) -> 
 
     (tmp_path / "in").write_bytes(b"x\n" * 1_000_000)
     receiver = Receiver()
-    connection = Pipe(
+    connection = PipeConnection(
         os.open(tmp_path / "in", os.O_RDONLY), os.open(os.devnull, os.O_WRONLY), Limits()
     )
     connection.open(receiver)
@@ -470,7 +470,7 @@ async def test_one_descriptor_for_both_ways_is_closed_once() -> None:
     before = open_descriptors()
     ours, theirs = socket.socketpair()
     both = theirs.detach()
-    pipe = Pipe(both, both, Limits())
+    pipe = PipeConnection(both, both, Limits())
     receiver = Receiver()
     pipe.open(receiver)
     ours.sendall(b"there\n")
@@ -490,7 +490,7 @@ async def test_one_descriptor_for_both_ways_is_closed_once() -> None:
 async def test_what_was_never_opened_can_be_closed() -> None:
     before = open_descriptors()
     reading, writing = os.pipe()
-    await Pipe(reading, writing, Limits()).close(1.0)
+    await PipeConnection(reading, writing, Limits()).close(1.0)
     assert open_descriptors() == before
 
 
@@ -515,7 +515,7 @@ async def test_the_flag_of_a_socket_is_put_back() -> None:
     kept = os.dup(theirs.fileno())
     reading, writing = os.dup(theirs.fileno()), os.dup(theirs.fileno())
     assert os.get_blocking(kept)
-    connection = Pipe(reading, writing, Limits())
+    connection = PipeConnection(reading, writing, Limits())
     connection.open(Receiver())
     assert not os.get_blocking(kept)
     await connection.close(0)
@@ -530,7 +530,7 @@ async def test_the_flag_of_an_inherited_pipe_is_left_alone() -> None:
     there, writing = os.pipe()
     reading, back = os.pipe()
     kept = [os.dup(there), os.dup(back)]
-    connection = Pipe(there, back, Limits())
+    connection = PipeConnection(there, back, Limits())
     connection.open(Receiver())
     assert all(map(os.get_blocking, kept))
     await connection.close(0)

@@ -16,10 +16,10 @@ import pytest
 
 from concertino.errors import SpawnError
 from concertino.transports import process
-from concertino.transports.process import Child, Ladder, _living, spawn
+from concertino.transports.process import ChildProcess, ShutdownTimeouts, _living, spawn
 
-QUICK = Ladder(stdin_closed_s=0.3, terminated_s=0.3, killed_s=10)
-PATIENT = Ladder(stdin_closed_s=20, terminated_s=20, killed_s=20)
+QUICK = ShutdownTimeouts(stdin_closed_s=0.3, terminated_s=0.3, killed_s=10)
+PATIENT = ShutdownTimeouts(stdin_closed_s=20, terminated_s=20, killed_s=20)
 
 
 class Ear:
@@ -31,22 +31,22 @@ class Ear:
         self.tasks: set[object] = set()  # inside of which lines came
         self._changed = asyncio.Event()
 
-    def frames(self, batch: Sequence[bytes]) -> None:
+    def on_frames(self, batch: Sequence[bytes]) -> None:
         self.lines += batch
         self.tasks.add(asyncio.current_task())
         self._changed.set()
 
-    def overlong(self, size: int) -> None:
+    def on_frame_too_long(self, size: int) -> None:
         self.lines.append(b"(overlong)")
         self._changed.set()
 
-    def drained(self, held: int) -> None: ...
+    def on_drain(self, held: int) -> None: ...
 
-    def ended(self) -> None:
+    def on_eof(self) -> None:
         self.over.append("ended")
         self._changed.set()
 
-    def lost(self, why: Exception) -> None:
+    def on_disconnect(self, why: Exception) -> None:
         self.over.append("lost")
         self._changed.set()
 
@@ -70,7 +70,9 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 @asynccontextmanager
-async def started(code: str, *arguments: str, **settings: Any) -> AsyncIterator[tuple[Child, Ear]]:
+async def started(
+    code: str, *arguments: str, **settings: Any
+) -> AsyncIterator[tuple[ChildProcess, Ear]]:
     settings.setdefault("ladder", PATIENT)
     child = spawn([sys.executable, "-c", code, *arguments], **settings)
     ear = Ear()
@@ -421,7 +423,7 @@ async def test_a_hundred_children_come_and_go() -> None:
 @pytest.mark.parametrize("given", [-1.0, float("nan"), float("inf"), "2", True, None])
 def test_a_rung_without_a_time_is_refused_by_its_name(given: object) -> None:
     with pytest.raises(ValueError, match=r"terminated_s: expected seconds, 0 or more, got "):
-        Ladder(terminated_s=given)  # type: ignore[arg-type]
+        ShutdownTimeouts(terminated_s=given)  # type: ignore[arg-type]
 
 
 @on_a_loop
@@ -457,7 +459,7 @@ for line in sys.stdin.buffer:
 
 
 @asynccontextmanager
-async def looked_at(code: str = LINES, **settings: Any) -> AsyncIterator[tuple[Child, Ear]]:
+async def looked_at(code: str = LINES, **settings: Any) -> AsyncIterator[tuple[ChildProcess, Ear]]:
     """A child that has given one line already: from then on it is looked at when it is written to."""
     async with started(code, **settings) as (child, ear):
         child.send(b"first", None)
@@ -466,7 +468,7 @@ async def looked_at(code: str = LINES, **settings: Any) -> AsyncIterator[tuple[C
         yield child, ear
 
 
-def until_it_spoke(child: Child) -> None:
+def until_it_spoke(child: ChildProcess) -> None:
     """Without a turn of the loop."""
     assert select.select([child._in], [], [], 20)[0]
 

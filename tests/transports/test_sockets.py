@@ -24,10 +24,10 @@ import pytest
 from loops import on_a_loop
 from receiving import Receiver
 
-from concertino import connect_tcp, connect_unix, listen_tcp, listen_unix
-from concertino.protocol.limits import Limits
-from concertino.transports.listeners import Listener, inherited, split_address
-from concertino.transports.sockets import Accepted, SocketConnection, credentials, is_trusted
+from concertino.jsonrpc.limits import Limits
+from concertino.transports import connect_tcp, connect_unix, listen_tcp, listen_unix
+from concertino.transports.listeners import Listener, inherited_listeners, split_address
+from concertino.transports.sockets import AcceptedSocket, SocketConnection, credentials, is_trusted
 
 
 @pytest.fixture
@@ -458,22 +458,22 @@ def test_what_an_accepted_tcp_socket_needs_is_set() -> None:
 
 def test_sockets_for_another_process_are_not_taken_and_the_variables_go() -> None:
     environment = {"LISTEN_PID": "1", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x", "PATH": "/bin"}
-    assert inherited(environment) == []
+    assert inherited_listeners(environment) == []
     assert environment == {"PATH": "/bin"}
 
 
 @pytest.mark.parametrize("count", ["x", "-1", "1.5", "9999999999"])
 def test_a_count_that_is_no_number_is_refused(count: str) -> None:
     with pytest.raises(ValueError, match="LISTEN_FDS: expected a number of descriptors"):
-        inherited({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": count})
+        inherited_listeners({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": count})
 
 
 # Lines over sockets
 
 
-def pair() -> tuple[socket.socket, Accepted]:
+def pair() -> tuple[socket.socket, AcceptedSocket]:
     ours, theirs = socket.socketpair()
-    return ours, Accepted(theirs, Limits(max_message_bytes=100_000), {}, "client 1")
+    return ours, AcceptedSocket(theirs, Limits(max_message_bytes=100_000), {}, "client 1")
 
 
 @on_a_loop

@@ -17,8 +17,8 @@ import concertino
 SRC = str(Path(concertino.__file__).parent.parent)
 PRELUDE = """
 import asyncio, logging, os, sys
-from concertino.transports.stdio import Stdio, take_over
-from concertino.protocol.limits import Limits
+from concertino.transports.stdio import StdioConnection, take_over
+from concertino.jsonrpc.limits import Limits
 """
 
 
@@ -89,13 +89,13 @@ print("fine")
 def test_a_forked_child_has_no_wire_and_ends_when_it_comes_back_into_the_loop() -> None:
     code, out, errors = verdict("""
 class Receiver:
-    def frames(self, batch): pass
-    def ended(self): pass
-    def lost(self, why): pass
-    def drained(self, held): pass
+    def on_frames(self, batch): pass
+    def on_eof(self): pass
+    def on_disconnect(self, why): pass
+    def on_drain(self, held): pass
 taken = take_over()
 async def main():
-    connection = Stdio(taken, Limits(), {"CONCERTINO_ORPHAN": "stay"})
+    connection = StdioConnection(taken, Limits(), {"CONCERTINO_ORPHAN": "stay"})
     connection.open(Receiver())
     wire = connection._in, connection._out
     pid = os.fork()
@@ -120,11 +120,11 @@ os._exit(0)
 def test_a_fork_after_the_end_does_nothing() -> None:
     code, _, errors = verdict("""
 class Receiver:
-    def ended(self): pass
-    def frames(self, batch): pass
+    def on_eof(self): pass
+    def on_frames(self, batch): pass
 taken = take_over()
 async def main():
-    connection = Stdio(taken, Limits())
+    connection = StdioConnection(taken, Limits())
     connection.open(Receiver())
     await connection.close(0)
 asyncio.run(main())
@@ -140,12 +140,12 @@ assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
 def test_the_parent_is_watched_unless_told_to_stay(stays: str) -> None:
     code, _, errors = verdict(f"""
 class Receiver:
-    def ended(self): pass
-    def frames(self, batch): pass
+    def on_eof(self): pass
+    def on_frames(self, batch): pass
 taken = take_over()
 async def main():
     before = len(os.listdir("/proc/self/fd"))
-    connection = Stdio(taken, Limits(), {{"CONCERTINO_ORPHAN": "{stays}"}})
+    connection = StdioConnection(taken, Limits(), {{"CONCERTINO_ORPHAN": "{stays}"}})
     connection.open(Receiver())
     links = []
     for n in os.listdir("/proc/self/fd"):

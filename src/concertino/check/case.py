@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from concertino.check.child import Surroundings
-    from concertino.check.trial import Trial
+    from concertino.check.case_context import CaseContext
+    from concertino.check.child_process import StdioSetup
 
 __all__ = [
     "RANK",
     "SECTIONS",
     "Case",
+    "CheckFinding",
     "Crash",
-    "Differs",
-    "Finding",
+    "Deviation",
     "Hang",
     "Skipped",
     "Verdict",
-    "Wrong",
+    "Violation",
 ]
 
 Verdict = Literal["ok", "differs", "wrong", "hang", "crash", "skipped"]
@@ -45,35 +45,35 @@ SECTIONS = {
 }
 
 
-class Finding(Exception):
+class CheckFinding(Exception):
     """Something is not as expected. The text says what came. Raise it to end a case, or give it to Trial.note() and go on."""
 
     verdict: Verdict = "wrong"
 
 
-class Wrong(Finding):
+class Violation(CheckFinding):
     """A must of JSON-RPC or MCP towards a client that kept the rules is broken, or the oracle (oracle.py) is."""
 
 
-class Differs(Finding):
+class Deviation(CheckFinding):
     """Nothing the protocol demands is broken; this project's stricter policy is."""
 
     verdict = "differs"
 
 
-class Hang(Finding):
+class Hang(CheckFinding):
     """The server lives and serves no more, or does not end when it should."""
 
     verdict = "hang"
 
 
-class Crash(Finding):
+class Crash(CheckFinding):
     """The process ended and nobody had asked it to."""
 
     verdict = "crash"
 
 
-class Skipped(Finding):
+class Skipped(CheckFinding):
     """The case needs something that this server, or this machine, does not have."""
 
     verdict = "skipped"
@@ -95,10 +95,10 @@ class Case(Struct, frozen=True):
     does: str
     expected: str
     source: str
-    run: Callable[[Trial], None]
+    run: Callable[[CaseContext], None]
     needs: tuple[str, ...] = ()
     era: str = ""
     opens: bool = True
-    surroundings: Surroundings | None = None
+    surroundings: StdioSetup | None = None
     firm: bool = True
     slow: bool = False

@@ -11,7 +11,7 @@ from typing import Any
 from concertino.check.case import RANK, SECTIONS, Case, Verdict
 from concertino.check.messages import shown
 from concertino.check.run import Result
-from concertino.check.subject import Subject
+from concertino.check.server_under_test import ServerUnderTest
 
 __all__ = ["Terminal", "document", "listing", "summary"]
 
@@ -34,7 +34,7 @@ class Terminal:
         self._coloured = coloured
         self._section = 0
 
-    def opening(self, subject: Subject) -> str:
+    def opening(self, subject: ServerUnderTest) -> str:
         """What was found out about the server."""
         eras = " and ".join(
             [f"{subject.revision} (initialize)"] * subject.legacy
@@ -92,7 +92,7 @@ def listing(cases: Sequence[Case]) -> str:
 
 
 def document(
-    subject: Subject | None, results: Sequence[Result], exit: int, problem: str = ""
+    subject: ServerUnderTest | None, results: Sequence[Result], exit: int, problem: str = ""
 ) -> str:
     """The whole run as one JSON document; docs/reference/check.md lists its keys, which stay."""
     counted = Counter(each.verdict for each in results)

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
-from concertino.check import census, oracle
-from concertino.check.case import RANK, Case, Differs, Finding, Skipped, Verdict, Wrong
-from concertino.check.child import PLAIN, Child, kill_all
+from concertino.check import invariants, process_stats
+from concertino.check.case import RANK, Case, CheckFinding, Deviation, Skipped, Verdict, Violation
+from concertino.check.case_context import CaseContext, text_of
+from concertino.check.child_process import PLAIN, ServerProcess, kill_all
 from concertino.check.messages import LEGACY, Message, shown
-from concertino.check.subject import Settings, Subject, environment, found_tools
-from concertino.check.trial import Trial, text_of
+from concertino.check.server_under_test import ServerUnderTest, Settings, environment, find_tools
 
 __all__ = ["Result", "look", "run", "selected"]
 
@@ -46,7 +46,7 @@ def selected(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
 
 
 def run(
-    subject: Subject, cases: Sequence[Case], told: Callable[[Result], None], jobs: int = 1
+    subject: ServerUnderTest, cases: Sequence[Case], told: Callable[[Result], None], jobs: int = 1
 ) -> list[Result]:
     """Try every case and tell each result, in order. Kills what it started, however it is left.
 
@@ -73,23 +73,23 @@ def run(
     return results
 
 
-def _tried(subject: Subject, case: Case) -> Result:
+def _tried(subject: ServerUnderTest, case: Case) -> Result:
     if why := subject.lacks((case.era, *case.needs)):
         return Result(case, "skipped", 0.0, (why,))
     began = time.monotonic()
-    findings: list[Finding] = []
-    trial: Trial | None = None
-    with Child(subject.command, case.surroundings or PLAIN, environment()) as child:
+    findings: list[CheckFinding] = []
+    trial: CaseContext | None = None
+    with ServerProcess(subject.command, case.surroundings or PLAIN, environment()) as child:
         try:
-            trial = Trial(subject, child, case.era)
+            trial = CaseContext(subject, child, case.era)
             findings = trial.findings
             if case.opens:
                 trial.open()
-            before = census.take(child.pid) if trial.opened else None
+            before = process_stats.take(child.pid) if trial.opened else None
             case.run(trial)
             if not trial.ended:
-                oracle.after(trial, before)
-        except Finding as found:
+                invariants.after(trial, before)
+        except CheckFinding as found:
             findings.append(found)
         if trial is not None and not any(isinstance(each, Skipped) for each in findings):
             _finish(trial, findings)
@@ -105,34 +105,34 @@ def _tried(subject: Subject, case: Case) -> Result:
     return Result(case, verdict, time.monotonic() - began, came, tail if bad else "")
 
 
-def _finish(trial: Trial, findings: list[Finding]) -> None:
+def _finish(trial: CaseContext, findings: list[CheckFinding]) -> None:
     """End the child and look at all it said."""
     broken = any(RANK[each.verdict] > RANK["wrong"] for each in findings)
     try:
         if broken:  # what it owes was said already
             trial.ended = True
         else:
-            oracle.closed(trial)
+            invariants.closed(trial)
             trial.ended = True
-        oracle.said(trial)
-    except Finding as found:
+        invariants.said(trial)
+    except CheckFinding as found:
         findings.append(found)
 
 
 # What the server is
 
 
-def look(command: Sequence[str], settings: Settings) -> Subject:
+def look(command: Sequence[str], settings: Settings) -> ServerUnderTest:
     """Find out eras and tools. Raises OSError when the command cannot be started, Finding when it serves neither era."""
-    subject = Subject(command, settings)
+    subject = ServerUnderTest(command, settings)
     reasons: list[str] = []
-    worst: Finding | None = None
+    worst: CheckFinding | None = None
     for era in ("legacy", "modern"):
         if settings.era not in (None, era):
             continue
         try:
             _meet(subject, era)
-        except Finding as found:
+        except CheckFinding as found:
             reasons.append(f"{era}: {found}")
             if worst is None or RANK[found.verdict] > RANK[worst.verdict]:
                 worst = found
@@ -142,16 +142,16 @@ def look(command: Sequence[str], settings: Settings) -> Subject:
     return subject
 
 
-def _meet(subject: Subject, era: str) -> None:
+def _meet(subject: ServerUnderTest, era: str) -> None:
     """Open a connection in one era; learn from it if it is the era that cases will speak."""
     settings = subject.settings
-    with Child(subject.command, PLAIN, environment()) as child:
-        trial = Trial(subject, child, era)
+    with ServerProcess(subject.command, PLAIN, environment()) as child:
+        trial = CaseContext(subject, child, era)
         began = time.monotonic()
         try:
             # A server that was met in the other era need not answer here, so it is given less time.
             opened = trial.open(within_s=settings.timeout_s if subject.legacy else None)
-        except Finding as found:
+        except CheckFinding as found:
             tail = child.stderr_tail(4)
             stray = f"; stdout held: {shown(child.strays[0].line)}" if child.strays else ""
             raise type(found)(f"{found}{stray}{'; stderr: ' + tail if tail else ''}") from None
@@ -161,7 +161,7 @@ def _meet(subject: Subject, era: str) -> None:
             subject.revision = str(opened.get("protocolVersion", LEGACY))
         else:
             if opened.get("supportedVersions") is None:
-                raise Wrong(f"server/discover gave no supportedVersions: {shown(opened)}")
+                raise Violation(f"server/discover gave no supportedVersions: {shown(opened)}")
             subject.modern = True
         if subject.era != era:
             return
@@ -179,7 +179,7 @@ def _meet(subject: Subject, era: str) -> None:
         subject.obeys_eof = child.wait(5.0)
 
 
-def _tools(subject: Subject, trial: Trial) -> None:
+def _tools(subject: ServerUnderTest, trial: CaseContext) -> None:
     """List all tools, and see that the echo is one."""
     listed: list[Message] = []
     cursor: object = None
@@ -191,7 +191,7 @@ def _tools(subject: Subject, trial: Trial) -> None:
         if cursor is None:
             break
     subject.tool_names = tuple(str(each.get("name")) for each in listed)
-    subject.tools = found_tools(listed)
+    subject.tools = find_tools(listed)
     if "echo" in subject.tools:
         asked = "concertino check"
         came = text_of(trial.use("echo", text=asked))
@@ -204,5 +204,5 @@ def _tools(subject: Subject, trial: Trial) -> None:
 
 def failed(results: Sequence[Result], *, strict: bool) -> bool:
     """Whether the run as a whole did: something crashed, hung or was wrong; strict: or differs."""
-    least = RANK[Differs.verdict if strict else "wrong"]
+    least = RANK[Deviation.verdict if strict else "wrong"]
     return any(RANK[each.verdict] >= least for each in results)

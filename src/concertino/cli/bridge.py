@@ -6,13 +6,13 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from concertino import logs
 from concertino.cli.guards import add_options as add_guards
 from concertino.cli.guards import guard_of
-from concertino.cli.serving import add_log_format, add_trace, leave_on_signals, refuse_words
-from concertino.driver.process import leave
-from concertino.driver.process import run as run_process
+from concertino.cli.serving import add_log_format, add_trace, exit_on_signals, reject_extra_args
 from concertino.errors import ConcertinoError
+from concertino.logs import handler as logging_setup
+from concertino.runtime.process import exit_process
+from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
 
 __all__ = ["DESCRIPTION", "define", "run"]
@@ -44,17 +44,17 @@ def define(bridge: ArgumentParser) -> None:
 def run(given: Namespace, server: Sequence[str]) -> NoReturn:
     """Be the bridge. Ends the process."""
     misused: Callable[[str], NoReturn] = given.parser.error
-    refuse_words(given, server)
+    reject_extra_args(given, server)
     try:
         guard = guard_of(given)
     except (ValueError, ConcertinoError) as why:
         misused(str(why))
     taken = take_over()
-    format = logs.configure(
+    format = logging_setup.configure(
         format=given.log_format, component="orchestra", writer=taken.writer
     ).format_name
-    log = logs.logger("orchestra")
-    leave_on_signals(taken.writer)
+    log = logging_setup.logger("orchestra")
+    exit_on_signals(taken.writer)
 
     def connected(address: str) -> None:
         said = f"transport.stdio: connected to orchestrator at {address}"
@@ -64,16 +64,16 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
             log.info("%s", said)
 
     try:
-        from concertino.orchestra.bridge import Bridge, prepared
+        from concertino.orchestra.bridge import Bridge, prepare_bridge
 
         bridge = Bridge(
             given.orchestrator_addr,
-            prepared(given.orchestrator_addr, given.certs_dir),
+            prepare_bridge(given.orchestrator_addr, given.certs_dir),
             connected=connected,
         )
     except (ConcertinoError, ImportError, ValueError) as why:
         log.error("Failed to start: %s", why)
-        leave(FAILED, taken.writer)
+        exit_process(FAILED, taken.writer)
     run_process(
         guard(bridge) if guard else bridge,
         taken=taken,

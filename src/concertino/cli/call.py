@@ -19,19 +19,19 @@ from msgspec import UNSET, DecodeError, Raw
 from msgspec.json import decode, encode, format
 
 from concertino.client.client import Client, Timeouts
-from concertino.client.targets import ServerParameters, Target, place_of
-from concertino.client.waiting import Progress
+from concertino.client.pending_request import Progress
+from concertino.client.targets import ServerParameters, Target, parse_target
 from concertino.errors import (
     ConcertinoError,
     Disconnected,
-    NotOffered,
+    NotSupported,
     ProtocolError,
     RpcError,
     SpawnError,
     TimedOut,
 )
 from concertino.logs.formats import escaped
-from concertino.protocol.types import (
+from concertino.types.results import (
     AudioContent,
     CallToolResult,
     ContentBlock,
@@ -55,7 +55,7 @@ EXITS: tuple[tuple[type[ConcertinoError], int], ...] = (
     (TimedOut, LATE),
     (ProtocolError, GARBLED),
     (RpcError, FAILED),
-    (NotOffered, FAILED),
+    (NotSupported, FAILED),
 )
 INTERRUPTED = 130
 BAR = 30  # characters
@@ -235,7 +235,7 @@ def _target(given: argparse.Namespace, server: Sequence[str]) -> Target:
         if env or given.cwd:
             raise _Usage("--env and --cwd are for servers that are started")
         try:
-            place_of(server[0])
+            parse_target(server[0])
         except ValueError as why:
             raise _Usage(str(why)) from None
         return server[0]
@@ -387,9 +387,8 @@ def _tool(tool: Tool) -> list[str]:
     lines = [escaped(" ".join([tool.name, *words])), *_described(title, tool.description)]
     for name, schema in properties.items():
         if isinstance(schema, dict):
-            kind = schema.get("type") or (
-                "one of " + encode(schema["enum"]).decode() if "enum" in schema else ""
-            )  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+            enum = "one of " + encode(schema["enum"]).decode() if "enum" in schema else ""
+            kind = cast("dict[str, object]", schema).get("type") or enum
             text = f"{name}: {kind if isinstance(kind, str) else encode(kind).decode()} {schema.get('description', '')}"  # pyright: ignore[reportUnknownMemberType]
             lines.append("    " + escaped(" ".join(text.split())))
     return lines

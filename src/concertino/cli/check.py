@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from concertino.check.case import Case, Finding
-from concertino.check.child import kill_all
+from concertino.check.case import Case, CheckFinding
+from concertino.check.child_process import kill_all
 from concertino.check.report import Terminal, document, listing, summary
 from concertino.check.run import Result, failed, look, selected
 from concertino.check.run import run as run_cases
-from concertino.check.subject import Settings, Subject
+from concertino.check.server_under_test import ServerUnderTest, Settings
 from concertino.check.table import CASES
 
 __all__ = ["DESCRIPTION", "define", "run"]
@@ -109,7 +109,7 @@ def _checked(
     def told(result: Result) -> None:
         say(terminal.result(result))
 
-    subject: Subject | None = None
+    subject: ServerUnderTest | None = None
     results: list[Result] = []
     problem = ""
     try:
@@ -119,7 +119,7 @@ def _checked(
     except OSError as why:
         print(f"concertino check: {command[0]}: {why.strerror or why}", file=sys.stderr)  # noqa: T201
         return USAGE
-    except Finding as found:
+    except CheckFinding as found:
         problem = f"{found.verdict}: the server was not opened; {found}"
         say(problem)
     exit = FAILED if problem or failed(results, strict=given.strict) else 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from concertino.backend import Backend
+from concertino.backend.interface import Backend
 from concertino.errors import RegistrationError, TargetError
 
 __all__ = ["Folders", "add_options", "folders_of", "library", "places"]

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from concertino.backend import Backend
+    from concertino.backend.interface import Backend
 
 __all__ = ["Guard", "add_options", "guard_of"]
 
 Guard = Callable[["Backend"], "Backend"]
-# Option -> argument of Guarded
+# Option -> argument of Guard
 OPTIONS = {
     "rate_limit": "rate_limit",
     "max_in_flight": "max_in_flight",
@@ -75,14 +75,14 @@ def guard_of(given: Namespace) -> Guard | None:
     if wanted:
         from functools import partial
 
-        from concertino.guards.guarded import Guarded
+        from concertino.guards.guard import Guard
 
-        layers.append(partial(Guarded, **wanted))
-        Guarded(_NOBODY, **wanted)  # a value that does not fit is said before anything is imported
+        layers.append(partial(Guard, **wanted))
+        Guard(_NOBODY, **wanted)  # a value that does not fit is said before anything is imported
     if given.metrics_file:
-        from concertino.guards.metrics import metered
+        from concertino.guards.metrics import metrics_of
 
-        layers.append(metered(given.metrics_file))
+        layers.append(metrics_of(given.metrics_file))
     if given.otel:
         from concertino.guards.telemetry import telemetry
 

@@ -14,7 +14,7 @@ from concertino.cli.folders import Folders, add_options, places
 from concertino.errors import ConcertinoError
 from concertino.library.folder import Folder
 from concertino.library.library import MAX_FILE_BYTES, MAX_FILES
-from concertino.library.lint import Finding, lint
+from concertino.library.lint import LintFinding, lint
 from concertino.library.problems import RULES
 from concertino.library.tokens import counter
 
@@ -102,7 +102,7 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
     sys.exit(1 if findings else 0)
 
 
-def _path(finding: Finding, folders: dict[str, Folder | None]) -> str:
+def _path(finding: LintFinding, folders: dict[str, Folder | None]) -> str:
     """As somebody in this folder names the file, and as stdout can show it."""
     folder = folders[finding.folder]
     whole = os.path.join("" if folder is None else folder.path, finding.path)

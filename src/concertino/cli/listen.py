@@ -7,16 +7,16 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from concertino import logs
 from concertino.cli.folders import Folders
 from concertino.cli.guards import Guard
-from concertino.cli.serve import FAILED, USAGE, found_or_leave
-from concertino.driver.process import leave
-from concertino.driver.service import bound_stderr, run_service
+from concertino.cli.serve import FAILED, USAGE, load_or_exit
+from concertino.logs import handler as logging_setup
+from concertino.runtime.process import exit_process
+from concertino.runtime.service import bounded_stderr, run_service
 from concertino.transports.listeners import (
     Listener,
-    in_words,
-    inherited,
+    errno_message,
+    inherited_listeners,
     listen_tcp,
     listen_unix,
     split_address,
@@ -43,13 +43,13 @@ def serve_at(
     2 when there is no such server or an address may not be listened at, 1 when it cannot be, or importing or starting failed.
     guard: is put around what is served.
     """
-    writer = bound_stderr()
-    logs.configure(format=log_format, component="concertino", writer=writer)
-    log = logs.logger("concertino")
+    writer = bounded_stderr()
+    logging_setup.configure(format=log_format, component="concertino", writer=writer)
+    log = logging_setup.logger("concertino")
     listeners: list[Listener] = []
     try:
         places = [split_address(text) for text in tcp]
-        listeners += inherited(os.environ, allow_remote=allow_remote)
+        listeners += inherited_listeners(os.environ, allow_remote=allow_remote)
         # Before the target is imported: that may take long, and whoever connects meanwhile waits.
         for host, port in places:
             listeners.append(listen_tcp(host, port, allow_remote=allow_remote))
@@ -59,9 +59,9 @@ def serve_at(
         if not listeners:
             raise ValueError("LISTEN_FDS: no socket was given; name one with --unix or --tcp")
     except (ValueError, OSError) as why:
-        log.error("%s", in_words(why))
-        leave(FAILED if isinstance(why, OSError) else USAGE, writer)
-    found = found_or_leave(targets, folders, writer, traceback=traceback)
+        log.error("%s", errno_message(why))
+        exit_process(FAILED if isinstance(why, OSError) else USAGE, writer)
+    found = load_or_exit(targets, folders, writer, traceback=traceback)
     run_service(
         guard(found.backend) if guard else found.backend,
         listeners,

@@ -11,13 +11,13 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from concertino import logs
-from concertino.cli.serving import add_log_format, leave_on_signals, refuse_words
-from concertino.driver.process import leave
-from concertino.driver.service import bound_stderr
+from concertino.cli.serving import add_log_format, exit_on_signals, reject_extra_args
 from concertino.errors import ConcertinoError
-from concertino.redact import refresh
-from concertino.transports.listeners import in_words
+from concertino.logs import handler as logging_setup
+from concertino.logs.redact import refresh
+from concertino.runtime.process import exit_process
+from concertino.runtime.service import bounded_stderr
+from concertino.transports.listeners import errno_message
 
 if TYPE_CHECKING:
     from concertino.orchestra.hub import Hub
@@ -50,22 +50,22 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     """Be a hub. Ends the process: 0 the end, 1 it cannot listen, 2 the file cannot be used."""
-    refuse_words(given, server)
-    writer = bound_stderr()
+    reject_extra_args(given, server)
+    writer = bounded_stderr()
     refresh()
-    logs.configure(format=given.log_format, component="hub", writer=writer)
+    logging_setup.configure(format=given.log_format, component="hub", writer=writer)
     log = logging.getLogger("concertino.hub")
-    leave_on_signals(writer)
+    exit_on_signals(writer)
     code = FAILED
     try:
         from concertino.orchestra.hub import Hub
-        from concertino.orchestra.plugins_file import BadPluginsFile, read_plugins
+        from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 
         try:
             file = read_plugins(given.file)
-        except BadPluginsFile as why:
+        except InvalidPluginsFile as why:
             log.error("%s", why)
-            leave(USAGE, writer)
+            exit_process(USAGE, writer)
         for warning in file.warnings:
             log.warning("%s", warning)
         for entry in file.plugins:
@@ -78,10 +78,10 @@ def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         log.error("%s", why)
         code = USAGE
     except (ConcertinoError, OSError, ImportError) as why:
-        log.error("%s", in_words(why))
+        log.error("%s", errno_message(why))
     except BaseException:
         log.exception("the hub failed")
-    leave(code, writer)
+    exit_process(code, writer)
 
 
 async def _run(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from concertino import __version__
-from concertino.cli.serving import refuse_words
+from concertino.cli.serving import reject_extra_args
 from concertino.orchestra.flags import add_flags
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ def define(plugin: ArgumentParser) -> None:
 
 def run(given: Namespace, server: Sequence[str]) -> NoReturn:
     """Be the plugin. Ends the process."""
-    refuse_words(given, server)
+    reject_extra_args(given, server)
     try:
         from concertino.errors import ConcertinoError
         from concertino.orchestra.plugin import Plugin
-        from concertino.orchestra.running import run_given
+        from concertino.orchestra.plugin_main import run_plugin
     except ImportError as why:
         _leave(given, why)
     plugin = Plugin(
@@ -75,7 +75,7 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
         yield
         storage.close()  # not in on_shutdown: calls may still be under way there
 
-    run_given(plugin, given)
+    run_plugin(plugin, given)
 
 
 def _opened(given: Namespace) -> Storage:

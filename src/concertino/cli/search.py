@@ -12,12 +12,12 @@ from msgspec.json import encode, format
 
 from concertino.cli.folders import Folders, places
 from concertino.errors import ConcertinoError
-from concertino.library.assembly import Hit
-from concertino.library.collection import Collection
-from concertino.library.index import Found, Index, Part
+from concertino.library.document_registry import DocumentRegistry
+from concertino.library.file_loader import FileLoader
+from concertino.library.index import Index, Part, SearchHit
 from concertino.library.library import Library, cache_of
 from concertino.library.query import Query
-from concertino.library.shelf import Shelf
+from concertino.library.rendering import Hit
 from concertino.library.tokens import counter
 
 __all__ = ["DESCRIPTION", "define", "run"]
@@ -142,15 +142,15 @@ def _index(given: Namespace) -> Index:
     cache, missing = (None, "") if given.no_cache else cache_of(library)
     if missing:
         raise ValueError(missing)
-    collection = Collection(library.scheme, library.resources, None)
+    collection = FileLoader(library.scheme, library.resources, None)
     if cache is not None:
         collection.known = cache.documents()
-    shelf = Shelf()
+    shelf = DocumentRegistry()
     shelf.apply(collection.refresh())
     return Index.build(shelf.documents(), cache=cache, count=count)
 
 
-def _lines(result: Found, explained: list[tuple[Hit, list[Part]]], index: Index) -> str:
+def _lines(result: SearchHit, explained: list[tuple[Hit, list[Part]]], index: Index) -> str:
     lines: list[str] = []
     for word, instead in result.repairs.items():
         lines.append(f"{word}: nothing has this word; looked for {instead}")

@@ -7,20 +7,20 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from concertino import logs
 from concertino.cli.folders import Folders, add_options, folders_of
 from concertino.cli.guards import Guard, guard_of
 from concertino.cli.guards import add_options as add_guards
-from concertino.cli.serving import add_log_format, add_trace, leave_on_signals, refuse_words
-from concertino.cli.targets import Found, find_all, place_of
-from concertino.driver.process import leave
-from concertino.driver.process import run as run_process
+from concertino.cli.serving import add_log_format, add_trace, exit_on_signals, reject_extra_args
+from concertino.cli.targets import FoundBackend, find_all, location_of
 from concertino.errors import ConcertinoError, TargetError
-from concertino.logs import BoundedWriter
-from concertino.redact import refresh
+from concertino.logs import handler as logging_setup
+from concertino.logs.redact import refresh
+from concertino.logs.writer import BoundedWriter
+from concertino.runtime.process import exit_process
+from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
 
-__all__ = ["DESCRIPTION", "define", "found_or_leave", "run"]
+__all__ = ["DESCRIPTION", "define", "load_or_exit", "run"]
 
 FAILED = 1
 USAGE = 2
@@ -82,7 +82,7 @@ def _positive(text: str) -> int:
 def run(given: Namespace, server: Sequence[str]) -> NoReturn:
     """Serve what was asked for. Ends the process."""
     misused: Callable[[str], NoReturn] = given.parser.error
-    refuse_words(given, server)
+    reject_extra_args(given, server)
     folders = Folders(given.resources, given.prompts, given.scheme)
     if not given.targets and not folders and not folders_of(os.environ):
         misused("expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH")
@@ -132,14 +132,14 @@ def _over_stdio(
     starting one failed. guard: is put around it.
     """
     taken = take_over()  # before the target is imported: what it prints must not reach the wire
-    logs.configure(format=log_format, component="concertino", writer=taken.writer)
+    logging_setup.configure(format=log_format, component="concertino", writer=taken.writer)
     if "LISTEN_FDS" in os.environ:  # else cli/listen.py would serve
-        logs.logger("concertino").warning(
+        logging_setup.logger("concertino").warning(
             "LISTEN_FDS: its sockets are for process %s, and this is %d; stdin and stdout are served",
             os.environ.get("LISTEN_PID") or "(none)",
             os.getpid(),
         )
-    found = found_or_leave(targets, folders, taken.writer, traceback=traceback)
+    found = load_or_exit(targets, folders, taken.writer, traceback=traceback)
     run_process(
         guard(found.backend) if guard else found.backend,
         taken=taken,
@@ -150,20 +150,20 @@ def _over_stdio(
     )
 
 
-def found_or_leave(
+def load_or_exit(
     targets: Sequence[str], folders: Folders, writer: BoundedWriter, *, traceback: bool
-) -> Found:
+) -> FoundBackend:
     """What find_all() gives; if it raises, say why and end the process. traceback: show it. writer: where log lines go."""
-    log = logs.logger("concertino")
-    leave_on_signals(writer)
+    log = logging_setup.logger("concertino")
+    exit_on_signals(writer)
     try:
         return find_all(targets, folders)
     except TargetError as why:
         log.error("%s", why)
-        leave(USAGE, writer)
+        exit_process(USAGE, writer)
     except BaseException as why:  # SystemExit too: whatever the target's code raises
         refresh()  # what was imported may have put secrets into os.environ
-        shown = f"{type(why).__name__}: {why}{place_of(why)}"
+        shown = f"{type(why).__name__}: {why}{location_of(why)}"
         log.error(
             "Failed to start server: importing %s: %s",
             " ".join(targets),
@@ -172,4 +172,4 @@ def found_or_leave(
         )
         if not traceback:
             log.info("--traceback shows where")
-        leave(FAILED, writer)
+        exit_process(FAILED, writer)

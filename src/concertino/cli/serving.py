@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from concertino.driver.process import leave, on_signals
-from concertino.logs import BoundedWriter
+from concertino.logs.writer import BoundedWriter
+from concertino.runtime.process import exit_process, handle_signals
 
-__all__ = ["add_log_format", "add_trace", "leave_on_signals", "refuse_words"]
+__all__ = ["add_log_format", "add_trace", "exit_on_signals", "reject_extra_args"]
 
 
 def add_log_format(command: ArgumentParser) -> None:
@@ -25,12 +25,12 @@ def add_trace(command: ArgumentParser) -> None:
     )
 
 
-def refuse_words(given: Namespace, words: Sequence[str]) -> None:
+def reject_extra_args(given: Namespace, words: Sequence[str]) -> None:
     """End with the usage if something is behind `--`, where other commands have a server."""
     if words:
         given.parser.error(f"expected no -- and words behind it, got {words[0]!r}")
 
 
-def leave_on_signals(writer: BoundedWriter) -> None:
+def exit_on_signals(writer: BoundedWriter) -> None:
     """SIGTERM and SIGINT end what is still being imported in order: nothing was accepted yet, so there is nothing to wait for."""
-    on_signals(lambda number: leave(0, writer))
+    handle_signals(lambda number: exit_process(0, writer))

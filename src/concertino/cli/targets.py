@@ -12,22 +12,22 @@ from types import ModuleType
 
 from msgspec import Struct
 
-from concertino.backend import Backend, no_backend
+from concertino.backend.interface import Backend, describe_non_backend
 from concertino.cli.folders import Folders, library
-from concertino.driver import entry
-from concertino.driver.entry import LoopFactory, Marked
 from concertino.errors import RegistrationError, TargetError
-from concertino.protocol.limits import Limits
+from concertino.jsonrpc.limits import Limits
+from concertino.runtime import entry
+from concertino.runtime.entry import LoopFactory, RunCall
 from concertino.server.server import Server
 
-__all__ = ["Found", "find", "find_all", "place_of"]
+__all__ = ["FoundBackend", "find", "find_all", "location_of"]
 
 NO_FOLDERS = Folders()
 PLUGINS = (".yaml", ".yml")
 NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
-class Found(Struct, frozen=True):
+class FoundBackend(Struct, frozen=True):
     """A server, and what the file's own call of its run() gave."""
 
     backend: Backend
@@ -35,7 +35,7 @@ class Found(Struct, frozen=True):
     loop_factory: LoopFactory | None = None
 
 
-def find_all(targets: Sequence[str], folders: Folders = NO_FOLDERS) -> Found:
+def find_all(targets: Sequence[str], folders: Folders = NO_FOLDERS) -> FoundBackend:
     """What one target names; or several targets, or one with a name, composed under their names.
 
     `NAME=TARGET`; without a name it is the file's, the module's or the folder's. What a file's own run() gave counts for a single
@@ -50,7 +50,7 @@ def find_all(targets: Sequence[str], folders: Folders = NO_FOLDERS) -> Found:
             f"--resources, --prompts and --scheme are for one folder, got {', '.join(libraries)}"
         )
     if not named:
-        return Found(library(None, folders))
+        return FoundBackend(library(None, folders))
     if len(named) == 1 and not named[0][0] and (libraries or not folders):
         return find(targets[0], folders)
     from concertino.composition import compose
@@ -66,7 +66,7 @@ def find_all(targets: Sequence[str], folders: Folders = NO_FOLDERS) -> Found:
             )
         parts[name] = find(target, Folders(scheme=name) if len(libraries) > 1 else folders).backend
     try:
-        return Found(compose(**parts))
+        return FoundBackend(compose(**parts))
     except RegistrationError as why:
         raise TargetError(f"{', '.join(targets)}: {why}") from None
 
@@ -86,16 +86,16 @@ def _own_name(target: str) -> str:
     return os.path.basename(place).removesuffix(".py").rpartition(".")[2]
 
 
-def find(target: str, folders: Folders = NO_FOLDERS) -> Found:
+def find(target: str, folders: Folders = NO_FOLDERS) -> FoundBackend:
     """The server that a target names: `file.py`, `file.py:attribute`, `package.module:attribute`, a folder, a plugins file.
 
     A file without an attribute must hold one server, or mark one by calling its run(). Raises TargetError, and whatever
     importing it raises.
     """
     if os.path.isdir(target):
-        return Found(library(target, folders))
+        return FoundBackend(library(target, folders))
     if target.endswith(PLUGINS):
-        return Found(_hub(target))
+        return FoundBackend(_hub(target))
     place, attribute = target, ""
     if ":" in target and not (target.endswith(".py") and os.path.isfile(target)):
         place, _, attribute = target.rpartition(":")
@@ -104,7 +104,7 @@ def find(target: str, folders: Folders = NO_FOLDERS) -> Found:
         raise TargetError(
             f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder"
         )
-    marked: list[Marked] = []
+    marked: list[RunCall] = []
     entry.marked = marked
     try:
         module = _file(place) if is_file else _module(place)
@@ -113,18 +113,18 @@ def find(target: str, folders: Folders = NO_FOLDERS) -> Found:
     backend = _attribute(module, place, attribute) if attribute else _only(module, place, marked)
     for mark in marked:
         if mark.backend is backend:
-            return Found(backend, mark.limits, mark.loop_factory)
-    return Found(backend)
+            return FoundBackend(backend, mark.limits, mark.loop_factory)
+    return FoundBackend(backend)
 
 
 def _hub(path: str) -> Backend:
     """A hub of a plugins file. Raises TargetError, ImportError for a missing extra."""
-    from concertino.orchestra.plugins_file import BadPluginsFile, read_plugins
-    from concertino.orchestra.serving import Serving
+    from concertino.orchestra.embedded_hub import EmbeddedHub
+    from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 
     try:
-        return Serving(read_plugins(path))
-    except BadPluginsFile as why:
+        return EmbeddedHub(read_plugins(path))
+    except InvalidPluginsFile as why:
         raise TargetError(str(why)) from None
 
 
@@ -137,12 +137,12 @@ def _attribute(module: ModuleType, place: str, attribute: str) -> Backend:
             raise TargetError(
                 f"{place}:{attribute}: {place} has no attribute {attribute!r}"
             ) from None
-    if (got := no_backend(found)) is not None:
+    if (got := describe_non_backend(found)) is not None:
         raise TargetError(f"{place}:{attribute}: expected a Server or another Backend, got {got}")
     return found  # pyright: ignore[reportReturnType]  # checked, as far as a Protocol can be
 
 
-def _only(module: ModuleType, place: str, marked: list[Marked]) -> Backend:
+def _only(module: ModuleType, place: str, marked: list[RunCall]) -> Backend:
     """The one server of a file: what its run() marked, or the only Server or Library there is."""
     library = sys.modules.get("concertino.library.library")  # loaded by the file, if it has one
     kinds: tuple[type[Backend], ...] = (Server,) if library is None else (Server, library.Library)
@@ -191,7 +191,7 @@ def _module(name: str) -> ModuleType:
         raise
 
 
-def place_of(why: BaseException) -> str:
+def location_of(why: BaseException) -> str:
     """Where an exception came from, if it was not the syntax of the file itself, which says so.
 
     The last line of the target and of what lies beside it: a line of a library tells its user nothing.

@@ -1,1 +1,48 @@
-"""Clients: they start servers, or connect to them, and call what they offer."""
+"""Clients: start an MCP server or connect to one, and call what it offers."""
+
+from __future__ import annotations
+
+from concertino.loading import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concertino.client.client import Client, Timeouts
+    from concertino.client.conversation import LogMessage
+    from concertino.client.outcome import Failure, Success, attempt
+    from concertino.client.supervision import Restart
+    from concertino.client.sync import SyncClient
+    from concertino.client.targets import ServerParameters
+    from concertino.runtime.raw_client import RawClient
+
+__all__ = [
+    "Client",
+    "Failure",
+    "LogMessage",
+    "RawClient",
+    "Restart",
+    "ServerParameters",
+    "Success",
+    "SyncClient",
+    "Timeouts",
+    "attempt",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "concertino.client.client": (
+            "Client",
+            "Timeouts",
+        ),
+        "concertino.client.conversation": ("LogMessage",),
+        "concertino.client.outcome": (
+            "Failure",
+            "Success",
+            "attempt",
+        ),
+        "concertino.client.supervision": ("Restart",),
+        "concertino.client.sync": ("SyncClient",),
+        "concertino.client.targets": ("ServerParameters",),
+        "concertino.runtime.raw_client": ("RawClient",),
+    },
+)

@@ -21,14 +21,20 @@ from typing import Any, Literal, Protocol
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.client.waiting import Patience, Progress, Question, Waiting, shortened
+from concertino.client.pending_request import (
+    PendingReply,
+    PreparedRequest,
+    Progress,
+    ProgressTimeout,
+    shortened,
+)
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
-from concertino.protocol.jsonrpc import NEWLINE, Id, Message, decode, one_line, request
-from concertino.protocol.limits import Limits
-from concertino.protocol.peer import Asked, Incoming, Outgoing, Peer
-from concertino.transports import Connection
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import NEWLINE, Id, Message, decode, one_line, request
+from concertino.jsonrpc.peer import IncomingRequest, OutgoingRequest, Peer, PendingRequest
+from concertino.transports.connection import Connection
 
-__all__ = ["Answer", "Channel", "Owner", "answered", "request_template"]
+__all__ = ["Channel", "ChannelDelegate", "Reply", "answered", "request_template"]
 
 STRAYS_KEPT = 8  # lines, for errors and for whoever looks
 STRAYS_TOLD_AT = frozenset(
@@ -42,10 +48,10 @@ HIGHEST_FIRST_ID = (
 )  # a start nobody guesses: a line that a tool prints must not pass for an answer
 
 
-class Owner(Protocol):
+class ChannelDelegate(Protocol):
     """Who is told what comes in that is no answer."""
 
-    def asked(self, incoming: Incoming) -> None:
+    def asked(self, incoming: IncomingRequest) -> None:
         """A request of the server's. Answer it with peer.respond() or peer.fail()."""
         ...
 
@@ -53,7 +59,7 @@ class Owner(Protocol):
         """A notification."""
         ...
 
-    def ended(self) -> None:
+    def on_eof(self) -> None:
         """The connection ended by itself: release what belongs to it."""
         ...
 
@@ -69,7 +75,7 @@ class _Progress(Struct, rename="camel"):
     message: str | None = None
 
 
-class Answer(Struct, gc=False, forbid_unknown_fields=True):
+class Reply(Struct, gc=False, forbid_unknown_fields=True):
     """An answer with a result, and not a member more: what nearly every frame to a client is."""
 
     jsonrpc: Literal["2.0"]
@@ -82,14 +88,14 @@ _MEMBER = re.compile(
     rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
 )
 _progress = Decoder(_Progress).decode
-answered = Decoder(Answer).decode
+answered = Decoder(Reply).decode
 
 
 class Channel:
     """Takes what a Connection brings. Nothing here outlives close()."""
 
     def __init__(
-        self, connection: Connection, limits: Limits, owner: Owner, log: logging.Logger
+        self, connection: Connection, limits: Limits, owner: ChannelDelegate, log: logging.Logger
     ) -> None:
         self.connection = connection
         self.over = False
@@ -130,7 +136,7 @@ class Channel:
         self._endless: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
         self._given_up: dict[Id, None] = {}
-        self._tokens: dict[Id, Waiting] = {}
+        self._tokens: dict[Id, PendingReply] = {}
         self._next_token = 1
         connection.open(self)
 
@@ -149,13 +155,13 @@ class Channel:
     ) -> Awaitable[Raw]:
         """Send a request; its result, undecoded. params: a JSON object. The rest, and what it raises: see ask()."""
         template = self._templates.get(method) or self._template(method)
-        question = Question(template, method, subject, answered)
+        question = PreparedRequest(template, method, subject, answered)
         return self.ask(question, params, patience_s, total_s, progress, token, cancels)
 
     @coroutine
     def ask(
         self,
-        question: Question,
+        question: PreparedRequest,
         params: bytes,
         patience_s: float,
         total_s: float,
@@ -209,9 +215,9 @@ class Channel:
                 self._postpone(came)
                 came = 0
         deadline = now + (patience_s if patience_s < total_s else total_s)
-        waiting = Waiting(self, self.loop, id, question, now, deadline)
+        waiting = PendingReply(self, self.loop, id, question, now, deadline)
         if token and progress is not None:
-            waiting.patience = Patience(progress, patience_s, now + total_s)
+            waiting.patience = ProgressTimeout(progress, patience_s, now + total_s)
             self._tokens[token] = waiting
         if deadline < self._wakes_at:
             self._wake_at(deadline)
@@ -252,11 +258,11 @@ class Channel:
 
     def begin(
         self, method: str, params: bytes, done: Callable[[Raw | Exception], object]
-    ) -> Outgoing:
+    ) -> OutgoingRequest:
         """Send a request that may stay unanswered for as long as it likes. done: as Peer.request says."""
         id = self._next_id
         self._next_id = id + 1
-        self._outgoing[id] = outgoing = Outgoing(id, done)
+        self._outgoing[id] = outgoing = OutgoingRequest(id, done)
         self.peer.held = self._send(request(id, method, params), id)
         return outgoing
 
@@ -273,7 +279,7 @@ class Channel:
         if outgoing is not None and not self.over:
             self._give_up(outgoing, reason, tell)
 
-    def _give_up(self, outgoing: Asked, reason: str, cancels: bool) -> None:
+    def _give_up(self, outgoing: PendingRequest, reason: str, cancels: bool) -> None:
         if outgoing.id not in self._outgoing:
             return
         if len(self._given_up) >= LATE:
@@ -312,7 +318,7 @@ class Channel:
         now = self._time()
         nearest = float("inf")
         for waiting in list(self._outgoing.values()):
-            if not isinstance(waiting, Waiting):
+            if not isinstance(waiting, PendingReply):
                 continue
             if waiting.deadline > now:
                 nearest = min(nearest, waiting.deadline)
@@ -321,7 +327,7 @@ class Channel:
         self._timer = None
         self._wake_at(nearest)
 
-    def _why_late(self, waiting: Waiting, now: float) -> str:
+    def _why_late(self, waiting: PendingReply, now: float) -> str:
         text = f"{waiting.question.name}: no answer within {now - waiting.since:.3g} s"
         if waiting.patience is not None and waiting.patience.told > float("-inf"):
             text += f" (its last progress was {waiting.patience.told:g})"
@@ -332,7 +338,7 @@ class Channel:
 
     # Receiver
 
-    def frames(self, batch: Sequence[bytes]) -> None:
+    def on_frames(self, batch: Sequence[bytes]) -> None:
         self.heard = True
         self.reading = reading = self._outside_tasks or asyncio.current_task(self.loop) is None
         outgoing = self._outgoing
@@ -350,7 +356,7 @@ class Channel:
                 except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
                     self._receive(frame)  # which says what it is
                     continue
-                if type(waiting) is Waiting and waiting.question.read is read:
+                if type(waiting) is PendingReply and waiting.question.read is read:
                     if (
                         waiting.callback is not None and waiting.outcome is None and reading
                     ):  # as done() does
@@ -379,7 +385,7 @@ class Channel:
         elif peer.stray != before:
             self._strayed(frame)
 
-    def overlong(self, size: int) -> None:
+    def on_frame_too_long(self, size: int) -> None:
         limit = self._limits.max_message_bytes
         if self._endless is None:
             self._endless = self.loop.call_later(ENDLESS_S, self._is_endless)
@@ -388,7 +394,9 @@ class Channel:
         if (
             is_answer and id is None
         ):  # some write the id last: it can only be known when nothing else waits
-            waiting = [each.id for each in self._outgoing.values() if isinstance(each, Waiting)]
+            waiting = [
+                each.id for each in self._outgoing.values() if isinstance(each, PendingReply)
+            ]
             id = waiting[0] if len(waiting) == 1 else None
         outgoing = self._outgoing.pop(id, None) if id is not None else None
         if outgoing is not None:
@@ -403,8 +411,8 @@ class Channel:
             self.overlong_bytes = size
             self.shown(self.frame, f"is longer than {limit} bytes")
 
-    def drained(self, held: int) -> None:
-        self.peer.drained(held)
+    def on_drain(self, held: int) -> None:
+        self.peer.on_drain(held)
         if self._room is not None:
             if not self._room.done():
                 self._room.set_result(None)
@@ -422,15 +430,15 @@ class Channel:
         if not self.over:
             self.fault = fault
             self._log.error("the connection is closed: %s", fault)
-            self.ended()
+            self.on_eof()
 
-    def ended(self) -> None:
+    def on_eof(self) -> None:
         if not self.over:
             self.end()
-            self._owner.ended()
+            self._owner.on_eof()
 
-    def lost(self, why: Exception) -> None:
-        self.ended()
+    def on_disconnect(self, why: Exception) -> None:
+        self.on_eof()
 
     def end(self) -> None:
         """Nothing more comes: whoever waits is told, and nothing is sent any more."""
@@ -442,15 +450,15 @@ class Channel:
             self._timer = None
         if self._endless is not None:
             self._endless.cancel()
-        self.drained(0)
+        self.on_drain(0)
         left = self.peer.close()
         for incoming in left:
             if incoming.stop is not None:
                 incoming.stop("the connection ended")
 
-    def _came(self, event: Incoming | Message) -> None:
+    def _came(self, event: IncomingRequest | Message) -> None:
         try:
-            if type(event) is Incoming:
+            if type(event) is IncomingRequest:
                 self._owner.asked(event)
             elif event.method == "notifications/progress":  # the most frequent by far
                 self._progressed(event)  # pyright: ignore[reportArgumentType]

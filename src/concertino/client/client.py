@@ -16,12 +16,12 @@ from typing import Any, TypeVar, get_args, overload
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
-from concertino.client.answers import Roots
 from concertino.client.lifetime import Lifetime, Timeouts
-from concertino.client.results import decoded, structured, unexpected
-from concertino.client.waiting import Progress, shortened
+from concertino.client.output_validation import decoded, structured, unexpected
+from concertino.client.pending_request import Progress, shortened
+from concertino.client.request_handlers import Roots
 from concertino.errors import INVALID_PARAMS, ConcertinoError, Disconnected, ProtocolError, RpcError
-from concertino.protocol.types import (
+from concertino.types.results import (
     CallToolResult,
     CompleteParams,
     CompleteResult,

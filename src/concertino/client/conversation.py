@@ -16,11 +16,11 @@ from typing import Any, Literal
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
-from concertino.client.answers import Answers
-from concertino.client.channel import Answer, Channel, answered, request_template
-from concertino.client.subscriptions import Subscriptions
-from concertino.client.targets import Opened
-from concertino.client.waiting import Progress, Question, named, shortened
+from concertino.client.channel import Channel, Reply, answered, request_template
+from concertino.client.pending_request import PreparedRequest, Progress, named, shortened
+from concertino.client.request_handlers import RequestHandlers
+from concertino.client.subscriptions import ResourceSubscriptions
+from concertino.client.targets import OpenTarget
 from concertino.errors import (
     INTERNAL_ERROR,
     UNSUPPORTED_VERSION,
@@ -30,17 +30,17 @@ from concertino.errors import (
     RpcError,
     TimedOut,
 )
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import Id, Message
+from concertino.jsonrpc.peer import IncomingRequest
 from concertino.logs.formats import escaped
-from concertino.protocol.jsonrpc import Id, Message
-from concertino.protocol.limits import Limits
-from concertino.protocol.peer import Incoming
-from concertino.protocol.questions import InputRequired
+from concertino.logs.redact import redactor
 from concertino.protocol.revisions import MODERN, Revision
 from concertino.protocol.session import CAPABILITIES, CLIENT, LOG_LEVEL, VERSION
-from concertino.protocol.types import CallToolResult, Implementation, Level
-from concertino.redact import redactor
+from concertino.types.client_requests import InputRequiredResult
+from concertino.types.results import CallToolResult, Implementation, Level
 
-__all__ = ["Conversation", "Ears", "LogMessage", "is_offered_again"]
+__all__ = ["Conversation", "LogMessage", "NotificationHandlers", "is_offered_again"]
 
 COMPLETE = b'"result":{"resultType":"complete"'
 HEAD_BYTES = 96  # of an answer: in which COMPLETE stands, if it is the server's habit
@@ -61,7 +61,7 @@ class LogMessage(Struct, frozen=True):
     logger: str | None = None
 
 
-class Ears(Struct, frozen=True):
+class NotificationHandlers(Struct, frozen=True):
     """Who is told what the server says of itself. Plain functions, on the loop; changed may be a coroutine function."""
 
     notified: Callable[[str, dict[str, Any]], object] | None = None
@@ -89,7 +89,7 @@ class _Cancelled(Struct, rename="camel"):
 
 _called = Decoder(_Called).decode
 _kind = Decoder(_Kind).decode
-_input_required = Decoder(InputRequired).decode
+_input_required = Decoder(InputRequiredResult).decode
 _cancelled = Decoder(_Cancelled).decode
 _log_message = Decoder(LogMessage).decode
 _text = Decoder(str).decode
@@ -101,11 +101,11 @@ class Conversation:
     def __init__(
         self,
         name: str,
-        opened: Opened,
+        opened: OpenTarget,
         limits: Limits,
         info: Implementation,
-        answers: Answers,
-        ears: Ears,
+        answers: RequestHandlers,
+        ears: NotificationHandlers,
         rounds: int,
         show: Callable[[str, str], object] | None,
     ) -> None:
@@ -121,7 +121,7 @@ class Conversation:
         self._modern = False
         self._meta: dict[str, Any] = {}
         self._meta_bytes = b""
-        self._questions: dict[str, Question] = {}  # of plain calls, by the tool's name
+        self._questions: dict[str, PreparedRequest] = {}  # of plain calls, by the tool's name
         self._ears = ears
         self._rounds = rounds
         self._limits = limits
@@ -135,11 +135,11 @@ class Conversation:
         self._releasing: asyncio.Task[None] | None = None
         connection = opened.connection
         if show is not None:
-            from concertino.transports.trace import Traced
+            from concertino.transports.trace import TracedConnection
 
-            connection = Traced(connection, show)
+            connection = TracedConnection(connection, show)
         self.channel = Channel(connection, limits, self, self.log)
-        self.subscriptions = Subscriptions(
+        self.subscriptions = ResourceSubscriptions(
             self.channel, lambda body: self._params(body, 0, None), self.log
         )
 
@@ -244,10 +244,12 @@ class Conversation:
         raw = result if type(result) is Raw else await ask(body)
         return await self._completed(raw, "tools/call", name, body, ask)
 
-    def _question(self, name: str) -> Question:
+    def _question(self, name: str) -> PreparedRequest:
         params = self._params(encode({"name": name, "arguments": None}), 0, None)
         template = request_template("tools/call", params.removesuffix(b"null}"), b"}")
-        question = Question(template, "tools/call", name, _read_modern if self._modern else _called)
+        question = PreparedRequest(
+            template, "tools/call", name, _read_modern if self._modern else _called
+        )
         if len(self._questions) < QUESTIONS_KEPT:
             self._questions[name] = question
         return question
@@ -284,7 +286,7 @@ class Conversation:
 
     # Rounds of input
 
-    def _asked_for(self, raw: Raw, method: str, what: str) -> InputRequired | None:
+    def _asked_for(self, raw: Raw, method: str, what: str) -> InputRequiredResult | None:
         """What the server wants before it completes a result; None if this one is complete."""
         try:
             kind = _kind(raw).result_type
@@ -303,7 +305,7 @@ class Conversation:
             f"{what}: a result of unknown type {escaped(kind[:100])!r}: {shortened(raw)}"
         )
 
-    async def _answered(self, body: bytes, asked: InputRequired) -> bytes:
+    async def _answered(self, body: bytes, asked: InputRequiredResult) -> bytes:
         """The params of the next round: what was sent, with all answers, and the server's state as it came."""
         more: dict[str, Any] = {}
         if asked.input_requests:
@@ -322,7 +324,7 @@ class Conversation:
 
     # What the server asks (before 2026-07-28)
 
-    def asked(self, incoming: Incoming) -> None:
+    def asked(self, incoming: IncomingRequest) -> None:
         peer = self.channel.peer
         if self._modern or (self.revision is None and incoming.method != "ping"):
             # Since 2026-07-28 a client writes no responses; before the handshake there is nothing to ask for.
@@ -334,7 +336,7 @@ class Conversation:
         elif peer.admit(incoming):
             self._begin(incoming)
 
-    def _begin(self, incoming: Incoming) -> None:
+    def _begin(self, incoming: IncomingRequest) -> None:
         task = asyncio.get_running_loop().create_task(
             self._answer(incoming), name=f"answer {incoming.method}"
         )
@@ -346,7 +348,7 @@ class Conversation:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, incoming: Incoming) -> None:
+    async def _answer(self, incoming: IncomingRequest) -> None:
         peer = self.channel.peer
         try:
             peer.respond(
@@ -476,7 +478,7 @@ class Conversation:
 
     # The end
 
-    def ended(self) -> None:
+    def on_eof(self) -> None:
         """It ended by itself. A server that only closed its output would stay."""
         self._release()
         if self.on_end is not None:
@@ -538,7 +540,7 @@ _LOG_LEVELS = {
 }
 
 
-def _read_modern(frame: bytes) -> _Called | Answer:
+def _read_modern(frame: bytes) -> _Called | Reply:
     """The answer to a call of a tool, since 2026-07-28: its result is read only if it is complete."""
     return _called(frame) if frame.find(COMPLETE, 0, HEAD_BYTES) >= 0 else answered(frame)
 

@@ -17,18 +17,18 @@ from typing import Any, Self
 
 from msgspec import Raw, Struct
 
-from concertino.client.answers import Answers, Elicit, Roots, Sample
-from concertino.client.conversation import Conversation, Ears, LogMessage
-from concertino.client.opening import Era, open_conversation
-from concertino.client.results import Promises
-from concertino.client.stderr import Sink, StderrLines
+from concertino.client.conversation import Conversation, LogMessage, NotificationHandlers
+from concertino.client.negotiation import Era, open_conversation
+from concertino.client.output_validation import OutputValidator
+from concertino.client.pending_request import Progress, named
+from concertino.client.request_handlers import Elicit, RequestHandlers, Roots, Sample
+from concertino.client.server_stderr import Sink, StderrLines
 from concertino.client.supervision import Restart, State, Supervisor
-from concertino.client.targets import Target, place_of
-from concertino.client.waiting import Progress, named
-from concertino.errors import ConcertinoError, Disconnected, NotOffered
-from concertino.protocol.jsonrpc import Id
-from concertino.protocol.limits import Limits
-from concertino.protocol.types import Implementation, Level
+from concertino.client.targets import Target, parse_target
+from concertino.errors import ConcertinoError, Disconnected, NotSupported
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import Id
+from concertino.types.results import Implementation, Level
 
 __all__ = ["Lifetime", "Timeouts"]
 
@@ -116,7 +116,7 @@ class Lifetime:
             )
         if rounds < 1:
             raise ValueError(f"rounds: expected at least 1, got {rounds!r}")
-        self._place = place_of(target)
+        self._place = parse_target(target)
         if restart is not None and not self._place.again:
             raise ValueError(
                 "restart: expected a program or an address, for anything else cannot be opened again"
@@ -131,8 +131,8 @@ class Lifetime:
         self._stderr = stderr
         self._stderr_level = stderr_level
         self._trace = trace
-        self._answers = Answers(elicit, elicit_urls, sample, sampling, roots)
-        self._ears = Ears(notified, changed, updated, logged)
+        self._answers = RequestHandlers(elicit, elicit_urls, sample, sampling, roots)
+        self._ears = NotificationHandlers(notified, changed, updated, logged)
         self._rounds = rounds
         self._lines: StderrLines | None = None
         self._log = logging.getLogger(f"concertino.client.{self.name}")
@@ -146,7 +146,7 @@ class Lifetime:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0  # in which that runs
         self._closing: asyncio.Task[None] | None = None
-        self._promises = Promises(validate)  # of the server's tools
+        self._promises = OutputValidator(validate)  # of the server's tools
         self._log_level: Level | None = None  # this and the next: what each new server is told
         self._subscribed: dict[str, Id] = {}
 
@@ -393,7 +393,7 @@ class Lifetime:
         offered = self._here.offered
         if feature not in offered:
             has = ", ".join(sorted(offered)) or "nothing"
-            raise NotOffered(f"{self.name}: the server offers no {feature}; it declares {has}")
+            raise NotSupported(f"{self.name}: the server offers no {feature}; it declares {has}")
 
 
 def _shown_to(

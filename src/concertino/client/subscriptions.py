@@ -16,12 +16,12 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.client.channel import Channel
-from concertino.client.waiting import SHOWN
+from concertino.client.pending_request import SHOWN
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
+from concertino.jsonrpc.messages import Id
 from concertino.logs.formats import escaped
-from concertino.protocol.jsonrpc import Id
 
-__all__ = ["Subscriptions"]
+__all__ = ["ResourceSubscriptions"]
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 METHOD = "subscriptions/listen"
@@ -36,7 +36,7 @@ _members = Decoder(dict[str, Raw]).decode
 _id = Decoder(Id).decode
 
 
-class Subscriptions:
+class ResourceSubscriptions:
     """Those of one conversation. params: adds to a request what every one carries."""
 
     def __init__(

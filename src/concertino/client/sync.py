@@ -12,13 +12,13 @@ from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
-from concertino.client.answers import Roots
 from concertino.client.client import Client
+from concertino.client.pending_request import Progress
+from concertino.client.request_handlers import Roots
 from concertino.client.supervision import State
 from concertino.client.targets import Target
-from concertino.client.waiting import Progress
 from concertino.errors import ConcertinoError
-from concertino.protocol.types import (
+from concertino.types.results import (
     CallToolResult,
     Completion,
     GetPromptResult,

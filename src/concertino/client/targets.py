@@ -16,15 +16,15 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from concertino.backend import Backend
+from concertino.backend.interface import Backend
 from concertino.errors import Disconnected
+from concertino.jsonrpc.limits import Limits
 from concertino.logs.formats import escaped
-from concertino.protocol.limits import Limits
-from concertino.redact import learn, redactor
-from concertino.transports import Connection
-from concertino.transports.process import INHERITED, Child, Ladder, spawn
+from concertino.logs.redact import learn, redactor
+from concertino.transports.connection import Connection
+from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
 
-__all__ = ["Opened", "Place", "ServerParameters", "Target", "place_of"]
+__all__ = ["OpenTarget", "ServerParameters", "Target", "TargetLocation", "parse_target"]
 
 
 class ServerParameters(Struct, frozen=True):
@@ -40,7 +40,7 @@ class ServerParameters(Struct, frozen=True):
     env: Mapping[str, str] | None = None
     cwd: str | os.PathLike[str] | None = None
     inherit: Sequence[str] = INHERITED
-    ladder: Ladder = Ladder()
+    ladder: ShutdownTimeouts = ShutdownTimeouts()
 
     def __post_init__(self) -> None:
         """No value is shown: it may be a secret."""
@@ -84,10 +84,10 @@ LAUNCHERS = frozenset(
 Target = Sequence[str | os.PathLike[str]] | ServerParameters | str | Backend | Connection
 
 
-class Opened:
+class OpenTarget:
     """A connection to a server, and what must be released with it. child: the process, if we started one."""
 
-    child: Child | None = None
+    child: ChildProcess | None = None
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -135,18 +135,18 @@ class Opened:
             self.child.abandon()
 
 
-class Place:
+class TargetLocation:
     """A target, understood. name: for logs and errors. again: whether it can be opened more than once."""
 
     name: str
     again = True
 
-    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         """Start or connect. Raises SpawnError, or Disconnected when nobody is there."""
         raise NotImplementedError
 
 
-def place_of(target: Target) -> Place:
+def parse_target(target: Target) -> TargetLocation:
     """Understand a target. Raises TypeError or ValueError that says what was expected."""
     if isinstance(target, ServerParameters):
         return _Program(target)
@@ -157,7 +157,7 @@ def place_of(target: Target) -> Place:
         if not words or not all(isinstance(word, _WORD) for word in words):
             raise TypeError(f"expected a command such as ['python', 'server.py'], got {target!r}")
         return _Program(ServerParameters(words[0], words[1:]))
-    if hasattr(target, "handle") and hasattr(target, "offer"):
+    if hasattr(target, "handle") and hasattr(target, "features"):
         return _Backend(cast("Backend", target))
     if hasattr(target, "write") and hasattr(target, "open"):
         return _Given(cast("Connection", target))
@@ -167,7 +167,7 @@ def place_of(target: Target) -> Place:
     )
 
 
-def _address(text: str) -> Place:
+def _address(text: str) -> TargetLocation:
     kind, _, rest = text.partition(":")
     if kind == "unix" and rest:
         return _Socket(text, rest, None)
@@ -179,7 +179,7 @@ def _address(text: str) -> Place:
     )
 
 
-class _Program(Place):
+class _Program(TargetLocation):
     def __init__(self, parameters: ServerParameters) -> None:
         self._parameters = parameters
         self._words = words = [os.fspath(word) for word in (parameters.command, *parameters.args)]
@@ -189,7 +189,7 @@ class _Program(Place):
         base = os.path.basename((after or named)[0])  # noqa: PTH119
         self.name = base.partition(".")[0] or base or "server"
 
-    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         parameters = self._parameters
         learn(parameters.env or {})
         child = spawn(
@@ -201,46 +201,46 @@ class _Program(Place):
             limits=limits,
             ladder=parameters.ladder,
         )
-        opened = Opened(child)
+        opened = OpenTarget(child)
         opened.child = child
         return opened
 
 
-class _Socket(Place):
+class _Socket(TargetLocation):
     def __init__(self, name: str, place: str, port: int | None) -> None:
         self.name = name
         self._place = place
         self._port = port
 
-    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         from concertino.transports.sockets import connect_tcp, connect_unix
 
         try:
             if self._port is None:
-                return Opened(await connect_unix(self._place, limits))
-            return Opened(await connect_tcp(self._place, self._port, limits))
+                return OpenTarget(await connect_unix(self._place, limits))
+            return OpenTarget(await connect_tcp(self._place, self._port, limits))
         except (OSError, UnicodeError) as why:  # UnicodeError: a name that no host can have
             raise Disconnected(f"{self.name}: {getattr(why, 'strerror', None) or why}") from why
 
 
-class _Backend(Place):
+class _Backend(TargetLocation):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self.name = str(getattr(backend, "name", None) or type(backend).__name__)
         self.again = False
 
-    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
-        from concertino.driver.host import Host
-        from concertino.transports.memory import pair
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
+        from concertino.runtime.host import Host
+        from concertino.transports.memory import memory_pair
 
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         host = Host(self._backend, limits)
         await host.__aenter__()
         host.attach(theirs)
         return _Hosted(ours, host)
 
 
-class _Hosted(Opened):
+class _Hosted(OpenTarget):
     def __init__(self, connection: Connection, host: Any) -> None:
         super().__init__(connection)
         self._host = host
@@ -250,12 +250,12 @@ class _Hosted(Opened):
         await self._host.__aexit__(None, None, None)
 
 
-class _Given(Place):
+class _Given(TargetLocation):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         facts = connection.facts
         self.name = str(facts.get("address") or facts.get("transport") or "connection")
         self.again = False
 
-    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> Opened:
-        return Opened(self._connection)
+    async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
+        return OpenTarget(self._connection)

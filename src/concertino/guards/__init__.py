@@ -1,1 +1,51 @@
-"""Guards: wrappers around any Backend that limit, time, cut, hide and watch what passes. Loaded when one is used, never before."""
+"""Guards: backends around any backend that limit, time, filter, redact and observe its calls."""
+
+from __future__ import annotations
+
+from concertino.loading import lazy_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concertino.guards.guard import Guard
+    from concertino.guards.metrics import Metrics
+    from concertino.guards.rates import Rate
+    from concertino.guards.single_guards import (
+        Filter,
+        InFlightLimit,
+        RateLimit,
+        Redact,
+        SizeLimit,
+        TimeLimit,
+    )
+    from concertino.guards.telemetry import Telemetry
+
+__all__ = [
+    "Filter",
+    "Guard",
+    "InFlightLimit",
+    "Metrics",
+    "Rate",
+    "RateLimit",
+    "Redact",
+    "SizeLimit",
+    "Telemetry",
+    "TimeLimit",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "concertino.guards.guard": ("Guard",),
+        "concertino.guards.metrics": ("Metrics",),
+        "concertino.guards.rates": ("Rate",),
+        "concertino.guards.single_guards": (
+            "Filter",
+            "InFlightLimit",
+            "RateLimit",
+            "Redact",
+            "SizeLimit",
+            "TimeLimit",
+        ),
+        "concertino.guards.telemetry": ("Telemetry",),
+    },
+)

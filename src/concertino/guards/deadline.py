@@ -1,6 +1,6 @@
 """Calls with a time limit that something stands around: answered in time whatever their handler does, and their work is cancelled.
 
-What a driver calls itself has driver/admission.py instead. A limit must cost nothing for the call that is done at once, which is
+What a driver calls itself has runtime/call_hooks.py instead. A limit must cost nothing for the call that is done at once, which is
 nearly every call: so its first step is taken before there is any timer. When the time is over the task is cancelled, as its caller
 would do it. Work that does not end by that (it catches CancelledError, or takes its time to clean up) goes on in a task of its own,
 and the caller is answered.
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Coroutine, Generator
 from typing import Any
 
-from concertino.guards.seen import Seen
+from concertino.guards.guard_context import GuardContext
 
 __all__ = ["TimeIsOver", "Timed"]
 
@@ -34,7 +34,7 @@ class TimeIsOver(Exception):
 class Timed:
     """A call's work, as an awaitable. Raises TimeIsOver after limit_s seconds; `seen` then says that the call was cancelled."""
 
-    def __init__(self, work: Work, seen: Seen, limit_s: float) -> None:
+    def __init__(self, work: Work, seen: GuardContext, limit_s: float) -> None:
         self._work = work
         self._seen = seen
         self._limit_s = limit_s

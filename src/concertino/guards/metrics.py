@@ -19,21 +19,21 @@ from os import PathLike
 
 from msgspec import Raw, Struct
 
-from concertino.backend import Around, Backend, Call, Context, Outlet
+from concertino.backend.interface import Backend, BackendWrapper, Call, Context, Notifier
 from concertino.errors import ConcertinoError
-from concertino.guards.observed import (
+from concertino.guards.call_outcome import (
     BOUNDARIES_S,
     OTHER,
     SERIES,
-    Failure,
+    CallFailure,
     Names,
     failure_of,
     failure_of_result,
     name_of,
 )
-from concertino.redact import redactor
+from concertino.logs.redact import redactor
 
-__all__ = ["Metrics", "metered"]
+__all__ = ["Metrics", "metrics_of"]
 
 log = logging.getLogger("concertino.metrics")
 EVERY_S = 15.0
@@ -43,7 +43,7 @@ ACTIVE = "concertino_active_operations"
 Labels = tuple[str, str, str]  # method, name, kind of failure
 
 
-class Metrics(Around):
+class Metrics(BackendWrapper):
     """A Backend around another that counts and times its calls, and writes that to a file.
 
     path: replaced as a whole, so it is never read in part. every_s: how often. clock: seconds, monotonic.
@@ -70,7 +70,7 @@ class Metrics(Around):
         self._writing: threading.Thread | None = None
         self._complained = False
 
-    async def start(self, outlet: Outlet) -> None:
+    async def start(self, outlet: Notifier) -> None:
         try:
             self._write()
         except OSError as why:
@@ -94,7 +94,7 @@ class Metrics(Around):
         begun = self._clock()
         method = call.method
         self._active[method] = self._active.get(method, 0) + 1
-        failure: Failure | None = None
+        failure: CallFailure | None = None
         try:
             result = await self.inner.handle(call, context)
             failure = failure_of_result(call, result)
@@ -106,7 +106,7 @@ class Metrics(Around):
             self._active[method] -= 1
             self._count(call, failure, self._clock() - begun)
 
-    def _count(self, call: Call, failure: Failure | None, took_s: float) -> None:
+    def _count(self, call: Call, failure: CallFailure | None, took_s: float) -> None:
         name = (
             name_of(call) if call.method != "resources/read" else None
         ) or ""  # there is no end of URIs
@@ -177,7 +177,7 @@ class Metrics(Around):
                     )
 
 
-def metered(path: str) -> Callable[[Backend], Metrics]:
+def metrics_of(path: str) -> Callable[[Backend], Metrics]:
     """What puts Metrics around a backend."""
     return partial(Metrics, path=path)
 

@@ -8,7 +8,7 @@ from collections import deque
 
 from msgspec import Struct
 
-from concertino.guards.operations import Patterns
+from concertino.guards.operation_names import Patterns
 
 __all__ = ["Rate", "Window"]
 
@@ -18,7 +18,7 @@ _TEXT = re.compile(r"(?:(.+)=)?(\d+)/(\d+(?:\.\d+)?)", re.DOTALL)
 class Rate(Struct, frozen=True):
     """At most `calls` accepted calls within any `within_s` seconds, of each operation that `match` is about.
 
-    match: a glob, or several; see guards/operations.py. shared: one count for all of them together. As a text `10/60`,
+    match: a glob, or several; see guards/operation_names.py. shared: one count for all of them together. As a text `10/60`,
     or `search_*=10/60`. Raises ValueError for what is none of these.
     Ten in sixty seconds is what the rate limiter of the Orchestre system allows (its protocol reference, "Rate Limiting").
     """

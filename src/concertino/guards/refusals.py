@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.json import encode
 
 from concertino.errors import BUSY, RpcError, ToolError
-from concertino.protocol.types import CallToolResult, TextContent
+from concertino.types.results import CallToolResult, TextContent
 
 __all__ = ["as_result", "refuse"]
 

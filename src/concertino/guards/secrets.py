@@ -1,9 +1,9 @@
-"""Secrets taken out of error answers, by the rules of concertino.redact."""
+"""Secrets taken out of error answers, by the rules of concertino.logs.redact."""
 
 from __future__ import annotations
 
 from concertino.errors import RpcError
-from concertino.redact import redactor
+from concertino.logs.redact import redactor
 
 __all__ = ["without_secrets_error"]
 

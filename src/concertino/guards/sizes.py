@@ -11,7 +11,7 @@ from msgspec.json import decode, encode
 
 from concertino.errors import ResourceNotFound
 from concertino.guards.refusals import as_result
-from concertino.protocol.types import (
+from concertino.types.results import (
     AudioContent,
     CallToolResult,
     ContentBlock,
@@ -24,7 +24,7 @@ from concertino.protocol.types import (
     TextContent,
 )
 
-__all__ = ["AROUND", "ESCAPED", "LIMITED", "URI", "Kept", "cut", "size_of"]
+__all__ = ["AROUND", "ESCAPED", "LIMITED", "URI", "OversizeStore", "cut", "size_of"]
 
 URI = "result://concertino/"
 STORE_BYTES = 64 * 2**20
@@ -34,7 +34,7 @@ ESCAPED = 6  # bytes that a character of a text may take in JSON: \u001f
 AROUND = 512  # bytes of a result besides its content
 
 
-class Kept:
+class OversizeStore:
     """Whole results, by URIs that cannot be guessed: at most max_bytes and max_results of them, the oldest go first.
 
     ttl_s: for how many seconds. clock: seconds, monotonic.
@@ -96,7 +96,9 @@ def size_of(result: Struct | Raw) -> int:
     return memoryview(result).nbytes if isinstance(result, Raw) else len(encode(result))
 
 
-def cut(result: Struct | Raw, name: str, size: int, most: int, kept: Kept) -> CallToolResult:
+def cut(
+    result: Struct | Raw, name: str, size: int, most: int, kept: OversizeStore
+) -> CallToolResult:
     """A tool's result of `size` bytes as one of at most about `most`, whose end is a link to the whole.
 
     One that promised structured content cannot keep that promise in part: it becomes an error, which says where the whole is.

@@ -16,18 +16,18 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from concertino.backend import Around, Backend, Call, Context
+from concertino.backend.interface import Backend, BackendWrapper, Call, Context
 from concertino.errors import ConcertinoError, RpcError
-from concertino.guards.observed import (
+from concertino.guards.call_outcome import (
     BOUNDARIES_S,
-    Failure,
+    CallFailure,
     Names,
     failure_of,
     failure_of_result,
     name_of,
 )
-from concertino.logs.correlation import current
-from concertino.redact import redactor
+from concertino.logs.correlation import current_context
+from concertino.logs.redact import redactor
 
 try:
     from opentelemetry import metrics, trace
@@ -46,7 +46,7 @@ ATTRIBUTES = {
 }
 
 
-class Telemetry(Around):
+class Telemetry(BackendWrapper):
     """A Backend around another: a span for each call, and its duration as a metric.
 
     tracer_provider, meter_provider: the process's own otherwise. transport: `network.transport`, `pipe` for stdio.
@@ -104,11 +104,11 @@ class Telemetry(Around):
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            failure: Failure | None = None
+            failure: CallFailure | None = None
             said = ""
-            told = current.get()
+            told = current_context.get()
             if told is not None and span.get_span_context().is_valid:
-                current.set(
+                current_context.set(
                     replace(told, trace=trace.format_trace_id(span.get_span_context().trace_id))
                 )
             try:
@@ -120,7 +120,7 @@ class Telemetry(Around):
                 said = error.message if isinstance(error, RpcError) else ""
                 raise
             finally:
-                current.set(told)
+                current_context.set(told)
                 if name is not None and call.method != "resources/read":
                     shared[ATTRIBUTES[call.method]] = self._names.counted(redact(name), failure)
                 if failure is not None:

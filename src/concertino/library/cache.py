@@ -33,7 +33,7 @@ from msgspec import Struct
 from concertino.library.analysis import ANALYSIS_VERSION, engine
 from concertino.library.document import Document
 
-__all__ = ["Cache", "Kept", "Workplace", "cache_folder"]
+__all__ = ["Cache", "CacheFile", "IndexDirectory", "cache_folder"]
 
 logger = logging.getLogger("concertino.library")
 
@@ -61,7 +61,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     )
 
 
-class Kept(Struct, frozen=True, array_like=True):
+class CacheFile(Struct, frozen=True, array_like=True):
     """What is in a cache file. numbers: of the documents, in their order, as the index knows them. following: the next number.
     dead: documents removed from the index whose traces are still in it. files: of the index, by name."""
 
@@ -72,7 +72,7 @@ class Kept(Struct, frozen=True, array_like=True):
     files: dict[str, bytes]
 
 
-class Workplace:
+class IndexDirectory:
     """A folder with the files of one index, for one process; it is removed when nobody holds this any more, or the process ends."""
 
     def __init__(self, parent: Path, files: Mapping[str, bytes]) -> None:
@@ -111,7 +111,7 @@ class Cache:
             self.folder
             / f"{hashlib.blake2b(name.encode('utf-8', 'surrogateescape'), digest_size=16).hexdigest()}.cache"
         )
-        self._kept: Kept | None = None
+        self._kept: CacheFile | None = None
         self._is_read = False
 
     def documents(self) -> dict[str, Document]:
@@ -120,7 +120,7 @@ class Cache:
         kept = self.kept()
         return {document.path: document for document in kept.documents} if kept is not None else {}
 
-    def kept(self) -> Kept | None:
+    def kept(self) -> CacheFile | None:
         """What the file holds; None if there is no file, or none that can be used. Read once."""
         if not self._is_read:
             self._kept = self._read()
@@ -133,7 +133,7 @@ class Cache:
 
     def workplace(
         self, files: Mapping[str, bytes] | None = None, document_bytes: int = 0
-    ) -> Workplace | None:
+    ) -> IndexDirectory | None:
         """A folder of this process's own with these files in it, and space for an index of documents of so many bytes.
 
         None if it cannot be made (no space, no permission): then the memory of the process has to do.
@@ -149,7 +149,7 @@ class Cache:
         for parent in places:
             try:
                 _remove_abandoned(parent)
-                return Workplace(parent, files or {})
+                return IndexDirectory(parent, files or {})
             except OSError as why:
                 problem = why
         logger.warning("no index cache in %s: %s", self.folder, problem.strerror or problem)
@@ -161,11 +161,11 @@ class Cache:
         documents: Sequence[Document],
         following: int,
         dead: int,
-        workplace: Workplace,
+        workplace: IndexDirectory,
     ) -> None:
         """Write the file. What cannot be written is said in the log."""
         try:
-            kept = Kept(list(documents), list(numbers), following, dead, workplace.files())
+            kept = CacheFile(list(documents), list(numbers), following, dead, workplace.files())
             payload = msgspec.msgpack.encode(kept)
             if len(payload) > MAX_FOLDER_BYTES // 2:
                 logger.warning(
@@ -191,7 +191,7 @@ class Cache:
         except UnicodeEncodeError:
             logger.warning("no index cache: it cannot hold the name of a file that is not UTF-8")
 
-    def _read(self) -> Kept | None:
+    def _read(self) -> CacheFile | None:
         try:
             if not self.path.is_file():  # a FIFO would be waited for
                 return None
@@ -204,7 +204,7 @@ class Cache:
             logger.info("index cache %s: damaged, or of another version; made anew", self.path)
             return None
         try:
-            kept = msgspec.msgpack.decode(payload, type=Kept)
+            kept = msgspec.msgpack.decode(payload, type=CacheFile)
         except msgspec.MsgspecError as why:
             logger.warning("index cache %s: %s; made anew", self.path, why)
             return None

@@ -9,7 +9,7 @@ from msgspec import Raw
 from msgspec.json import encode
 
 from concertino.library.document import Document
-from concertino.library.shelf import Item, Shelf
+from concertino.library.document_registry import DocumentRegistry, Item
 from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, uri_of
 
@@ -20,7 +20,7 @@ MAX_BYTES = (
 )  # of entries; a message holds 10 MiB. resources/list has all of them, in pages
 
 
-def registry(shelf: Shelf, scheme: str, count: Counter) -> str:
+def registry(shelf: DocumentRegistry, scheme: str, count: Counter) -> str:
     """How much there is in each category, and every entry. One called `match` has no catalogue: its URI is that of a match."""
     items = shelf.items()
     categories = {
@@ -43,7 +43,7 @@ def registry(shelf: Shelf, scheme: str, count: Counter) -> str:
     )
 
 
-def catalogue(shelf: Shelf, scheme: str, category: str, count: Counter) -> str:
+def catalogue(shelf: DocumentRegistry, scheme: str, category: str, count: Counter) -> str:
     """Every entry of one category."""
     items = [each for each in shelf.items() if each.category == category]
     return _written(

@@ -17,16 +17,16 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from concertino.library.problems import Problem
+from concertino.library.problems import LibraryProblem
 
-__all__ = ["Folder", "Found", "Listing", "NotThere", "is_hidden"]
+__all__ = ["FileMissing", "Folder", "FoundFile", "Listing", "is_hidden"]
 
 MAX_DEPTH = 32  # folders in folders
 OPENING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 OPENING_FOLDER = os.O_DIRECTORY | OPENING
 
 
-class Found(Struct, frozen=True):
+class FoundFile(Struct, frozen=True):
     """A regular file. target: the path where it really is; path itself, unless that is a link. size: bytes; mtime_ns: as listed."""
 
     path: str
@@ -38,15 +38,15 @@ class Found(Struct, frozen=True):
 class Listing(Struct):
     """files: by path, sorted. links: a link's path -> the path of the listed file that it leads to. problems: with their paths."""
 
-    files: dict[str, Found]
+    files: dict[str, FoundFile]
     links: dict[str, str]
-    problems: list[tuple[str, Problem]]
+    problems: list[tuple[str, LibraryProblem]]
 
 
-class NotThere(Exception):
+class FileMissing(Exception):
     """A listed file cannot be read any more, or must not. problem: why; it names no path."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: LibraryProblem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
@@ -99,7 +99,7 @@ class Folder:
                 self._add(found, root, path, each)
                 if len(found.files) >= self._max_files:
                     text = f"has more than {self._max_files} files: the others are left out"
-                    found.problems.append((under, Problem("oversized", 0, text)))
+                    found.problems.append((under, LibraryProblem("oversized", 0, text)))
                     break
         else:
             self._add(found, root, under, status)
@@ -118,7 +118,7 @@ class Folder:
                     entries = sorted(listed, key=lambda each: each.name)
             except OSError as why:
                 found.problems.append(
-                    (folder, Problem("unreadable", 0, f"cannot be listed: {why.strerror}"))
+                    (folder, LibraryProblem("unreadable", 0, f"cannot be listed: {why.strerror}"))
                 )
                 continue
             for entry in entries:
@@ -135,7 +135,7 @@ class Folder:
                     folders += (path,) if entry.path != without else ()
                 else:
                     text = f"is more than {MAX_DEPTH} folders deep: left out"
-                    found.problems.append((path, Problem("oversized", 0, text)))
+                    found.problems.append((path, LibraryProblem("oversized", 0, text)))
 
     def _add(self, found: Listing, root: str, path: str, status: os.stat_result) -> None:
         target = path
@@ -145,7 +145,9 @@ class Folder:
                 found.problems.append(
                     (
                         path,
-                        Problem("outside", 0, "is a link that leads out of the folder: left out"),
+                        LibraryProblem(
+                            "outside", 0, "is a link that leads out of the folder: left out"
+                        ),
                     )
                 )
                 return
@@ -156,7 +158,7 @@ class Folder:
                 leads = False
             if not leads:
                 found.problems.append(
-                    (path, Problem("unreadable", 0, "is a link that leads nowhere"))
+                    (path, LibraryProblem("unreadable", 0, "is a link that leads nowhere"))
                 )
                 return
             if stat.S_ISDIR(status.st_mode):
@@ -166,23 +168,25 @@ class Folder:
                 found.links[path] = target
                 return
         if not stat.S_ISREG(status.st_mode):
-            found.problems.append((path, Problem("unreadable", 0, "is no regular file: left out")))
+            found.problems.append(
+                (path, LibraryProblem("unreadable", 0, "is no regular file: left out"))
+            )
         elif status.st_size > self.max_file_bytes:
             found.problems.append((path, self._oversized(status.st_size)))
         else:
-            found.files[path] = Found(path, target, status.st_size, status.st_mtime_ns)
+            found.files[path] = FoundFile(path, target, status.st_size, status.st_mtime_ns)
 
-    def read(self, found: Found) -> tuple[bytes, os.stat_result]:
+    def read(self, found: FoundFile) -> tuple[bytes, os.stat_result]:
         """The bytes of a listed file and what it was when they were read. Blocks. Raises NotThere."""
         try:
             descriptor = self._open(found.target)
         except (OSError, ValueError) as why:
             said = why.strerror if isinstance(why, OSError) else str(why)
-            raise NotThere(Problem("unreadable", 0, f"cannot be read: {said}")) from None
+            raise FileMissing(LibraryProblem("unreadable", 0, f"cannot be read: {said}")) from None
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise NotThere(Problem("unreadable", 0, "is no regular file any more"))
+                raise FileMissing(LibraryProblem("unreadable", 0, "is no regular file any more"))
             data = (
                 b""
                 if status.st_size > self.max_file_bytes
@@ -191,7 +195,7 @@ class Folder:
         finally:
             os.close(descriptor)
         if max(status.st_size, len(data)) > self.max_file_bytes:
-            raise NotThere(self._oversized(max(status.st_size, len(data))))
+            raise FileMissing(self._oversized(max(status.st_size, len(data))))
         return data, status
 
     def _open(self, path: str) -> int:
@@ -209,8 +213,8 @@ class Folder:
         finally:
             os.close(at)
 
-    def _oversized(self, size: int) -> Problem:
-        return Problem(
+    def _oversized(self, size: int) -> LibraryProblem:
+        return LibraryProblem(
             "oversized", 0, f"has {size} bytes, the limit is {self.max_file_bytes}: left out"
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from concertino.errors import ConcertinoError
-from concertino.library.problems import Problem
+from concertino.library.problems import LibraryProblem
 
 __all__ = ["FrontMatter", "Value", "front_matter", "split"]
 
@@ -35,7 +35,7 @@ class FrontMatter(Struct, frozen=True):
     values: Mapping[str, Value]
     body: str
     body_line: int
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[LibraryProblem, ...] = ()
 
 
 def front_matter(text: str) -> FrontMatter:
@@ -46,12 +46,12 @@ def front_matter(text: str) -> FrontMatter:
     block, body, body_line, problem = split(text)
     if block is None:
         return FrontMatter({}, body, body_line, () if problem is None else (problem,))
-    problems: list[Problem] = []
+    problems: list[LibraryProblem] = []
     values = _parsed(block, problems)
     return FrontMatter(values, body, body_line, tuple(problems))
 
 
-def split(text: str) -> tuple[str | None, str, int, Problem | None]:
+def split(text: str) -> tuple[str | None, str, int, LibraryProblem | None]:
     """The block (None without one), the body, the body's first line, and what is wrong.
 
     The block begins in the first line and ends with the first line that is `---` or `...`; every later `---` is the body's.
@@ -71,13 +71,15 @@ def split(text: str) -> tuple[str | None, str, int, Problem | None]:
         None,
         text,
         1,
-        Problem("front-matter", 1, "begins with --- and does not end with one: taken as text"),
+        LibraryProblem(
+            "front-matter", 1, "begins with --- and does not end with one: taken as text"
+        ),
     )
 
 
-def _parsed(block: str, problems: list[Problem]) -> Mapping[str, Value]:
+def _parsed(block: str, problems: list[LibraryProblem]) -> Mapping[str, Value]:
     def refuse(line: int, message: str) -> Mapping[str, Value]:
-        problems.append(Problem("front-matter", line, f"{message}: not used"))
+        problems.append(LibraryProblem("front-matter", line, f"{message}: not used"))
         return {}
 
     if len(block) > MAX_BYTES:
@@ -116,7 +118,7 @@ class _Refused(Exception):
 class _Events:
     """Values, made of a parser's events. problems: is told of keys that come twice."""
 
-    def __init__(self, events: Iterator[Any], problems: list[Problem]) -> None:
+    def __init__(self, events: Iterator[Any], problems: list[LibraryProblem]) -> None:
         self._events = events
         self._problems = problems
         self._values = 0
@@ -161,7 +163,7 @@ class _Events:
             if key in found:
                 line = 2 + event.start_mark.line
                 self._problems.append(
-                    Problem("front-matter", line, f"has {key!r} twice: the last one counts")
+                    LibraryProblem("front-matter", line, f"has {key!r} twice: the last one counts")
                 )
             found[key] = value
         return found

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from concertino.library.analysis import Analyser, analyser, engine
-from concertino.library.assembly import Assembled, Hit, assemble
-from concertino.library.cache import Cache, Kept, Workplace
+from concertino.library.cache import Cache, CacheFile, IndexDirectory
 from concertino.library.document import Document
 from concertino.library.query import MAX_QUERY_CHARACTERS, MAX_TERMS, Query
-from concertino.library.repair import repaired
+from concertino.library.rendering import Hit, RenderedText, assemble
+from concertino.library.spelling import correct_spelling
 from concertino.library.tokens import Counter, estimate
 
 if TYPE_CHECKING:
     import tantivy
 
-__all__ = ["WEIGHTS", "Found", "Index", "Part", "category_key"]
+__all__ = ["WEIGHTS", "Index", "Part", "SearchHit", "category_key"]
 
 logger = logging.getLogger("concertino.library")
 
@@ -68,7 +68,7 @@ class Part(Struct, frozen=True):
     score: float
 
 
-class Found(Struct, frozen=True):
+class SearchHit(Struct, frozen=True):
     """hits: best first. terms: what was looked for. repairs: unknown words, and what was looked for instead. unknown: words
     that no document has, nor anything close to them."""
 
@@ -92,7 +92,7 @@ class Index:
     """Documents that can be searched. Make one with `Index.build`. count: what budgets are counted by."""
 
     def __init__(
-        self, store: tantivy.Index, state: _State, count: Counter, workplace: Workplace | None
+        self, store: tantivy.Index, state: _State, count: Counter, workplace: IndexDirectory | None
     ) -> None:
         self._store = store
         self._state = state
@@ -131,7 +131,7 @@ class Index:
 
     @classmethod
     def _made(
-        cls, documents: Iterable[Document], count: Counter, workplace: Workplace | None
+        cls, documents: Iterable[Document], count: Counter, workplace: IndexDirectory | None
     ) -> Index:
         tantivy = engine()
         store = tantivy.Index(
@@ -147,7 +147,7 @@ class Index:
 
     @classmethod
     def _reopened(
-        cls, kept: Kept, wanted: Mapping[str, Document], cache: Cache, count: Counter
+        cls, kept: CacheFile, wanted: Mapping[str, Document], cache: Cache, count: Counter
     ) -> Index | None:
         """The index of the cache, with what has changed since; None if that is too much, or it cannot be opened."""
         known = {document.uri: document for document in kept.documents}
@@ -270,18 +270,18 @@ class Index:
             known = self._lengths[document.digest] = self.count(document.body)
         return known
 
-    def match(self, query: Query) -> Assembled:
+    def match(self, query: Query) -> RenderedText:
         """What fits the query, written as its mode says and within its budget. Any thread; the same query gives the same bytes."""
         return assemble(query, self.search(query).hits, self.count, self.length)
 
-    def search(self, query: Query) -> Found:
+    def search(self, query: Query) -> SearchHit:
         """What fits the query, best first: documents that have at least one of its words."""
         return self._search(query, self._state)
 
-    def _search(self, query: Query, state: _State) -> Found:
+    def _search(self, query: Query, state: _State) -> SearchHit:
         terms, repairs, unknown = self._terms(query.text, state.searcher)
         if not terms:
-            return Found([], terms, repairs, unknown)
+            return SearchHit([], terms, repairs, unknown)
         asked = self._asked(query, terms)
         limit = query.max_results + MARGIN
         while True:
@@ -298,7 +298,7 @@ class Index:
             if number is not None and round(score, DIGITS) >= query.min_score
         ]
         hits.sort(key=lambda hit: (-hit.score, hit.document.uri))
-        return Found(hits[: query.max_results], terms, repairs, unknown)
+        return SearchHit(hits[: query.max_results], terms, repairs, unknown)
 
     def explain(self, query: Query, uri: str) -> list[Part]:
         """Which term gave how much through which field to the score of the document of this URI, most first; empty if
@@ -333,7 +333,7 @@ class Index:
             known = [term for term in own if term in seen and searcher.doc_freq("text", term)]
             if own and not known and own[0] in seen:
                 better = (
-                    repaired(word, self._analyser, searcher)
+                    correct_spelling(word, self._analyser, searcher)
                     if len(repairs) + len(unknown) < MAX_REPAIRS
                     else None
                 )

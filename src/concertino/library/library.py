@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from concertino.backend import Call, Context, Offer, Outlet
-from concertino.driver.entry import run
-from concertino.driver.threads import Threads
+from concertino.backend.interface import Call, Context, Notifier, ServerFeatures
 from concertino.errors import RegistrationError, TargetError
+from concertino.jsonrpc.limits import Limits
 from concertino.library.folder import Folder
-from concertino.protocol.limits import Limits
-from concertino.protocol.types import Implementation
+from concertino.runtime.entry import run
+from concertino.runtime.threads import Threads
+from concertino.types.results import Implementation
 
 if TYPE_CHECKING:
     from concertino.library.cache import Cache
-    from concertino.library.collection import Collection
-    from concertino.library.desk import Desk
-    from concertino.library.watching import Watch
+    from concertino.library.file_loader import FileLoader
+    from concertino.library.method_table import RequestTable
+    from concertino.library.watcher import Watcher
 
 __all__ = ["Library", "cache_of"]
 
@@ -104,7 +104,7 @@ class Library:
                 each.path for each in (self.resources, self.prompts) if each is not None
             )
             raise RegistrationError(f"a library: expected a folder, there is none at {places}")
-        self._offer = Offer(
+        self._offer = ServerFeatures(
             Implementation(self.name, version, title, description),
             instructions=instructions,
             completions=True,
@@ -117,7 +117,9 @@ class Library:
         self._index_cache = index_cache
         self._log = logging.getLogger(f"concertino.{self.name}")
         self._threads = Threads(THREADS)
-        self._outlets: list[Outlet] = []  # replaced by each change, so that any thread may read it
+        self._outlets: list[
+            Notifier
+        ] = []  # replaced by each change, so that any thread may read it
         self._starts = 0  # without their close()
         self._watched: frozenset[str] = frozenset()
         self._open: _Open | None = None
@@ -135,11 +137,11 @@ class Library:
 
     # Backend
 
-    def offer(self) -> Offer:
+    def features(self) -> ServerFeatures:
         """From which folders there are; nothing need have been read. What was offered once stays so: clients know of it."""
         return self._offer
 
-    async def start(self, outlet: Outlet) -> None:
+    async def start(self, outlet: Notifier) -> None:
         """Read everything. Raises ConcertinoError where an extra is missing without which nothing can be."""
         with self._changing:
             self._starts += 1
@@ -202,12 +204,12 @@ class Library:
                 self._open = opened
                 self._offer_more()
                 if self._watches:
-                    from concertino.library.watching import Watch
+                    from concertino.library.watcher import Watcher
 
                     folders = [
                         each.path for each in (self.resources, self.prompts) if each is not None
                     ]
-                    opened.watch = Watch(folders, self._refresh, self._log)
+                    opened.watch = Watcher(folders, self._refresh, self._log)
 
     def _refresh(self, paths: list[str] | None) -> None:
         """Take in what has changed, and tell. paths: where; None: anywhere."""
@@ -229,13 +231,13 @@ class Library:
         for outlet in self._outlets:
             try:
                 if more:
-                    outlet.changed("offer")
+                    outlet.report_change("features")
                 if told.resources:
-                    outlet.changed("resources")
+                    outlet.report_change("resources")
                 if told.prompts:
-                    outlet.changed("prompts")
+                    outlet.report_change("prompts")
                 for uri in told.updated:
-                    outlet.updated(uri)
+                    outlet.report_update(uri)
             except RuntimeError:  # its loop is closed: nobody is there to be told
                 pass
 
@@ -243,10 +245,10 @@ class Library:
 class _Open:
     """What there is once everything was read. looked_s: when all was looked at last; looking_s: how long that took."""
 
-    def __init__(self, collection: Collection, desk: Desk) -> None:
+    def __init__(self, collection: FileLoader, desk: RequestTable) -> None:
         self.collection = collection
         self.desk = desk
-        self.watch: Watch | None = None
+        self.watch: Watcher | None = None
         self.looked_s = time.monotonic()
         self.looking_s = 0.0
 
@@ -270,26 +272,26 @@ def _opened(
     index_cache: bool,
 ) -> _Open:
     """Read everything, and say so when it is true. Blocks."""
-    from concertino.library.collection import Collection
-    from concertino.library.desk import Desk
+    from concertino.library.document_registry import DocumentRegistry
+    from concertino.library.file_loader import FileLoader
     from concertino.library.index import Index
-    from concertino.library.shelf import Shelf
+    from concertino.library.method_table import RequestTable
     from concertino.library.tokens import counter
 
     count = counter(tokenizer)
     for what, folder in (("resources", library.resources), ("prompts", library.prompts)):
         if folder is not None and not folder.exists:
             log.warning("%s: there is no folder %s: not offered", what, folder.path)
-    collection = Collection(library.scheme, library.resources, library.prompts, log)
+    collection = FileLoader(library.scheme, library.resources, library.prompts, log)
     cache, missing = cache_of(library) if index_cache else (None, "")
     if cache is not None:
         collection.known = cache.documents()
     change = collection.refresh()
-    shelf = Shelf()
+    shelf = DocumentRegistry()
     shelf.apply(change)
     log.info("Loaded %d prompts", len(shelf.prompts()))
     log.info("Loaded %d resources", len(shelf.items()))
-    desk = Desk(library.scheme, shelf, collection, count, cache_size, page_size, log)
+    desk = RequestTable(library.scheme, shelf, collection, count, cache_size, page_size, log)
     if library.resources is not None and not missing:
         try:
             desk.index = Index.build(shelf.documents(), cache=cache, count=count)

@@ -15,22 +15,22 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from concertino.errors import RpcError, TargetError
-from concertino.library.collection import Collection, Side
 from concertino.library.document import Document
+from concertino.library.document_registry import Ambiguous, DocumentRegistry
+from concertino.library.file_loader import FileLoader, FolderState
+from concertino.library.file_parsing import text_of
 from concertino.library.folder import Folder
 from concertino.library.front_matter import front_matter
 from concertino.library.index import Index
-from concertino.library.match import query_of
 from concertino.library.outline import lines_outside_fences
-from concertino.library.problems import Problem
-from concertino.library.prompts import PromptFile, placeholders
+from concertino.library.problems import LibraryProblem
+from concertino.library.prompt_files import PromptFile, placeholders
 from concertino.library.query import Query
-from concertino.library.reading import text_of
-from concertino.library.shelf import Ambiguous, Shelf
+from concertino.library.query_params import query_of
 from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, REGISTRY, parts_of
 
-__all__ = ["Finding", "Report", "lint"]
+__all__ = ["LintFinding", "LintReport", "lint"]
 
 LINK = re.compile(r"\[[^\]\n]*\]\(\s*<?([^\s)>]+)>?[^)\n]*\)")
 CODE = re.compile(r"`[^`\n]*`")
@@ -41,7 +41,7 @@ REACHED = 15  # among so many: a match's own default
 FIELDS = ("tags", "capabilities", "use_when", "description")
 
 
-class Finding(Struct, frozen=True, order=True):
+class LintFinding(Struct, frozen=True, order=True):
     """folder: `resources` or `prompts`; path: below it."""
 
     folder: str
@@ -51,24 +51,28 @@ class Finding(Struct, frozen=True, order=True):
     message: str
 
 
-class Report(Struct, frozen=True):
+class LintReport(Struct, frozen=True):
     """findings: sorted. skipped: what could not be looked for, and why."""
 
     documents: int
     prompts: int
-    findings: list[Finding]
+    findings: list[LintFinding]
     skipped: list[str]
 
 
-def lint(resources: Folder | None, prompts: Folder | None, scheme: str, count: Counter) -> Report:
+def lint(
+    resources: Folder | None, prompts: Folder | None, scheme: str, count: Counter
+) -> LintReport:
     """Look at everything. Blocks. Raises ConcertinoError where front matter is to be read and PyYAML is missing."""
-    collection = Collection(scheme, resources, prompts)
-    shelf = Shelf()
+    collection = FileLoader(scheme, resources, prompts)
+    shelf = DocumentRegistry()
     shelf.apply(collection.refresh())
-    found: set[Finding] = set()
+    found: set[LintFinding] = set()
 
-    def add(folder: str, path: str, problems: Iterable[Problem]) -> None:
-        found.update(Finding(folder, path, each.line, each.rule, each.message) for each in problems)
+    def add(folder: str, path: str, problems: Iterable[LibraryProblem]) -> None:
+        found.update(
+            LintFinding(folder, path, each.line, each.rule, each.message) for each in problems
+        )
 
     for name, side in (("resources", collection.resources), ("prompts", collection.prompts)):
         for path, problems in () if side is None else side.problems.items():
@@ -97,14 +101,18 @@ def lint(resources: Folder | None, prompts: Folder | None, scheme: str, count: C
             add(
                 "resources",
                 each.path,
-                (Problem("unreachable", 0, "is not found by its own title, tags or purposes"),),
+                (
+                    LibraryProblem(
+                        "unreachable", 0, "is not found by its own title, tags or purposes"
+                    ),
+                ),
             )
     except TargetError as why:
         skipped.append(f"unreachable: {why}")
-    return Report(len(documents), len(shelf.prompts()), sorted(found), skipped)
+    return LintReport(len(documents), len(shelf.prompts()), sorted(found), skipped)
 
 
-def _first_line(side: Side[Any] | None, path: str) -> int:  # Any: whatever was made of it
+def _first_line(side: FolderState[Any] | None, path: str) -> int:  # Any: whatever was made of it
     """The number of the body's first line in its file."""
     if side is None or (found := side.found.get(path)) is None:
         return 1
@@ -112,22 +120,24 @@ def _first_line(side: Side[Any] | None, path: str) -> int:  # Any: whatever was 
     return 1 if text is None else front_matter(text).body_line
 
 
-def _missing(document: Document) -> Iterator[Problem]:
+def _missing(document: Document) -> Iterator[LibraryProblem]:
     for field in FIELDS:
         if not getattr(document, field):
             name = "useWhen" if field == "use_when" else field
-            yield Problem(
+            yield LibraryProblem(
                 "missing-field", 0, f"{name}: neither in the front matter nor in the text"
             )
 
 
-def _tokens(document: Document, count: Counter) -> Iterator[Problem]:
+def _tokens(document: Document, count: Counter) -> Iterator[LibraryProblem]:
     claimed, counted = document.estimated_tokens, count(document.body)
     if claimed is not None and not counted / FACTOR <= claimed <= counted * FACTOR:
-        yield Problem("tokens", 0, f"estimatedTokens: {claimed} is written, {counted} are counted")
+        yield LibraryProblem(
+            "tokens", 0, f"estimatedTokens: {claimed} is written, {counted} are counted"
+        )
 
 
-def _names(shelf: Shelf) -> Iterator[tuple[str, Problem]]:
+def _names(shelf: DocumentRegistry) -> Iterator[tuple[str, LibraryProblem]]:
     for name, items in shelf.ambiguities().items():
         for item in items:
             others = ", ".join(each.uri for each in items if each is not item)
@@ -138,20 +148,25 @@ def _names(shelf: Shelf) -> Iterator[tuple[str, Problem]]:
             if "/" in name and same_id:
                 continue
             rule = "duplicate-id" if same_id else "ambiguous-name"
-            yield item.path, Problem(rule, 0, f"{name!r} could be {others} too")
+            yield item.path, LibraryProblem(rule, 0, f"{name!r} could be {others} too")
 
 
-def _shadowed(shelf: Shelf) -> Iterator[tuple[str, Problem]]:
+def _shadowed(shelf: DocumentRegistry) -> Iterator[tuple[str, LibraryProblem]]:
     for item in shelf.shadowed():
-        yield item.path, Problem("shadowed", 0, f"cannot be read: {item.uri} is something else")
+        yield (
+            item.path,
+            LibraryProblem("shadowed", 0, f"cannot be read: {item.uri} is something else"),
+        )
 
 
-def _links(document: Document, first: int, shelf: Shelf, scheme: str) -> Iterator[Problem]:
+def _links(
+    document: Document, first: int, shelf: DocumentRegistry, scheme: str
+) -> Iterator[LibraryProblem]:
     yield from _uris(document.body, first, shelf, scheme)
     for name in document.related:  # URIs, or ids alone
         uri = name if "://" in name else f"{scheme}://{name}"
         if problem := _broken(uri, shelf, scheme):
-            yield Problem("broken-link", 0, f"relatedResources: {problem}")
+            yield LibraryProblem("broken-link", 0, f"relatedResources: {problem}")
     for line, text in lines_outside_fences(document.body):
         for link in LINK.finditer(CODE.sub("", text)):
             target = unquote(link[1].partition("#")[0].partition("?")[0])
@@ -164,10 +179,10 @@ def _links(document: Document, first: int, shelf: Shelf, scheme: str) -> Iterato
                 continue
             path = os.path.normpath(os.path.join(os.path.dirname(document.path), target))  # noqa: PTH118, PTH120
             if not shelf.has(path.rstrip("/")):
-                yield Problem("broken-link", first + line, f"{link[1]}: there is no {path}")
+                yield LibraryProblem("broken-link", first + line, f"{link[1]}: there is no {path}")
 
 
-def _uris(body: str, first: int, shelf: Shelf, scheme: str) -> Iterator[Problem]:
+def _uris(body: str, first: int, shelf: DocumentRegistry, scheme: str) -> Iterator[LibraryProblem]:
     """URIs of the library itself, wherever they stand in a text."""
     begin = f"{scheme}://"
     for line, text in lines_outside_fences(body):
@@ -180,10 +195,10 @@ def _uris(body: str, first: int, shelf: Shelf, scheme: str) -> Iterator[Problem]
                 and not PLACEHOLDER.search(uri)
                 and (problem := _broken(uri, shelf, scheme))
             ):
-                yield Problem("broken-link", first + line, problem)
+                yield LibraryProblem("broken-link", first + line, problem)
 
 
-def _broken(uri: str, shelf: Shelf, scheme: str) -> str:
+def _broken(uri: str, shelf: DocumentRegistry, scheme: str) -> str:
     """What is wrong with a URI; empty for nothing."""
     parts = parts_of(scheme, uri)
     if parts is None:
@@ -212,27 +227,27 @@ def _broken(uri: str, shelf: Shelf, scheme: str) -> str:
         return f"{uri}: could be {', '.join(why.candidates)}"
 
 
-def _prompt(prompt: PromptFile, path: str, shelf: Shelf) -> Iterator[Problem]:
+def _prompt(prompt: PromptFile, path: str, shelf: DocumentRegistry) -> Iterator[LibraryProblem]:
     other = shelf.prompts()[prompt.name]
     if other.path != path:
-        yield Problem(
+        yield LibraryProblem(
             "prompt",
             0,
             f"name: {other.path} has the name {prompt.name!r} too, and is the one that is served",
         )
     if prompt.description is None:
-        yield Problem(
+        yield LibraryProblem(
             "missing-field", 0, "description: neither in the front matter nor in the text"
         )
     used = placeholders(prompt.body)
     names = {each.name for each in prompt.taken}
     for name in sorted(names - set(filter(None, used))):
         if None not in used:
-            yield Problem("prompt", 0, f"arguments: {name!r} is nowhere in the text")
+            yield LibraryProblem("prompt", 0, f"arguments: {name!r} is nowhere in the text")
     for name in sorted(
         {each for each in used if each and each not in names and f"{{{{{each}}}}}" in prompt.body}
     ):
-        yield Problem(
+        yield LibraryProblem(
             "prompt", 0, f"{{{{{name}}}}} stays as it is: there is no argument of this name"
         )
 

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-__all__ = ["RULES", "Problem", "Rule"]
+__all__ = ["RULES", "LibraryProblem", "Rule"]
 
 Rule = Literal[
     "front-matter",  # cannot be read, or not as it was meant
@@ -26,7 +26,7 @@ Rule = Literal[
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 
-class Problem(Struct, frozen=True):
+class LibraryProblem(Struct, frozen=True):
     """line: in the file, from 1; 0 for the file as a whole. message: without the file's name."""
 
     rule: Rule

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from concertino.library.match import PARAMETERS
-from concertino.library.reading import MARKDOWN
+from concertino.library.file_parsing import MARKDOWN
+from concertino.library.query_params import PARAMETERS
 from concertino.library.uris import MATCH, REGISTRY
-from concertino.protocol.types import ResourceTemplate
+from concertino.types.results import ResourceTemplate
 
 __all__ = ["JSON", "Templates"]
 

@@ -6,10 +6,10 @@ from contextvars import ContextVar
 
 from msgspec import Struct
 
-__all__ = ["Told", "current"]
+__all__ = ["LogContext", "current_context"]
 
 
-class Told(Struct, frozen=True):
+class LogContext(Struct, frozen=True):
     """request: the JSON-RPC id. trace: the trace id of W3C Trace Context, 32 hexadecimal digits, if there is one."""
 
     request: int | str | None = None
@@ -17,4 +17,4 @@ class Told(Struct, frozen=True):
 
 
 # A thread that runs a handler has a copy. None: not in a call, or nobody wants to know.
-current: ContextVar[Told | None] = ContextVar("concertino_call", default=None)
+current_context: ContextVar[LogContext | None] = ContextVar("concertino_call", default=None)

@@ -14,13 +14,13 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.json import encode
 
-from concertino.logs.correlation import Told, current
-from concertino.redact import Redactor, redactor
+from concertino.logs.correlation import LogContext, current_context
+from concertino.logs.redact import Redactor, redactor
 
-__all__ = ["FORMATS", "Entry", "entry_of", "escaped", "message_line"]
+__all__ = ["FORMATS", "LogEntry", "entry_of", "escaped", "message_line"]
 
 
-class Entry(Struct, frozen=True, omit_defaults=True):
+class LogEntry(Struct, frozen=True, omit_defaults=True):
     """What is said of a record. Secrets are out, control characters are still in."""
 
     time: str  # UTC, RFC 3339 with milliseconds
@@ -32,7 +32,7 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     trace: str = ""  # and the trace of that
 
 
-def entry_of(record: logging.LogRecord, component: str, known: Redactor) -> Entry:
+def entry_of(record: logging.LogRecord, component: str, known: Redactor) -> LogEntry:
     """Make an Entry of a record. Raises whatever formatting its arguments raises.
 
     The arguments are redacted as objects, before they become text: that finds a `password` in a dict.
@@ -45,8 +45,8 @@ def entry_of(record: logging.LogRecord, component: str, known: Redactor) -> Entr
         exception = logging.Formatter().formatException(record.exc_info)
     if record.stack_info:
         exception = f"{exception}\n{record.stack_info}".lstrip("\n")
-    told = current.get() or NOBODY
-    return Entry(
+    told = current_context.get() or NOBODY
+    return LogEntry(
         time=_time(record.created, int(record.msecs)),
         level=_level(record.levelno),
         component=_encodable(component),
@@ -57,7 +57,7 @@ def entry_of(record: logging.LogRecord, component: str, known: Redactor) -> Entr
     )
 
 
-NOBODY = Told()
+NOBODY = LogContext()
 
 
 def _time(seconds: float, milliseconds: int) -> str:
@@ -70,10 +70,10 @@ def message_line(format: str, who: str, direction: str, text: str) -> str:
     who: the client's name and a space, or nothing. In the format `json` it is an object like every other line.
     """
     if format == "json":
-        now, told = time.time(), current.get() or NOBODY
+        now, told = time.time(), current_context.get() or NOBODY
         shown, request = f"{who}{direction} {escaped(text)}", redactor().value(told.request)
         return _json(
-            Entry(
+            LogEntry(
                 _time(now, int(now % 1 * 1000)),
                 "TRACE",
                 "mcp",
@@ -99,25 +99,25 @@ def _level(number: int) -> str:
     return "INFO" if number >= logging.INFO else "DEBUG"
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: LogEntry) -> str:
     return f"[{entry.time}] [{entry.level}] [{escaped(entry.component)}] {_tail(entry)}"
 
 
-def _json(entry: Entry) -> str:
+def _json(entry: LogEntry) -> str:
     return encode(entry).decode() + "\n"
 
 
-def _trace(entry: Entry) -> str:
+def _trace(entry: LogEntry) -> str:
     return f"{'Error:' if entry.level == 'ERROR' else '[TRACE]'} {_tail(entry)}"
 
 
 # `line` is the default; `trace` is a profile that other servers have: `[TRACE]` for tracing and `Error:` for errors.
-FORMATS: Mapping[str, Callable[[Entry], str]] = MappingProxyType(
+FORMATS: Mapping[str, Callable[[LogEntry], str]] = MappingProxyType(
     {"line": _line, "json": _json, "trace": _trace}
 )
 
 
-def _tail(entry: Entry) -> str:
+def _tail(entry: LogEntry) -> str:
     lines = entry.exception.split("\n") if entry.exception else []
     return "\n    ".join(map(escaped, (entry.text, *lines))) + "\n"
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from concertino.logs.formats import FORMATS, entry_of
+from concertino.logs.redact import redactor
 from concertino.logs.writer import BoundedWriter
-from concertino.redact import redactor
 
 __all__ = ["LEVELS", "StderrHandler", "configure", "logger"]
 

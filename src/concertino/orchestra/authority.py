@@ -24,7 +24,7 @@ from concertino.orchestra.certificates import (
     PrivateKey,
     certificate_name,
     check_dates,
-    checked_name,
+    check_name,
 )
 
 from cryptography import x509  # isort: skip  # certificates.py says what to install when it is missing
@@ -86,7 +86,7 @@ def issue(
 
     hosts: names and IP addresses by which others dial it, beside this machine's own. Raises CertificateError.
     """
-    checked_name(name)
+    check_name(name)
     for host in hosts:
         _check_host(host)
     with certificates.locked(fcntl.LOCK_EX):
@@ -106,7 +106,7 @@ def _check_host(host: str) -> None:
 
 def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) -> x509.Certificate:
     """Issue a certificate anew, with a new key, for the hosts that it has been for. Raises CertificateError."""
-    checked_name(name)
+    check_name(name)
     with certificates.locked(fcntl.LOCK_EX):
         return _issue(certificates, name, _hosts(certificates.certificate(name)), valid)
 
@@ -116,7 +116,7 @@ def ensure(certificates: Certificates, name: str, now: datetime | None = None) -
 
     Without the authority's private key what is there must do. Raises CertificateError.
     """
-    checked_name(name)
+    check_name(name)
     now = now or datetime.now(UTC)
     with certificates.locked(fcntl.LOCK_EX):
         there = certificates.crt(name).exists() and certificates.key(name).exists()

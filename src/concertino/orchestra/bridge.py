@@ -14,23 +14,23 @@ import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from concertino.backend import Outlet
+from concertino.backend.interface import Notifier
 from concertino.errors import RpcError
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
-from concertino.orchestra.front import Front
-from concertino.orchestra.links import (
+from concertino.orchestra.hub_backend import HubBackend
+from concertino.orchestra.link import (
     DirectLink,
-    Link,
     PluginRequest,
     PluginResponse,
+    RpcConnection,
     checked_orchestrator,
-    connect,
+    open_link,
 )
-from concertino.orchestra.standing import Standing
-from concertino.orchestra.waiting import Waiting
+from concertino.orchestra.pending_response import PendingResponse
+from concertino.orchestra.reconnecting_link import ReconnectingLink
 
-__all__ = ["NAME", "Bridge", "prepared"]
+__all__ = ["NAME", "Bridge", "prepare_bridge"]
 
 log = logging.getLogger("concertino.orchestra")
 
@@ -39,7 +39,7 @@ FIRST_S = 2.0  # for the first attempt to connect; calls wait so long at the sta
 LOOK_S = 5.0  # between two looks at the lists
 
 
-class Bridge(Front):
+class Bridge(HubBackend):
     """A Backend that asks the hub at an address.
 
     address: HOST:PORT for QUIC, which needs certificates, or unix:PATH. connected: told the address, each time that the hub is
@@ -57,20 +57,20 @@ class Bridge(Front):
         super().__init__(self._over_the_link, self._pass_on_over_the_link)
         self.address = address
         self._open = partial(
-            connect, address, certificates=certificates, name=NAME, expects="orchestrator"
+            open_link, address, certificates=certificates, name=NAME, expects="orchestrator"
         )
         self._connected = connected
         self._look_s = look_s
-        self._hub: Standing
+        self._hub: ReconnectingLink
         self._link: DirectLink  # the last that there was
         self._tried: asyncio.Event
         self._again: asyncio.Event  # the hub is reached: the lists may be other ones
         self._looking: asyncio.Task[None]
 
-    async def start(self, outlet: Outlet) -> None:
+    async def start(self, outlet: Notifier) -> None:
         await super().start(outlet)
         self._tried, self._again = asyncio.Event(), asyncio.Event()
-        self._hub = Standing(self.address, self._attempt, changed=self._changed)
+        self._hub = ReconnectingLink(self.address, self._attempt, changed=self._changed)
         self._hub.start()
         self._looking = asyncio.get_running_loop().create_task(self._look())
         try:
@@ -86,10 +86,10 @@ class Bridge(Front):
     def _over_the_link(self, request: PluginRequest, timeout_s: float) -> Awaitable[PluginResponse]:
         return self._hub.request(request, timeout_s)
 
-    def _pass_on_over_the_link(self, request: bytes, timeout_s: float) -> Waiting | None:
+    def _pass_on_over_the_link(self, request: bytes, timeout_s: float) -> PendingResponse | None:
         return self._link.pass_on(request, timeout_s) if self._hub.is_up else None
 
-    async def _attempt(self) -> Link:
+    async def _attempt(self) -> RpcConnection:
         try:
             self._link = link = await self._open()
         except BaseException:
@@ -120,7 +120,9 @@ class Bridge(Front):
                 log.debug("the lists could not be looked at: %s", why)
 
 
-def prepared(address: str, folder: str | os.PathLike[str] | None = None) -> Certificates | None:
+def prepare_bridge(
+    address: str, folder: str | os.PathLike[str] | None = None
+) -> Certificates | None:
     """What a Bridge to this address needs beside it: None for a Unix socket, else the certificates of a folder.
 
     The bridge's own is issued if there is none and the authority's key is there, and looked at. folder: upstream's unless given.

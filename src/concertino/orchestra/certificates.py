@@ -48,7 +48,7 @@ __all__ = [
     "Side",
     "certificate_name",
     "check_dates",
-    "checked_name",
+    "check_name",
     "default_folder",
     "verify",
 ]
@@ -70,7 +70,7 @@ def default_folder() -> Path:
     return Path.home() / ".orchestra" / "certs"
 
 
-def checked_name(name: str) -> str:
+def check_name(name: str) -> str:
     """A name that a certificate may have; it is part of a file's name. Raises CertificateError."""
     if NAME.fullmatch(name) is None or name == "ca" or ".." in name:
         raise CertificateError(
@@ -109,7 +109,7 @@ class Certificates:
 
         Raises CertificateError when something is missing, readable by others, of somebody else, expired or does not fit together.
         """
-        checked_name(name)
+        check_name(name)
         now = now or datetime.now(UTC)
         with self.locked(fcntl.LOCK_SH):
             authority = self.authority()

@@ -30,9 +30,9 @@ from google.protobuf.message import DecodeError
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
-from concertino.orchestra.envelope import called, is_of_a_tool, opened
-from concertino.orchestra.hosted import Ground, Hosted
-from concertino.orchestra.links import Listening, Peer, Respond, listen, refusal
+from concertino.orchestra.link import LinkListener, RemotePeer, Respond, listen_for_links, refusal
+from concertino.orchestra.message_peek import is_of_a_tool, peek_tool_call, split_id
+from concertino.orchestra.pending_response import PendingResponse
 from concertino.orchestra.plugin_pb2 import (
     HealthResult,
     PluginManifest,
@@ -40,11 +40,11 @@ from concertino.orchestra.plugin_pb2 import (
     PluginResponse,
     RegistrationResult,
 )
+from concertino.orchestra.plugin_process import HubEnvironment, PluginProcess
 from concertino.orchestra.plugins_file import HUB, LISTEN, PluginsFile
 from concertino.orchestra.routes import Routes, routes_of
 from concertino.orchestra.stores import DEFAULT
-from concertino.orchestra.waiting import Waiting
-from concertino.transports.process import Ladder
+from concertino.transports.process import ShutdownTimeouts
 
 __all__ = ["Hub"]
 
@@ -79,16 +79,16 @@ class Hub:
         is_private: bool = False,
         stop_s: float = STOP_S,
     ) -> None:
-        self.plugins: dict[str, Hosted] = {}
+        self.plugins: dict[str, PluginProcess] = {}
         self.addresses: list[str] = []
-        self.changed: Callable[[Changed], None] | None = None
+        self.on_change: Callable[[Changed], None] | None = None
         self._certificates = Certificates(certs_dir or file.certs_dir or default_folder())
         self._listen_addr = listen_addr or file.listen_addr or LISTEN
         self._is_private = is_private
         self._stop_s = stop_s
-        self._listenings: list[Listening] = []
+        self._listenings: list[LinkListener] = []
         self._folder: Path | None = None
-        self._routes: Routes[Hosted] | None = None
+        self._routes: Routes[PluginProcess] | None = None
         self._shown = b"", b""  # the lists as they were when somebody was told last
         self._said: set[str] = set()
         self._telling: asyncio.TimerHandle | None = None
@@ -100,7 +100,7 @@ class Hub:
             )
             left.remove(id)
             needs = [self.plugins[other] for other in entries[id].depends_on]
-            self.plugins[id] = Hosted(
+            self.plugins[id] = PluginProcess(
                 entries[id], len(self.plugins), needs, self._is_changed, _ladder(stop_s)
             )
         self._ordered = list(self.plugins.values())  # whoever is depended on comes before
@@ -168,7 +168,7 @@ class Hub:
                     pass
 
     @property
-    def routes(self) -> Routes[Hosted]:
+    def routes(self) -> Routes[PluginProcess]:
         """Who answers for what, now."""
         if self._routes is None:
             self._routes = routes_of(list(self.plugins.values()))
@@ -180,7 +180,7 @@ class Hub:
 
     # Answers
 
-    async def answer(self, request: PluginRequest, peer: Peer) -> PluginResponse:
+    async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
         """Answer a request of a plugin, a bridge, or whoever else may connect."""
         kind = request.WhichOneof("request") or "nothing"
         if kind == "tool_call":
@@ -209,7 +209,7 @@ class Hub:
         return refusal(request.request_id, "unknown_request", f"the hub does not answer {kind}")
 
     async def _passed_on(
-        self, plugin: Hosted | None, what: str, name: str, request: PluginRequest, kind: str
+        self, plugin: PluginProcess | None, what: str, name: str, request: PluginRequest, kind: str
     ) -> PluginResponse:
         id = request.request_id
         if plugin is None:
@@ -220,12 +220,12 @@ class Hub:
             return _unanswered(id, plugin, why)
         return _checked(id, plugin, response, kind)
 
-    def pass_on(self, body: bytes, peer: Peer, respond: Respond) -> Waiting | None:
+    def pass_on(self, body: bytes, peer: RemotePeer, respond: Respond) -> PendingResponse | None:
         """A links.Relay: calls of tools go to their plugins, and come back, as bytes, without a task.
 
         A request that names another caller than the certificate does, and what cannot be passed on, is for answer().
         """
-        call = called(body)
+        call = peek_tool_call(body)
         if call is None or (peer.name is not None and call[1] != _plugin_of(peer.name)):
             return None
         plugin = (self._routes or self.routes).tools.get(call[0])
@@ -235,7 +235,7 @@ class Hub:
             else plugin.pass_on(body, CALL_S, partial(_pass_back, plugin, respond))
         )
 
-    def _register(self, manifest: PluginManifest, peer: Peer) -> PluginResponse:
+    def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
         plugin = self.plugins.get(manifest.id)
         if plugin is None:
             reason = (
@@ -281,10 +281,12 @@ class Hub:
 
     # Inside
 
-    async def _listen(self) -> Ground:
+    async def _listen(self) -> HubEnvironment:
         _sweep()
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        inside = await listen(f"unix:{self._folder / INSIDE}", self.answer, relay=self.pass_on)
+        inside = await listen_for_links(
+            f"unix:{self._folder / INSIDE}", self.answer, relay=self.pass_on
+        )
         self._listenings.append(inside)
         network = ""
         address = self._listen_addr
@@ -298,14 +300,14 @@ class Hub:
         starts = asyncio.Semaphore(
             max(4, 2 * (os.cpu_count() or 1))
         )  # all at once would keep each other from READY in time
-        return Ground(self._folder, inside.address, network, self._certificates, starts)
+        return HubEnvironment(self._folder, inside.address, network, self._certificates, starts)
 
     async def _listen_at(self, address: str) -> str:
         if address.startswith("unix:"):
-            listening = await listen(address, self.answer, relay=self.pass_on)
+            listening = await listen_for_links(address, self.answer, relay=self.pass_on)
         else:
             ensure(self._certificates, HUB)
-            listening = await listen(
+            listening = await listen_for_links(
                 address, self.answer, certificates=self._certificates, name=HUB, relay=self.pass_on
             )
         self._listenings.append(listening)
@@ -319,10 +321,10 @@ class Hub:
     def _tell(self) -> None:
         self._telling = None
         before, self._shown = self._shown, self._lists()
-        if self.changed is not None:
+        if self.on_change is not None:
             for what, old, new in zip(("tools", "prompts"), before, self._shown, strict=True):
                 if old != new:
-                    self.changed(what)
+                    self.on_change(what)
 
     def _lists(self) -> tuple[bytes, bytes]:
         routes = self.routes
@@ -337,12 +339,12 @@ def _plugin_of(name: str) -> str:
     return name.removesuffix("-client")
 
 
-def _pass_back(plugin: Hosted, respond: Respond, outcome: bytes | BaseException) -> None:
+def _pass_back(plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException) -> None:
     plugin.passed_back()
     if isinstance(outcome, asyncio.CancelledError):
         return respond(None)
     if isinstance(outcome, bytes):
-        message = opened(outcome)
+        message = split_id(outcome)
         if message is not None and is_of_a_tool(message[1]):
             return respond(message[1])
         try:
@@ -357,7 +359,7 @@ def _pass_back(plugin: Hosted, respond: Respond, outcome: bytes | BaseException)
     return respond(response.SerializeToString())
 
 
-def _unanswered(id: str, plugin: Hosted, why: BaseException) -> PluginResponse:
+def _unanswered(id: str, plugin: PluginProcess, why: BaseException) -> PluginResponse:
     code = "routing_error"
     if isinstance(why, Disconnected):
         code = "plugin_unavailable"
@@ -366,7 +368,7 @@ def _unanswered(id: str, plugin: Hosted, why: BaseException) -> PluginResponse:
     return refusal(id, code, f"{plugin.id}: {str(why).removeprefix(f'{plugin.address}: ')}")
 
 
-def _checked(id: str, plugin: Hosted, response: PluginResponse, kind: str) -> PluginResponse:
+def _checked(id: str, plugin: PluginProcess, response: PluginResponse, kind: str) -> PluginResponse:
     """The response, or a refusal instead of one that is of another kind than the request."""
     answered = response.WhichOneof("response")
     if answered in (kind, "tool_call"):  # the latter says what went wrong, whatever was asked
@@ -393,13 +395,13 @@ def _sweep() -> None:
             continue
 
 
-def _ladder(within_s: float) -> Ladder:
-    return Ladder(
+def _ladder(within_s: float) -> ShutdownTimeouts:
+    return ShutdownTimeouts(
         stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s
     )
 
 
-def _is_of(peer: Peer, plugin: Hosted) -> bool:
+def _is_of(peer: RemotePeer, plugin: PluginProcess) -> bool:
     """Whether a process that connected over a Unix socket belongs to the plugin: it is in its process group."""
     if peer.pid is None:
         return peer.speaks_for(plugin.id)

@@ -21,11 +21,11 @@ from concertino.errors import ConcertinoError
 from concertino.library.front_matter import split
 from concertino.orchestra.storage import (
     MAX_CONTENT_BYTES,
-    Entry,
+    StorageEntry,
     StorageError,
-    Stored,
-    checked_path,
-    checked_pattern,
+    StoredDocument,
+    check_path,
+    check_pattern,
     matcher,
     next_version,
 )
@@ -50,14 +50,14 @@ class MarkdownStorage:
         self.root = Path(workspace).resolve() / FOLDER
         self._turn = threading.Lock()  # flock is between processes
 
-    def read(self, path: str) -> Stored:
+    def read(self, path: str) -> StoredDocument:
         parts = self._parts(path)
         with self._locked(create=False) as there, self._folder(parts, create=False) as folder:
             if not there or folder is None:
                 raise _missing(path)
             raw, version = self._settled(folder, parts[-1], path)
         content, metadata = _unfolded(raw, path)
-        return Stored(content, metadata, version)
+        return StoredDocument(content, metadata, version)
 
     def write(
         self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
@@ -99,11 +99,11 @@ class MarkdownStorage:
                 _remove(folder, parts[-1] + VERSION)
                 os.fsync(folder)
 
-    def list(self, prefix: str, pattern: str) -> list[Entry]:
+    def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         if prefix:
-            checked_path(prefix.rstrip("/") or "/")
-        fits = matcher(checked_pattern(pattern)).match
-        entries: list[Entry] = []
+            check_path(prefix.rstrip("/") or "/")
+        fits = matcher(check_pattern(pattern)).match
+        entries: list[StorageEntry] = []
         with self._locked(create=False) as there:
             if not there:
                 return []
@@ -117,7 +117,7 @@ class MarkdownStorage:
                 except StorageError:
                     continue  # no plain file, or one that cannot be read as ours: reading it says why
                 entries.append(
-                    Entry(path, len(content), version, datetime.fromtimestamp(modified, UTC))
+                    StorageEntry(path, len(content), version, datetime.fromtimestamp(modified, UTC))
                 )
         return sorted(entries, key=lambda each: each.path)
 
@@ -127,7 +127,7 @@ class MarkdownStorage:
     # Inside
 
     def _parts(self, path: str) -> tuple[str, ...]:
-        parts = checked_path(path)
+        parts = check_path(path)
         if parts[-1].endswith(OURS):
             raise StorageError(
                 "invalid_path",

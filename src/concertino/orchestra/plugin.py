@@ -23,13 +23,11 @@ from typing import Any, NoReturn, TypeVar, cast
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
-from concertino.backend import Call
-from concertino.driver import entry
-from concertino.driver.threads import Threads
+from concertino.backend.interface import Call
 from concertino.errors import ConcertinoError, RegistrationError, RpcError
-from concertino.orchestra.links import Link, Peer, refusal  # isort: split
+from concertino.orchestra.link import RemotePeer, RpcConnection, refusal  # isort: split
 
-from concertino.orchestra.calling import PluginContext
+from concertino.orchestra.plugin_context import PluginContext
 from concertino.orchestra.plugin_pb2 import (
     BootResult,
     ContentBlock,
@@ -51,7 +49,7 @@ from concertino.orchestra.plugin_pb2 import (
 from concertino.orchestra.storage import Storage
 from concertino.orchestra.stores import DEFAULT, answer_storage
 from concertino.orchestra.structs import (
-    BadStruct,
+    InvalidStruct,
     NotAStruct,
     PackedTooLarge,
     pack,
@@ -59,14 +57,16 @@ from concertino.orchestra.structs import (
     unpack_json,
 )
 from concertino.orchestra.tool_calls import succeeded, succeeded_with_text
-from concertino.protocol.types import (
+from concertino.runtime import entry
+from concertino.runtime.threads import Threads
+from concertino.server.server import Server
+from concertino.types.results import (
     CallToolResult,
     GetPromptResult,
     ListPromptsResult,
     ListToolsResult,
     TextContent,
 )
-from concertino.server.server import Server
 
 __all__ = ["Plugin"]
 
@@ -95,17 +95,17 @@ class Plugin(Server):
         needs_events: Sequence[str] = (),
         coerce: bool = False,
     ) -> None:
-        from concertino.orchestra.certificates import checked_name
+        from concertino.orchestra.certificates import check_name
 
         super().__init__(
-            checked_name(id),
+            check_name(id),
             version=version,
             description=description or None,
             argument_errors="protocol",
             page_size=ALL,
             coerce=coerce,
         )
-        self.hub: Link | None = (
+        self.hub: RpcConnection | None = (
             None  # to ask the hub, while there is one: tools and storage of other plugins
         )
         self._about = PluginManifest(
@@ -170,13 +170,13 @@ class Plugin(Server):
         if entry.marked is not None:
             super().run(**options)
             return
-        from concertino.orchestra.running import run
+        from concertino.orchestra.plugin_main import run
 
         run(self, arguments)
 
     # Answers
 
-    def answer(self, request: PluginRequest, peer: Peer) -> Awaitable[PluginResponse | bytes]:
+    def answer(self, request: PluginRequest, peer: RemotePeer) -> Awaitable[PluginResponse | bytes]:
         """Answer one request of the hub. bytes: as of a links.Answer."""
         kind = request.WhichOneof("request") or "nothing"
         method = _ANSWERS.get(kind)
@@ -265,7 +265,7 @@ class Plugin(Server):
                 Call("tools/call", params), PluginContext(self, self.name, request)
             )
             return _tool_response(cast("CallToolResult", result))
-        except BadStruct as why:
+        except InvalidStruct as why:
             return refusal("", "validation_error", f"arguments: {why}")
         except RpcError as why:
             return refusal("", "validation_error", _told(why))

@@ -12,10 +12,10 @@ import re
 import time
 from collections.abc import Sequence
 
-from concertino.client.stderr import StderrLines
-from concertino.logs import escaped
+from concertino.client.server_stderr import StderrLines
+from concertino.logs.formats import escaped
 
-__all__ = ["Output"]
+__all__ = ["PluginOutput"]
 
 RATE, BURST = 20.0, 200.0  # lines of one plugin: a second for ever, and at once
 QUIET_S = 1.5  # until what was dropped is told although no further line comes; who goes on has a line after a second
@@ -26,7 +26,7 @@ OURS = re.compile(
 )
 
 
-class Output(StderrLines):
+class PluginOutput(StderrLines):
     """Takes pieces of stderr, when called with them, and is the Receiver of stdout.
 
     ready: the address that the first READY names.
@@ -95,11 +95,11 @@ class Output(StderrLines):
 
     # Receiver
 
-    def frames(self, batch: Sequence[bytes]) -> None:
+    def on_frames(self, batch: Sequence[bytes]) -> None:
         for line in batch:
             self._limited(line)
 
-    def overlong(self, size: int) -> None: ...
-    def drained(self, held: int) -> None: ...
-    def ended(self) -> None: ...
-    def lost(self, why: Exception) -> None: ...
+    def on_frame_too_long(self, size: int) -> None: ...
+    def on_drain(self, held: int) -> None: ...
+    def on_eof(self) -> None: ...
+    def on_disconnect(self, why: Exception) -> None: ...

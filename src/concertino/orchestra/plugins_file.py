@@ -23,7 +23,7 @@ from msgspec import Struct
 from concertino.errors import ConcertinoError
 from concertino.transports.listeners import split_address
 
-__all__ = ["LISTEN", "BadPluginsFile", "PluginEntry", "PluginsFile", "read_plugins"]
+__all__ = ["LISTEN", "InvalidPluginsFile", "PluginEntry", "PluginsFile", "read_plugins"]
 
 LISTEN = "localhost:50100"  # upstream's default
 MAX_BYTES = 2**20  # of the file
@@ -33,7 +33,7 @@ HUB = "orchestrator"  # the name of its certificate; those of plugins, and of bo
 T = TypeVar("T")
 
 
-class BadPluginsFile(ConcertinoError):
+class InvalidPluginsFile(ConcertinoError):
     """A plugins file that cannot be used. The text names file, line and member, what was expected and what is there."""
 
 
@@ -87,9 +87,9 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
         with place.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as why:
-        raise BadPluginsFile(f"{path}: {why.strerror}") from None
+        raise InvalidPluginsFile(f"{path}: {why.strerror}") from None
     if len(data) > MAX_BYTES:
-        raise BadPluginsFile(f"{path}: expected at most {MAX_BYTES} bytes")
+        raise InvalidPluginsFile(f"{path}: expected at most {MAX_BYTES} bytes")
     try:
         node: Any = yaml.compose(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as why:
@@ -100,9 +100,9 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
             or "; ".join(str(why).splitlines())
             or "it is nested too deeply"
         )
-        raise BadPluginsFile(f"{where}: expected YAML: {problem}") from None
+        raise InvalidPluginsFile(f"{where}: expected YAML: {problem}") from None
     if node is None:
-        raise BadPluginsFile(f"{path}: expected a mapping with 'plugins', got nothing")
+        raise InvalidPluginsFile(f"{path}: expected a mapping with 'plugins', got nothing")
     return _Reader(place).file(node)
 
 
@@ -113,8 +113,8 @@ class _Reader:
         self._path = path
         self._folder = path.absolute().parent
 
-    def bad(self, node: Any, what: str) -> BadPluginsFile:
-        return BadPluginsFile(f"{self._path}:{node.start_mark.line + 1}: {what}")
+    def bad(self, node: Any, what: str) -> InvalidPluginsFile:
+        return InvalidPluginsFile(f"{self._path}:{node.start_mark.line + 1}: {what}")
 
     def file(self, node: Any) -> PluginsFile:
         members = self._members(
@@ -177,10 +177,10 @@ class _Reader:
         return said if os.sep not in said and not beside.exists() else str(beside)
 
     def _check_name(self, node: Any, what: str, id: str) -> None:
-        from concertino.orchestra.certificates import CertificateError, checked_name
+        from concertino.orchestra.certificates import CertificateError, check_name
 
         try:
-            checked_name(id)
+            check_name(id)
         except CertificateError:
             expected = "up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
             raise self.bad(node, f"{what}: expected {expected}, got {id!r}") from None

@@ -15,11 +15,11 @@ from msgspec.json import Decoder, encode
 
 from concertino.orchestra.storage import (
     MAX_CONTENT_BYTES,
-    Entry,
+    StorageEntry,
     StorageError,
-    Stored,
-    checked_path,
-    checked_pattern,
+    StoredDocument,
+    check_path,
+    check_pattern,
     matcher,
     next_version,
 )
@@ -53,20 +53,20 @@ class SqliteStorage:
                 self._database.close()
                 raise
 
-    def read(self, path: str) -> Stored:
-        checked_path(path)
+    def read(self, path: str) -> StoredDocument:
+        check_path(path)
         with self._turn, self._told():
             row = self._database.execute(
                 "SELECT content, metadata, version FROM stored WHERE path = ?", (path,)
             ).fetchone()
         if row is None:
             raise _missing(path)
-        return Stored(row[0], _metadata(row[1]), row[2])
+        return StoredDocument(row[0], _metadata(row[1]), row[2])
 
     def write(
         self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
     ) -> int:
-        checked_path(path)
+        check_path(path)
         said = encode(dict(metadata)).decode()
         if (size := len(content) + len(said)) > MAX_CONTENT_BYTES:
             raise StorageError(
@@ -84,16 +84,16 @@ class SqliteStorage:
         return version
 
     def delete(self, path: str) -> None:
-        checked_path(path)
+        check_path(path)
         with self._turn, self._told():
             gone = self._database.execute("DELETE FROM stored WHERE path = ?", (path,)).rowcount
         if not gone:
             raise _missing(path)
 
-    def list(self, prefix: str, pattern: str) -> list[Entry]:
+    def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         if prefix:
-            checked_path(prefix.rstrip("/") or "/")
-        fits = matcher(checked_pattern(pattern)).match
+            check_path(prefix.rstrip("/") or "/")
+        fits = matcher(check_pattern(pattern)).match
         with self._turn, self._told():
             rows = self._database.execute(
                 "SELECT path, length(content), version, modified_at FROM stored WHERE substr(path, 1, ?) = ? ORDER BY path",
@@ -101,7 +101,7 @@ class SqliteStorage:
             ).fetchall()
         found = (row for row in rows if fits(row[0].rpartition("/")[2]))
         return [
-            Entry(path, size, version, datetime.fromtimestamp(at, UTC))
+            StorageEntry(path, size, version, datetime.fromtimestamp(at, UTC))
             for path, size, version, at in found
         ]
 

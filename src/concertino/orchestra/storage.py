@@ -21,12 +21,12 @@ __all__ = [
     "CREATE",
     "MAX_CONTENT_BYTES",
     "UPSERT",
-    "Entry",
     "Storage",
+    "StorageEntry",
     "StorageError",
-    "Stored",
-    "checked_path",
-    "checked_pattern",
+    "StoredDocument",
+    "check_path",
+    "check_pattern",
     "matcher",
     "next_version",
 ]
@@ -47,7 +47,7 @@ class StorageError(ConcertinoError):
         self.code = code
 
 
-class Stored(Struct, frozen=True):
+class StoredDocument(Struct, frozen=True):
     """What is under a path. version: 1 for what was just created, one more with each write."""
 
     content: bytes
@@ -55,7 +55,7 @@ class Stored(Struct, frozen=True):
     version: int
 
 
-class Entry(Struct, frozen=True):
+class StorageEntry(Struct, frozen=True):
     """A path in a list. size: of the content, in bytes. modified_at: in UTC."""
 
     path: str
@@ -67,7 +67,7 @@ class Entry(Struct, frozen=True):
 class Storage(Protocol):
     """A store. Every method may block, may be called from any thread, and raises StorageError."""
 
-    def read(self, path: str) -> Stored: ...
+    def read(self, path: str) -> StoredDocument: ...
 
     def write(
         self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
@@ -77,14 +77,14 @@ class Storage(Protocol):
 
     def delete(self, path: str) -> None: ...
 
-    def list(self, prefix: str, pattern: str) -> list[Entry]:
+    def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         """Entries whose path begins with `prefix`, and whose name, after the last slash, fits the glob `pattern`; by path."""
         ...
 
     def close(self) -> None: ...
 
 
-def checked_path(path: str) -> tuple[str, ...]:
+def check_path(path: str) -> tuple[str, ...]:
     """The parts of a path: relative, without `.`, `..` and what no file system takes. Raises StorageError."""
     said = repr(path if len(path) <= 100 else path[:100] + "...")
     if not path:
@@ -110,7 +110,7 @@ def checked_path(path: str) -> tuple[str, ...]:
     return parts
 
 
-def checked_pattern(pattern: str) -> str:
+def check_pattern(pattern: str) -> str:
     """A glob for names; `*.md` if none is given. Raises StorageError."""
     if len(pattern) > MAX_PATTERN or "/" in pattern:
         raise StorageError(

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from concertino.orchestra.links import PluginRequest, PluginResponse
+from concertino.orchestra.link import PluginRequest, PluginResponse
 from concertino.orchestra.plugin_pb2 import (
     StorageDeleteResponse,
     StorageEntry,
@@ -23,7 +23,7 @@ from concertino.orchestra.plugin_pb2 import (
     StorageWriteResponse,
 )
 from concertino.orchestra.storage import Storage, StorageError
-from concertino.orchestra.structs import BadStruct, NotAStruct, PackedTooLarge, pack, unpack
+from concertino.orchestra.structs import InvalidStruct, NotAStruct, PackedTooLarge, pack, unpack
 
 from google.protobuf.timestamp_pb2 import Timestamp  # isort: skip  # links.py says what to install when it is missing
 
@@ -52,7 +52,7 @@ async def answer_storage(
         return await in_thread(partial(_ANSWERS[kind], asked, storage))
     except StorageError as why:
         return _failed(kind, StorageFailure(code=why.code, message=str(why)))
-    except (NotAStruct, BadStruct, PackedTooLarge) as why:
+    except (NotAStruct, InvalidStruct, PackedTooLarge) as why:
         return _failed(kind, StorageFailure(code="invalid_metadata", message=str(why)))
     except Exception as why:
         log.exception("%s failed", kind)

@@ -24,7 +24,7 @@ from concertino.orchestra.frames import MAX_FRAME_BYTES
 
 __all__ = [
     "MAX_DEPTH",
-    "BadStruct",
+    "InvalidStruct",
     "NotAStruct",
     "Packed",
     "PackedTooLarge",
@@ -61,7 +61,7 @@ class PackedTooLarge(ConcertinoError):
     """A Struct and the JSON beside it do not fit a frame together. The text names both sizes; -32603."""
 
 
-class BadStruct(ConcertinoError):
+class InvalidStruct(ConcertinoError):
     """Bytes that are no Struct, or one that JSON cannot say. The other side's mistake."""
 
 
@@ -103,7 +103,7 @@ def unpack(struct: bytes, json: bytes | None = None) -> dict[str, Any]:
             decode_struct(encode_struct(cast(dict[str, Any], exact))), value
         ):
             return cast(dict[str, Any], exact)
-    except (NotAStruct, BadStruct) as why:
+    except (NotAStruct, InvalidStruct) as why:
         log.warning("the exact JSON beside a Struct was ignored: %s", why)
     else:
         log.warning("the exact JSON beside a Struct was ignored: it says something else")
@@ -357,25 +357,25 @@ def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             if shift == 63 and byte > 1:
-                raise BadStruct("a varint of more than 64 bits")
+                raise InvalidStruct("a varint of more than 64 bits")
             return number, at
         shift += 7
         if shift > 63:
-            raise BadStruct("a varint of more than ten bytes")
-    raise BadStruct(_CUT)
+            raise InvalidStruct("a varint of more than ten bytes")
+    raise InvalidStruct(_CUT)
 
 
 def _read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Where what follows starts, and where it ends."""
     if at >= end:
-        raise BadStruct(_CUT)
+        raise InvalidStruct(_CUT)
     size = data[at]
     if size < 0x80:
         at += 1
     else:
         size, at = _read_varint(data, at, end)
     if size > end - at:
-        raise BadStruct(_CUT)
+        raise InvalidStruct(_CUT)
     return at, at + size
 
 
@@ -383,13 +383,13 @@ def _read_text(data: bytes, start: int, end: int) -> str:
     try:
         return data[start:end].decode()
     except UnicodeDecodeError:
-        raise BadStruct("a text that is not UTF-8") from None
+        raise InvalidStruct("a text that is not UTF-8") from None
 
 
 def _skip(data: bytes, tag: int, at: int, end: int) -> int:
     """Past a field that we do not know. Groups are refused: proto3 has none."""
     if tag >> 3 == 0 or tag > 0xFFFFFFFF:
-        raise BadStruct(f"field number {tag >> 3}")
+        raise InvalidStruct(f"field number {tag >> 3}")
     kind = tag & 7
     if kind == 0:
         return _read_varint(data, at, end)[1]
@@ -398,9 +398,9 @@ def _skip(data: bytes, tag: int, at: int, end: int) -> int:
     if kind in (1, 5):
         at += 8 if kind == 1 else 4
         if at > end:
-            raise BadStruct(_CUT)
+            raise InvalidStruct(_CUT)
         return at
-    raise BadStruct(f"wire type {kind}")
+    raise InvalidStruct(f"wire type {kind}")
 
 
 def _read_tag(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -411,7 +411,7 @@ def _read_tag(data: bytes, at: int, end: int) -> tuple[int, int]:
 def _read_struct(data: bytes, at: int, end: int, into: dict[str, Any], depth: int) -> None:
     """The entries between two places. Of a key that comes twice the last counts."""
     if depth > MAX_DEPTH:
-        raise BadStruct(f"more than {MAX_DEPTH} levels")
+        raise InvalidStruct(f"more than {MAX_DEPTH} levels")
     while at < end:
         tag, at = _read_tag(data, at, end)
         if tag != _ENTRY:
@@ -434,7 +434,7 @@ def _read_struct(data: bytes, at: int, end: int, into: dict[str, Any], depth: in
 
 def _read_list(data: bytes, at: int, end: int, into: list[Any], depth: int) -> None:
     if depth > MAX_DEPTH:
-        raise BadStruct(f"more than {MAX_DEPTH} levels")
+        raise InvalidStruct(f"more than {MAX_DEPTH} levels")
     while at < end:
         tag, at = _read_tag(data, at, end)
         if tag != _ENTRY:
@@ -454,10 +454,10 @@ def _read_value(data: bytes, at: int, end: int, value: Any, depth: int) -> Any:
         elif tag == _NUMBER:
             at += 8
             if at > end:
-                raise BadStruct(_CUT)
+                raise InvalidStruct(_CUT)
             [value] = _DOUBLE.unpack_from(data, at - 8)
             if not isfinite(value):
-                raise BadStruct(f"{value} is no JSON number")
+                raise InvalidStruct(f"{value} is no JSON number")
             if (
                 -EXACT <= value <= EXACT
                 and value == (whole := int(value))

@@ -29,7 +29,7 @@ from concertino.errors import (
     ResourceNotFound,
     RpcError,
 )
-from concertino.orchestra.links import PluginRequest, PluginResponse, ToolResponse
+from concertino.orchestra.link import PluginRequest, PluginResponse, ToolResponse
 from concertino.orchestra.plugin_pb2 import (
     ListPromptsResponse,
     ListToolsResponse,
@@ -41,10 +41,16 @@ from concertino.orchestra.plugin_pb2 import (
     StorageReadRequest,
     StorageReadResponse,
 )
-from concertino.orchestra.storage import StorageError, checked_path
-from concertino.orchestra.structs import BadStruct, NotAStruct, PackedTooLarge, pack_json, unpack
+from concertino.orchestra.storage import StorageError, check_path
+from concertino.orchestra.structs import (
+    InvalidStruct,
+    NotAStruct,
+    PackedTooLarge,
+    pack_json,
+    unpack,
+)
 from concertino.orchestra.tool_calls import called_with, caller, text_in
-from concertino.protocol.types import (
+from concertino.types.results import (
     CallToolResult,
     ContentBlock,
     GetPromptResult,
@@ -166,7 +172,7 @@ def call_result(response: ToolResponse) -> CallToolResult:
         return CallToolResult([TextContent(_said(response))], is_error=True)
     try:
         result = unpack(response.result, response.result_json)
-    except BadStruct as why:
+    except InvalidStruct as why:
         raise RpcError(INTERNAL_ERROR, f"the result of the tool: {why}") from None
     text = result.get("text")
     if not isinstance(text, str):
@@ -192,7 +198,7 @@ def tools_of(response: ListToolsResponse) -> list[Tool]:
     for each in _sorted(response.tools, "tool"):
         try:
             schema = unpack(each.input_schema, each.input_schema_json)
-        except BadStruct as why:
+        except InvalidStruct as why:
             log.warning("the tool %r is left out: its schema: %s", each.name, why)
             continue
         if schema.setdefault("type", "object") != "object":
@@ -328,7 +334,7 @@ def _path(uri: str) -> str:
         raise RpcError(INVALID_PARAMS, f"uri: expected {expected}, got {uri[:200]!r}")
     try:
         path = f"{kind}/{unquote_to_bytes(id).decode()}{ENDING}"
-        checked_path(path)
+        check_path(path)
     except (UnicodeError, StorageError) as why:
         raise RpcError(INVALID_PARAMS, f"uri: {why}") from None
     return path

@@ -1,1 +1,1 @@
-"""The language of MCP: frames, messages, revisions, sessions. No I/O, no clock, no threads, no asyncio."""
+"""The MCP protocol: sessions, revisions, results on the wire. No I/O, no clock, no threads."""

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from msgspec import Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.protocol.types import CacheScope, Implementation
+from concertino.types.results import CacheScope, Implementation
 
-__all__ = ["Call", "ClientFacts", "InputRequired", "Offer"]
+__all__ = ["Call", "ClientFacts", "InputRequired", "ServerFeatures"]
 
 T = TypeVar("T")
 NOTHING: Mapping[str, Raw] = {}
@@ -61,11 +61,11 @@ class ClientFacts(Struct, frozen=True):
     title: str | None = None
 
 
-class Offer(Struct, frozen=True):
+class ServerFeatures(Struct, frozen=True):
     """What a backend offers. A feature that is not offered is answered with -32601.
 
     experimental, extensions: settings by name, shown as they are (extensions since 2026-07-28). subscriptions: the backend says
-    when the content of a resource changes (Outlet.updated). ttl_ms, cache_scope: for how many milliseconds, and by whom, what
+    when the content of a resource changes (Notifier.report_update). ttl_ms, cache_scope: for how many milliseconds, and by whom, what
     `server/discover` shows may be kept (2026-07-28 server/utilities/caching).
     """
 

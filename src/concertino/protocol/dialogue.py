@@ -17,21 +17,27 @@ from typing import Any
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, decode, encode
 
-from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, BadAnswer, MissingCapability, RpcError
+from concertino.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    InvalidClientResponse,
+    MissingCapability,
+    RpcError,
+)
 from concertino.protocol.call import ClientFacts
-from concertino.protocol.questions import (
-    QUESTIONS,
+from concertino.protocol.revisions import Revision
+from concertino.protocol.seal import NOT_OURS, Seal, Sealed, Unsealed, digest
+from concertino.types.client_requests import (
+    CLIENT_REQUESTS,
+    ClientRequest,
     CreateMessageResult,
     Elicitation,
     ElicitResult,
     InputRequest,
     ListRoots,
     ListRootsResult,
-    Question,
     Sampling,
 )
-from concertino.protocol.revisions import Revision
-from concertino.protocol.seal import NOT_OURS, Seal, Sealed, Unsealed, digest
 
 __all__ = [
     "ASKING",
@@ -39,8 +45,8 @@ __all__ = [
     "MAX_ROUNDS",
     "Dialogue",
     "binding",
-    "checked",
-    "lowered",
+    "check_response",
+    "downgrade_request",
     "resumed",
     "wire_form",
 ]
@@ -110,7 +116,7 @@ class Dialogue:
     def ask(self, questions: Mapping[str, InputRequest]) -> dict[str, Raw] | None:
         """Return the answers, or None when one of them is still to come; then `asked` has grown.
 
-        Raises ValueError for a key that another question has in this round, BadAnswer for an answer of the wrong shape.
+        Raises ValueError for a key that another question has in this round, InvalidClientResponse for an answer of the wrong shape.
         """
         found: dict[str, Raw] = {}
         for key, question in questions.items():
@@ -125,7 +131,7 @@ class Dialogue:
                 )
             known, answer = self._answered.get(key, (None, Raw()))
             if known == ANY:
-                checked(key, question.method, answer)
+                check_response(key, question.method, answer)
                 self._answered[key] = mark, answer
             elif known != mark:
                 self.asked[key] = question
@@ -134,9 +140,9 @@ class Dialogue:
         return found if len(found) == len(questions) else None
 
     def heard(self, key: str, answer: Raw) -> None:
-        """The client has answered at once (before 2026-07-28). Raises BadAnswer for an answer of the wrong shape."""
+        """The client has answered at once (before 2026-07-28). Raises InvalidClientResponse for an answer of the wrong shape."""
         question = self.asked.pop(key)
-        checked(key, question.method, answer)
+        check_response(key, question.method, answer)
         self._answered[key] = _mark(question), answer
 
     def sealed(self, seal: Seal, bound: bytes, state: bytes) -> str:
@@ -156,7 +162,7 @@ class Dialogue:
             raise RpcError(INTERNAL_ERROR, text)
 
     def resume(self, content: bytes, answers: Mapping[str, Raw]) -> None:
-        """Go on where a state says. Raises BadAnswer for an answer of the wrong shape; those that nobody asked for are ignored.
+        """Go on where a state says. Raises InvalidClientResponse for an answer of the wrong shape; those that nobody asked for are ignored.
 
         Raises Unsealed for what another release of this package has sealed with the same key.
         """
@@ -172,7 +178,7 @@ class Dialogue:
         )
         for key, (method, mark) in chain.asked.items():
             if key in answers:
-                checked(key, method, answers[key])
+                check_response(key, method, answers[key])
                 self._answered[key] = mark, answers[key]
 
     def take(self, answers: Mapping[str, Raw]) -> None:
@@ -214,12 +220,12 @@ def binding(method: str, params: Mapping[str, Raw], principal: bytes, server: by
     return digest(method.encode(), canonical, principal, server)
 
 
-def checked(key: str, method: str, answer: Raw) -> None:
-    """Raise BadAnswer if an answer has not the shape that questions of this method have."""
+def check_response(key: str, method: str, answer: Raw) -> None:
+    """Raise InvalidClientResponse if an answer has not the shape that questions of this method have."""
     try:
         _ANSWERS[method](answer)
     except (DecodeError, RecursionError) as why:
-        raise BadAnswer(
+        raise InvalidClientResponse(
             f"{key[:SHOWN]}: an answer to {method}: {str(why).replace('`', '')[:SHOWN]}"
         ) from None
 
@@ -234,7 +240,7 @@ def _mark(question: InputRequest) -> str:
 # What is asked, and of whom
 
 
-def wire_form(question: Question) -> InputRequest:
+def wire_form(question: ClientRequest) -> InputRequest:
     """A question as a method and its params. Raises ValueError for one that is not complete, or none at all."""
     if isinstance(question, ListRoots):
         return InputRequest("roots/list")
@@ -251,9 +257,9 @@ def wire_form(question: Question) -> InputRequest:
                 "ask: an Elicitation of mode form needs a requested_schema with properties"
             )
         return InputRequest("elicitation/create", Raw(encode(question)))
-    if question.method not in QUESTIONS:
+    if question.method not in CLIENT_REQUESTS:
         raise ValueError(
-            f"ask: expected one of {', '.join(QUESTIONS)}, got {question.method[:SHOWN]!r}"
+            f"ask: expected one of {', '.join(CLIENT_REQUESTS)}, got {question.method[:SHOWN]!r}"
         )
     if kind := _KINDS.get(question.method):
         try:
@@ -271,14 +277,14 @@ _KINDS: Mapping[str, type[Elicitation | Sampling]] = {
 }
 
 
-def lowered(
+def downgrade_request(
     question: InputRequest, revision: Revision, client: ClientFacts, name: Callable[[], str]
 ) -> InputRequest:
     """A question as this client may be asked it. name: makes up the id that a visit to a URL has in 2025-11-25.
 
     Raises MissingCapability if it did not declare that it answers such a question, or its revision cannot carry it.
     """
-    feature = QUESTIONS[question.method]
+    feature = CLIENT_REQUESTS[question.method]
     offered: Mapping[str, Any] | None = client.capabilities.get(feature)
     if not isinstance(offered, Mapping) or (feature == "elicitation" and not revision.elicitation):
         raise _missing(client, {feature: {}})

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from concertino.protocol.types import Implementation
+from concertino.types.results import Implementation
 
 __all__ = [
     "LATEST_LEGACY",

@@ -26,12 +26,18 @@ from concertino.errors import (
     UNSUPPORTED_VERSION,
     RpcError,
 )
-from concertino.protocol.call import Call, ClientFacts, InputRequired, Offer
-from concertino.protocol.jsonrpc import Id, Message, decode_request, id_bytes, notification
-from concertino.protocol.limits import Limits
-from concertino.protocol.lowering import Lowering
-from concertino.protocol.pace import Pace
-from concertino.protocol.peer import RESULT, Incoming, Outgoing, Peer, Send, Telling
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import Id, Message, decode_request, id_bytes, notification
+from concertino.jsonrpc.peer import (
+    RESULT,
+    IncomingRequest,
+    NotificationThrottle,
+    OutgoingRequest,
+    Peer,
+    Send,
+)
+from concertino.jsonrpc.token_bucket import TokenBucket
+from concertino.protocol.call import Call, ClientFacts, InputRequired, ServerFeatures
 from concertino.protocol.revisions import (
     MODERN,
     REQUESTS,
@@ -42,13 +48,14 @@ from concertino.protocol.revisions import (
     implementation,
     negotiate,
 )
-from concertino.protocol.types import LEVELS, CallToolResult, Level, TextContent
+from concertino.protocol.wire_results import Lowering
+from concertino.types.results import LEVELS, CallToolResult, Level, TextContent
 
 if TYPE_CHECKING:
     from concertino.protocol.dialogue import Dialogue
-    from concertino.protocol.listening import Subscriptions
-    from concertino.protocol.questions import InputRequest
     from concertino.protocol.seal import Seal, Sealed
+    from concertino.protocol.wanted_updates import WantedUpdates
+    from concertino.types.client_requests import InputRequest
 
 __all__ = ["LIFECYCLE", "Era", "Session", "State"]
 
@@ -117,16 +124,16 @@ class Session:
 
     offer: asked again whenever the backend says that it changed. clock: seconds, steady. watch: told when `watched` changed.
     seal: what closes and opens the states of calls that ask their client; made when it is first needed. principal: who the caller
-    is, as far as the connection tells. later: told when something was held back that peer.drained() sends, a moment later.
+    is, as far as the connection tells. later: told when something was held back that peer.on_drain() sends, a moment later.
     Answer every started call exactly once, with respond() or fail(); tell peer.started() of those that outlive their first step;
     call admit() when something was answered or output drained.
     """
 
     def __init__(
         self,
-        offer: Callable[[], Offer],
+        offer: Callable[[], ServerFeatures],
         send: Send,
-        start: Callable[[Incoming], None],
+        start: Callable[[IncomingRequest], None],
         limits: Limits,
         clock: Callable[[], float],
         watch: Callable[[], object] = lambda: None,
@@ -152,7 +159,7 @@ class Session:
         self._principal = principal
         self._later = later
         self._declared: frozenset[str] = frozenset()  # what initialize said that there is
-        self._subscriptions: Subscriptions | None = None  # once there are any
+        self._subscriptions: WantedUpdates | None = None  # once there are any
         self.dropped = 0  # log messages not sent: too many, or the client does not read
         self.offer_changed()
 
@@ -170,12 +177,12 @@ class Session:
         peer = self.peer
         if id in peer.running or id in peer.waiting:
             return self._received(frame)
-        return self._open(Incoming(id, request.method, request.params, len(frame)))
+        return self._open(IncomingRequest(id, request.method, request.params, len(frame)))
 
     def _received(self, frame: bytes) -> None:
         """A frame that is no request, or not a plain one."""
         event = self.peer.receive(frame)
-        if type(event) is Incoming:
+        if type(event) is IncomingRequest:
             self._open(event)
         elif event is None:
             return
@@ -183,12 +190,12 @@ class Session:
             self._notified(event)
         else:
             for each in event:  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]  # a batch: the list is left
-                if type(each) is Incoming:  # pyright: ignore[reportUnknownArgumentType]
+                if type(each) is IncomingRequest:  # pyright: ignore[reportUnknownArgumentType]
                     self._open(each)
                 else:
                     self._notified(each)  # pyright: ignore[reportUnknownArgumentType]
 
-    def close(self) -> list[Incoming]:
+    def close(self) -> list[IncomingRequest]:
         """The connection is gone: peer.close(), and nothing is started any more. Returns the calls that will not be answered."""
         self._start = _never
         self._later = _nothing
@@ -199,7 +206,7 @@ class Session:
         while (incoming := self.peer.admitted()) is not None:
             self._start(incoming)
 
-    def _open(self, incoming: Incoming) -> None:
+    def _open(self, incoming: IncomingRequest) -> None:
         """Find a request's era, answer what is the session's to answer, hand the rest on."""
         params = incoming.params
         raw = params.pop("_meta", None)
@@ -225,7 +232,9 @@ class Session:
             return None
         return self._own(incoming, era)
 
-    def _admit(self, incoming: Incoming, era: Era, call: Call, sealed: Sealed | None) -> None:
+    def _admit(
+        self, incoming: IncomingRequest, era: Era, call: Call, sealed: Sealed | None
+    ) -> None:
         """As the end of _open(). sealed: what is spent, once the call is accepted."""
         incoming.call = call
         if self.state is not State.READY and not era.lowering.revision.modern:
@@ -236,7 +245,7 @@ class Session:
         if admitted:
             self._start(incoming)
 
-    def _resume(self, incoming: Incoming, era: Era) -> None:
+    def _resume(self, incoming: IncomingRequest, era: Era) -> None:
         """A call that is made again, with answers to its questions (2026-07-28). To older ones these members mean nothing."""
         from concertino.protocol.dialogue import ASKING, binding, resumed
 
@@ -272,7 +281,7 @@ class Session:
             )
         return self._seal()
 
-    def _own(self, incoming: Incoming, era: Era | None) -> None:
+    def _own(self, incoming: IncomingRequest, era: Era | None) -> None:
         """The requests that never reach a backend, and those that cannot be served."""
         method = incoming.method
         rule = REQUESTS.get(method)
@@ -354,7 +363,7 @@ class Session:
 
     # What the session answers itself
 
-    def _initialize(self, incoming: Incoming) -> None:
+    def _initialize(self, incoming: IncomingRequest) -> None:
         following = LIFECYCLE[self.state]["initialize"]
         if following is None or incoming.batch is not None:
             why = "in a batch" if following is not None else "a second time on this connection"
@@ -385,7 +394,7 @@ class Session:
             result["instructions"] = self._offer.instructions
         self.peer.respond(incoming, encode(result))
 
-    def _discover(self, incoming: Incoming, era: Era) -> None:
+    def _discover(self, incoming: IncomingRequest, era: Era) -> None:
         revision = era.lowering.revision
         result: dict[str, Any] = {
             "supportedVersions": [revision.name],
@@ -396,7 +405,7 @@ class Session:
             result["instructions"] = self._offer.instructions
         self.peer.respond(incoming, era.lowering.result(Raw(encode(result)), incoming.method))
 
-    def _set_level(self, incoming: Incoming, era: Era) -> None:
+    def _set_level(self, incoming: IncomingRequest, era: Era) -> None:
         level = _member(incoming.params, "level", Level)
         if level is None:
             raise RpcError(
@@ -405,7 +414,7 @@ class Session:
         self._legacy = Era(era.lowering, era.served, era.client, level=LEVELS[level])
         self.peer.respond(incoming, b"{}")
 
-    def _subscribe(self, incoming: Incoming) -> None:
+    def _subscribe(self, incoming: IncomingRequest) -> None:
         """`resources/subscribe` and `unsubscribe`. Whether there is such a resource is not asked: it may come, and go."""
         uri = _member(incoming.params, "uri", str)
         if uri is None:
@@ -418,11 +427,11 @@ class Session:
         self.state = LIFECYCLE[self.state]["request"] or self.state
         self.peer.respond(incoming, b"{}")
 
-    def _listened(self) -> Subscriptions:
+    def _listened(self) -> WantedUpdates:
         if self._subscriptions is None:
-            from concertino.protocol.listening import Subscriptions
+            from concertino.protocol.wanted_updates import WantedUpdates
 
-            self._subscriptions = Subscriptions(self.peer, self._limits, self._watch)
+            self._subscriptions = WantedUpdates(self.peer, self._limits, self._watch)
         return self._subscriptions
 
     @property
@@ -470,7 +479,10 @@ class Session:
     # What the backend says
 
     def respond(
-        self, incoming: Incoming, result: Struct | Raw, passes: Callable[[str], bool] | None = None
+        self,
+        incoming: IncomingRequest,
+        result: Struct | Raw,
+        passes: Callable[[str], bool] | None = None,
     ) -> bool:
         """Answer a call with a canonical result. One that cannot be encoded, or is too large, becomes an answer that says so.
 
@@ -497,14 +509,14 @@ class Session:
         self.peer.respond(incoming, body)
         return True
 
-    def _unfit(self, incoming: Incoming, text: str) -> None:
+    def _unfit(self, incoming: IncomingRequest, text: str) -> None:
         if incoming.method != "tools/call":
             return self.peer.fail(incoming, INTERNAL_ERROR, f"Internal error: {text}")
         result = CallToolResult([TextContent(text)], is_error=True)
         return self.peer.respond(incoming, incoming.era.lowering.result(result, incoming.method))
 
     def progress(
-        self, incoming: Incoming, done: float, total: float | None, message: str | None
+        self, incoming: IncomingRequest, done: float, total: float | None, message: str | None
     ) -> None:
         """Tell the caller how far its call is, if it asked, is not answered, and done is more than before. Both are finite.
 
@@ -527,7 +539,9 @@ class Session:
             frame = notification("notifications/progress", encode(params))
         self._tell(incoming, "progress", frame)
 
-    def log(self, incoming: Incoming, level: Level, data: object, logger: str | None) -> None:
+    def log(
+        self, incoming: IncomingRequest, level: Level, data: object, logger: str | None
+    ) -> None:
         """Send the caller a log message, if logging is offered, it asked for this level, and its call is not answered.
 
         As progress(): of those that are too many, or that nobody reads, the newest is kept, and the others are counted.
@@ -553,13 +567,14 @@ class Session:
         if not self._tell(incoming, "log", notification("notifications/message", body)):
             self.dropped += 1
 
-    def _tell(self, incoming: Incoming, what: str, frame: bytes) -> bool:
+    def _tell(self, incoming: IncomingRequest, what: str, frame: bytes) -> bool:
         """Send a frame of a call that says more than the one before it, or keep it. False if another was lost for it."""
         telling = incoming.telling
         if telling is None:
             limits = self._limits
-            telling = Telling(
-                Pace(limits.progress_per_s, self._clock), Pace(limits.logs_per_s, self._clock)
+            telling = NotificationThrottle(
+                TokenBucket(limits.progress_per_s, self._clock),
+                TokenBucket(limits.logs_per_s, self._clock),
             )
             incoming.telling = telling
         pace = telling.progress if what == "progress" else telling.log
@@ -571,7 +586,7 @@ class Session:
             self._later()
         return not lost
 
-    def fail(self, incoming: Incoming, code: int, message: str, data: object = None) -> None:
+    def fail(self, incoming: IncomingRequest, code: int, message: str, data: object = None) -> None:
         """Answer a call with a canonical error. Raises what makes one impossible to write."""
         self.peer.fail(
             incoming, incoming.era.lowering.error_code(code, data, incoming.method), message, data
@@ -579,7 +594,7 @@ class Session:
 
     # Questions to the client
 
-    def dialogue(self, incoming: Incoming) -> Dialogue:
+    def dialogue(self, incoming: IncomingRequest) -> Dialogue:
         """What this call asks its client. Raises RpcError if its method may not ask."""
         from concertino.protocol.dialogue import ASKING, Dialogue
 
@@ -591,7 +606,9 @@ class Session:
             )
         return incoming.dialogue
 
-    def put(self, question: InputRequest, done: Callable[[Raw | Exception], object]) -> Outgoing:
+    def put(
+        self, question: InputRequest, done: Callable[[Raw | Exception], object]
+    ) -> OutgoingRequest:
         """Ask the client now (before 2026-07-28). done: see Peer.request. Raises RpcError when too many wait for answers."""
         limit = self._limits.max_questions
         if len(self.peer.outgoing) >= limit:
@@ -602,31 +619,31 @@ class Session:
             )
         return self.peer.request(question.method, bytes(question.params), done)
 
-    def suspend(self, incoming: Incoming) -> None:
+    def suspend(self, incoming: IncomingRequest) -> None:
         """Answer a call with what its dialogue has asked (2026-07-28). Raises RpcError when it cannot be."""
         self._require(incoming, self.dialogue(incoming), incoming.call.state)
 
-    def require(self, incoming: Incoming, wanted: InputRequired) -> None:
+    def require(self, incoming: IncomingRequest, wanted: InputRequired) -> None:
         """Answer a call with the questions of its backend (2026-07-28). Raises RpcError, or ValueError for what is no question."""
         self._require(incoming, self.asked(incoming, wanted), wanted.state)
 
-    def asked(self, incoming: Incoming, wanted: InputRequired) -> Dialogue:
+    def asked(self, incoming: IncomingRequest, wanted: InputRequired) -> Dialogue:
         """The dialogue, with the questions of the backend and no others. Raises RpcError, or ValueError for what is no question."""
-        from concertino.protocol.dialogue import lowered, wire_form
+        from concertino.protocol.dialogue import downgrade_request, wire_form
 
         dialogue = self.dialogue(incoming)
         era: Era = incoming.era
         if not wanted.questions and not wanted.state:
             raise ValueError("InputRequired: expected questions, or a state, or both")
         dialogue.asked = {
-            key: lowered(
+            key: downgrade_request(
                 wire_form(question), era.lowering.revision, era.client, partial(dialogue.visit, key)
             )
             for key, question in wanted.questions.items()
         }
         return dialogue
 
-    def _require(self, incoming: Incoming, dialogue: Dialogue, state: bytes) -> None:
+    def _require(self, incoming: IncomingRequest, dialogue: Dialogue, state: bytes) -> None:
         from concertino.protocol.dialogue import binding
 
         call: Call = incoming.call
@@ -643,21 +660,21 @@ class Session:
 
     # What changes
 
-    def changed(self, what: str) -> None:
+    def report_change(self, what: str) -> None:
         """A list is no longer what it was. Said to clients in operation that were told of it when they connected.
 
         2026-07-28 clients ask by subscribing. A client that does not read is told once, when it does.
         """
         self.offer_changed()
         if self._subscriptions is not None:
-            self._subscriptions.changed(what)
+            self._subscriptions.report_change(what)
         if self.state is State.READY and what in self._declared:
             self.peer.announce(notification(f"notifications/{what}/list_changed", b"{}"))
 
-    def updated(self, uri: str) -> None:
+    def report_update(self, uri: str) -> None:
         """The content of a resource is no longer what it was. Said to those who subscribed to it, as changed() is."""
         if self._subscriptions is not None:
-            self._subscriptions.updated(uri)
+            self._subscriptions.report_update(uri)
 
     def offer_changed(self) -> None:
         """Ask the backend again what it offers."""
@@ -682,7 +699,7 @@ class Session:
             )
 
 
-def _never(incoming: Incoming) -> None:
+def _never(incoming: IncomingRequest) -> None:
     """Starts nothing, for a closed session."""
 
 

@@ -12,14 +12,22 @@ from typing import Any, Protocol, cast
 
 from msgspec import DecodeError, Struct
 
-from concertino.backend import Call, Context
+from concertino.backend.interface import Call, Context
 from concertino.errors import RegistrationError
-from concertino.protocol.results import BadResult
-from concertino.protocol.signature import read
-from concertino.protocol.types import CompleteParams, CompleteResult, Completion, PromptReference
-from concertino.server.failures import invalid, shortened, unknown
-from concertino.server.handlers import Bound, Function, Handler, InThread, Texts, called, function
-from concertino.server.settings import checked
+from concertino.schema.return_values import InvalidResult
+from concertino.schema.signature import read
+from concertino.server.functions import (
+    Bound,
+    Function,
+    Handler,
+    InThread,
+    StringArguments,
+    call_handler,
+    make_function,
+)
+from concertino.server.settings import check_setting
+from concertino.server.tool_errors import invalid_params, shorten, unknown_name
+from concertino.types.results import CompleteParams, CompleteResult, Completion, PromptReference
 
 __all__ = ["Completable", "Completer", "complete", "completer", "completers_of"]
 
@@ -34,7 +42,7 @@ class Completer(Struct, frozen=True):
     bind: Callable[[str, Mapping[str, str], Context], Bound] | None = None
 
 
-def completers_of(texts: Texts) -> dict[str, Completer]:
+def completers_of(texts: StringArguments) -> dict[str, Completer]:
     """What the parameters' own types can complete."""
     found = {name: Completer(tuple(texts.choices(name))) for name in texts.schemas}
     return {name: each for name, each in found.items() if each.choices}
@@ -45,7 +53,7 @@ def completer(handler: Handler, what: str) -> Completer:
 
     Raises RegistrationError for one that takes anything else.
     """
-    made = function(handler, what, inline=False)
+    made = make_function(handler, what, inline=False)
     parameters = read(handler, (Context,)).parameters
     asked = [each for each in parameters if not each.injected]
     if not 1 <= len(asked) <= 2:
@@ -72,7 +80,7 @@ class Completable(Protocol):
     """What can be completed: a registered prompt or template."""
 
     @property
-    def texts(self) -> Texts: ...
+    def texts(self) -> StringArguments: ...
     @property
     def completers(self) -> Mapping[str, Completer]: ...
 
@@ -88,19 +96,19 @@ async def complete(
     try:
         asked = call.decoded(CompleteParams)
     except (DecodeError, UnicodeError) as why:
-        raise invalid(str(why).replace("`", "")) from None
+        raise invalid_params(str(why).replace("`", "")) from None
     ref, name = asked.ref, asked.argument.name
     if isinstance(ref, PromptReference):
         kind, target, known = "prompt", ref.name, prompts.get(ref.name)
     else:
         kind, target, known = "resource template", ref.uri, templates.get(ref.uri)
     if known is None:
-        target = shortened(target)
-        raise unknown(f"Unknown {kind}: {target}", f"ref: there is no {kind} {target!r}")
+        target = shorten(target)
+        raise unknown_name(f"Unknown {kind}: {target}", f"ref: there is no {kind} {target!r}")
     if name not in known.texts.schemas:
-        name = shortened(name)
-        raise unknown(
-            f"Unknown argument of the {kind} {shortened(target)}: {name}",
+        name = shorten(name)
+        raise unknown_name(
+            f"Unknown argument of the {kind} {shorten(target)}: {name}",
             f"argument.name: there is no argument {name!r}",
         )
     found = known.completers.get(name)
@@ -112,7 +120,7 @@ async def complete(
             _completion([each for each in found.choices if each.casefold().startswith(begun)])
         )
     bound = found.bind(asked.argument.value, asked.context.arguments, context)
-    value = await called(found.function, bound, in_thread)
+    value = await call_handler(found.function, bound, in_thread)
     if isinstance(value, Iterable) and not isinstance(
         value, Collection
     ):  # made as it is asked for: it may wait, or never end
@@ -126,9 +134,9 @@ def _completion(value: Any, counted: bool = True) -> Completion:
     """What a function returned: texts, as many as it has, or a Completion. counted: whether these are all."""
     if isinstance(value, Completion):
         try:
-            value = checked(value)
+            value = check_setting(value)
         except ValueError as why:
-            raise BadResult(f"a Completion: {why}") from None
+            raise InvalidResult(f"a Completion: {why}") from None
         values, total, more = value.values, value.total, value.has_more
     elif value is None:
         values, total, more = [], None, None
@@ -136,12 +144,14 @@ def _completion(value: Any, counted: bool = True) -> Completion:
         values = list(cast("Iterable[Any]", value))
         total = more = None
     else:
-        raise BadResult(
+        raise InvalidResult(
             f"expected texts to choose from, or a Completion, got {type(value).__name__}"
         )
     for each in values:
         if not isinstance(each, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise BadResult(f"expected texts to choose from, got {type(each).__name__} among them")
+            raise InvalidResult(
+                f"expected texts to choose from, got {type(each).__name__} among them"
+            )
     if total is None and more is None:
         total, more = len(values) if counted else None, len(values) > MAX_VALUES
     elif len(values) > MAX_VALUES:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike
 
-from concertino.protocol.types import (
+from concertino.types.results import (
     AudioContent,
     ContentBlock,
     EmbeddedResource,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from msgspec import Meta
 from msgspec.json import decode, encode
 
-from concertino.driver.threads import Threads
 from concertino.errors import ToolError
+from concertino.runtime.threads import Threads
 from concertino.server.server import Server
 from concertino.server.settings import positive
 
@@ -135,7 +135,7 @@ class Contexts:
             thread.close()
 
     def add_tools(self, server: Server) -> None:
-        """Offer `set_context` and `get_context` to the clients of a server, and close this with it.
+        """ServerFeatures `set_context` and `get_context` to the clients of a server, and close this with it.
 
         Handlers of the server that are registered later may take a parameter of the class Contexts.
         Raises RegistrationError once the server has started, and for a second one.

@@ -6,7 +6,7 @@ import os
 from stat import S_ISREG
 
 from concertino.errors import ResourceNotFound, ToolError
-from concertino.protocol.types import ResourceContents
+from concertino.types.results import ResourceContents
 
 __all__ = ["File"]
 

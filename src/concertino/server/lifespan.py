@@ -21,8 +21,8 @@ from inspect import isasyncgen, isasyncgenfunction, isgenerator, isgeneratorfunc
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from concertino.errors import RegistrationError
-from concertino.protocol.signature import function_of, is_injected, read
-from concertino.server.handlers import Handler, is_async, lacks_self
+from concertino.schema.signature import function_of, is_injected, read
+from concertino.server.functions import Handler, is_async, lacks_self
 
 __all__ = ["Lifespans"]
 

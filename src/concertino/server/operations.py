@@ -28,17 +28,17 @@ from typing import Annotated, Any, Literal, TypeVar, cast, overload
 from msgspec import Meta, Raw
 from msgspec.json import encode
 
-from concertino.backend import Context, ContextAround
-from concertino.driver.threads import Threads
+from concertino.backend.interface import Context, ContextWrapper
 from concertino.errors import RegistrationError, ToolError
-from concertino.protocol.results import BadResult, chunks_of, returns_of, streams
-from concertino.protocol.signature import read
-from concertino.protocol.types import CallToolResult, TextContent
-from concertino.server.failures import failed, said, told
-from concertino.server.handlers import Function, Handler, called, is_async, lacks_self
+from concertino.runtime.threads import Threads
+from concertino.schema.return_values import InvalidResult, chunks_of, result_shaper, streams
+from concertino.schema.signature import read
+from concertino.server.functions import Function, Handler, call_handler, is_async, lacks_self
 from concertino.server.server import Server
 from concertino.server.settings import positive
 from concertino.server.streaming import streamed
+from concertino.server.tool_errors import describe_exception, error_result, tool_error_result
+from concertino.types.results import CallToolResult, TextContent
 
 __all__ = ["Operations"]
 
@@ -118,7 +118,7 @@ class Operations:
         inline: bool = False,
         **settings: Any,
     ) -> Any:
-        """Offer a function as a tool that may take long; gives the function back.
+        """ServerFeatures a function as a tool that may take long; gives the function back.
 
         message: what the first answer says, until the function tells a text of its progress. estimated_time: for people, such as
         "30 seconds". answer_after_s: how long the call waits for the result before it answers with a handle; 0: never.
@@ -154,7 +154,7 @@ class Operations:
             raise RegistrationError(
                 f"{name or handler!r}: expected a function or a bound method, without schemas written by hand"
             )
-        shape = (chunks_of if streams(handler) else returns_of)(handler, inject=(Context,)).shape
+        shape = (chunks_of if streams(handler) else result_shaper)(handler, inject=(Context,)).shape
         run = self._runner(handler, inline)
         signature, own = _with_context(handler)
 
@@ -192,7 +192,7 @@ class Operations:
         function = Function(handler, is_async(handler), inline)
 
         async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return await called(function, (args, kwargs), self._in_thread)
+            return await call_handler(function, (args, kwargs), self._in_thread)
 
         return run
 
@@ -382,7 +382,7 @@ class _Operation:
         return shown
 
 
-class _Detached(ContextAround):
+class _Detached(ContextWrapper):
     """The context of an operation: its call may be answered long before it ends."""
 
     def __init__(self, inner: Context, operation: _Operation) -> None:
@@ -453,14 +453,14 @@ async def _carried(
     try:
         result = shape(await work())
         operation.size = len(encode(result))  # which what cannot be sent does not pass
-    except (ToolError, BadResult) as error:
-        result = told(error)
+    except (ToolError, InvalidResult) as error:
+        result = tool_error_result(error)
         operation.size = len(repr(result))  # about its bytes; it may hold what cannot be encoded
     except BaseException as error:
         if operation.state != "in_progress":
             raise
         log.exception("operation %s failed", operation.name)
-        result = failed(said(error))
+        result = error_result(describe_exception(error))
     operation.result = result
 
 

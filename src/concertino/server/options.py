@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from concertino.guards.rates import Rate
-from concertino.protocol.types import Annotations, CacheScope, Icon
+from concertino.types.results import Annotations, CacheScope, Icon
 
 __all__ = ["PromptOptions", "ResourceOptions", "ToolGuards"]
 
@@ -38,7 +38,7 @@ class ResourceOptions(TypedDict, total=False):
 
 
 class ToolGuards(TypedDict, total=False):
-    """The options of Server.tool and add_tool that put a guard around the tool: see guards/guarded.py."""
+    """The options of Server.tool and add_tool that put a guard around the tool: see guards/guard.py."""
 
     rate_limit: Rate | str | None
     max_in_flight: int | None

@@ -11,11 +11,25 @@ from typing import Any, cast
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
-from concertino.backend import Call, Context
+from concertino.backend.interface import Call, Context
 from concertino.errors import RegistrationError
-from concertino.protocol.arguments import BadArguments
-from concertino.protocol.results import BadResult, fitting
-from concertino.protocol.types import (
+from concertino.schema.arguments import InvalidArguments
+from concertino.schema.return_values import InvalidResult, fitting
+from concertino.server.completion import Completer, completers_of
+from concertino.server.content import user
+from concertino.server.functions import (
+    Function,
+    Handler,
+    InThread,
+    StringArguments,
+    call_handler,
+    make_function,
+    parse_doc,
+)
+from concertino.server.registry import Registry
+from concertino.server.settings import CacheHints, PromptSettings, check_settings
+from concertino.server.tool_errors import invalid_params, sentence, shorten, unknown_name
+from concertino.types.results import (
     AudioContent,
     EmbeddedResource,
     GetPromptResult,
@@ -28,20 +42,6 @@ from concertino.protocol.types import (
     ResourceLink,
     TextContent,
 )
-from concertino.server.catalogue import Catalogue
-from concertino.server.completion import Completer, completers_of
-from concertino.server.content import user
-from concertino.server.failures import invalid, sentence, shortened, unknown
-from concertino.server.handlers import (
-    Function,
-    Handler,
-    InThread,
-    Texts,
-    called,
-    documented,
-    function,
-)
-from concertino.server.settings import Hints, PromptSettings, checked_for
 
 __all__ = ["Prompts", "RegisteredPrompt"]
 
@@ -64,15 +64,15 @@ class RegisteredPrompt(Struct, frozen=True):
 
     prompt: Prompt
     function: Function
-    texts: Texts
+    texts: StringArguments
     completers: Mapping[str, Completer]
 
 
 class Prompts:
     """A server's prompts. in_thread: runs what may block. hints: for the list. completes: whether an argument can be completed."""
 
-    def __init__(self, in_thread: InThread, page_size: int, hints: Hints) -> None:
-        self.prompts: Catalogue[RegisteredPrompt] = Catalogue(
+    def __init__(self, in_thread: InThread, page_size: int, hints: CacheHints) -> None:
+        self.prompts: Registry[RegisteredPrompt] = Registry(
             "prompt",
             page_size,
             lambda name: (
@@ -86,15 +86,15 @@ class Prompts:
     def add(self, handler: Handler, settings: PromptSettings) -> None:
         """See Server.add_prompt."""
         name = settings.name if settings.name is not None else str(getattr(handler, "__name__", ""))
-        settings = checked_for(settings, f"prompt {name!r}")
+        settings = check_settings(settings, f"prompt {name!r}")
         if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name == "<lambda>":
             got = repr(name) if name else "none"
             raise RegistrationError(
                 f"prompt name: expected 1 to {MAX_NAME} printable characters, got {got}; give name="
             )
-        made = function(handler, f"prompt {name!r}", inline=settings.inline)
-        doc = documented(handler)
-        texts = Texts(handler, doc.parameters)
+        made = make_function(handler, f"prompt {name!r}", inline=settings.inline)
+        doc = parse_doc(handler)
+        texts = StringArguments(handler, doc.parameters)
         arguments = [
             PromptArgument(
                 each, schema.get("title"), schema.get("description"), each in texts.required
@@ -111,7 +111,7 @@ class Prompts:
             icons=settings.icons,
             meta=settings.meta,
         )
-        prompt = checked_for(prompt, f"prompt {name!r}")
+        prompt = check_settings(prompt, f"prompt {name!r}")
         completers = completers_of(texts)
         self.prompts.add(name, RegisteredPrompt(prompt, made, texts, completers))
         self.completes = self.completes or bool(completers)
@@ -129,27 +129,27 @@ class Prompts:
     async def get(self, call: Call, context: Context) -> GetPromptResult:
         params = call.params
         if "name" not in params:
-            raise invalid("Missing required field: name")
+            raise invalid_params("Missing required field: name")
         try:
             name = _text(params["name"])
         except (DecodeError, UnicodeError):
-            raise invalid("name: expected str") from None
+            raise invalid_params("name: expected str") from None
         prompt = self.prompts.entries.get(name)
         if prompt is None:
-            name = shortened(name)
-            raise unknown(f"Unknown prompt: {name}", f"name: there is no prompt {name!r}")
+            name = shorten(name)
+            raise unknown_name(f"Unknown prompt: {name}", f"name: there is no prompt {name!r}")
         try:
             given = _texts(params.get("arguments", NO_ARGUMENTS))
         except (DecodeError, UnicodeError) as why:
-            raise invalid(
+            raise invalid_params(
                 f"arguments: {str(why).replace('`', '').replace('Expected', 'expected')}"
             ) from None
         try:
             bound = prompt.texts.bind(given, context)
-        except BadArguments as bad:
-            raise invalid("; ".join(map(sentence, bad.problems))) from None
+        except InvalidArguments as bad:
+            raise invalid_params("; ".join(map(sentence, bad.problems))) from None
         return _result(
-            await called(prompt.function, bound, self._in_thread), prompt.prompt.description
+            await call_handler(prompt.function, bound, self._in_thread), prompt.prompt.description
         )
 
 
@@ -167,4 +167,6 @@ def _message(value: Any) -> PromptMessage:
         return value
     if isinstance(value, (str, *_CONTENT)):
         return user(value)
-    raise BadResult(f"expected str, content or messages as a prompt, got {type(value).__name__}")
+    raise InvalidResult(
+        f"expected str, content or messages as a prompt, got {type(value).__name__}"
+    )

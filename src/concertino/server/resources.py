@@ -1,6 +1,6 @@
 """Resources: content that clients read by its URI. Held text and bytes, files, functions, and functions behind URI templates.
 
-Spec: 2026-07-28 server/resources, server/utilities/caching; RFC 3986 for URIs, RFC 6570 for templates (protocol/uri_template.py).
+Spec: 2026-07-28 server/resources, server/utilities/caching; RFC 3986 for URIs, RFC 6570 for templates (schema/uri_template.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,26 @@ from msgspec import DecodeError, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from concertino.backend import Call, Context
+from concertino.backend.interface import Call, Context
 from concertino.errors import INVALID_PARAMS, RegistrationError, ResourceNotFound, RpcError
-from concertino.protocol.arguments import BadArguments
-from concertino.protocol.results import BadResult, fitting, returns_of
-from concertino.protocol.types import (
+from concertino.schema.arguments import InvalidArguments
+from concertino.schema.return_values import InvalidResult, fitting, result_shaper
+from concertino.schema.uri_template import UriTemplate
+from concertino.server.completion import Completer, completers_of
+from concertino.server.files import File
+from concertino.server.functions import (
+    Function,
+    Handler,
+    InThread,
+    StringArguments,
+    call_handler,
+    make_function,
+    parse_doc,
+)
+from concertino.server.registry import Registry
+from concertino.server.settings import CacheHints, ResourceSettings, check_settings
+from concertino.server.tool_errors import invalid_params, sentence
+from concertino.types.results import (
     ListResourcesResult,
     ListResourceTemplatesResult,
     ReadResourceResult,
@@ -27,21 +42,6 @@ from concertino.protocol.types import (
     ResourceTemplate,
     TextContent,
 )
-from concertino.protocol.uri_template import UriTemplate
-from concertino.server.catalogue import Catalogue
-from concertino.server.completion import Completer, completers_of
-from concertino.server.failures import invalid, sentence
-from concertino.server.files import File
-from concertino.server.handlers import (
-    Function,
-    Handler,
-    InThread,
-    Texts,
-    called,
-    documented,
-    function,
-)
-from concertino.server.settings import Hints, ResourceSettings, checked_for
 
 __all__ = ["RegisteredResource", "RegisteredTemplate", "Resources"]
 
@@ -57,8 +57,8 @@ class RegisteredResource(Struct, frozen=True):
     """One resource. source: its contents, where they are, or who makes them, and from what."""
 
     resource: Resource
-    source: list[ResourceContents] | File | tuple[Function, Texts]
-    hints: Hints
+    source: list[ResourceContents] | File | tuple[Function, StringArguments]
+    hints: CacheHints
 
 
 class RegisteredTemplate(Struct, frozen=True):
@@ -67,9 +67,9 @@ class RegisteredTemplate(Struct, frozen=True):
     shown: ResourceTemplate
     template: UriTemplate
     function: Function
-    texts: Texts
+    texts: StringArguments
     completers: Mapping[str, Completer]
-    hints: Hints
+    hints: CacheHints
 
 
 class Resources:
@@ -78,15 +78,15 @@ class Resources:
     completes: whether a variable of a template can be completed.
     """
 
-    def __init__(self, in_thread: InThread, page_size: int, hints: Hints) -> None:
-        self.resources: Catalogue[RegisteredResource] = Catalogue(
+    def __init__(self, in_thread: InThread, page_size: int, hints: CacheHints) -> None:
+        self.resources: Registry[RegisteredResource] = Registry(
             "resource",
             page_size,
             lambda name: (
                 f"resource {name!r}: there is one with this URI; remove_resource() it first"
             ),
         )
-        self.templates: Catalogue[RegisteredTemplate] = Catalogue(
+        self.templates: Registry[RegisteredTemplate] = Registry(
             "resource template",
             page_size,
             lambda name: (
@@ -113,7 +113,7 @@ class Resources:
             raise RegistrationError(
                 f"resource: expected a URI such as 'notes://today', got {uri!r}"
             )
-        settings = checked_for(settings, f"resource {uri!r}")
+        settings = check_settings(settings, f"resource {uri!r}")
         given = [
             name
             for name, each in (("text", text), ("blob", blob), ("path", path))
@@ -140,11 +140,11 @@ class Resources:
         name = settings.name
         description = settings.description
         size = settings.size
-        source: list[ResourceContents] | File | tuple[Function, Texts]
+        source: list[ResourceContents] | File | tuple[Function, StringArguments]
         mime_type = settings.mime_type
         if handler is not None:
-            made = function(handler, f"resource {uri!r}", inline=settings.inline)
-            texts = Texts(handler, {})
+            made = make_function(handler, f"resource {uri!r}", inline=settings.inline)
+            texts = StringArguments(handler, {})
             source = made, texts
             if texts.schemas:
                 names = ", ".join(texts.schemas)
@@ -152,7 +152,7 @@ class Resources:
                     f"resource {uri!r}: its URI has no variables, so nothing fills {names}"
                 )
             name = name or _name_of(handler)
-            description = description or documented(handler).description
+            description = description or parse_doc(handler).description
         elif path is not None:
             try:
                 source = File(fsdecode(path), mime_type)
@@ -174,7 +174,7 @@ class Resources:
             icons=settings.icons,
             meta=settings.meta,
         )
-        resource = checked_for(resource, f"resource {uri!r}")
+        resource = check_settings(resource, f"resource {uri!r}")
         self.resources.add(uri, RegisteredResource(resource, source, settings.hints(self._hints)))
         return None
 
@@ -193,9 +193,9 @@ class Resources:
             raise RegistrationError(
                 f"{what}: size: a template has none; each of its resources has its own"
             )
-        made = function(handler, what, inline=settings.inline)
-        doc = documented(handler)
-        texts = Texts(handler, doc.parameters)
+        made = make_function(handler, what, inline=settings.inline)
+        doc = parse_doc(handler)
+        texts = StringArguments(handler, doc.parameters)
         _check_variables(what, template, texts)
         shown = ResourceTemplate(
             text,
@@ -207,7 +207,7 @@ class Resources:
             icons=settings.icons,
             meta=settings.meta,
         )
-        shown = checked_for(shown, what)
+        shown = check_settings(shown, what)
         hints = settings.hints(self._hints)
         completers = completers_of(texts)
         self.templates.add(
@@ -256,9 +256,9 @@ class Resources:
         try:
             uri = _text(call.params["uri"])
         except KeyError:
-            raise invalid("Missing required field: uri") from None
+            raise invalid_params("Missing required field: uri") from None
         except (DecodeError, UnicodeError):
-            raise invalid("uri: expected str") from None
+            raise invalid_params("uri: expected str") from None
         try:
             entry = self.resources.entries.get(uri)
             if entry is None:
@@ -270,7 +270,7 @@ class Resources:
 
     async def _contents(
         self,
-        source: list[ResourceContents] | File | tuple[Function, Texts],
+        source: list[ResourceContents] | File | tuple[Function, StringArguments],
         uri: str,
         context: Context,
     ) -> Any:
@@ -278,7 +278,7 @@ class Resources:
             return await self._in_thread(lambda: source.read(uri))
         if isinstance(source, tuple):
             made, texts = source
-            return await called(made, texts.bind({}, context), self._in_thread)
+            return await call_handler(made, texts.bind({}, context), self._in_thread)
         return source
 
     async def _expanded(self, uri: str, context: Context) -> ReadResourceResult:
@@ -290,12 +290,12 @@ class Resources:
                 continue
             try:
                 bound = each.texts.bind(values, context)
-            except BadArguments as bad:
+            except InvalidArguments as bad:
                 details += [
                     f"{each.template.text}: {sentence(problem)}" for problem in bad.problems
                 ]
                 continue
-            contents = await called(each.function, bound, self._in_thread)
+            contents = await call_handler(each.function, bound, self._in_thread)
             return _result(contents, uri, each.shown.mime_type, each.hints)
         raise _not_found(uri, details)
 
@@ -306,7 +306,7 @@ def _name_of(handler: Handler) -> str:
     return "" if name == "<lambda>" else name
 
 
-def _check_variables(what: str, template: UriTemplate, texts: Texts) -> None:
+def _check_variables(what: str, template: UriTemplate, texts: StringArguments) -> None:
     for name in template.variables:
         if name not in texts.schemas:
             raise RegistrationError(f"{what}: {{{name}}} needs a parameter of this name")
@@ -366,10 +366,10 @@ def _not_found(uri: str, details: list[str] | None = None) -> RpcError:
 def _unpromised() -> Any: ...
 
 
-_as_json = returns_of(_unpromised).shape
+_as_json = result_shaper(_unpromised).shape
 
 
-def _result(value: Any, uri: str, mime_type: str | None, hints: Hints) -> ReadResourceResult:
+def _result(value: Any, uri: str, mime_type: str | None, hints: CacheHints) -> ReadResourceResult:
     if isinstance(value, ReadResourceResult):
         return fitting(value)
     if value is None:
@@ -394,7 +394,7 @@ def _piece(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
         return ResourceContents(uri, blob=data, mime_type=mime_type or "application/octet-stream")
     blocks = _as_json(value).content
     if len(blocks) != 1 or (text := getattr(blocks[0], "text", None)) is None:
-        raise BadResult(
+        raise InvalidResult(
             f"expected str, bytes, ResourceContents or JSON as a resource, got {type(value).__name__}"
         )
     kind = "text/plain" if isinstance(value, (str, TextContent)) else "application/json"

@@ -13,27 +13,32 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
-from concertino.backend import Call, Changed, Context, Offer, Outlet
-from concertino.driver.entry import run
-from concertino.driver.threads import Threads
+from concertino.backend.interface import Call, ChangeKind, Context, Notifier, ServerFeatures
 from concertino.errors import RegistrationError, ToolError
-from concertino.protocol.arguments import BadArguments
-from concertino.protocol.limits import Limits
-from concertino.protocol.results import BadResult
-from concertino.protocol.types import CacheScope, Icon, Implementation
-from concertino.server.failures import failed, passes, said, told
-from concertino.server.handlers import Handler, settled
+from concertino.jsonrpc.limits import Limits
+from concertino.runtime.entry import run
+from concertino.runtime.threads import Threads
+from concertino.schema.arguments import InvalidArguments
+from concertino.schema.return_values import InvalidResult
+from concertino.server.functions import Handler, maybe_await
+from concertino.server.lazy_features import LazyFeatures
 from concertino.server.lifespan import Lifespans
-from concertino.server.rooms import Rooms
 from concertino.server.settings import (
     PromptSettings,
     ResourceSettings,
     ServerSettings,
     ToolSettings,
-    checked,
-    hints,
+    cache_hints,
+    check_setting,
+)
+from concertino.server.tool_errors import (
+    describe_exception,
+    error_result,
+    find_passthrough,
+    tool_error_result,
 )
 from concertino.server.tools import RegisteredTool, Tools, no_tool, register
+from concertino.types.results import CacheScope, Icon, Implementation
 
 if TYPE_CHECKING:
     from concertino.server.options import PromptOptions, ResourceOptions, ToolGuards
@@ -84,11 +89,11 @@ class Server:
         if not isinstance(page_size, int) or page_size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"page_size: expected a positive number of items, got {page_size!r}")
         about = Implementation(name, version, title, description, website_url, icons)
-        info = checked(about)
-        settings = checked(ServerSettings(instructions, experimental, extensions))
-        kept = hints(ttl_s, cache_scope)
+        info = check_setting(about)
+        settings = check_setting(ServerSettings(instructions, experimental, extensions))
+        kept = cache_hints(ttl_s, cache_scope)
         self.name = name
-        offer = Offer(
+        offer = ServerFeatures(
             info,
             instructions=instructions,
             tools=True,
@@ -101,13 +106,15 @@ class Server:
         self._coerce = coerce
         self._log = logging.getLogger(f"concertino.{name}")
         self._tools = Tools(page_size, kept, argument_errors)
-        self._rooms = Rooms(offer, self._in_thread, page_size, kept, self._log)
+        self._rooms = LazyFeatures(offer, self._in_thread, page_size, kept, self._log)
         self._rooms.ways["tools/list"] = self._tools.list
         self.watched: frozenset[str] = (
             frozenset()
         )  # URIs of the resources that clients subscribe to now
         self._starts = 0  # without their close()
-        self._outlets: list[Outlet] = []  # replaced by each change, so that any thread may read it
+        self._outlets: list[
+            Notifier
+        ] = []  # replaced by each change, so that any thread may read it
         self._threads = Threads(THREADS)
         self._lifespans = Lifespans()
         self._changing = threading.Lock()
@@ -134,7 +141,7 @@ class Server:
         **guards: Unpack[ToolGuards],
     ) -> Callable[[H], H]: ...
     def tool(self, handler: Handler | None = None, **settings: Any) -> Any:
-        """Offer a function as a tool; as `@server.tool` or `@server.tool(title=...)`. Gives the function back.
+        """ServerFeatures a function as a tool; as `@server.tool` or `@server.tool(title=...)`. Gives the function back.
 
         The name is the function's, the description its docstring's text, the input schema its parameters'; arguments are checked
         against it. An `async def` runs on the event loop, a `def` in a thread, or on the loop with inline=True if it is quick.
@@ -171,12 +178,12 @@ class Server:
         envelope: bool = False,
         **guards: Unpack[ToolGuards],
     ) -> None:
-        """Offer a tool; also while the server runs, and from any thread: clients are told.
+        """ServerFeatures a tool; also while the server runs, and from any thread: clients are told.
 
         input_schema: JSON Schema 2020-12 written by hand, with type object at its root; the handler then takes the arguments as one
         dict. output_schema: one for what it returns, of any type. Both are shown as they are and enforced, which needs the extra
         `concertino[validate]`. envelope: what it returns is sent as `{"success": true, "data": ..., "metadata": {...}}`.
-        rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: a guard around this tool alone, as in Guarded.
+        rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: a guard around this tool alone, as in Guard.
         The rest is as for tool().
         Raises RegistrationError naming the tool, what is wrong, and what to write.
         """
@@ -203,25 +210,25 @@ class Server:
             in_thread=self._in_thread,
         )
         if guards:
-            from concertino.server.guarding import guard
+            from concertino.server.tool_guards import guard
 
             registered = guard(self, self._tools, registered, guards)
         self._tools.add(registered.tool.name, registered)
         self._tell("tools")
 
     def remove_tool(self, name: str) -> None:
-        """Offer a tool no longer; calls under way go on. Raises KeyError if there is none of this name."""
+        """ServerFeatures a tool no longer; calls under way go on. Raises KeyError if there is none of this name."""
         self._tools.remove(name)
         self._tell("tools")
 
     # Resources
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[H], H]:
-        """Offer what a function returns as a resource: `@server.resource("config://app")`. Gives the function back.
+        """ServerFeatures what a function returns as a resource: `@server.resource("config://app")`. Gives the function back.
 
         uri: absolute; or an RFC 6570 template such as `notes://{day}{?lang}`, whose variables are parameters of the function,
         converted to their types; those of a query need defaults. `{x}` never holds a slash, `{+path}` may; what else is allowed
-        is at the head of protocol/uri_template.py.
+        is at the head of schema/uri_template.py.
         The function returns text, bytes, JSON, ResourceContents or a list of these; None or ResourceNotFound: there is none.
         name: the function's, description: its docstring's text, unless given. size: in bytes. ttl_s, cache_scope: for how long, and
         by whom, clients of 2026-07-28 may keep the content; the server's unless given. meta: `_meta`.
@@ -248,7 +255,7 @@ class Server:
         path: str | PathLike[str] | None = None,
         **options: Unpack[ResourceOptions],
     ) -> None:
-        """Offer a resource; also while the server runs, and from any thread: clients are told.
+        """ServerFeatures a resource; also while the server runs, and from any thread: clients are told.
 
         Exactly one of handler (see resource()), text, blob and path. path: of a file that is read, in a thread, whenever a client
         asks for it; links are followed now and not later; text if it is UTF-8 and its type allows it. Options as for resource().
@@ -258,13 +265,13 @@ class Server:
         self._tell("resources")
 
     def remove_resource(self, uri: str) -> None:
-        """Offer a resource, or a template, no longer. Raises KeyError if there is none of this URI."""
+        """ServerFeatures a resource, or a template, no longer. Raises KeyError if there is none of this URI."""
         self._rooms.resources.remove(uri)
         self._tell("resources")
 
     def resource_updated(self, uri: str) -> None:
         """Tell the clients that subscribed to this resource that its content has changed. From any thread."""
-        self._each_outlet(lambda outlet: outlet.updated(uri))
+        self._each_outlet(lambda outlet: outlet.report_update(uri))
 
     def resources_changed(self) -> None:
         """Tell the clients that the list of resources has changed for a reason of its own. From any thread."""
@@ -277,7 +284,7 @@ class Server:
     @overload
     def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[H], H]: ...
     def prompt(self, handler: Handler | None = None, **options: Any) -> Any:
-        """Offer a function as a prompt; as `@server.prompt` or `@server.prompt(title=...)`. Gives the function back.
+        """ServerFeatures a function as a prompt; as `@server.prompt` or `@server.prompt(title=...)`. Gives the function back.
 
         Its parameters are the arguments, required if they have no default; they come as texts and are converted to the types that
         the function wants. It returns a text, content, `user(...)` and `assistant(...)` messages, or a list of these.
@@ -295,12 +302,12 @@ class Server:
         return decorate
 
     def add_prompt(self, handler: Handler, **options: Unpack[PromptOptions]) -> None:
-        """Offer a prompt; also while the server runs, and from any thread: clients are told. As for prompt()."""
+        """ServerFeatures a prompt; also while the server runs, and from any thread: clients are told. As for prompt()."""
         self._rooms.prompts.add(self._lifespans.fill(handler), PromptSettings(**options))
         self._tell("prompts")
 
     def remove_prompt(self, name: str) -> None:
-        """Offer a prompt no longer. Raises KeyError if there is none of this name."""
+        """ServerFeatures a prompt no longer. Raises KeyError if there is none of this name."""
         self._rooms.prompts.prompts.remove(name)
         self._tell("prompts")
 
@@ -317,7 +324,7 @@ class Server:
 
         def decorate(handler: H) -> H:
             self._rooms.add_completer(target, argument, self._lifespans.fill(handler))
-            self._tell("offer")
+            self._tell("features")
             return handler
 
         return decorate
@@ -349,25 +356,25 @@ class Server:
         """
         run(self, limits=limits, loop_factory=loop_factory)
 
-    def _tell(self, what: Changed) -> None:
+    def _tell(self, what: ChangeKind) -> None:
         """Something was added, or is gone."""
         self._rooms.offer_more()
-        self._each_outlet(lambda outlet: outlet.changed(what))
+        self._each_outlet(lambda outlet: outlet.report_change(what))
 
-    def _each_outlet(self, tell: Callable[[Outlet], None]) -> None:
+    def _each_outlet(self, tell: Callable[[Notifier], None]) -> None:
         for outlet in self._outlets:
             try:
                 tell(outlet)
             except RuntimeError:  # its loop is closed: nobody is there to be told
                 pass
 
-    async def start(self, outlet: Outlet) -> None:
+    async def start(self, outlet: Notifier) -> None:
         with self._changing:
             self._starts += 1
             self._outlets = [*self._outlets, outlet]
         await self._lifespans.open()
 
-    def offer(self) -> Offer:
+    def features(self) -> ServerFeatures:
         return self._rooms.offer
 
     async def close(self) -> None:
@@ -414,27 +421,27 @@ class Server:
             if tool.waits:
                 value = await tool.handler(*args, **kwargs)
             elif tool.inline:
-                value = await settled(tool.handler(*args, **kwargs))
+                value = await maybe_await(tool.handler(*args, **kwargs))
             else:
-                value = await settled(
+                value = await maybe_await(
                     await self._threads.run(partial(tool.handler, *args, **kwargs))
                 )
             return tool.shape(value)
-        except BadArguments as bad:
+        except InvalidArguments as bad:
             return self._tools.bad_arguments(
                 bad.problems, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip()
             )
-        except (ToolError, BadResult) as error:
-            return told(error)
+        except (ToolError, InvalidResult) as error:
+            return tool_error_result(error)
         except (
             BaseException
         ) as error:  # SystemExit, GeneratorExit and their like too: no tool ends the server
             if context.cancelled:
                 raise
-            if (passing := passes(error)) is not None:
+            if (passing := find_passthrough(error)) is not None:
                 raise passing from None
             self._log.exception("tool %s failed", tool.tool.name)
-            return failed(said(error))
+            return error_result(describe_exception(error))
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         return await self._threads.run(function)

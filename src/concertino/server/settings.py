@@ -11,18 +11,18 @@ from msgspec.json import Encoder, decode
 from msgspec.structs import fields
 
 from concertino.errors import RegistrationError
-from concertino.protocol.schema import Problem, nan_path, problems_of
-from concertino.protocol.types import Annotations, CacheScope, Icon
+from concertino.schema.type_schema import SchemaViolation, nan_path, violations_of
+from concertino.types.results import Annotations, CacheScope, Icon
 
 __all__ = [
-    "Hints",
+    "CacheHints",
     "PromptSettings",
     "ResourceSettings",
     "ServerSettings",
     "ToolSettings",
-    "checked",
-    "checked_for",
-    "hints",
+    "cache_hints",
+    "check_setting",
+    "check_settings",
     "positive",
 ]
 
@@ -37,24 +37,21 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
     extensions: Mapping[str, dict[str, Any]] | None
 
 
-class Hints(Struct, frozen=True):
+class CacheHints(Struct, frozen=True):
     """How long a result may be kept, and by whom: 2026-07-28 server/utilities/caching."""
 
     ttl_ms: int = 0
     scope: CacheScope = "private"
 
 
-def hints(ttl_s: float, scope: CacheScope) -> Hints:
+def cache_hints(ttl_s: float, scope: CacheScope) -> CacheHints:
     """Raises ValueError for what is no time, and for another scope."""
-    if (
-        isinstance(ttl_s, bool)
-        or not isinstance(ttl_s, (int, float))
-        or not 0 <= ttl_s <= MAX_TTL_S
-    ):  # pyright: ignore[reportUnnecessaryIsInstance]
+    is_number = isinstance(ttl_s, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_number or isinstance(ttl_s, bool) or not 0 <= ttl_s <= MAX_TTL_S:
         raise ValueError(f"ttl_s: expected 0 to {MAX_TTL_S} seconds, got {ttl_s!r}")
     if scope not in ("public", "private"):
         raise ValueError(f"cache_scope: expected 'public' or 'private', got {scope!r}")
-    return Hints(int(ttl_s * 1000), scope)
+    return CacheHints(int(ttl_s * 1000), scope)
 
 
 MAX_TTL_S = 31_536_000  # a year, as HTTP caches have it (RFC 2616 14.21)
@@ -86,11 +83,15 @@ class ResourceSettings(Struct, frozen=True, omit_defaults=True):
     cache_scope: CacheScope | None = None
     inline: bool = False
 
-    def hints(self, others: Hints) -> Hints:
+    def hints(self, others: CacheHints) -> CacheHints:
         """others: the server's, for what is not said here. Raises RegistrationError."""
         scope = self.cache_scope or others.scope
         try:
-            return Hints(others.ttl_ms, scope) if self.ttl_s is None else hints(self.ttl_s, scope)
+            return (
+                CacheHints(others.ttl_ms, scope)
+                if self.ttl_s is None
+                else cache_hints(self.ttl_s, scope)
+            )
         except ValueError as why:
             raise RegistrationError(f"resource: {why}") from None
 
@@ -113,12 +114,12 @@ class ToolSettings(Struct, frozen=True, omit_defaults=True):
     envelope: bool = False
 
 
-def checked_for(value: S, what: str) -> S:
+def check_settings(value: S, what: str) -> S:
     """As checked(), and within the bounds of the schema. what: it is about, e.g. `prompt 'greet'`. Raises RegistrationError."""
-    from concertino.protocol.result_checks import check  # a server with tools alone never needs it
+    from concertino.types.result_checks import check  # a server with tools alone never needs it
 
     try:
-        value = checked(value)
+        value = check_setting(value)
         check(value)
         return value
     except (ValueError, TypeError) as why:
@@ -131,7 +132,7 @@ _PREFIX = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 _NAME = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?")  # it may be empty
 
 
-def checked(value: S) -> S:
+def check_setting(value: S) -> S:
     """A Struct as those who read it from the wire will have it, a copy: 3 us.
 
     Raises ValueError naming each field, what was expected and what came: another type, what is no JSON, NaN, a lone surrogate, a
@@ -157,11 +158,11 @@ def checked(value: S) -> S:
     return read
 
 
-def _problems(value: Any, kind: Any, name: str) -> list[Problem]:
+def _problems(value: Any, kind: Any, name: str) -> list[SchemaViolation]:
     try:
         _as_read(value, kind)
     except _UNFIT as why:
-        return problems_of(why, name)
+        return violations_of(why, name)
     return []
 
 

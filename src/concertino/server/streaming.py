@@ -2,7 +2,7 @@
 
 The protocol has no partial results; progress notifications are what a caller may look at meanwhile (2026-07-28
 basic/patterns/progress). They are for showing only: a caller that asked for none, or got not all of them because it reads slowly or
-they come fast (Limits.progress_per_s), has lost nothing when the result comes. How the whole becomes one is protocol/results.py's.
+they come fast (Limits.progress_per_s), has lost nothing when the result comes. How the whole becomes one is schema/return_values.py's.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, cast
 
 from msgspec import Raw
 
-from concertino.backend import Context
-from concertino.protocol.results import BadResult, text_of
-from concertino.server.handlers import Bound, Handler, InThread, settled
+from concertino.backend.interface import Context
+from concertino.schema.return_values import InvalidResult, text_of
+from concertino.server.functions import Bound, Handler, InThread, maybe_await
 
 __all__ = ["streamed"]
 
@@ -35,13 +35,13 @@ def streamed(handler: Handler, bind: Bind, in_thread: InThread | None) -> tuple[
 
     async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         # Any: a decorator that kept the name of a generator function may give whatever it likes.
-        made: Any = await settled(handler(*args, **kwargs))
+        made: Any = await maybe_await(handler(*args, **kwargs))
         chunks = _Chunks(context)
         try:
             if hasattr(made, "__anext__"):
                 await _drawn(made, chunks)
             elif not hasattr(made, "__next__"):
-                raise BadResult(f"expected a generator, got {type(made).__name__}")
+                raise InvalidResult(f"expected a generator, got {type(made).__name__}")
             elif in_thread is None:
                 _drained(made, chunks)
             else:
@@ -71,7 +71,7 @@ class _Chunks:
         self.all.append(chunk)
         self._characters += len(text)
         if len(self.all) > MAX_CHUNKS or self._characters > MAX_CHARACTERS:
-            raise BadResult(
+            raise InvalidResult(
                 f"too much was yielded: expected at most {MAX_CHUNKS:,} chunks and {MAX_CHARACTERS:,} characters in one call"
             )
         return text

@@ -12,18 +12,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.backend import Backend, Call, Context
+from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import RegistrationError, RpcError
-from concertino.protocol.arguments import Problem, arguments_of
-from concertino.protocol.results import Returns, chunks_of, returns_by, returns_of, streams
-from concertino.protocol.types import CallToolResult, ListToolsResult, Tool, ToolAnnotations
-from concertino.server.catalogue import Catalogue
-from concertino.server.failures import failed, invalid, sentence, shortened, unknown
-from concertino.server.handlers import Bound, Handler, InThread, documented, is_async, lacks_self
-from concertino.server.settings import Hints, ToolSettings, checked
+from concertino.schema.arguments import SchemaViolation, argument_decoder
+from concertino.schema.return_values import (
+    ResultShaper,
+    chunks_of,
+    result_shaper,
+    returns_by,
+    streams,
+)
+from concertino.server.functions import Bound, Handler, InThread, is_async, lacks_self, parse_doc
+from concertino.server.registry import Registry
+from concertino.server.settings import CacheHints, ToolSettings, check_setting
+from concertino.server.tool_errors import (
+    error_result,
+    invalid_params,
+    sentence,
+    shorten,
+    unknown_name,
+)
+from concertino.types.results import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 
 if TYPE_CHECKING:
-    from concertino.guards.sizes import Kept
+    from concertino.guards.sizes import OversizeStore
 
 __all__ = ["RegisteredTool", "Tools", "no_tool", "register"]
 
@@ -48,10 +60,10 @@ class RegisteredTool(Struct):
     gone: bool = False
 
 
-class Tools(Catalogue[RegisteredTool]):
+class Tools(Registry[RegisteredTool]):
     """A server's tools. argument_errors: `result` or `protocol`, see Server. hints: for the list."""
 
-    def __init__(self, page_size: int, hints: Hints, argument_errors: str) -> None:
+    def __init__(self, page_size: int, hints: CacheHints, argument_errors: str) -> None:
         super().__init__(
             "tool",
             page_size,
@@ -59,7 +71,7 @@ class Tools(Catalogue[RegisteredTool]):
                 f"tool {name!r}: there is one with this name; remove_tool() it first, or give name="
             ),
         )
-        self.kept: Kept | None = (
+        self.kept: OversizeStore | None = (
             None  # results that were too large for a guard; made by guarding.py
         )
         self._hints = hints
@@ -80,35 +92,37 @@ class Tools(Catalogue[RegisteredTool]):
             )
         return page.result
 
-    def bad_arguments(self, problems: Sequence[Problem], arguments: bytes) -> CallToolResult:
+    def bad_arguments(
+        self, problems: Sequence[SchemaViolation], arguments: bytes
+    ) -> CallToolResult:
         """The answer to arguments that do not fit, or the RpcError -32602. arguments: as they came."""
         details = [sentence(problem) for problem in problems]
         if not arguments.startswith(
             b"{"
         ):  # malformed params, whatever was asked for; null too: the schema has no null there
-            raise invalid(f"arguments: {'; '.join(details)}")
+            raise invalid_params(f"arguments: {'; '.join(details)}")
         if self._argument_errors == "protocol":
-            raise invalid("; ".join(details))
+            raise invalid_params("; ".join(details))
         body = {
             "error": f"Invalid arguments: {'; '.join(details)}",
             "code": "INVALID_ARGUMENTS",
             "suggestion": "Call the tool again with arguments that fit its input schema.",
             "details": [{"path": problem.path, "message": problem.message} for problem in problems],
         }
-        return failed(encode(body).decode())
+        return error_result(encode(body).decode())
 
 
 def no_tool(params: Mapping[str, Raw]) -> RpcError:
     """Why a call's params lead to no tool: always a protocol error (2026-07-28 server/tools "Error Handling")."""
     if "name" not in params:
-        return invalid("Missing required field: name")
+        return invalid_params("Missing required field: name")
     try:
-        return unknown(
-            f"Unknown tool: {(name := shortened(_name(params['name'])))}",
+        return unknown_name(
+            f"Unknown tool: {(name := shorten(_name(params['name'])))}",
             f"name: there is no tool {name!r}",
         )
     except DecodeError:
-        return invalid("name: expected str")
+        return invalid_params("name: expected str")
 
 
 _name = Decoder(str).decode
@@ -143,7 +157,7 @@ def register(
             f"{name}: {handler.__qualname__} is a method without its object; register a bound method, as in "
             f"server.add_tool(object.{handler.__name__})"
         )
-    doc = documented(handler)
+    doc = parse_doc(handler)
     schema, bind = _arguments(handler, settings, name, doc.parameters, coerce)
     returns = _returns(handler, settings, name, version)
     hints = ToolAnnotations(
@@ -181,11 +195,11 @@ def _arguments(
     coerce: bool,
 ) -> tuple[dict[str, Any], Callable[[Raw | bytes, object], Bound]]:
     if settings.input_schema is None:
-        arguments = arguments_of(
+        arguments = argument_decoder(
             handler, coerce=coerce, inject=(Context,), descriptions=descriptions
         )
         return arguments.schema, arguments.bind
-    from concertino.server.handwritten import arguments_by
+    from concertino.server.custom_tools import arguments_by
 
     schema = dict(settings.input_schema)
     try:
@@ -194,18 +208,20 @@ def _arguments(
         raise RegistrationError(f"{name}: {why}") from None
 
 
-def _returns(handler: Handler, settings: ToolSettings, name: str, version: str) -> Returns:
+def _returns(handler: Handler, settings: ToolSettings, name: str, version: str) -> ResultShaper:
     if settings.envelope:
-        from concertino.server.envelope import enveloped
+        from concertino.server.result_envelope import wrap_result
 
         if settings.output_schema is not None:
             raise RegistrationError(
                 f"{name}: an output_schema promises structured content, and an envelope is text; give one"
             )
-        return Returns(None, enveloped(returns_of(handler, inject=(Context,)).shape, version))
+        return ResultShaper(
+            None, wrap_result(result_shaper(handler, inject=(Context,)).shape, version)
+        )
     if settings.output_schema is None:
-        return (chunks_of if streams(handler) else returns_of)(handler, inject=(Context,))
-    from concertino.server.handwritten import results_by
+        return (chunks_of if streams(handler) else result_shaper)(handler, inject=(Context,))
+    from concertino.server.custom_tools import results_by
 
     schema = dict(settings.output_schema)
     try:
@@ -218,7 +234,7 @@ def _bounded(settings: ToolSettings, name: str) -> None:
     """Refuse hand-written schemas that are too large to be looked at: before anything walks through them."""
     for what in ("input_schema", "output_schema"):
         if (schema := getattr(settings, what)) is not None:
-            from concertino.protocol.schema_checks import bounded
+            from concertino.schema.custom_schema import bounded
 
             try:
                 bounded(schema)
@@ -228,6 +244,6 @@ def _bounded(settings: ToolSettings, name: str) -> None:
 
 def _checked(said: S, name: str) -> S:
     try:
-        return checked(said)
+        return check_setting(said)
     except ValueError as why:
         raise RegistrationError(f"{name}: {why}") from None

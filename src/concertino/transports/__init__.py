@@ -1,72 +1,58 @@
-"""How frames travel. A Connection carries frames (one JSON text each, bytes without the newline) to a Receiver and back.
-
-stdio, a child process, a socket and memory are Connections; a message trace, a recorder or a tap is one around another.
-Everything here runs on one event loop and never blocks it.
-"""
+"""Connections that carry JSON-RPC frames: pipes, processes, sockets and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from concertino.loading import lazy_names
 
-from concertino.protocol.jsonrpc import Id
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from concertino.runtime.acceptor import serve_connections
+    from concertino.runtime.raw_client import connect
+    from concertino.transports.connection import Connection, Receiver
+    from concertino.transports.listeners import Listener, listen_tcp, listen_unix
+    from concertino.transports.memory import memory_pair
+    from concertino.transports.process import ChildProcess, ShutdownTimeouts, spawn
+    from concertino.transports.sockets import connect_tcp, connect_unix
 
-__all__ = ["Connection", "Receiver"]
+__all__ = [
+    "ChildProcess",
+    "Connection",
+    "Listener",
+    "Receiver",
+    "ShutdownTimeouts",
+    "connect",
+    "connect_tcp",
+    "connect_unix",
+    "listen_tcp",
+    "listen_unix",
+    "memory_pair",
+    "serve_connections",
+    "spawn",
+]
 
-
-class Receiver(Protocol):
-    """Takes what a Connection brings: the driver, or a Connection around another. Called on the loop; raises nothing."""
-
-    def frames(self, batch: Sequence[bytes]) -> None:
-        """Every complete frame of one read, in order."""
-        ...
-
-    def overlong(self, size: int) -> None:
-        """A frame passed the limit when it had `size` bytes; the rest of it is discarded."""
-        ...
-
-    def drained(self, held: int) -> None:
-        """Held output fell below the low-water mark; held: bytes still kept."""
-        ...
-
-    def ended(self) -> None:
-        """No more input will come; output may go on."""
-        ...
-
-    def lost(self, why: Exception) -> None:
-        """Nothing can be written any more."""
-        ...
-
-
-class Connection(Protocol):
-    """One way to one other side.
-
-    It may have, to save time: send(frame, about), which is write() and flush() in one step, and delivers nothing meanwhile;
-    exchange(frame, about), the same, which may give the next line that came instead of delivering it, and takes it back by
-    postpone(line); outside_tasks, True where frames are delivered by the loop itself and never inside of a task.
-    """
-
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """What is known about the other side: pid, uid, address, exit status."""
-        ...
-
-    def open(self, to: Receiver) -> None:
-        """Start to deliver. Called once, on the loop that everything will run on."""
-        ...
-
-    def write(self, frame: bytes, about: Id | None) -> int:
-        """Queue one frame. about: the request it belongs to. Returns the bytes now held."""
-        ...
-
-    def flush(self) -> None:
-        """Send what is queued, as far as the other side takes it; never blocks."""
-        ...
-
-    def pause(self, paused: bool) -> None:
-        """Stop reading, or go on."""
-        ...
-
-    async def close(self, within_s: float) -> None:
-        """Flush for at most within_s seconds, then release everything. May be called again."""
-        ...
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "concertino.transports.connection": (
+            "Connection",
+            "Receiver",
+        ),
+        "concertino.transports.listeners": (
+            "Listener",
+            "listen_tcp",
+            "listen_unix",
+        ),
+        "concertino.transports.memory": ("memory_pair",),
+        "concertino.transports.process": (
+            "ChildProcess",
+            "ShutdownTimeouts",
+            "spawn",
+        ),
+        "concertino.transports.sockets": (
+            "connect_tcp",
+            "connect_unix",
+        ),
+        "concertino.runtime.acceptor": ("serve_connections",),
+        "concertino.runtime.raw_client": ("connect",),
+    },
+)

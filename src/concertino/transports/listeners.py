@@ -1,4 +1,4 @@
-"""Listening sockets: where clients connect to. Made here, or given by systemd; accepting is in driver/accepting.py.
+"""Listening sockets: where clients connect to. Made here, or given by systemd; accepting is in runtime/acceptor.py.
 
 A Unix socket's file has mode 0600 from its first instant, and its other side must be a process of the same user or of root. TCP is
 for this machine unless it is said otherwise, since there is no authentication.
@@ -19,9 +19,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from concertino.transports.sockets import is_trusted, prepared, shown, unix_name
+from concertino.transports.sockets import configure_socket, format_address, is_trusted, unix_name
 
-__all__ = ["Listener", "in_words", "inherited", "listen_tcp", "listen_unix", "split_address"]
+__all__ = [
+    "Listener",
+    "errno_message",
+    "inherited_listeners",
+    "listen_tcp",
+    "listen_unix",
+    "split_address",
+]
 
 BACKLOG = 1024  # connections that wait to be accepted; the system may allow fewer
 FIRST_INHERITED = 3  # SD_LISTEN_FDS_START, sd_listen_fds(3)
@@ -42,7 +49,9 @@ class Listener:
         self.socket = sock
         self.is_unix = sock.family == socket.AF_UNIX
         self.is_remote = not self.is_unix and _is_remote(sock.getsockname())
-        self.address = f"{'unix' if self.is_unix else 'tcp'}:{made or shown(sock.getsockname())}"
+        self.address = (
+            f"{'unix' if self.is_unix else 'tcp'}:{made or format_address(sock.getsockname())}"
+        )
         self._made = made
         self._process = os.getpid()
         self._file = _identity(made) if made is not None else None
@@ -53,7 +62,7 @@ class Listener:
 
     def examine(self, sock: socket.socket) -> Mapping[str, object]:
         """Who is at the other end: the facts of a connection. Raises PermissionError for a stranger, OSError when it is gone."""
-        facts = prepared(sock)
+        facts = configure_socket(sock)
         if not self.is_unix:
             return facts
         uid = facts["uid"]
@@ -217,7 +226,7 @@ def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
     may take a while. allow_remote: let other machines in. Raises ValueError for an address that other machines may reach without
     it, for a port that is none, and for a name that leads nowhere; OSError when the port is taken.
     """
-    shown_as = f"tcp:{shown((host, port))}"
+    shown_as = f"tcp:{format_address((host, port))}"
     if not host or not 0 <= port <= 65535:
         raise ValueError(f"{shown_as}: expected a host and a port from 0 to 65535")
     try:
@@ -297,7 +306,7 @@ def _is_remote(address: Any) -> bool:
 # systemd
 
 
-def inherited(
+def inherited_listeners(
     environment: MutableMapping[str, str], *, allow_remote: bool = False
 ) -> list[Listener]:
     """The sockets that systemd, or whoever started this process, listens at for it; none if there are none for this process.
@@ -343,7 +352,7 @@ def _listening(descriptor: int) -> socket.socket:
     return sock
 
 
-def in_words(why: Exception) -> str:
+def errno_message(why: Exception) -> str:
     """An error for people: one of the system says no number, unless it is about a file, which it would not name either."""
     return (
         str(why.strerror)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from concertino.protocol.jsonrpc import Id
-from concertino.transports import Receiver
+from concertino.jsonrpc.messages import Id
+from concertino.transports.connection import Receiver
 
-__all__ = ["Memory", "pair"]
+__all__ = ["MemoryConnection", "memory_pair"]
 
 BATCH = 256  # frames delivered in one loop turn, as many as one read of a pipe may hold
 
 
-def pair() -> tuple[Memory, Memory]:
+def memory_pair() -> tuple[MemoryConnection, MemoryConnection]:
     """Two connected Connections. Both ends belong to one loop."""
-    one, other = Memory(), Memory()
+    one, other = MemoryConnection(), MemoryConnection()
     one.other, other.other = other, one
     return one, other
 
 
-class Memory:
+class MemoryConnection:
     """One end of a pair. Frames are handed over as they are: no limit applies, and nothing is ever torn."""
 
-    other: Memory
+    other: MemoryConnection
 
     def __init__(self) -> None:
         self.facts: Mapping[str, object] = {"transport": "memory"}
@@ -78,14 +78,14 @@ class Memory:
             return
         if self._inbox:
             batch, self._inbox = self._inbox[:BATCH], self._inbox[BATCH:]
-            to.frames(batch)
+            to.on_frames(batch)
             self.other._delivered()
             self._wake()
         if self._ending and not self._inbox and not self._closed:
             self._ending = False
-            to.ended()
+            to.on_eof()
 
     def _delivered(self) -> None:
         self._held = sum(map(len, self._queue)) + sum(map(len, self.other._inbox))
         if self._to is not None and not self._closed:
-            self._to.drained(self._held)
+            self._to.on_drain(self._held)

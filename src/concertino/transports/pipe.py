@@ -18,12 +18,12 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 
-from concertino.protocol.framing import Framer, Overlong
-from concertino.protocol.jsonrpc import Id
-from concertino.protocol.limits import Limits
-from concertino.transports import Receiver
+from concertino.jsonrpc.framing import Framer, OversizeFrame
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import Id
+from concertino.transports.connection import Receiver
 
-__all__ = ["Pipe"]
+__all__ = ["PipeConnection"]
 
 log = logging.getLogger("concertino.pipe")
 
@@ -34,7 +34,7 @@ READS = range(8)  # in a row before other callbacks get their turn; 9.4 -> 7.2 u
 WRITES = 16
 
 
-class Pipe:
+class PipeConnection:
     """Reads frames from one descriptor and writes them to another, or to the same; owned from now on and closed at the end."""
 
     outside_tasks = True  # frames are delivered by the loop itself, never inside of a task
@@ -136,22 +136,22 @@ class Pipe:
         except MemoryError:  # what came is gone with it, but answers can still leave
             log.exception("no memory for what came; nothing more is read")
             self._stop_reading()
-            return to.ended()
+            return to.on_eof()
         if line is not None:
-            to.frames((line,))
-        elif Overlong not in map(type, frames):
+            to.on_frames((line,))
+        elif OversizeFrame not in map(type, frames):
             if frames:
-                to.frames(frames)  # pyright: ignore[reportArgumentType]  # no Overlong is among them
+                to.on_frames(frames)  # pyright: ignore[reportArgumentType]  # no Overlong is among them
         else:
             for frame in frames:
-                if isinstance(frame, Overlong):
+                if isinstance(frame, OversizeFrame):
                     self.overlong_head = frame.head
-                    to.overlong(frame.size)
+                    to.on_frame_too_long(frame.size)
                 else:
-                    to.frames((frame,))
+                    to.on_frames((frame,))
         if not chunk:
             self._stop_reading()
-            to.ended()
+            to.on_eof()
         return None
 
     def _stop_reading(self) -> None:
@@ -254,7 +254,7 @@ class Pipe:
 
     def _tell_drained(self) -> None:
         if self._to is not None and not self._broken:
-            self._to.drained(self._held)
+            self._to.on_drain(self._held)
 
     def _watch_writing(self, wanted: bool) -> None:
         if wanted is self._watching:
@@ -291,7 +291,7 @@ class Pipe:
         if self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
         if self._to is not None:
-            self._loop.call_soon(self._to.lost, why)
+            self._loop.call_soon(self._to.on_disconnect, why)
 
     # The end
 

@@ -28,12 +28,12 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from concertino.errors import SpawnError
-from concertino.protocol.jsonrpc import Id
-from concertino.protocol.limits import Limits
-from concertino.transports import Receiver
-from concertino.transports.pipe import Pipe
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import Id
+from concertino.transports.connection import Receiver
+from concertino.transports.pipe import PipeConnection
 
-__all__ = ["INHERITED", "Child", "Ladder", "spawn"]
+__all__ = ["INHERITED", "ChildProcess", "ShutdownTimeouts", "spawn"]
 
 log = logging.getLogger("concertino.process")
 
@@ -64,7 +64,7 @@ LOOK_S = 0.01  # how often an emptying group is looked at: no event tells
 PROCESSES = Path("/proc")
 
 
-class Ladder(Struct, frozen=True):
+class ShutdownTimeouts(Struct, frozen=True):
     """How long each rung of the end may take, in seconds. Raises ValueError for what is no time."""
 
     stdin_closed_s: float = 2.0
@@ -89,8 +89,8 @@ def spawn(
     cwd: str | os.PathLike[str] | None = None,
     stderr: Callable[[bytes], object] | None = None,
     limits: Limits | None = None,
-    ladder: Ladder | None = None,
-) -> Child:
+    ladder: ShutdownTimeouts | None = None,
+) -> ChildProcess:
     """Start a program and give the Connection to it. It runs already; open() starts to deliver.
 
     command: the program and its arguments, never a line for a shell. env: over the variables named in `inherit`, and no others.
@@ -126,7 +126,7 @@ def spawn(
     finally:
         for descriptor in theirs:
             os.close(descriptor)
-    return Child(popen, ours, limits or Limits(), ladder or Ladder(), stderr)
+    return ChildProcess(popen, ours, limits or Limits(), ladder or ShutdownTimeouts(), stderr)
 
 
 def _checked(command: Sequence[str]) -> list[str]:
@@ -166,7 +166,7 @@ def _why(
     return f"{program}: {why}"
 
 
-class Child(Pipe):
+class ChildProcess(PipeConnection):
     """The connection to a process that spawn() started.
 
     exit_status: its exit code, or minus the signal that ended it; None while it runs. tail: the last 8 KiB of stderr.
@@ -177,7 +177,7 @@ class Child(Pipe):
         popen: subprocess.Popen[bytes],
         ours: list[int],
         limits: Limits,
-        ladder: Ladder,
+        ladder: ShutdownTimeouts,
         stderr: Callable[[bytes], object] | None,
     ) -> None:
         writing, reading, self._errors = ours
@@ -308,7 +308,7 @@ class Child(Pipe):
                     self._resting -= 1
                 else:
                     self._glances = GLANCES
-                self._to.frames((line,))  # pyright: ignore[reportOptionalMemberAccess]  # it is open
+                self._to.on_frames((line,))  # pyright: ignore[reportOptionalMemberAccess]  # it is open
             if len(chunk) < READ_BYTES or self._paused or self._over or self._postponed:
                 return
 
@@ -383,7 +383,7 @@ class Child(Pipe):
             self._told = True
             self._stop_reading()
             self._said()
-            self._receiver.ended()
+            self._receiver.on_eof()
 
     def _said(self) -> None:
         """stderr."""
@@ -520,22 +520,22 @@ class Child(Pipe):
 class _Ear:
     """Takes what the pipe brings; its end is not told before the child's last words are there."""
 
-    def __init__(self, to: Receiver, child: Child) -> None:
-        self.frames = to.frames
-        self.overlong = to.overlong
-        self.drained = to.drained
-        self.ended = child._output_ended  # pyright: ignore[reportPrivateUsage]
+    def __init__(self, to: Receiver, child: ChildProcess) -> None:
+        self.on_frames = to.on_frames
+        self.on_frame_too_long = to.on_frame_too_long
+        self.on_drain = to.on_drain
+        self.on_eof = child._output_ended  # pyright: ignore[reportPrivateUsage]
 
-    def lost(self, why: Exception) -> None:
+    def on_disconnect(self, why: Exception) -> None:
         """Never: Child tells it as an end."""
 
 
 class _Nobody:
-    def frames(self, batch: Sequence[bytes]) -> None: ...
-    def overlong(self, size: int) -> None: ...
-    def drained(self, held: int) -> None: ...
-    def ended(self) -> None: ...
-    def lost(self, why: Exception) -> None: ...
+    def on_frames(self, batch: Sequence[bytes]) -> None: ...
+    def on_frame_too_long(self, size: int) -> None: ...
+    def on_drain(self, held: int) -> None: ...
+    def on_eof(self) -> None: ...
+    def on_disconnect(self, why: Exception) -> None: ...
 
 
 def _living(group: int) -> list[int]:

@@ -22,18 +22,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from concertino.protocol.limits import Limits
-from concertino.transports.pipe import Pipe
+from concertino.jsonrpc.limits import Limits
+from concertino.transports.pipe import PipeConnection
 
 __all__ = [
-    "Accepted",
+    "AcceptedSocket",
     "SocketConnection",
+    "configure_socket",
     "connect_tcp",
     "connect_unix",
     "credentials",
+    "format_address",
     "is_trusted",
-    "prepared",
-    "shown",
     "unix_name",
 ]
 
@@ -54,7 +54,7 @@ KEEPALIVE = {
 AGAIN_S = 0.01
 
 
-class SocketConnection(Pipe):
+class SocketConnection(PipeConnection):
     """One stream socket, owned from now on. facts: transport, address; pid and uid of a Unix socket's other side."""
 
     def __init__(self, sock: socket.socket, limits: Limits, facts: Mapping[str, object]) -> None:
@@ -81,7 +81,7 @@ class SocketConnection(Pipe):
             self._break(BrokenPipeError("the other side is gone"))
 
 
-class Accepted(SocketConnection):
+class AcceptedSocket(SocketConnection):
     """The server's end. What begins like HTTP or TLS is closed, and nothing of it is looked at.
 
     Any web page can make a browser send a request to a port of this machine, and the body of a POST may be a line of JSON-RPC. So
@@ -111,7 +111,7 @@ class Accepted(SocketConnection):
                 log.warning("%s was closed: it speaks %s, not JSON-RPC", self._name, protocol)
                 self._stop_reading()
                 if self._to is not None:
-                    self._to.ended()
+                    self._to.on_eof()
                 return
             if chunk and not newline:
                 self._opening = opening
@@ -171,7 +171,7 @@ def is_trusted(uid: int, own: int) -> bool:
     return uid in (own, 0)
 
 
-def prepared(sock: socket.socket) -> dict[str, object]:
+def configure_socket(sock: socket.socket) -> dict[str, object]:
     """Set what a connected socket needs, and say who is at its other end: the facts of a connection. Raises OSError."""
     if sock.family == socket.AF_UNIX:
         pid, uid = credentials(sock)
@@ -186,10 +186,10 @@ def prepared(sock: socket.socket) -> dict[str, object]:
     for option, value in KEEPALIVE.items():
         if hasattr(socket, option):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return {"transport": "tcp", "address": shown(sock.getpeername())}
+    return {"transport": "tcp", "address": format_address(sock.getpeername())}
 
 
-def shown(address: Any) -> str:
+def format_address(address: Any) -> str:
     """An address as the system gives it, as text: `127.0.0.1:80`, `[::1]:80`, a path, `@abstract`."""
     if isinstance(address, tuple):
         host, port = address[:2]  # pyright: ignore[reportUnknownVariableType]
@@ -239,7 +239,9 @@ async def connect_unix(
                 BlockingIOError
             ):  # EAGAIN: too many wait to be accepted. Nothing tells when there is room, unix(7)
                 await asyncio.sleep(AGAIN_S)
-        return SocketConnection(sock, limits or Limits(), {**prepared(sock), "address": name})
+        return SocketConnection(
+            sock, limits or Limits(), {**configure_socket(sock), "address": name}
+        )
     except BaseException:
         sock.close()
         raise
@@ -259,7 +261,7 @@ async def connect_tcp(host: str, port: int, limits: Limits | None = None) -> Soc
         try:
             sock.setblocking(False)
             await loop.sock_connect(sock, address)
-            return SocketConnection(sock, limits or Limits(), prepared(sock))
+            return SocketConnection(sock, limits or Limits(), configure_socket(sock))
         except OSError as why:
             sock.close()
             failure = why

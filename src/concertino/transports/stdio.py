@@ -2,7 +2,7 @@
 
 The protocol gets descriptors of its own. Descriptor 0 then reads /dev/null and descriptor 1 goes to stderr, so that native code and
 children cannot touch the wire; sys.stdout and sys.stderr become writers to stderr that never block. A forked child loses its copies
-at once, and an orphan ends by itself. Nothing is put back: what takes over ends the process (driver/process.py).
+at once, and an orphan ends by itself. Nothing is put back: what takes over ends the process (runtime/process.py).
 Spec: 2026-07-28 basic/transports/stdio; policies: docs/architecture.md.
 """
 
@@ -15,18 +15,19 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from concertino.logs import BoundedWriter, DivertedText, adopt_handlers
-from concertino.protocol.limits import Limits
-from concertino.transports import Receiver
-from concertino.transports.pipe import Pipe
+from concertino.jsonrpc.limits import Limits
+from concertino.logs.stderr_redirect import StderrRedirect, adopt_handlers
+from concertino.logs.writer import BoundedWriter
+from concertino.transports.connection import Receiver
+from concertino.transports.pipe import PipeConnection
 
 log = logging.getLogger("concertino.stdio")
-__all__ = ["Stdio", "TakenOver", "open_missing", "take_over"]
+__all__ = ["StdioConnection", "StdioDescriptors", "open_missing", "take_over"]
 
 ORPHAN_S = 5.0  # parent gone and nothing read for this long: nobody is there any more
 
 
-class TakenOver:
+class StdioDescriptors:
     """The process's own stdin and stdout, as two private descriptors. Made by take_over()."""
 
     def __init__(self) -> None:
@@ -42,8 +43,8 @@ class TakenOver:
             if stream is not None:
                 stream.flush()  # what was printed before now: to stderr, not to the wire
         self.writer = BoundedWriter(2)
-        sys.stdout = DivertedText(self.writer, "<stdout>", report=log.warning)
-        sys.stderr = DivertedText(self.writer)
+        sys.stdout = StderrRedirect(self.writer, "<stdout>", report=log.warning)
+        sys.stderr = StderrRedirect(self.writer)
         adopt_handlers(streams, sys.stderr)
 
 
@@ -56,16 +57,16 @@ def open_missing() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
 
 
-def take_over() -> TakenOver:
+def take_over() -> StdioDescriptors:
     """Take stdin and stdout away from everything but the protocol. Call it as early as possible, once."""
-    return TakenOver()
+    return StdioDescriptors()
 
 
-class Stdio(Pipe):
+class StdioConnection(PipeConnection):
     """The connection to whoever started this process."""
 
     def __init__(
-        self, taken: TakenOver, limits: Limits, environment: Mapping[str, str] = os.environ
+        self, taken: StdioDescriptors, limits: Limits, environment: Mapping[str, str] = os.environ
     ) -> None:
         super().__init__(
             taken.reading, taken.writing, limits, {"transport": "stdio", "parent": os.getppid()}
@@ -119,7 +120,7 @@ class Stdio(Pipe):
             self._orphaned()
         elif self._to is not None:
             self._stop_reading()
-            self._to.ended()
+            self._to.on_eof()
 
     def _forget_parent(self) -> None:
         if self._parent >= 0:

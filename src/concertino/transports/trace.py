@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from concertino.protocol.jsonrpc import Id
-from concertino.redact import redactor
-from concertino.transports import Connection, Receiver
+from concertino.jsonrpc.messages import Id
+from concertino.logs.redact import redactor
+from concertino.transports.connection import Connection, Receiver
 
-__all__ = ["Traced"]
+__all__ = ["TracedConnection"]
 
 Show = Callable[[str, str], object]  # (direction, the frame's text)
 
 
-class Traced:
+class TracedConnection:
     """Forwards everything. show: called with `<-` for what came or `->` for what goes, and the frame as text without secrets."""
 
     def __init__(self, inner: Connection, show: Show) -> None:
@@ -57,20 +57,20 @@ class Traced:
 
     # Receiver
 
-    def frames(self, batch: Sequence[bytes]) -> None:
+    def on_frames(self, batch: Sequence[bytes]) -> None:
         for frame in batch:
             self._see("<-", frame)
-        self._to.frames(batch)
+        self._to.on_frames(batch)
 
-    def overlong(self, size: int) -> None:
+    def on_frame_too_long(self, size: int) -> None:
         self._show("<-", f"({size} bytes or more, over the limit)")
-        self._to.overlong(size)
+        self._to.on_frame_too_long(size)
 
-    def drained(self, held: int) -> None:
-        self._to.drained(held)
+    def on_drain(self, held: int) -> None:
+        self._to.on_drain(held)
 
-    def ended(self) -> None:
-        self._to.ended()
+    def on_eof(self) -> None:
+        self._to.on_eof()
 
-    def lost(self, why: Exception) -> None:
-        self._to.lost(why)
+    def on_disconnect(self, why: Exception) -> None:
+        self._to.on_disconnect(why)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from concertino.check import census
-from concertino.check.case import Case, Differs, Finding, Hang, Wrong
+from concertino.check import process_stats
+from concertino.check.case import Case, CheckFinding, Deviation, Hang, Violation
+from concertino.check.case_context import CaseContext
 from concertino.check.messages import Message, frame, shown
-from concertino.check.trial import Trial
 
 __all__ = ["CASES"]
 
@@ -16,34 +16,36 @@ CANCEL = "basic/utilities/cancellation (2026-07-28: basic/patterns/cancellation)
 PROGRESS = "basic/utilities/progress"
 
 
-def _ping_during(trial: Trial, tool: str) -> None:
+def _ping_during(trial: CaseContext, tool: str) -> None:
     """A call that takes three seconds, and the light request behind it."""
     message = trial.call(tool, seconds=3)
     ping = trial.light()
-    queued = census.queued_s(trial.child.pid)
+    queued = process_stats.queued_s(trial.child.pid)
     began = time.monotonic()
     trial.send(message)
     trial.send(ping)
     trial.answer(ping["id"])
     took = (
-        trial.child.arrived[int, ping["id"]] - began - (census.queued_s(trial.child.pid) - queued)
+        trial.child.arrived[int, ping["id"]]
+        - began
+        - (process_stats.queued_s(trial.child.pid) - queued)
     )
     trial.answer(message["id"])
     if took > trial.settings.served_s:
         text = f"{ping['method']} was answered after {took:.1f} s, because a call was under way"
-        found: Finding = Differs(text) if trial.modern else Wrong(text)
+        found: CheckFinding = Deviation(text) if trial.modern else Violation(text)
         raise found
 
 
-def ping_during_sleep(trial: Trial) -> None:
+def ping_during_sleep(trial: CaseContext) -> None:
     _ping_during(trial, "sleep")
 
 
-def ping_during_block(trial: Trial) -> None:
+def ping_during_block(trial: CaseContext) -> None:
     _ping_during(trial, "block")
 
 
-def blocking_64(trial: Trial) -> None:
+def blocking_64(trial: CaseContext) -> None:
     calls = [trial.call("block", seconds=0.3) for _ in range(64)]
     trial.send(*calls)
     ping = trial.light()
@@ -52,12 +54,12 @@ def blocking_64(trial: Trial) -> None:
     waited = [each for each in calls if trial.answers(each["id"])]
     trial.all_answered([each["id"] for each in calls], 64 * 0.3 + trial.settings.timeout_s)
     if len(waited) > 32:
-        raise Differs(
+        raise Deviation(
             f"{len(waited)} of 64 blocking calls had ended before a ping behind them was answered"
         )
 
 
-def sleeps_500(trial: Trial) -> None:
+def sleeps_500(trial: CaseContext) -> None:
     """Side by side they take half a second, one after the other more than four minutes: then a few are enough to see it."""
     seconds = 0.5
     few = [trial.call("sleep", seconds=seconds) for _ in range(10)]
@@ -65,18 +67,18 @@ def sleeps_500(trial: Trial) -> None:
     trial.send(*few)
     trial.all_answered([each["id"] for each in few], 10 * seconds + trial.settings.timeout_s)
     if time.monotonic() - began > 9 * seconds:
-        raise Differs("10 sleeps took as long as one after the other")
+        raise Deviation("10 sleeps took as long as one after the other")
     calls = [trial.call("sleep", seconds=seconds) for _ in range(500)]
-    queued = census.queued_s(trial.child.pid)
+    queued = process_stats.queued_s(trial.child.pid)
     began = time.monotonic()
     trial.send(*calls)
     trial.all_answered([each["id"] for each in calls], 6 * trial.settings.timeout_s)
-    took = time.monotonic() - began - (census.queued_s(trial.child.pid) - queued)
+    took = time.monotonic() - began - (process_stats.queued_s(trial.child.pid) - queued)
     if took > 5:
-        raise Differs(f"500 sleeps of {seconds} s took {took:.1f} s")
+        raise Deviation(f"500 sleeps of {seconds} s took {took:.1f} s")
 
 
-def cancel_in_flight(trial: Trial) -> None:
+def cancel_in_flight(trial: CaseContext) -> None:
     """Long enough that the cancellation is there first, beyond doubt."""
     message = trial.call("sleep", seconds=2)
     trial.send(message)
@@ -84,15 +86,15 @@ def cancel_in_flight(trial: Trial) -> None:
     trial.send(trial.cancel(message["id"]))
     trial.must_serve()
     if trial.answers(message["id"]):
-        raise Differs("the call was answered before it was over")
+        raise Deviation("the call was answered before it was over")
     trial.child.pump(lambda: bool(trial.answers(message["id"])), 3.0)
     if trial.answers(message["id"]):
         text = f"a cancelled call was answered: {shown(trial.answers(message['id'])[0])}"
-        found: Finding = Wrong(text) if trial.modern else Differs(text)
+        found: CheckFinding = Violation(text) if trial.modern else Deviation(text)
         raise found
 
 
-def cancel_nothing(trial: Trial) -> None:
+def cancel_nothing(trial: CaseContext) -> None:
     """Cancellations of requests that do not exist, are done, or cannot be meant: nothing is answered."""
     done = trial.light()
     trial.send(done)
@@ -118,16 +120,16 @@ def cancel_nothing(trial: Trial) -> None:
     answered = [each for each in child.order[before:] if "error" in each]
     if answered:
         trial.garbage += len(child.idless)
-        raise Wrong(f"a cancellation was answered: {shown(answered[0])}")
+        raise Violation(f"a cancellation was answered: {shown(answered[0])}")
 
 
-def cancel_other_type(trial: Trial) -> None:
+def cancel_other_type(trial: CaseContext) -> None:
     message = trial.call("sleep", seconds=1)
     trial.send(message, trial.cancel(str(message["id"]), counts=False))
     trial.answer(message["id"])
 
 
-def cancel_races(trial: Trial) -> None:
+def cancel_races(trial: CaseContext) -> None:
     """Cancellations that meet their answers half-way: at most one answer each, whoever wins."""
     if "sleep" in trial.subject.tools:
         pairs = [trial.call("sleep", seconds=0.002 * (number % 10)) for number in range(200)]
@@ -142,7 +144,7 @@ def cancel_races(trial: Trial) -> None:
     trial.settle()
 
 
-def id_in_use(trial: Trial) -> None:
+def id_in_use(trial: CaseContext) -> None:
     message = trial.call("sleep", seconds=1)
     trial.expect(message["id"], "two requests with one id at a time", least=1, most=2)
     trial.send(message)
@@ -151,12 +153,12 @@ def id_in_use(trial: Trial) -> None:
     trial.child.pump(lambda: len(trial.answers(message["id"])) > 1, 3.0)
     answers = trial.answers(message["id"])
     if not any("error" in each and each["error"]["code"] == -32600 for each in answers):
-        trial.note(Differs(f"no error -32600 for an id that is in use: {shown(answers)}"))
+        trial.note(Deviation(f"no error -32600 for an id that is in use: {shown(answers)}"))
     if not any("result" in each for each in answers):
-        trial.note(Differs(f"the request that had the id first was not served: {shown(answers)}"))
+        trial.note(Deviation(f"the request that had the id first was not served: {shown(answers)}"))
 
 
-def progress_20000(trial: Trial) -> None:
+def progress_20000(trial: CaseContext) -> None:
     token = "check"
     call = trial.tool("count").params(to=20_000)
     message = trial.request("tools/call", {**call, "_meta": {"progressToken": token}})
@@ -174,27 +176,27 @@ def progress_20000(trial: Trial) -> None:
             told += 1
             params: Message = each["params"]
             if done:
-                raise Wrong(f"progress after the answer: {shown(each)}")
+                raise Violation(f"progress after the answer: {shown(each)}")
             if params.get("progressToken") != token:
-                raise Wrong(f"progress with another token: {shown(each)}")
+                raise Violation(f"progress with another token: {shown(each)}")
             if not isinstance(params.get("progress"), int | float) or params["progress"] <= last:
-                raise Wrong(f"progress that does not grow: {shown(each)} after {last}")
+                raise Violation(f"progress that does not grow: {shown(each)} after {last}")
             last = params["progress"]
     if not told:
-        raise Differs("no progress at all was told of a call that asked for it")
+        raise Deviation("no progress at all was told of a call that asked for it")
 
 
-def progress_not_asked(trial: Trial) -> None:
+def progress_not_asked(trial: CaseContext) -> None:
     trial.use("count", to=100)
     trial.must_serve()
     told = [
         each for each in trial.child.notifications if each["method"] == "notifications/progress"
     ]
     if told:
-        raise Wrong(f"progress of a call without a progressToken: {shown(told[0])}")
+        raise Violation(f"progress of a call without a progressToken: {shown(told[0])}")
 
 
-def progress_late(trial: Trial) -> None:
+def progress_late(trial: CaseContext) -> None:
     """A tool that goes on telling when it has answered: the library drops it, not the author."""
     call = trial.tool("tell_late").params()
     message = trial.request("tools/call", {**call, "_meta": {"progressToken": "late"}})
@@ -205,10 +207,10 @@ def progress_late(trial: Trial) -> None:
     behind = order[order.index(trial.answers(message["id"])[0]) :]
     told = [each for each in behind if each.get("method") == "notifications/progress"]
     if told:
-        raise Wrong(f"progress after the answer: {shown(told[0])}")
+        raise Violation(f"progress after the answer: {shown(told[0])}")
 
 
-def progress_after_cancel(trial: Trial) -> None:
+def progress_after_cancel(trial: CaseContext) -> None:
     call = trial.tool("count").params(to=1_000_000)
     message = trial.request("tools/call", {**call, "_meta": {"progressToken": "check"}})
     child = trial.child
@@ -226,11 +228,11 @@ def progress_after_cancel(trial: Trial) -> None:
     child.pump(lambda: len(child.notifications) > before, 0.5)
     if len(child.notifications) > before:
         text = f"progress of a cancelled call: {shown(child.notifications[before])}"
-        found: Finding = Wrong(text) if trial.modern else Differs(text)
+        found: CheckFinding = Violation(text) if trial.modern else Deviation(text)
         raise found
 
 
-def interleaved_answers(trial: Trial) -> None:
+def interleaved_answers(trial: CaseContext) -> None:
     """Answers come as they are ready; a slow call does not hold the quick ones behind it."""
     slow = trial.call("sleep", seconds=1.5)
     quick = [trial.light() for _ in range(50)]
@@ -239,10 +241,10 @@ def interleaved_answers(trial: Trial) -> None:
     early = not trial.answers(slow["id"])
     trial.answer(slow["id"])
     if not early:
-        raise Differs("50 requests behind a slow call waited for it")
+        raise Deviation("50 requests behind a slow call waited for it")
 
 
-def cancelled_frees(trial: Trial) -> None:
+def cancelled_frees(trial: CaseContext) -> None:
     """A thousand cancelled calls hold nothing: the next sleep still runs."""
     calls = [trial.call("sleep", seconds=30) for _ in range(1000)]
     trial.send(*calls)
@@ -255,7 +257,7 @@ def cancelled_frees(trial: Trial) -> None:
         trial.due[int, after["id"]].least = 0
         if not trial.served():
             raise Hang("after 1,000 cancelled calls the server serves no more")
-        raise Differs("1,000 cancelled calls are still in the way of the next")
+        raise Deviation("1,000 cancelled calls are still in the way of the next")
 
 
 CASES = (

@@ -6,11 +6,11 @@ import signal
 import time
 from collections.abc import Callable
 
-from concertino.check import census
-from concertino.check.case import Case, Crash, Differs, Finding, Hang, Wrong
-from concertino.check.child import Child, Surroundings
+from concertino.check import process_stats
+from concertino.check.case import Case, CheckFinding, Crash, Deviation, Hang, Violation
+from concertino.check.case_context import CaseContext
+from concertino.check.child_process import ServerProcess, StdioSetup
 from concertino.check.messages import frame, shown
-from concertino.check.trial import Trial
 
 __all__ = ["CASES", "ended", "wrapper_killed"]
 
@@ -20,24 +20,24 @@ SIGNAL = "stdio, Shutdown: SIGTERM if it does not exit"
 ORPHAN_S = 10.0  # silence of 5 s, the drain, and a margin
 
 
-def ended(trial: Trial, why: str, *, busy: bool = False) -> None:
+def ended(trial: CaseContext, why: str, *, busy: bool = False) -> None:
     """The process ends in time, by itself, with exit code 0. busy: calls are under way, and waiting for them breaks no must."""
     try:
         code = trial.must_end(WITHIN_S, why)
     except Hang as found:
-        raise Differs(str(found)) if busy else found from None
+        raise Deviation(str(found)) if busy else found from None
     if code < 0:
         raise Crash(f"died of signal {signal.Signals(-code).name} after {why}")
     if code:
-        trial.note(Differs(f"exit code {code} after {why}; 0 expected"))
+        trial.note(Deviation(f"exit code {code} after {why}; 0 expected"))
 
 
-def eof_idle(trial: Trial) -> None:
+def eof_idle(trial: CaseContext) -> None:
     trial.end_of_input()
     ended(trial, "the end of input")
 
 
-def eof_at_once(trial: Trial) -> None:
+def eof_at_once(trial: CaseContext) -> None:
     """Before anything was read: the start may still be going on."""
     trial.end_of_input()
     if not trial.child.wait(trial.first_s + WITHIN_S):
@@ -50,11 +50,11 @@ def eof_at_once(trial: Trial) -> None:
         raise Crash(f"died of signal {-code} after an end of input right at the start")
     if code:
         trial.note(
-            Differs(f"exit code {code} after an end of input right at the start; 0 expected")
+            Deviation(f"exit code {code} after an end of input right at the start; 0 expected")
         )
 
 
-def eof_in_message(trial: Trial) -> None:
+def eof_in_message(trial: CaseContext) -> None:
     trial.garbage += 1
     trial.expect(77, "half a request", least=0)
     trial.write(b'{"jsonrpc":"2.0","id":77,"method":"pi')
@@ -62,17 +62,17 @@ def eof_in_message(trial: Trial) -> None:
     ended(trial, "an end of input inside a message")
 
 
-def eof_without_newline(trial: Trial) -> None:
+def eof_without_newline(trial: CaseContext) -> None:
     message = trial.light()
     trial.due[int, message["id"]].least = 0
     trial.write(frame(message).rstrip())
     trial.end_of_input()
     ended(trial, "an end of input behind a line without newline")
     if not trial.answers(message["id"]):
-        trial.note(Differs("a last line without a newline was not answered"))
+        trial.note(Deviation("a last line without a newline was not answered"))
 
 
-def eof_with_calls(trial: Trial) -> None:
+def eof_with_calls(trial: CaseContext) -> None:
     messages = [
         trial.request("tools/list") if trial.subject.tool_names else trial.light()
         for _ in range(50)
@@ -84,11 +84,11 @@ def eof_with_calls(trial: Trial) -> None:
     ended(trial, "50 calls and the end of input")
     answered = sum(bool(trial.answers(each["id"])) for each in messages)
     if answered < len(messages):
-        trial.note(Differs(f"{answered} of 50 calls before the end of input were answered"))
+        trial.note(Deviation(f"{answered} of 50 calls before the end of input were answered"))
 
 
-def _eof_during(tool: str) -> Callable[[Trial], None]:
-    def run(trial: Trial) -> None:
+def _eof_during(tool: str) -> Callable[[CaseContext], None]:
+    def run(trial: CaseContext) -> None:
         short, long = trial.call(tool, seconds=0.5), trial.call(tool, seconds=30)
         for each in (short, long):
             trial.due[int, each["id"]].least = 0
@@ -97,23 +97,23 @@ def _eof_during(tool: str) -> Callable[[Trial], None]:
         trial.end_of_input()
         ended(trial, "the end of input during two calls", busy=True)
         if not trial.answers(short["id"]):
-            trial.note(Differs("a call that needed half a second more was not waited for"))
+            trial.note(Deviation("a call that needed half a second more was not waited for"))
 
     return run
 
 
-def _signalled(number: int) -> Callable[[Trial], None]:
+def _signalled(number: int) -> Callable[[CaseContext], None]:
     name = signal.Signals(number).name
 
-    def run(trial: Trial) -> None:
+    def run(trial: CaseContext) -> None:
         trial.ended = True
         trial.child.signal(number)
-        _ended_by(trial, number, name, Hang if number == signal.SIGTERM else Differs)
+        _ended_by(trial, number, name, Hang if number == signal.SIGTERM else Deviation)
 
     return run
 
 
-def _ended_by(trial: Trial, number: int, why: str, otherwise: type[Finding]) -> None:
+def _ended_by(trial: CaseContext, number: int, why: str, otherwise: type[CheckFinding]) -> None:
     """After a signal: exit code 0 is ours; being ended by it is as sound. otherwise: what it is not to end."""
     if not trial.child.wait(WITHIN_S):
         raise otherwise(f"still running {WITHIN_S:g} s after {why}")
@@ -122,10 +122,10 @@ def _ended_by(trial: Trial, number: int, why: str, otherwise: type[Finding]) -> 
     if code < 0 and code != -number:
         raise Crash(f"ended with {how} after {why}")
     if code:
-        trial.note(Differs(f"ended with {how} after {why}; exit code 0 expected"))
+        trial.note(Deviation(f"ended with {how} after {why}; exit code 0 expected"))
 
 
-def term_during_call(trial: Trial) -> None:
+def term_during_call(trial: CaseContext) -> None:
     short, long = trial.call("sleep", seconds=0.5), trial.call("sleep", seconds=30)
     for each in (short, long):
         trial.due[int, each["id"]].least = 0
@@ -133,12 +133,12 @@ def term_during_call(trial: Trial) -> None:
     trial.must_serve()
     trial.ended = True
     trial.child.signal(signal.SIGTERM)
-    _ended_by(trial, signal.SIGTERM, "SIGTERM during two calls", Differs)
+    _ended_by(trial, signal.SIGTERM, "SIGTERM during two calls", Deviation)
     if not trial.answers(short["id"]):
-        trial.note(Differs("a call that needed half a second more was not waited for"))
+        trial.note(Deviation("a call that needed half a second more was not waited for"))
 
 
-def second_signal(trial: Trial) -> None:
+def second_signal(trial: CaseContext) -> None:
     long = trial.call("sleep", seconds=30)
     trial.due[int, long["id"]].least = 0
     trial.send(long)
@@ -147,16 +147,16 @@ def second_signal(trial: Trial) -> None:
     trial.child.signal(signal.SIGTERM)
     trial.child.pump(lambda: trial.child.exit is not None, 0.3)
     began = time.monotonic()
-    queued = census.queued_s(trial.child.pid)
+    queued = process_stats.queued_s(trial.child.pid)
     trial.child.signal(signal.SIGTERM)
     if not trial.child.wait(WITHIN_S):
-        raise Differs(f"still running {WITHIN_S:g} s after a second SIGTERM")
-    took = time.monotonic() - began - (census.queued_s(trial.child.pid) - queued)
+        raise Deviation(f"still running {WITHIN_S:g} s after a second SIGTERM")
+    took = time.monotonic() - began - (process_stats.queued_s(trial.child.pid) - queued)
     if took > 1.0:
-        trial.note(Differs(f"ended {took:.1f} s after a second SIGTERM; at once expected"))
+        trial.note(Deviation(f"ended {took:.1f} s after a second SIGTERM; at once expected"))
 
 
-def stdout_closed(trial: Trial) -> None:
+def stdout_closed(trial: CaseContext) -> None:
     """The client is half gone: it still holds stdin open."""
     trial.ended = True
     trial.child.close_stdout()
@@ -169,10 +169,10 @@ def stdout_closed(trial: Trial) -> None:
     except Crash:
         pass  # it has seen it: what is asked here
     if not trial.child.wait(WITHIN_S):
-        raise Differs(f"still running {WITHIN_S:g} s after its client closed stdout")
+        raise Deviation(f"still running {WITHIN_S:g} s after its client closed stdout")
 
 
-def client_gone(trial: Trial) -> None:
+def client_gone(trial: CaseContext) -> None:
     """What a killed client leaves: every pipe is closed, at any moment."""
     messages = [trial.request("tools/list") for _ in range(20)]
     for each in messages:
@@ -186,7 +186,7 @@ def client_gone(trial: Trial) -> None:
         raise Hang(f"still running {WITHIN_S:g} s after every pipe to its client was closed")
 
 
-def client_gone_in_call(trial: Trial) -> None:
+def client_gone_in_call(trial: CaseContext) -> None:
     long = trial.call("sleep", seconds=60)
     trial.due[int, long["id"]].least = 0
     trial.send(long)
@@ -196,39 +196,39 @@ def client_gone_in_call(trial: Trial) -> None:
     trial.child.close_stderr()
     trial.child.close_stdin()
     if not trial.child.wait(WITHIN_S):
-        raise Differs(f"still running {WITHIN_S:g} s after its client was gone during a call")
+        raise Deviation(f"still running {WITHIN_S:g} s after its client was gone during a call")
 
 
-def wrapper_killed(trial: Trial) -> None:
+def wrapper_killed(trial: CaseContext) -> None:
     """`sh -c 'server; true'`: the shell is killed, and the pipes stay open, so that nothing but the parent's death tells."""
     child = trial.child
-    pids = census.members(child.pid)
+    pids = process_stats.members(child.pid)
     if pids is None:
         return
     trial.ended = True
     child.popen.send_signal(signal.SIGKILL)
     if not child.pump(lambda: child.exit is not None and not child.group_lives(), ORPHAN_S):
-        raise Differs(
+        raise Deviation(
             f"the server behind a killed wrapper still runs after {ORPHAN_S:g} s of silence"
         )
 
 
-def start_stop(trial: Trial) -> None:
+def start_stop(trial: CaseContext) -> None:
     """Ten more lives, short ones."""
     for _ in range(10):
-        with Child(trial.subject.command) as child:
-            one = Trial(trial.subject, child)
+        with ServerProcess(trial.subject.command) as child:
+            one = CaseContext(trial.subject, child)
             one.open()
             one.must_serve()
             one.end_of_input()
             try:
                 ended(one, "the end of input")
-            except Finding as found:
+            except CheckFinding as found:
                 one.note(found)
             if one.findings:
                 raise one.findings[0]
             if child.strays:
-                raise Wrong(f"on stdout at its end: {shown(child.strays[0].line)}")
+                raise Violation(f"on stdout at its end: {shown(child.strays[0].line)}")
             if b"Fatal Python error" in child.stderr:
                 raise Crash("Fatal Python error")
 
@@ -344,7 +344,7 @@ CASES = (
         "the server ends by itself in 10 s",
         "policy: no orphans",
         wrapper_killed,
-        surroundings=Surroundings(wrapped=True),
+        surroundings=StdioSetup(wrapped=True),
         slow=True,
     ),
     Case(

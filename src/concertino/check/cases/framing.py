@@ -6,12 +6,18 @@ import json
 import signal
 import time
 
-from concertino.check import census
-from concertino.check.case import Case, Crash, Differs, Hang, Wrong
-from concertino.check.cases.refusals import INVALID_REQUEST, PARSE_ERROR, Line, case_of, refused
-from concertino.check.child import Surroundings
+from concertino.check import process_stats
+from concertino.check.case import Case, Crash, Deviation, Hang, Violation
+from concertino.check.case_context import CaseContext, text_of
+from concertino.check.cases.refused_input import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    Line,
+    case_of,
+    refused,
+)
+from concertino.check.child_process import StdioSetup
 from concertino.check.messages import frame, shown
-from concertino.check.trial import Trial, text_of
 
 __all__ = ["CASES"]
 
@@ -22,35 +28,35 @@ SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x1cf"  # what str.splitlines() takes for
 MANY_LANGUAGES = "Grüße, 你好, здравствуйте, 🎻"
 
 
-def hundred_bad_lines(trial: Trial) -> None:
+def hundred_bad_lines(trial: CaseContext) -> None:
     trial.write_garbage(b"{not json}\n" * 100, lines=100)
     trial.must_serve()
     trial.child.pump(lambda: len(trial.child.idless) >= 100, trial.settings.grace_s)
     if not trial.child.idless:
-        trial.note(Differs("100 lines that are no JSON were answered with silence"))
+        trial.note(Deviation("100 lines that are no JSON were answered with silence"))
 
 
-def bad_argument(trial: Trial) -> None:
+def bad_argument(trial: CaseContext) -> None:
     id = trial.id()
     message = trial.request("tools/call", trial.tool("echo").params(text="MARK"), id)
     answer = refused(
         trial, frame(message).rstrip().replace(b"MARK", b"caf\xff"), (PARSE_ERROR,), id
     )
     if answer is not None and "\ufffd" in (text_of(answer) or ""):
-        trial.note(Differs("the tool was called with U+FFFD in place of what was no UTF-8"))
+        trial.note(Deviation("the tool was called with U+FFFD in place of what was no UTF-8"))
 
 
-def bom_first(trial: Trial) -> None:
+def bom_first(trial: CaseContext) -> None:
     opener = trial.request("server/discover") if trial.modern else trial.initialize()
     trial.due[type(opener["id"]), opener["id"]].least = 0
     trial.garbage = 1
     trial.write(BOM + frame(opener))
     came = trial.come([opener["id"]], trial.first_s)
     if came:
-        trial.note(Differs("a byte order mark before the first message: no answer on its id"))
+        trial.note(Deviation("a byte order mark before the first message: no answer on its id"))
     elif "error" in trial.answers(opener["id"])[0]:
         trial.note(
-            Differs(
+            Deviation(
                 f"a byte order mark before the first message: {shown(trial.answers(opener['id'])[0])}"
             )
         )
@@ -60,7 +66,7 @@ def bom_first(trial: Trial) -> None:
             trial.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
 
 
-def bom_later(trial: Trial) -> None:
+def bom_later(trial: CaseContext) -> None:
     message = trial.light()
     trial.due[type(message["id"]), message["id"]].least = 0
     trial.garbage += 1
@@ -70,40 +76,42 @@ def bom_later(trial: Trial) -> None:
         trial.come([message["id"]], trial.settings.grace_s)
         or "error" in trial.answers(message["id"])[0]
     ):
-        trial.note(Differs("a byte order mark before a later message: the message was not served"))
+        trial.note(
+            Deviation("a byte order mark before a later message: the message was not served")
+        )
 
 
-def crlf(trial: Trial) -> None:
+def crlf(trial: CaseContext) -> None:
     messages = [trial.light() for _ in range(3)]
     trial.write(b"".join(frame(each).replace(b"\n", b"\r\n") for each in messages))
     trial.must_succeed([each["id"] for each in messages])
 
 
-def blank_lines(trial: Trial) -> None:
+def blank_lines(trial: CaseContext) -> None:
     trial.write_garbage(b"\n\n   \n\t\n\r\n", lines=5)
     trial.must_serve()
     trial.child.pump(lambda: bool(trial.child.idless), trial.settings.grace_s)
     if trial.child.idless:
         trial.note(
-            Differs(
+            Deviation(
                 f"blank lines were answered {len(trial.child.idless)} times: {shown(trial.child.idless[0])}"
             )
         )
 
 
-def separators(trial: Trial) -> None:
+def separators(trial: CaseContext) -> None:
     for text in (SEPARATORS, MANY_LANGUAGES):
         trial.echoed(text)
 
 
-def separators_in_ids(trial: Trial) -> None:
+def separators_in_ids(trial: CaseContext) -> None:
     for id in (SEPARATORS, MANY_LANGUAGES):
         message = trial.light(id)
         trial.write(json.dumps(message, ensure_ascii=False).encode() + b"\n")
         trial.must_succeed([id])
 
 
-def nul_escaped(trial: Trial) -> None:
+def nul_escaped(trial: CaseContext) -> None:
     message = trial.light("a\x00b")
     trial.write(frame(message))
     trial.must_succeed(["a\x00b"])
@@ -111,7 +119,7 @@ def nul_escaped(trial: Trial) -> None:
         trial.echoed("a\x00b\x1f\x7f")
 
 
-def one_byte_per_write(trial: Trial) -> None:
+def one_byte_per_write(trial: CaseContext) -> None:
     message = trial.light(MANY_LANGUAGES)
     for byte in frame(message):
         trial.write(bytes([byte]))
@@ -119,7 +127,7 @@ def one_byte_per_write(trial: Trial) -> None:
     trial.must_succeed([MANY_LANGUAGES])
 
 
-def split_everywhere(trial: Trial) -> None:
+def split_everywhere(trial: CaseContext) -> None:
     # About 200 bytes: two requests, the first with characters of 2, 3 and 4 bytes in its id.
     first = trial.light("ü你🎻-0000")
     again = trial.light("second-0000")
@@ -136,17 +144,17 @@ def split_everywhere(trial: Trial) -> None:
     del trial.due[str, "ü你🎻-0000"], trial.due[str, "second-0000"]
 
 
-def thousand_messages(trial: Trial) -> None:
+def thousand_messages(trial: CaseContext) -> None:
     messages = [trial.light() for _ in range(1000)]
     trial.send(*messages)
     trial.must_succeed([each["id"] for each in messages])
 
 
-def echo_70_kb(trial: Trial) -> None:
+def echo_70_kb(trial: CaseContext) -> None:
     trial.echoed("".join(f"{number:07} " for number in range(70_000 // 8)))
 
 
-def echo_10_mb(trial: Trial) -> None:
+def echo_10_mb(trial: CaseContext) -> None:
     """Almost as much as a message may hold; one that cannot be served may be refused on its id."""
     before, after = trial.subject.around
     text = "x" * (trial.settings.message_limit_bytes - 2048 - len(before) - len(after))
@@ -156,12 +164,14 @@ def echo_10_mb(trial: Trial) -> None:
     answer = trial.answer(message["id"], 3 * trial.settings.timeout_s)
     came = text_of(answer)
     if came is None:
-        raise Differs(f"an echo of {len(text)} bytes was refused: {shown(answer)}")
+        raise Deviation(f"an echo of {len(text)} bytes was refused: {shown(answer)}")
     if came != before + text + after:
-        raise Wrong(f"an echo of {len(text)} bytes gave back {len(came)}, which are not the same")
+        raise Violation(
+            f"an echo of {len(text)} bytes gave back {len(came)}, which are not the same"
+        )
 
 
-def _padded(trial: Trial, size: int) -> tuple[int, bytes]:
+def _padded(trial: CaseContext, size: int) -> tuple[int, bytes]:
     """A light request whose line without newline has exactly so many bytes. (its id, the line)"""
     message = trial.light(params={"_meta": {"example.com/padding": ""}})
     message["params"]["_meta"]["example.com/padding"] = "x" * (size - len(frame(message)) + 1)
@@ -170,7 +180,7 @@ def _padded(trial: Trial, size: int) -> tuple[int, bytes]:
     return message["id"], data
 
 
-def at_limit(trial: Trial) -> None:
+def at_limit(trial: CaseContext) -> None:
     limit = trial.settings.message_limit_bytes
     id, data = _padded(trial, limit)
     trial.garbage += 1
@@ -179,12 +189,12 @@ def at_limit(trial: Trial) -> None:
     trial.must_serve()
     if trial.come([id], trial.settings.grace_s) or "error" in trial.answers(id)[0]:
         answer = trial.answers(id) or trial.child.idless
-        raise Differs(
+        raise Deviation(
             f"a message of {limit} bytes was not served: {shown(answer[0]) if answer else 'no answer'}"
         )
 
 
-def over_limit(trial: Trial) -> None:
+def over_limit(trial: CaseContext) -> None:
     limit = trial.settings.message_limit_bytes
     id, data = _padded(trial, limit + 1)
     trial.garbage += 1
@@ -195,28 +205,30 @@ def over_limit(trial: Trial) -> None:
     child.pump(lambda: bool(child.idless) or bool(trial.answers(id)), trial.settings.grace_s)
     answer = next(iter(trial.answers(id) or child.idless), None)
     if answer is None:
-        raise Differs(f"a message of {limit + 1} bytes was answered with silence")
+        raise Deviation(f"a message of {limit + 1} bytes was answered with silence")
     if "error" not in answer:
-        raise Differs(
+        raise Deviation(
             f"a message of {limit + 1} bytes was served; the limit is {limit} (--message-limit-bytes)"
         )
     if answer["error"]["code"] != INVALID_REQUEST or str(limit) not in json.dumps(answer["error"]):
-        raise Differs(f"the refusal is no {INVALID_REQUEST} that tells the limit: {shown(answer)}")
+        raise Deviation(
+            f"the refusal is no {INVALID_REQUEST} that tells the limit: {shown(answer)}"
+        )
 
 
-def time_per_byte(trial: Trial) -> None:
+def time_per_byte(trial: CaseContext) -> None:
     """Processor time, not time: the same bytes as one message and as sixteen, on a machine that may be busy."""
     whole = min(8 * MIB, trial.settings.message_limit_bytes // 2)
 
     def used(pieces: int) -> float:
-        before = census.take(trial.child.pid)
+        before = process_stats.take(trial.child.pid)
         ids: list[int] = []
         for _ in range(pieces):
             id, data = _padded(trial, whole // pieces)
             ids.append(id)
             trial.write(data, 3 * trial.settings.timeout_s)
         trial.all_answered(ids, 3 * trial.settings.timeout_s)
-        after = census.take(trial.child.pid)
+        after = process_stats.take(trial.child.pid)
         return after.cpu_s - before.cpu_s if before and after else 0.0
 
     used(1)  # memory that is fetched once
@@ -224,12 +236,12 @@ def time_per_byte(trial: Trial) -> None:
     one = min(used(1) for _ in range(3))
     if one > 2 * many + 0.1:
         size = f"{whole / MIB:.1f} MiB"
-        raise Differs(
+        raise Deviation(
             f"{size} in one message cost {one:.2f} s of processor, in 16 messages {many:.2f} s"
         )
 
 
-def stop_and_continue(trial: Trial) -> None:
+def stop_and_continue(trial: CaseContext) -> None:
     """Stopping a process interrupts what it waits in: reads and polls end with EINTR, or early."""
     for _ in range(25):
         message = trial.light()
@@ -241,14 +253,14 @@ def stop_and_continue(trial: Trial) -> None:
         trial.answer(message["id"])
 
 
-def still_answers(trial: Trial) -> None:
+def still_answers(trial: CaseContext) -> None:
     """Unusual descriptors: the opening has been answered; so is what follows."""
     messages = [trial.light() for _ in range(100)]
     trial.send(*messages)
     trial.must_succeed([each["id"] for each in messages])
 
 
-def slow_reader(trial: Trial) -> None:
+def slow_reader(trial: CaseContext) -> None:
     """Fill a pipe of 4 KiB many times over, and read late."""
     messages = [
         trial.request("tools/list") if trial.subject.tool_names else trial.light()
@@ -272,7 +284,7 @@ def _whole_dialogue() -> bytes:
     )
 
 
-def from_file(trial: Trial) -> None:
+def from_file(trial: CaseContext) -> None:
     for id in (1, 2):
         trial.expect(id, "a request in a file", least=0)
     trial.ended = True
@@ -281,12 +293,12 @@ def from_file(trial: Trial) -> None:
             f"still running {trial.settings.start_s:g} s after a file as stdin was at its end"
         )
     if not (trial.answers(1) and trial.answers(2)):
-        raise Differs("stdin was a file with a handshake and a ping; not both were answered")
+        raise Deviation("stdin was a file with a handshake and a ping; not both were answered")
     if trial.child.exit != 0:
-        raise Differs(f"exit code {trial.child.exit} after the end of the file")
+        raise Deviation(f"exit code {trial.child.exit} after the end of the file")
 
 
-def ends_cleanly(trial: Trial) -> None:
+def ends_cleanly(trial: CaseContext) -> None:
     """Nothing to read at all: exit 0 or 1, and not many words."""
     trial.ended = True
     if not trial.child.wait(trial.settings.start_s):
@@ -295,9 +307,9 @@ def ends_cleanly(trial: Trial) -> None:
     if code is not None and code < 0:
         raise Crash(f"died of signal {-code}")
     if code not in (0, 1):
-        raise Differs(f"exit code {code}; 0 or 1 expected")
+        raise Deviation(f"exit code {code}; 0 or 1 expected")
     if b"Traceback" in trial.child.stderr or b"\n    at " in trial.child.stderr:
-        raise Differs("a stack trace on stderr; one line expected")
+        raise Deviation("a stack trace on stderr; one line expected")
 
 
 LINES = (
@@ -476,7 +488,7 @@ CASES = (
         NOT_SERVED,
         "the oracle",
         still_answers,
-        surroundings=Surroundings(stdin="socket", stdout="socket"),
+        surroundings=StdioSetup(stdin="socket", stdout="socket"),
     ),
     Case(
         "stdin-terminal",
@@ -485,7 +497,7 @@ CASES = (
         NOT_SERVED,
         "policy",
         still_answers,
-        surroundings=Surroundings(stdin="terminal", stdout="terminal"),
+        surroundings=StdioSetup(stdin="terminal", stdout="terminal"),
         firm=False,
     ),
     Case(
@@ -497,7 +509,7 @@ CASES = (
         from_file,
         needs=("legacy",),
         opens=False,
-        surroundings=Surroundings(stdin="file", content=_whole_dialogue()),
+        surroundings=StdioSetup(stdin="file", content=_whole_dialogue()),
         firm=False,
     ),
     Case(
@@ -508,7 +520,7 @@ CASES = (
         "policy",
         ends_cleanly,
         opens=False,
-        surroundings=Surroundings(stdin="null"),
+        surroundings=StdioSetup(stdin="null"),
         firm=False,
     ),
     Case(
@@ -519,7 +531,7 @@ CASES = (
         "policy",
         ends_cleanly,
         opens=False,
-        surroundings=Surroundings(stdin="closed"),
+        surroundings=StdioSetup(stdin="closed"),
         firm=False,
     ),
     Case(
@@ -529,7 +541,7 @@ CASES = (
         "every answer, whole",
         "policy",
         slow_reader,
-        surroundings=Surroundings(nonblocking=True, small_pipe=True),
+        surroundings=StdioSetup(nonblocking=True, small_pipe=True),
         firm=False,
     ),
     Case(
@@ -539,6 +551,6 @@ CASES = (
         "every answer, whole",
         STDIO,
         slow_reader,
-        surroundings=Surroundings(small_pipe=True),
+        surroundings=StdioSetup(small_pipe=True),
     ),
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concertino.check.case import Case, Differs, Hang, Wrong
+from concertino.check.case import Case, Deviation, Hang, Violation
+from concertino.check.case_context import CaseContext
 from concertino.check.messages import (
     CAPABILITIES,
     LEGACY,
@@ -14,7 +15,6 @@ from concertino.check.messages import (
     object_of,
     shown,
 )
-from concertino.check.trial import Trial
 
 __all__ = ["CASES"]
 
@@ -25,7 +25,7 @@ LIFECYCLE = "basic/lifecycle"
 VERSIONING = "2026-07-28 basic/versioning"
 
 
-def call_before_initialize(trial: Trial) -> None:
+def call_before_initialize(trial: CaseContext) -> None:
     message = trial.request("tools/list", modern=False)
     trial.due[int, message["id"]].least = 0
     trial.send(message)
@@ -33,12 +33,12 @@ def call_before_initialize(trial: Trial) -> None:
     trial.come([message["id"]], trial.settings.grace_s)
     answers = trial.answers(message["id"])
     if not answers:
-        trial.note(Differs("a call before initialize was answered with silence"))
+        trial.note(Deviation("a call before initialize was answered with silence"))
     elif "error" not in answers[0]:
-        trial.note(Differs(f"a call before initialize was served: {shown(answers[0])}"))
+        trial.note(Deviation(f"a call before initialize was served: {shown(answers[0])}"))
 
 
-def ping_before_initialize(trial: Trial) -> None:
+def ping_before_initialize(trial: CaseContext) -> None:
     message = trial.request("ping", modern=False)
     trial.due[int, message["id"]].least = 0
     trial.send(message)
@@ -47,11 +47,11 @@ def ping_before_initialize(trial: Trial) -> None:
     answers = trial.answers(message["id"])
     if not answers or "error" in answers[0]:
         trial.note(
-            Differs(f"a ping before initialize: {shown(answers[0]) if answers else 'silence'}")
+            Deviation(f"a ping before initialize: {shown(answers[0]) if answers else 'silence'}")
         )
 
 
-def no_initialized(trial: Trial) -> None:
+def no_initialized(trial: CaseContext) -> None:
     opener = trial.initialize()
     trial.send(opener)
     trial.answer(opener["id"], trial.settings.start_s)
@@ -59,23 +59,23 @@ def no_initialized(trial: Trial) -> None:
     answer = trial.ask("tools/list" if trial.subject.tool_names else "ping", modern=False)
     if "error" in answer:
         trial.note(
-            Differs(
+            Deviation(
                 f"a call of a client that forgot notifications/initialized was refused: {shown(answer)}"
             )
         )
 
 
-def pipelined(trial: Trial) -> None:
+def pipelined(trial: CaseContext) -> None:
     opener, ping = trial.initialize(), trial.request("ping", modern=False)
     trial.send(opener, INITIALIZED, ping)
     trial.all_answered([opener["id"], ping["id"]], trial.settings.start_s)
     trial.opened = True
     for id in (opener["id"], ping["id"]):
         if "error" in trial.answers(id)[0]:
-            raise Wrong(f"in a pipelined handshake: {shown(trial.answers(id)[0])}")
+            raise Violation(f"in a pipelined handshake: {shown(trial.answers(id)[0])}")
 
 
-def twice(trial: Trial) -> None:
+def twice(trial: CaseContext) -> None:
     again = trial.initialize()
     trial.due[int, again["id"]].least = 0
     trial.send(again)
@@ -83,14 +83,14 @@ def twice(trial: Trial) -> None:
     trial.come([again["id"]], trial.settings.grace_s)
     answers = trial.answers(again["id"])
     if not answers:
-        trial.note(Differs("a second initialize was answered with silence"))
+        trial.note(Deviation("a second initialize was answered with silence"))
     elif "error" not in answers[0]:
-        trial.note(Differs("a second initialize was accepted"))
+        trial.note(Deviation("a second initialize was accepted"))
     if trial.subject.tool_names and "error" in (answer := trial.ask("tools/list")):
-        trial.note(Differs(f"after a second initialize calls are refused: {shown(answer)}"))
+        trial.note(Deviation(f"after a second initialize calls are refused: {shown(answer)}"))
 
 
-def malformed_initialize(trial: Trial) -> None:
+def malformed_initialize(trial: CaseContext) -> None:
     client = {"name": "check", "version": "1"}
     bad: tuple[Message, ...] = (
         {},
@@ -107,14 +107,14 @@ def malformed_initialize(trial: Trial) -> None:
     for id in last:
         answers = trial.answers(id)
         if not answers:
-            trial.note(Differs("initialize with malformed params was answered with silence"))
+            trial.note(Deviation("initialize with malformed params was answered with silence"))
         elif "error" not in answers[0]:
-            trial.note(Differs("initialize with malformed params was accepted"))
+            trial.note(Deviation("initialize with malformed params was accepted"))
             return
     trial.open()
 
 
-def _negotiated(trial: Trial, version: str) -> str:
+def _negotiated(trial: CaseContext, version: str) -> str:
     """What initialize with this version leads to; empty when it is refused."""
     message = trial.initialize(version)
     trial.send(message)
@@ -124,29 +124,31 @@ def _negotiated(trial: Trial, version: str) -> str:
     came = answer["result"].get("protocolVersion")
     for name in ("capabilities", "serverInfo"):
         if not isinstance(answer["result"].get(name), dict):
-            raise Wrong(f"the result of initialize has no {name}: {shown(answer['result'])}")
+            raise Violation(f"the result of initialize has no {name}: {shown(answer['result'])}")
     if not isinstance(came, str):
-        raise Wrong(f"the result of initialize has no protocolVersion: {shown(answer['result'])}")
+        raise Violation(
+            f"the result of initialize has no protocolVersion: {shown(answer['result'])}"
+        )
     return came
 
 
-def unknown_version(trial: Trial) -> None:
+def unknown_version(trial: CaseContext) -> None:
     came = _negotiated(trial, "1999-12-31")
     if came == "1999-12-31":
-        raise Wrong("the server agrees to speak revision 1999-12-31, which does not exist")
+        raise Violation("the server agrees to speak revision 1999-12-31, which does not exist")
     if not came:
         trial.ended = True  # refused: it need not be served any further
     elif came not in LEGACY_REVISIONS:
-        trial.note(Differs(f"revision {shown(came)} was offered in a handshake"))
+        trial.note(Deviation(f"revision {shown(came)} was offered in a handshake"))
     else:
         trial.send(INITIALIZED)
         trial.opened = True
 
 
-def modern_version_in_handshake(trial: Trial) -> None:
+def modern_version_in_handshake(trial: CaseContext) -> None:
     came = _negotiated(trial, MODERN)
     if came == MODERN:
-        raise Differs(f"initialize was answered with {MODERN}, which has no handshake")
+        raise Deviation(f"initialize was answered with {MODERN}, which has no handshake")
     if not came:
         trial.ended = True
     else:
@@ -155,19 +157,19 @@ def modern_version_in_handshake(trial: Trial) -> None:
 
 
 def _revision(version: str) -> Case:
-    def run(trial: Trial) -> None:
+    def run(trial: CaseContext) -> None:
         came = _negotiated(trial, version)
         if not came:
             trial.ended = True
-            raise Differs(
+            raise Deviation(
                 f"initialize with {version} was refused; another version may be offered instead"
             )
         trial.send(INITIALIZED)
         trial.opened = True
         if came not in LEGACY_REVISIONS:
-            raise Wrong(f"initialize with {version} was answered with {shown(came)}")
+            raise Violation(f"initialize with {version} was answered with {shown(came)}")
         if trial.subject.tool_names and "error" in (answer := trial.ask("tools/list")):
-            raise Wrong(f"tools/list is refused once {came} is agreed on: {shown(answer)}")
+            raise Violation(f"tools/list is refused once {came} is agreed on: {shown(answer)}")
 
     return Case(
         f"initialize-{version}",
@@ -181,7 +183,7 @@ def _revision(version: str) -> Case:
     )
 
 
-def discover_unopened(trial: Trial) -> None:
+def discover_unopened(trial: CaseContext) -> None:
     """What a client that speaks both eras begins with: a legacy server answers with an error and can be initialized."""
     probe = trial.request("server/discover", modern=True)
     trial.due[int, probe["id"]].least = 0
@@ -190,14 +192,16 @@ def discover_unopened(trial: Trial) -> None:
     if not trial.answers(probe["id"]):
         if trial.child.exit is not None:
             raise trial.child.gone("server/discover ended it")
-        trial.note(Differs("server/discover before initialize was answered with silence"))
+        trial.note(Deviation("server/discover before initialize was answered with silence"))
     elif "result" in trial.answers(probe["id"])[0]:
         # The client has its answer. That the handshake is still open is a MAY (2026-07-28 basic/versioning).
         opener = trial.initialize()
         trial.send(opener)
         if "error" in (answer := trial.answer(opener["id"])):
             trial.note(
-                Differs(f"initialize behind a served server/discover was refused: {shown(answer)}")
+                Deviation(
+                    f"initialize behind a served server/discover was refused: {shown(answer)}"
+                )
             )
             trial.ended = True
         else:
@@ -207,11 +211,11 @@ def discover_unopened(trial: Trial) -> None:
     trial.open()
 
 
-def discover(trial: Trial) -> None:
+def discover(trial: CaseContext) -> None:
     answer = trial.ask("server/discover", modern=True)
     result = object_of(answer.get("result"))
     if result is None:
-        raise Wrong(f"server/discover was refused: {shown(answer)}")
+        raise Violation(f"server/discover was refused: {shown(answer)}")
     wanted = {
         "supportedVersions": list,
         "capabilities": dict,
@@ -221,12 +225,12 @@ def discover(trial: Trial) -> None:
     }
     for name, kind in wanted.items():
         if not isinstance(result.get(name), kind):
-            raise Wrong(f"the result of server/discover has no {name}: {shown(answer)}")
+            raise Violation(f"the result of server/discover has no {name}: {shown(answer)}")
     if MODERN not in result["supportedVersions"]:
-        raise Wrong(f"supportedVersions lacks {MODERN}, in which it was asked: {shown(answer)}")
+        raise Violation(f"supportedVersions lacks {MODERN}, in which it was asked: {shown(answer)}")
 
 
-def interleaved(trial: Trial) -> None:
+def interleaved(trial: CaseContext) -> None:
     """Each request is answered by the rules of its own era."""
     for _ in range(3):
         if trial.findings:
@@ -239,61 +243,65 @@ def interleaved(trial: Trial) -> None:
         trial.all_answered([each["id"] for each in (legacy, modern, ping, removed)])
         one, other = trial.answers(legacy["id"])[0], trial.answers(modern["id"])[0]
         if ("error" in one) is not ("error" in other):
-            trial.note(Differs(f"tools/list differs between eras: {shown(one)} and {shown(other)}"))
+            trial.note(
+                Deviation(f"tools/list differs between eras: {shown(one)} and {shown(other)}")
+            )
         if "result" in other and "resultType" not in other["result"]:
-            raise Wrong(f"a {MODERN} result without resultType: {shown(other)}")
+            raise Violation(f"a {MODERN} result without resultType: {shown(other)}")
         if "error" in trial.answers(ping["id"])[0]:
-            raise Wrong(
+            raise Violation(
                 f"a legacy ping beside {MODERN} requests was refused: {shown(trial.answers(ping['id'])[0])}"
             )
         if trial.answers(removed["id"])[0].get("error", {}).get("code") != -32601:
             trial.note(
-                Differs(
+                Deviation(
                     f"ping of {MODERN}, which has none, was answered {shown(trial.answers(removed['id'])[0])}"
                 )
             )
 
 
-def unsupported_modern(trial: Trial) -> None:
+def unsupported_modern(trial: CaseContext) -> None:
     message = trial.request(
         "tools/list", {"_meta": {VERSION: "2099-01-01", CAPABILITIES: {}}}, modern=False
     )
     trial.send(message)
     error = trial.answer(message["id"]).get("error", {})
     if error.get("code") != UNSUPPORTED:
-        raise Wrong(
+        raise Violation(
             f"a request of revision 2099-01-01 was answered {shown(trial.answer(message['id']))}"
         )
     data = error.get("data")
     if MODERN not in (list_of((object_of(data) or {}).get("supported")) or ()):
-        raise Wrong(f"the error does not list the supported versions: {shown(error)}")
+        raise Violation(f"the error does not list the supported versions: {shown(error)}")
 
 
-def no_capabilities(trial: Trial) -> None:
+def no_capabilities(trial: CaseContext) -> None:
     message = trial.request("tools/list", {"_meta": {VERSION: MODERN}}, modern=False)
     trial.send(message)
     answer = trial.answer(message["id"])
     if answer.get("error", {}).get("code") != -32602:
-        raise Wrong(f"a {MODERN} request without clientCapabilities was answered {shown(answer)}")
+        raise Violation(
+            f"a {MODERN} request without clientCapabilities was answered {shown(answer)}"
+        )
 
 
-def bare(trial: Trial) -> None:
+def bare(trial: CaseContext) -> None:
     """Neither a handshake nor `_meta`."""
     message = trial.request("tools/list", modern=False)
     trial.send(message)
     answer = trial.answer(message["id"], trial.settings.start_s)
     if "error" not in answer:
-        trial.note(Differs(f"a request of no era was served: {shown(answer)}"))
+        trial.note(Deviation(f"a request of no era was served: {shown(answer)}"))
     elif answer["error"]["code"] != -32602 or MODERN not in str(answer["error"].get("data")):
-        trial.note(Differs(f"expected -32602 with the supported versions, got {shown(answer)}"))
+        trial.note(Deviation(f"expected -32602 with the supported versions, got {shown(answer)}"))
     trial.opened = True
     if "error" in (answer := trial.ask("server/discover")):  # an era was guessed, and kept: MAY
         trial.note(
-            Differs(f"server/discover behind a request of no era was refused: {shown(answer)}")
+            Deviation(f"server/discover behind a request of no era was refused: {shown(answer)}")
         )
 
 
-def slow_reader_at_start(trial: Trial) -> None:
+def slow_reader_at_start(trial: CaseContext) -> None:
     """All of a conversation in one write before the process can have read anything."""
     messages: list[Message] = [] if trial.modern else [trial.initialize(), INITIALIZED]
     messages += [trial.light() for _ in range(20)]

@@ -6,10 +6,10 @@ import itertools
 import json
 import time
 
-from concertino.check import census
-from concertino.check.case import Case, Differs
+from concertino.check import process_stats
+from concertino.check.case import Case, Deviation
+from concertino.check.case_context import CaseContext, text_of
 from concertino.check.messages import frame, shown
-from concertino.check.trial import Trial, text_of
 
 __all__ = ["CASES", "discarded", "memory"]
 
@@ -21,24 +21,24 @@ ALLOWED = 64 * MIB
 class memory:  # noqa: N801  # reads as a statement: with memory(trial, bound):
     """Notes when the peak of the server's memory grew by more than `allowed` bytes inside the block."""
 
-    def __init__(self, trial: Trial, allowed: int = ALLOWED) -> None:
+    def __init__(self, trial: CaseContext, allowed: int = ALLOWED) -> None:
         self._trial = trial
         self._allowed = allowed
-        self._before = census.take(trial.child.pid)
+        self._before = process_stats.take(trial.child.pid)
 
     def __enter__(self) -> None:
         return
 
     def __exit__(self, kind: object, *_: object) -> None:
-        after = census.take(self._trial.child.pid)
+        after = process_stats.take(self._trial.child.pid)
         if kind is None and self._before and after:
             grown = after.peak_bytes - self._before.rss_bytes
             if after.peak_bytes > self._before.peak_bytes and grown > self._allowed:
                 text = f"memory grew by {grown / MIB:.0f} MiB; {self._allowed / MIB:.0f} MiB are allowed"
-                self._trial.note(Differs(text))
+                self._trial.note(Deviation(text))
 
 
-def discarded(trial: Trial, size: int) -> None:
+def discarded(trial: CaseContext, size: int) -> None:
     """Write so many bytes without a newline, then one; they are refused once and not kept."""
     limit = trial.settings.message_limit_bytes
     chunk = b"x" * MIB
@@ -51,18 +51,20 @@ def discarded(trial: Trial, size: int) -> None:
         trial.write(b"\n")
         trial.must_serve()
     if not trial.child.idless:
-        trial.note(Differs(f"{size // MIB} MiB without a newline were answered with silence"))
+        trial.note(Deviation(f"{size // MIB} MiB without a newline were answered with silence"))
     elif not early:
         trial.note(
-            Differs("they were refused only when the newline came, not when the limit was crossed")
+            Deviation(
+                "they were refused only when the newline came, not when the limit was crossed"
+            )
         )
 
 
-def endless_line(trial: Trial) -> None:
+def endless_line(trial: CaseContext) -> None:
     discarded(trial, 100 * MIB)
 
 
-def _answered(trial: Trial, data: bytes, what: str, *, may_fail: bool = True) -> None:
+def _answered(trial: CaseContext, data: bytes, what: str, *, may_fail: bool = True) -> None:
     """One large request, `#ID#` in it stands for its id: it is answered, somehow, in time."""
     id = trial.id()
     trial.expect(id, what, least=0)
@@ -74,10 +76,10 @@ def _answered(trial: Trial, data: bytes, what: str, *, may_fail: bool = True) ->
         lambda: bool(trial.answers(id)) or bool(child.idless), PATIENCE_S if not may_fail else 1.0
     )
     if not trial.answers(id) and not child.idless:
-        trial.note(Differs(f"{what}: no answer"))
+        trial.note(Deviation(f"{what}: no answer"))
 
 
-def _light_with(trial: Trial, value: bytes) -> bytes:
+def _light_with(trial: CaseContext, value: bytes) -> bytes:
     """The light request with a member in its `_meta`, JSON that need not be sound."""
     message = trial.light(params={"_meta": {"example.com/x": "#VALUE#"}})
     del trial.due[int, message["id"]]
@@ -85,16 +87,16 @@ def _light_with(trial: Trial, value: bytes) -> bytes:
     return frame(message).rstrip().replace(b'"#VALUE#"', value)
 
 
-def nested_arrays(trial: Trial) -> None:
+def nested_arrays(trial: CaseContext) -> None:
     line = b"[" * 200_000 + b"]" * 200_000
     trial.write_garbage(line + b"\n", within_s=PATIENCE_S)
     trial.must_serve()
     trial.child.pump(lambda: bool(trial.child.idless), trial.settings.grace_s)
     if not trial.child.idless:
-        trial.note(Differs("200,000 nested arrays were answered with silence"))
+        trial.note(Deviation("200,000 nested arrays were answered with silence"))
 
 
-def nested_in_params(trial: Trial) -> None:
+def nested_in_params(trial: CaseContext) -> None:
     _answered(
         trial, _light_with(trial, b"[" * 200_000 + b"]" * 200_000), "a request nested 200,000 deep"
     )
@@ -105,7 +107,7 @@ def nested_in_params(trial: Trial) -> None:
     )
 
 
-def many_members(trial: Trial) -> None:
+def many_members(trial: CaseContext) -> None:
     members = b",".join(b'"k%d":%d' % (number, number) for number in range(200_000))
     _answered(trial, _light_with(trial, b"{" + members + b"}"), "200,000 members", may_fail=False)
     _answered(
@@ -116,7 +118,7 @@ def many_members(trial: Trial) -> None:
     )
 
 
-def colliding_keys(trial: Trial) -> None:
+def colliding_keys(trial: CaseContext) -> None:
     # "Aa" and "BB" have the same hash under h = 31 h + c, and so has every string of the same number of the two: 2^16 keys.
     keys = ("".join(each) for each in itertools.product(("Aa", "BB"), repeat=16))
     _answered(
@@ -127,13 +129,13 @@ def colliding_keys(trial: Trial) -> None:
     )
 
 
-def long_number(trial: Trial) -> None:
+def long_number(trial: CaseContext) -> None:
     _answered(trial, _light_with(trial, b"1" * 1_000_000), "a number of 1,000,000 digits")
     _answered(trial, _light_with(trial, b"1e999999999"), "the number 1e999999999")
     _answered(trial, _light_with(trial, b"0." + b"3" * 1_000_000), "a fraction of 1,000,000 digits")
 
 
-def escapes(trial: Trial) -> None:
+def escapes(trial: CaseContext) -> None:
     """Six bytes for one character: the limit is one of bytes that come, before anything is decoded."""
     count = trial.settings.message_limit_bytes // 6 + 100
     with memory(trial, trial.settings.message_limit_bytes + ALLOWED):
@@ -148,19 +150,19 @@ def escapes(trial: Trial) -> None:
     answer = next(iter(trial.answers(id) or trial.child.idless), None)
     if answer is None:
         trial.note(
-            Differs(
+            Deviation(
                 f"{len(line)} bytes, {count} characters when decoded, were answered with silence"
             )
         )
     elif "error" not in answer:
         trial.note(
-            Differs(
+            Deviation(
                 f"{len(line)} bytes were served: counted as the {count} characters that they decode to?"
             )
         )
 
 
-def long_texts(trial: Trial) -> None:
+def long_texts(trial: CaseContext) -> None:
     """Whatever is repeated in an error has an end."""
     for method in ("x" * MIB, "\u202e" * 100_000):
         message = trial.request(method)
@@ -168,15 +170,15 @@ def long_texts(trial: Trial) -> None:
         answer = trial.answer(message["id"])
         if (size := len(json.dumps(answer, ensure_ascii=False))) > 64 * 1024:
             trial.note(
-                Differs(f"an unknown method of {len(method)} characters was answered with {size}")
+                Deviation(f"an unknown method of {len(method)} characters was answered with {size}")
             )
 
 
-def notifications(trial: Trial) -> None:
+def notifications(trial: CaseContext) -> None:
     flood(trial, 1.0)
 
 
-def flood(trial: Trial, seconds: float) -> None:
+def flood(trial: CaseContext, seconds: float) -> None:
     """Notifications as fast as the pipe takes them, for so long; then the next request is served at once."""
     data = frame(
         {
@@ -194,15 +196,15 @@ def flood(trial: Trial, seconds: float) -> None:
         trial.must_serve()
 
 
-def in_flight(trial: Trial) -> None:
+def in_flight(trial: CaseContext) -> None:
     """10,000 calls at once, each of them a second long: answered, or told that the server is busy."""
-    queued = census.queued_s(trial.child.pid)
+    queued = process_stats.queued_s(trial.child.pid)
     began = time.monotonic()
     few = [trial.call("sleep", seconds=0.2) for _ in range(50)]
     trial.send(*few)
     trial.all_answered([each["id"] for each in few], 3 * trial.settings.timeout_s)
-    if time.monotonic() - began - (census.queued_s(trial.child.pid) - queued) > 5.0:
-        raise Differs(
+    if time.monotonic() - began - (process_stats.queued_s(trial.child.pid) - queued) > 5.0:
+        raise Deviation(
             "50 sleeps of 0.2 s took more than 5 s: calls run one after the other, so 10,000 were not tried"
         )
     ids: list[int] = []
@@ -217,9 +219,9 @@ def in_flight(trial: Trial) -> None:
         answer = trial.answers(id)[0]
         if "error" in answer:
             if answer["error"]["code"] in (-32700, -32600, -32601, -32602, -32603):
-                raise Differs(f"one of 10,000 sound calls was answered {shown(answer)}")
+                raise Deviation(f"one of 10,000 sound calls was answered {shown(answer)}")
         elif text_of(answer) is None:
-            raise Differs(f"one of 10,000 sound calls failed: {shown(answer)}")
+            raise Deviation(f"one of 10,000 sound calls failed: {shown(answer)}")
 
 
 CASES = (

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import time
 
-from concertino.check import census
-from concertino.check.case import Case, Differs, Hang, Wrong
+from concertino.check import process_stats
+from concertino.check.case import Case, Deviation, Hang, Violation
+from concertino.check.case_context import CaseContext
 from concertino.check.cases.limits import memory
-from concertino.check.child import Surroundings
+from concertino.check.child_process import StdioSetup
 from concertino.check.messages import Message, frame, shown
-from concertino.check.trial import Trial
 
 __all__ = ["CASES", "reader_stops"]
 
 MIB = 2**20
 
 
-def reader_stops_3_s(trial: Trial) -> None:
+def reader_stops_3_s(trial: CaseContext) -> None:
     reader_stops(trial, 3.0)
 
 
-def reader_stops(trial: Trial, seconds: float) -> None:
+def reader_stops(trial: CaseContext, seconds: float) -> None:
     """The client writes and does not read, for so long; then it reads all. Nothing is lost, and little was kept."""
     child = trial.child
     messages: list[Message] = []
@@ -49,7 +49,7 @@ def reader_stops(trial: Trial, seconds: float) -> None:
         trial.must_serve()
 
 
-def stderr_unread(trial: Trial) -> None:
+def stderr_unread(trial: CaseContext) -> None:
     """More than a pipe holds is written to stderr by every cause there is, and nobody reads it."""
     if "noise" in trial.subject.tools:
         trial.use("noise", bytes=MIB)
@@ -63,7 +63,7 @@ def stderr_unread(trial: Trial) -> None:
         trial.all_answered([each["id"] for each in calls])
 
 
-def stderr_gone(trial: Trial) -> None:
+def stderr_gone(trial: CaseContext) -> None:
     """What is written to stderr fails."""
     trial.write_garbage(b"{not json}\n" * 20, lines=20)
     trial.must_serve()
@@ -74,12 +74,12 @@ def stderr_gone(trial: Trial) -> None:
     trial.must_serve()
 
 
-def stderr_reader_gone(trial: Trial) -> None:
+def stderr_reader_gone(trial: CaseContext) -> None:
     trial.child.close_stderr()
     stderr_gone(trial)
 
 
-def echoes_4000(trial: Trial) -> None:
+def echoes_4000(trial: CaseContext) -> None:
     def some(count: int) -> None:
         if "echo" in trial.subject.tools:
             messages = [trial.call("echo", text=f"{number:1000}") for number in range(count)]
@@ -89,37 +89,37 @@ def echoes_4000(trial: Trial) -> None:
         trial.must_succeed([each["id"] for each in messages], 6 * trial.settings.timeout_s)
 
     some(2000)
-    before = census.take(trial.child.pid)
+    before = process_stats.take(trial.child.pid)
     for _ in range(4):
         some(1000)
-    after = census.take(trial.child.pid)
+    after = process_stats.take(trial.child.pid)
     if before and after:
         if (grown := after.rss_bytes - before.rss_bytes) > 16 * MIB:
             trial.note(
-                Differs(
+                Deviation(
                     f"memory grew by {grown / MIB:.0f} MiB over 4,000 calls; 16 MiB are allowed"
                 )
             )
         if after.descriptors > before.descriptors:
             trial.note(
-                Differs(
+                Deviation(
                     f"{after.descriptors - before.descriptors} descriptors more after 4,000 calls"
                 )
             )
 
 
-def idle(trial: Trial) -> None:
+def idle(trial: CaseContext) -> None:
     trial.spend(0.3)  # what a start leaves to be done
-    before = census.take(trial.child.pid)
+    before = process_stats.take(trial.child.pid)
     trial.spend(2.0)
-    after = census.take(trial.child.pid)
+    after = process_stats.take(trial.child.pid)
     if (
         before and after and (used := after.cpu_s - before.cpu_s) > 0.05
     ):  # 2 % of 2 s are 0.04; ticks are 0.01
-        raise Differs(f"{used:.2f} s of processor in 2 s without a message")
+        raise Deviation(f"{used:.2f} s of processor in 2 s without a message")
 
 
-def order_kept(trial: Trial) -> None:
+def order_kept(trial: CaseContext) -> None:
     """A pipe full in both directions at once must not deadlock: 2 MiB of requests while the answers are read late."""
     messages = [trial.light(id=f"{number}-" + "x" * 2000) for number in range(1000)]
     trial.child.write(b"".join(map(frame, messages[:10])), trial.settings.timeout_s, read=False)
@@ -127,10 +127,10 @@ def order_kept(trial: Trial) -> None:
     trial.all_answered([each["id"] for each in messages])
     for each in messages:
         if "error" in trial.answers(each["id"])[0]:
-            raise Wrong(f"refused: {shown(trial.answers(each['id'])[0])}")
+            raise Violation(f"refused: {shown(trial.answers(each['id'])[0])}")
 
 
-def quiet(trial: Trial) -> None:
+def quiet(trial: CaseContext) -> None:
     """Nobody says anything for two seconds: nothing is to be said unasked but notifications."""
     trial.spend(2.0)
     if trial.child.exit is not None:
@@ -164,7 +164,7 @@ CASES = (
         "the protocol goes on",
         "policy; stdio: the client MAY ignore stderr",
         stderr_unread,
-        surroundings=Surroundings(stderr="unread"),
+        surroundings=StdioSetup(stderr="unread"),
     ),
     Case(
         "stderr-closed",
@@ -173,7 +173,7 @@ CASES = (
         "served",
         "policy",
         stderr_gone,
-        surroundings=Surroundings(stderr="closed"),
+        surroundings=StdioSetup(stderr="closed"),
         firm=False,
     ),
     Case(
@@ -183,7 +183,7 @@ CASES = (
         "served",
         "policy",
         stderr_gone,
-        surroundings=Surroundings(stderr="full"),
+        surroundings=StdioSetup(stderr="full"),
         firm=False,
     ),
     Case(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from concertino.check.case import Case, Differs, Wrong
-from concertino.check.cases.refusals import (
+from concertino.check.case import Case, Deviation, Violation
+from concertino.check.case_context import CaseContext
+from concertino.check.cases.refused_input import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     NOT_FOUND,
@@ -13,7 +14,6 @@ from concertino.check.cases.refusals import (
     refused,
 )
 from concertino.check.messages import Message, frame, shown
-from concertino.check.trial import Trial
 
 __all__ = ["CASES"]
 
@@ -211,21 +211,21 @@ LINES = (
 )
 
 
-def two_objects(trial: Trial) -> None:
+def two_objects(trial: CaseContext) -> None:
     line = b'{"jsonrpc":"2.0","id":"a","method":"ping"}{"jsonrpc":"2.0","id":"b","method":"ping"}'
     trial.expect("b", "the second of two requests on a line", least=0)
     refused(trial, line, (PARSE_ERROR,), "a")
 
 
-def fraction_as_id(trial: Trial) -> None:
+def fraction_as_id(trial: CaseContext) -> None:
     trial.tolerated = lambda id: id == 1.5
     answer = refused(trial, b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', (REQUEST,))
     if answer is None and trial.answers(1.5):
-        trial.note(Differs(f"an id of 1.5 was answered {shown(trial.answers(1.5)[0])}"))
+        trial.note(Deviation(f"an id of 1.5 was answered {shown(trial.answers(1.5)[0])}"))
         trial.findings[:] = [each for each in trial.findings if "silence" not in str(each)]
 
 
-def batch(trial: Trial) -> None:
+def batch(trial: CaseContext) -> None:
     """Revisions other than 2025-03-26 have no batches: refused, or served; never silent, for there are requests in it."""
     one, other = trial.light(), trial.light()
     for each in (one, other):
@@ -236,12 +236,12 @@ def batch(trial: Trial) -> None:
     trial.must_serve()
     child.pump(lambda: bool(child.idless) or bool(trial.answers(one["id"])), trial.settings.grace_s)
     if not child.idless and not trial.answers(one["id"]):
-        trial.note(Differs("an array of two requests was answered with silence"))
+        trial.note(Deviation("an array of two requests was answered with silence"))
     elif child.idless and child.idless[0]["error"]["code"] != REQUEST:
-        trial.note(Differs(f"an array was answered {shown(child.idless[0])}; {REQUEST} expected"))
+        trial.note(Deviation(f"an array was answered {shown(child.idless[0])}; {REQUEST} expected"))
 
 
-def batch_agreed(trial: Trial) -> None:
+def batch_agreed(trial: CaseContext) -> None:
     """The one revision that has them; the server may refuse to speak it."""
     result = trial.open("2025-03-26")
     if result.get("protocolVersion") != "2025-03-26":
@@ -254,15 +254,15 @@ def batch_agreed(trial: Trial) -> None:
     trial.all_answered([one["id"], other["id"]])
 
 
-def unknown_method(trial: Trial) -> None:
+def unknown_method(trial: CaseContext) -> None:
     answer = trial.ask("nobody/knows/this")
     if "error" not in answer:
-        raise Wrong(f"a method that does not exist gave a result: {shown(answer)}")
+        raise Violation(f"a method that does not exist gave a result: {shown(answer)}")
     if answer["error"]["code"] != NOT_FOUND:
-        raise Wrong(f"{answer['error']['code']} instead of {NOT_FOUND}: {shown(answer)}")
+        raise Violation(f"{answer['error']['code']} instead of {NOT_FOUND}: {shown(answer)}")
 
 
-def ids_kept(trial: Trial) -> None:
+def ids_kept(trial: CaseContext) -> None:
     for id in (
         "1",
         1,
@@ -282,7 +282,7 @@ def ids_kept(trial: Trial) -> None:
         trial.must_succeed([id])
 
 
-def large_ids(trial: Trial) -> None:
+def large_ids(trial: CaseContext) -> None:
     trial.tolerated = lambda id: isinstance(id, int | float) and abs(id) >= 2**53
     for id in (2**53 + 1, -(2**63) - 1, 2**70):
         message = trial.light(id)
@@ -297,14 +297,14 @@ def large_ids(trial: Trial) -> None:
                 answers[0] if len(answers) > 1 else None
             )  # the other one answers what asked whether it still serves
             if came is None:
-                trial.note(Differs(f"a request with the id {id} was answered with silence"))
+                trial.note(Deviation(f"a request with the id {id} was answered with silence"))
             elif "error" not in came:
                 trial.note(
-                    Differs(f"a request with the id {id} was answered on the id {came.get('id')}")
+                    Deviation(f"a request with the id {id} was answered on the id {came.get('id')}")
                 )
 
 
-def unknown_members(trial: Trial) -> None:
+def unknown_members(trial: CaseContext) -> None:
     message: Message = {**trial.light(), "example": {"x": 1}, "trace": None}
     trial.due[int, message["id"]].least = 0
     trial.garbage += 1
@@ -314,23 +314,25 @@ def unknown_members(trial: Trial) -> None:
     answers = trial.answers(message["id"])
     if not answers:
         trial.note(
-            Differs("a request with members that JSON-RPC does not know was answered with silence")
+            Deviation(
+                "a request with members that JSON-RPC does not know was answered with silence"
+            )
         )
     elif "error" in answers[0]:
         trial.note(
-            Differs(
+            Deviation(
                 f"a request with members that JSON-RPC does not know was refused: {shown(answers[0])}"
             )
         )
 
 
-def unknown_meta(trial: Trial) -> None:
+def unknown_meta(trial: CaseContext) -> None:
     message = trial.light(params={"_meta": {"example.com/anything": {"x": [1, None]}, "plain": 1}})
     trial.send(message)
     trial.must_succeed([message["id"]])
 
 
-def escaped_names(trial: Trial) -> None:
+def escaped_names(trial: CaseContext) -> None:
     message = trial.light()
     data = (
         frame(message)
@@ -342,7 +344,7 @@ def escaped_names(trial: Trial) -> None:
     trial.must_succeed([message["id"]])
 
 
-def stray_responses(trial: Trial) -> None:
+def stray_responses(trial: CaseContext) -> None:
     """Well-formed responses that answer nothing: ignored."""
     child = trial.child
     before = len(child.order)
@@ -357,12 +359,12 @@ def stray_responses(trial: Trial) -> None:
     child.pump(lambda: False, min(0.1, trial.settings.grace_s))
     answered = [each for each in child.order[before:] if "error" in each]
     if answered:
-        trial.note(Wrong(f"a response was answered: {shown(answered[0])}"))
+        trial.note(Violation(f"a response was answered: {shown(answered[0])}"))
         trial.tolerated = lambda id: id in (987654, 987655, "nobody")
         trial.garbage += 4
 
 
-def broken_responses(trial: Trial) -> None:
+def broken_responses(trial: CaseContext) -> None:
     trial.tolerated = lambda id: id in (1, "nobody")
     for line in (
         b'{"jsonrpc":"2.0","id":"nobody","error":5}',
@@ -375,10 +377,10 @@ def broken_responses(trial: Trial) -> None:
     child = trial.child
     child.pump(lambda: bool(child.idless), min(0.1, trial.settings.grace_s))
     if child.idless:
-        trial.note(Differs(f"a malformed response was answered: {shown(child.idless[0])}"))
+        trial.note(Deviation(f"a malformed response was answered: {shown(child.idless[0])}"))
 
 
-def notifications(trial: Trial) -> None:
+def notifications(trial: CaseContext) -> None:
     """Whatever a notification is, nobody answers it."""
     child = trial.child
     before = len(child.order)
@@ -401,7 +403,7 @@ def notifications(trial: Trial) -> None:
     wrong = [each for each in child.order[before:] if "error" in each or each.get("id") == 987654]
     if wrong:
         trial.garbage += len(child.idless)
-        trial.note(Wrong(f"a notification was answered: {shown(wrong[0])}"))
+        trial.note(Violation(f"a notification was answered: {shown(wrong[0])}"))
 
 
 CASES = (

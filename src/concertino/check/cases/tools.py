@@ -5,11 +5,11 @@ All need tools that a server offers on purpose: docs/reference/check.md names th
 
 from __future__ import annotations
 
-from concertino.check import census
-from concertino.check.case import Case, Differs, Wrong
+from concertino.check import process_stats
+from concertino.check.case import Case, Deviation, Violation
+from concertino.check.case_context import CaseContext, text_of
 from concertino.check.messages import frame, shown
-from concertino.check.subject import SECRET
-from concertino.check.trial import Trial, text_of
+from concertino.check.server_under_test import SECRET
 
 __all__ = ["CASES"]
 
@@ -18,24 +18,24 @@ STDOUT = "stdio: nothing on stdout that is not a valid MCP message"
 RESULT_BYTES = 200_000_000
 
 
-def unknown_tool(trial: Trial) -> None:
+def unknown_tool(trial: CaseContext) -> None:
     answer = trial.ask("tools/call", {"name": "nobody_has_this_tool", "arguments": {}})
     if "error" not in answer:
         if not answer["result"].get("isError"):
-            raise Wrong(f"a tool that does not exist gave a result: {shown(answer)}")
-        raise Differs(
+            raise Violation(f"a tool that does not exist gave a result: {shown(answer)}")
+        raise Deviation(
             "a tool that does not exist gave a result with isError; a protocol error -32602 expected"
         )
     if answer["error"]["code"] != -32602:
-        raise Differs(f"expected -32602, got {shown(answer)}")
+        raise Deviation(f"expected -32602, got {shown(answer)}")
 
 
-def bad_arguments(trial: Trial) -> None:
+def bad_arguments(trial: CaseContext) -> None:
     (name,) = trial.tool("echo").shape.arguments.values()
     for arguments in ({}, {name: 5}, {name: None}, {name: ["x"]}):
         answer = trial.ask("tools/call", {"name": "echo", "arguments": arguments})
         if "result" in answer and not answer["result"].get("isError"):
-            trial.note(Differs(f"arguments {shown(arguments)} were accepted: {shown(answer)}"))
+            trial.note(Deviation(f"arguments {shown(arguments)} were accepted: {shown(answer)}"))
     for arguments in ([1], "x", 5):
         message = trial.request("tools/call", {"name": "echo", "arguments": arguments})
         trial.due[int, message["id"]].least = 0
@@ -43,45 +43,47 @@ def bad_arguments(trial: Trial) -> None:
         trial.send(message)
         trial.must_serve()
         if trial.come([message["id"]], trial.settings.grace_s):
-            trial.note(Differs(f"arguments {shown(arguments)} were answered with silence"))
+            trial.note(Deviation(f"arguments {shown(arguments)} were answered with silence"))
         elif not trial.answers(message["id"])[0].get("result", {}).get("isError", True):
-            trial.note(Differs(f"arguments {shown(arguments)} were accepted"))
+            trial.note(Deviation(f"arguments {shown(arguments)} were accepted"))
 
 
-def raises(trial: Trial) -> None:
+def raises(trial: CaseContext) -> None:
     for how in trial.tool("fail").choices:
         answer = trial.use("fail", how=how)
         if "error" in answer:
             trial.note(
-                Differs(f"{how}: a protocol error, a result with isError expected: {shown(answer)}")
+                Deviation(
+                    f"{how}: a protocol error, a result with isError expected: {shown(answer)}"
+                )
             )
         elif not answer["result"].get("isError"):
-            trial.note(Wrong(f"{how}: a result that is no error: {shown(answer)}"))
+            trial.note(Violation(f"{how}: a result that is no error: {shown(answer)}"))
         trial.must_serve()
 
 
-def unsendable(trial: Trial) -> None:
+def unsendable(trial: CaseContext) -> None:
     for what in trial.tool("give").choices:
         answer = trial.use("give", what=what)
         if "result" in answer and not isinstance(answer["result"].get("content"), list):
-            trial.note(Wrong(f"{what}: a tool's result without content: {shown(answer)}"))
+            trial.note(Violation(f"{what}: a tool's result without content: {shown(answer)}"))
         trial.must_serve()
 
 
-def huge_result(trial: Trial) -> None:
+def huge_result(trial: CaseContext) -> None:
     message = trial.call("big", characters=RESULT_BYTES)
     trial.send(message)
     answer = trial.answer(message["id"], 6 * trial.settings.timeout_s)
     if "error" not in answer and not answer["result"].get("isError"):
-        raise Differs("a result of 200 MB was sent; other limits are there for that")
+        raise Deviation("a result of 200 MB was sent; other limits are there for that")
 
 
-def writes_to_stdout(trial: Trial) -> None:
+def writes_to_stdout(trial: CaseContext) -> None:
     for number, how in enumerate(trial.tool("say").choices):
         trial.use("say", how=how, text=f"stray {number}")
         trial.must_serve()
         if trial.child.strays:
-            raise Wrong(f"{how}: reached stdout")  # the oracle shows the line
+            raise Violation(f"{how}: reached stdout")  # the oracle shows the line
     forged = trial.id()
     how = trial.tool("say").choices[0]
     trial.use(
@@ -89,15 +91,15 @@ def writes_to_stdout(trial: Trial) -> None:
     )
 
 
-def forks(trial: Trial) -> None:
+def forks(trial: CaseContext) -> None:
     for how in trial.tool("fork").choices:
         trial.use("fork", how=how)
         trial.must_serve()
         if trial.child.strays:
-            raise Wrong(f"{how}: the forked child wrote to stdout")
+            raise Violation(f"{how}: the forked child wrote to stdout")
 
 
-def disturbs(trial: Trial) -> None:
+def disturbs(trial: CaseContext) -> None:
     trial.use("disturb")
     trial.must_serve()
     if "echo" in trial.subject.tools:
@@ -106,45 +108,45 @@ def disturbs(trial: Trial) -> None:
     trial.must_end(5.0, "the end of input")
 
 
-def secret(trial: Trial) -> None:
+def secret(trial: CaseContext) -> None:
     trial.use("leak", secret=SECRET)
     trial.must_serve()
     trial.settle()
     if SECRET.encode() in trial.child.stderr:
-        raise Differs("the secret in the exception is on stderr")
+        raise Deviation("the secret in the exception is on stderr")
 
 
-def tracebacks(trial: Trial) -> None:
+def tracebacks(trial: CaseContext) -> None:
     how = trial.tool("fail").choices[0]
     calls = [trial.call("fail", how=how) for _ in range(300)]
     trial.send(*calls)
     trial.all_answered([each["id"] for each in calls])
     trial.must_serve()
     if trial.child.stderr_bytes > 512 * 1024:
-        raise Differs(f"300 failing calls wrote {trial.child.stderr_bytes} bytes to stderr")
+        raise Deviation(f"300 failing calls wrote {trial.child.stderr_bytes} bytes to stderr")
 
 
-def text_kept(trial: Trial) -> None:
+def text_kept(trial: CaseContext) -> None:
     """Bytes that end lines, inside the result of a tool."""
     for text in ("a\nb\r\nc", "\\n", '"', "\x00", "{}\n{}", "</script>", "\u2028"):
         trial.echoed(text)
 
 
-def no_child_left(trial: Trial) -> None:
+def no_child_left(trial: CaseContext) -> None:
     """Whatever tools forked, the end of input ends all of it."""
     for how in trial.tool("fork").choices:
         trial.use("fork", how=how)
     trial.end_of_input()
     trial.must_end(5.0, "the end of input")
-    if left := census.members(trial.child.pid):
-        raise Wrong(f"processes are left: {left}")
+    if left := process_stats.members(trial.child.pid):
+        raise Violation(f"processes are left: {left}")
 
 
-def error_texts(trial: Trial) -> None:
+def error_texts(trial: CaseContext) -> None:
     for how in trial.tool("fail").choices:
         answer = trial.use("fail", how=how)
         if text_of(answer) is None and len(str(answer)) > 16 * 1024:
-            trial.note(Differs(f"{how}: the error has {len(str(answer))} characters"))
+            trial.note(Deviation(f"{how}: the error has {len(str(answer))} characters"))
 
 
 CASES = (

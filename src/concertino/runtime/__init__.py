@@ -1,0 +1,1 @@
+"""The asyncio runtime: serves backends on connections, and creates every task and Context."""

@@ -1,0 +1,1 @@
+"""Python types <-> JSON Schema: function signatures, arguments, results, URI templates, patterns."""

@@ -1,0 +1,716 @@
+"""lowering.py: canonical results and errors, made fit for each revision.
+
+Shapes are the official schemas'. What each result becomes is written out beside it, and the whole catalogue is validated in each
+revision in test_session.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+import wire
+from catalogue import ANSWERS, ICONS, INFO, LIST, RESULTS, STRUCTURED, TOOLS
+from msgspec import UNSET, DecodeError, Raw, Struct
+from msgspec.json import encode
+
+from concertino.protocol.call import InputRequired
+from concertino.protocol.revisions import by_name
+from concertino.protocol.wire_results import InputRequiredSignal, Lowering
+from concertino.types.results import (
+    Annotations,
+    AudioContent,
+    CallToolResult,
+    CompleteResult,
+    Completion,
+    ContentBlock,
+    EmbeddedResource,
+    GetPromptResult,
+    Implementation,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ListToolsResult,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
+    ReadResourceResult,
+    Resource,
+    ResourceContents,
+    ResourceLink,
+    ResourceTemplate,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+
+A, B, C, D, E = wire.REVISIONS
+SMALL = Implementation("n", "1")
+SERVER = {"io.modelcontextprotocol/serverInfo": {"name": "n", "version": "1"}}
+HINTS = Annotations(["user"], 1, "2025-01-12T15:00:58Z")
+META = {"example.com/k": 1}
+
+
+def lowered(
+    result: Struct | Raw, revision: str, method: str = "tools/call", info: Implementation = SMALL
+) -> Any:
+    return wire.one_json(
+        Lowering(by_name[revision], info).result(result, method).replace(b"\n", b"")
+    )
+
+
+def content(block: ContentBlock, revision: str) -> Any:
+    [found] = lowered(CallToolResult([block]), revision)["content"]
+    return found
+
+
+# What every 2026-07-28 result says
+
+
+def test_a_modern_result_says_that_it_is_complete_and_whose_it_is():
+    assert lowered(CallToolResult([TextContent("a")]), E) == {
+        "resultType": "complete",
+        "_meta": SERVER,
+        "content": [{"type": "text", "text": "a"}],
+    }
+
+
+def test_a_result_keeps_its_own_meta_beside_the_servers():
+    assert lowered(CallToolResult([], meta=META), E) == {
+        "resultType": "complete",
+        "_meta": {**META, **SERVER},
+        "content": [],
+    }
+
+
+def test_a_server_info_of_its_own_is_not_replaced():
+    other = {"io.modelcontextprotocol/serverInfo": {"name": "behind", "version": "2"}}
+    assert lowered(CallToolResult([], meta=other), E)["_meta"] == other
+
+
+def test_a_modern_list_is_stale_at_once_and_private():
+    assert lowered(ListToolsResult([]), E, "tools/list") == {
+        "resultType": "complete",
+        "_meta": SERVER,
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "tools": [],
+    }
+
+
+def test_a_list_with_meta_and_cursor_keeps_them():
+    found = lowered(ListToolsResult([], "", META), E, "tools/list")
+    assert found["nextCursor"] == ""  # a valid cursor: server/utilities/pagination
+    assert found["_meta"] == {**META, **SERVER}
+    assert lowered(ListToolsResult([], "", META), D, "tools/list") == {
+        "tools": [],
+        "nextCursor": "",
+        "_meta": META,
+    }
+
+
+class Nothing(Struct):
+    pass
+
+
+def test_a_result_without_members_gets_those_that_all_have():
+    assert lowered(Nothing(), E, "x") == {"resultType": "complete", "_meta": SERVER}
+    assert lowered(Nothing(), D, "x") == {}
+
+
+def test_an_older_result_says_nothing_of_the_kind():
+    for version in wire.LEGACY:
+        assert lowered(CallToolResult([TextContent("a")]), version) == {
+            "content": [{"type": "text", "text": "a"}]
+        }
+        assert lowered(ListToolsResult([]), version, "tools/list") == {"tools": []}
+
+
+def test_a_tool_list_is_written_once_for_as_long_as_it_stays_the_same():
+    lowering = Lowering(by_name[C], SMALL)
+    tools = ListToolsResult([Tool("a", {"type": "object"})])
+    assert lowering.result(tools, "tools/list") is lowering.result(tools, "tools/list")
+    assert lowering.result(ListToolsResult([]), "tools/list") == b'{"tools":[]}'
+
+
+# Results that come as JSON
+
+
+def test_a_result_that_comes_as_json_is_completed_for_the_modern():
+    raw = Raw(b'{"contents":[{"uri":"a:b","text":""}],"_meta":{"example.com/k":1},"ttlMs":5}')
+    assert lowered(raw, E, "resources/read") == {
+        "resultType": "complete",
+        "_meta": {**META, **SERVER},
+        "ttlMs": 5,
+        "cacheScope": "private",
+        "contents": [{"uri": "a:b", "text": ""}],
+    }
+
+
+def test_caching_hints_stand_on_complete_results_only():
+    asked = Raw(b'{"resultType":"input_required","requestState":"s"}')
+    assert lowered(asked, E, "resources/read") == {
+        "resultType": "input_required",
+        "_meta": SERVER,
+        "requestState": "s",
+    }
+
+
+def test_a_tool_result_that_comes_as_json_is_lowered_like_any_other():
+    raw = Raw(
+        b'{"content":[{"type":"audio","data":"AA==","mimeType":"audio/wav"}],"structuredContent":5}'
+    )
+    assert [each["type"] for each in lowered(raw, A)["content"]] == ["resource"]
+    assert lowered(raw, C)["structuredContent"] == {"result": 5}
+    assert lowered(raw, E)["structuredContent"] == 5
+
+
+def test_a_list_that_comes_as_json_is_lowered_like_any_other():
+    raw = Raw(b'{"tools":[{"name":"a","inputSchema":{"type":"object"},"title":"A"}]}')
+    assert lowered(raw, B, "tools/list") == {
+        "tools": [{"name": "a", "inputSchema": {"type": "object"}}]
+    }
+    assert lowered(raw, E, "tools/list")["tools"][0]["title"] == "A"
+
+
+def test_another_result_that_comes_as_json_stays_as_it_is_for_the_older():
+    assert lowered(Raw(b'{"x":[]}'), D, "x") == {"x": []}
+
+
+@pytest.mark.parametrize("version", wire.REVISIONS)
+@pytest.mark.parametrize("method", ANSWERS)
+def test_what_comes_as_json_is_written_as_the_typed_result_is(method: str, version: str):
+    for result in ANSWERS[method]:
+        assert lowered(Raw(encode(result)), version, method) == lowered(result, version, method)
+
+
+def test_what_only_2026_07_28_says_is_taken_out_of_json_for_the_older():
+    raw = Raw(
+        b'{"resultType":"complete","ttlMs":5,"cacheScope":"public","prompts":[{"name":"a","icons":[]}]}'
+    )
+    for version in (A, B, C):
+        assert lowered(raw, version, "prompts/list") == {"prompts": [{"name": "a"}]}
+    assert lowered(raw, D, "prompts/list") == {"prompts": [{"name": "a", "icons": []}]}
+
+
+# Resources, prompts, completion
+
+
+def test_the_caching_hints_of_a_result_stand_in_the_place_of_ours():
+    def hints(**given: Any) -> Any:
+        found = lowered(ListPromptsResult([], **given), E, "prompts/list")
+        return found["ttlMs"], found["cacheScope"]
+
+    assert hints() == (0, "private")
+    assert hints(ttl_ms=7) == (7, "private")
+    assert hints(cache_scope="public") == (0, "public")
+    assert hints(ttl_ms=7, cache_scope="public") == (7, "public")
+    for version in wire.LEGACY:
+        assert lowered(ListPromptsResult([], ttl_ms=7, cache_scope="public"), version, "x") == {
+            "prompts": []
+        }
+
+
+@pytest.mark.parametrize(
+    ("item", "method", "name"),
+    [
+        (
+            Resource("a:b", "n", "T", "D", "m/t", 5, HINTS, ICONS, META),
+            "resources/list",
+            "resources",
+        ),
+        (
+            ResourceTemplate("a:{b}", "n", "T", "D", "m/t", HINTS, ICONS, META),
+            "resources/templates/list",
+            "resourceTemplates",
+        ),
+    ],
+)
+def test_a_resource_shows_what_the_revision_knows(item: Any, method: str, name: str):
+    result = (
+        ListResourcesResult([item])
+        if method == "resources/list"
+        else ListResourceTemplatesResult([item])
+    )
+    always = {"uri", "size"} if method == "resources/list" else {"uriTemplate"}
+    always |= {"name", "description", "mimeType", "annotations"}
+    for version in wire.REVISIONS:
+        [found] = lowered(result, version, method)[name]
+        titled = {"title", "_meta"} if version not in (A, B) else set()
+        drawn = {"icons"} if version in (D, E) else set()
+        assert set(found) == always | titled | drawn
+        assert ("lastModified" in found["annotations"]) is (version not in (A, B))
+        assert found["annotations"]["audience"] == ["user"]
+
+
+def test_a_prompt_shows_what_the_revision_knows():
+    argument = PromptArgument("a", "An A", "about a", True)
+    result = ListPromptsResult([Prompt("n", "T", "D", [argument], ICONS, META), Prompt("m")])
+    for version in wire.REVISIONS:
+        found, bare = lowered(result, version, "prompts/list")["prompts"]
+        titled = {"title", "_meta"} if version not in (A, B) else set()
+        drawn = {"icons"} if version in (D, E) else set()
+        assert set(found) == {"name", "description", "arguments"} | titled | drawn
+        assert set(found["arguments"][0]) == {"name", "description", "required"} | (
+            titled & {"title"}
+        )
+        assert bare == {"name": "m"}
+
+
+def test_contents_lose_their_meta_before_2025_06_18():
+    result = ReadResourceResult([ResourceContents("a:b", text="t", mime_type="m/t", meta=META)])
+    plain = {"uri": "a:b", "text": "t", "mimeType": "m/t"}
+    for version in (A, B):
+        assert lowered(result, version, "resources/read") == {"contents": [plain]}
+    for version in (C, D):
+        assert lowered(result, version, "resources/read") == {
+            "contents": [{**plain, "_meta": META}]
+        }
+
+
+def test_messages_hold_what_the_revision_knows():
+    blocks = (AudioContent(b"\x00", "audio/wav"), ResourceLink("file:///a", "a"), TextContent("t"))
+    result = GetPromptResult([PromptMessage("user", block) for block in blocks], "about it")
+
+    def kinds(version: str) -> list[str]:
+        found = lowered(result, version, "prompts/get")
+        assert found["description"] == "about it"
+        assert {each["role"] for each in found["messages"]} == {"user"}
+        return [each["content"]["type"] for each in found["messages"]]
+
+    assert kinds(A) == ["resource", "text", "text"]
+    assert kinds(B) == ["audio", "text", "text"]
+    for version in (C, D, E):
+        assert kinds(version) == ["audio", "resource_link", "text"]
+
+
+def test_a_completion_is_the_same_for_all():
+    result = CompleteResult(Completion(["a", "b"], 3, True))
+    for version in wire.LEGACY:
+        assert lowered(result, version, "completion/complete") == {
+            "completion": {"values": ["a", "b"], "total": 3, "hasMore": True}
+        }
+
+
+def test_a_list_is_written_again_when_another_of_its_kind_came_between():
+    lowering = Lowering(by_name[D], SMALL)
+    first, second = ListPromptsResult([Prompt("a")]), ListPromptsResult([Prompt("b")])
+    tools = lowering.result(LIST, "tools/list")
+    for result, name in ((first, b"a"), (second, b"b"), (first, b"a")):
+        assert lowering.result(result, "prompts/list") == b'{"prompts":[{"name":"%b"}]}' % name
+    assert lowering.result(LIST, "tools/list") is tools
+
+
+@pytest.mark.parametrize("version", wire.REVISIONS)
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (
+            ReadResourceResult([ResourceContents("a:b")]),
+            "contents[0]: expected exactly one of text and blob for a:b",
+        ),
+        (
+            ReadResourceResult([ResourceContents("a:b", text="", blob=b"")]),
+            "exactly one of text and blob",
+        ),
+        (ReadResourceResult(["x"]), "contents[0]: expected ResourceContents, got str"),  # type: ignore[list-item]
+        (
+            GetPromptResult([PromptMessage("user", "x")]),
+            "messages[0].content: expected one of TextContent, ",
+        ),  # type: ignore[arg-type]
+        (
+            CallToolResult([EmbeddedResource(ResourceContents("a:b"))]),
+            "content[0].resource: expected exactly one",
+        ),
+    ],
+)
+def test_what_no_client_could_read_is_refused(result: Struct, text: str, version: str):
+    with pytest.raises(TypeError, match=re.escape(text)):
+        lowered(result, version, "x")
+
+
+def test_a_resource_that_is_not_there_has_the_code_of_the_revision():
+    """REQUIREMENTS B.4; EC-3, EC-6, EC-7."""
+    gone = {"uri": "a:b"}
+    for version in wire.LEGACY:
+        code = Lowering(by_name[version], SMALL).error_code
+        assert (
+            code(-32602, gone, "resources/read") == code(-32002, None, "resources/read") == -32002
+        )
+        assert (
+            code(-32602, {"details": "uri: missing"}, "resources/read")
+            == code(-32602, gone, "x")
+            == -32602
+        )
+        assert code(-32602, None, "resources/read") == -32602
+        assert code(-32603, gone, "resources/read") == -32603
+    code = Lowering(by_name[E], SMALL).error_code
+    assert code(-32602, gone, "resources/read") == code(-32002, gone, "resources/read") == -32602
+    assert code(-32603, gone, "resources/read") == -32603
+
+
+# Content
+
+
+def test_text_without_decoration_is_the_same_for_all():
+    for version in wire.REVISIONS:
+        assert content(TextContent("a"), version) == {"type": "text", "text": "a"}
+
+
+def test_the_date_of_annotations_is_known_since_2025_06_18():
+    block = TextContent("a", HINTS, META)
+    old = {"type": "text", "text": "a", "annotations": {"audience": ["user"], "priority": 1}}
+    new = {
+        **old,
+        "annotations": {**old["annotations"], "lastModified": HINTS.last_modified},
+        "_meta": META,
+    }  # type: ignore[dict-item]
+    assert [content(block, version) for version in wire.REVISIONS] == [old, old, new, new, new]
+
+
+def test_audio_is_embedded_as_a_blob_for_2024_11_05():
+    block = AudioContent(b"\x00", "audio/wav", HINTS, META)
+    assert content(block, A) == {
+        "type": "resource",
+        "resource": {"uri": "audio:1", "blob": "AA==", "mimeType": "audio/wav"},
+        "annotations": {"audience": ["user"], "priority": 1},
+    }
+    assert content(block, B)["type"] == "audio"
+
+
+def test_two_sounds_get_different_uris():
+    found = lowered(CallToolResult([AudioContent(b"", "a/b"), AudioContent(b"", "a/b")]), A)
+    assert [each["resource"]["uri"] for each in found["content"]] == ["audio:1", "audio:2"]
+
+
+def test_a_link_is_told_in_text_before_2025_06_18():
+    link = ResourceLink("file:///a", "a", annotations=HINTS)
+    described = ResourceLink("file:///a", "a", "An a", "about it")
+    for version in (A, B):
+        assert content(link, version) == {"type": "text", "text": "a: file:///a"}
+        assert content(described, version) == {"type": "text", "text": "An a: file:///a (about it)"}
+
+
+def test_a_links_icons_are_known_since_2025_11_25():
+    link = ResourceLink("file:///a", "a", icons=ICONS, meta=META)
+    plain = {"type": "resource_link", "uri": "file:///a", "name": "a", "_meta": META}
+    assert content(link, C) == plain
+    for version in (D, E):
+        assert len(content(link, version)["icons"]) == 2
+
+
+def test_an_embedded_resource_loses_its_meta_before_2025_06_18():
+    block = EmbeddedResource(ResourceContents("file:///a", text="a", meta=META), meta=META)
+    for version in (A, B):
+        assert content(block, version) == {
+            "type": "resource",
+            "resource": {"uri": "file:///a", "text": "a"},
+        }
+    for version in (C, D, E):
+        assert (
+            content(block, version)["_meta"] == content(block, version)["resource"]["_meta"] == META
+        )
+
+
+# Structured content and its schemas
+
+
+@pytest.mark.parametrize("value", [5, "s", None, [1], False, Raw(b"[1]"), Raw(b' "{" ')])
+def test_structured_content_that_is_no_object_travels_as_a_result_before_2026_07_28(value: object):
+    plain = json.loads(bytes(value)) if isinstance(value, Raw) else value
+    result = CallToolResult([], value)
+    assert "structuredContent" not in lowered(result, A)
+    assert "structuredContent" not in lowered(result, B)
+    assert lowered(result, C)["structuredContent"] == {"result": plain}
+    assert lowered(result, D)["structuredContent"] == {"result": plain}
+    assert lowered(result, E)["structuredContent"] == plain
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, Raw(b'{"a":1}'), Raw(b' \n{"a":1}')])
+def test_structured_content_that_is_an_object_travels_as_it_is(value: object):
+    for version in (C, D, E):
+        assert lowered(CallToolResult([], value), version)["structuredContent"] == {"a": 1}
+
+
+def test_no_structured_content_is_not_null():
+    for version in wire.REVISIONS:
+        assert "structuredContent" not in lowered(
+            CallToolResult([TextContent("a", HINTS)], UNSET), version
+        )
+
+
+def listed(tool: Tool, revision: str) -> Any:
+    [found] = lowered(ListToolsResult([tool]), revision, "tools/list")["tools"]
+    return found
+
+
+def test_a_tool_shows_what_the_revision_knows():
+    tool = Tool(
+        "a", {"type": "object"}, "T", "D", {"type": "object"}, ToolAnnotations("TT"), ICONS, META
+    )
+    members = {"name", "description", "inputSchema"}
+    assert set(listed(tool, A)) == members
+    assert set(listed(tool, B)) == members | {"annotations"}
+    assert set(listed(tool, C)) == members | {"annotations", "title", "outputSchema", "_meta"}
+    for version in (D, E):
+        assert set(listed(tool, version)) == members | {
+            "annotations",
+            "title",
+            "outputSchema",
+            "_meta",
+            "icons",
+        }
+
+
+def test_boolean_property_schemas_are_spelled_out_before_2026_07_28():
+    schema = {
+        "type": "object",
+        "properties": {"yes": True, "no": False, "s": {"type": "string"}},
+        "required": ["s"],
+    }
+    spelled = {**schema, "properties": {"yes": {}, "no": {"not": {}}, "s": {"type": "string"}}}
+    for version in (C, D):
+        found = listed(Tool("a", schema, output_schema=schema), version)
+        assert found["inputSchema"] == found["outputSchema"] == spelled
+    found = listed(Tool("a", schema, output_schema=schema), E)
+    assert found["inputSchema"] == found["outputSchema"] == schema
+
+
+def test_an_input_schema_without_booleans_keeps_all_its_keywords():
+    schema = {
+        "type": "object",
+        "allOf": [True],
+        "x-unknown": 1,
+        "$defs": {"a": False},
+        "properties": {"a": {}},
+    }
+    for version in wire.REVISIONS:
+        assert listed(Tool("a", schema), version)["inputSchema"] == schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (
+            {"type": "integer"},
+            {
+                "type": "object",
+                "properties": {"result": {"type": "integer"}},
+                "required": ["result"],
+            },
+        ),
+        (
+            {"$ref": "#/$defs/P", "$defs": {"P": {"type": "object"}}},
+            {"type": "object", "$ref": "#/$defs/P", "$defs": {"P": {"type": "object"}}},
+        ),
+        (
+            {"anyOf": [{"type": "object"}, {"type": "null"}]},
+            {
+                "type": "object",
+                "anyOf": [
+                    {
+                        "properties": {"result": {"anyOf": [{"type": "object"}, {"type": "null"}]}},
+                        "required": ["result"],
+                    },
+                    {"anyOf": [{"type": "object"}, {"type": "null"}]},
+                ],
+            },
+        ),
+        (
+            {
+                "type": "array",
+                "items": {"$ref": "#"},
+                "$defs": {"D": {"$ref": "#/items"}},
+                "$schema": "s",
+            },
+            {
+                "type": "object",
+                "properties": {
+                    "result": {"type": "array", "items": {"$ref": "#/properties/result"}}
+                },
+                "required": ["result"],
+                "$defs": {"D": {"$ref": "#/properties/result/items"}},
+                "$schema": "s",
+            },
+        ),
+    ],
+)
+def test_an_output_schema_describes_what_travels(schema: dict[str, Any], expected: dict[str, Any]):
+    for version in (C, D):
+        assert (
+            listed(Tool("a", {"type": "object"}, output_schema=schema), version)["outputSchema"]
+            == expected
+        )
+
+
+U = "https://example.com/s"
+ARRAY = {"type": "array", "items": {"$ref": "#/$defs/i"}, "$defs": {"i": {"type": "integer"}}}
+TREE = {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]}
+P = {"$anchor": "p", "type": "object", "propertyNames": {"const": "a"}}
+POINT = {"anyOf": [{"$ref": "#/$defs/p"}, {"type": "null"}], "$defs": {"p": P}}
+NAMED: list[tuple[dict[str, Any], Any, Any]] = [  # a schema, what fits it, what does not
+    ({"$id": U, **ARRAY}, [1], ["a"]),
+    ({"$id": f"{U}#", **ARRAY}, [1], ["a"]),
+    ({"$id": "urn:a:b", **ARRAY}, [1], ["a"]),
+    ({"$id": U, **POINT}, {"a": 1}, 5),
+    ({"$id": U, **POINT}, None, [1]),
+    (POINT, {"a": 1}, 5),
+    ({"$id": U, **ARRAY, "items": {"$ref": f"{U}#/$defs/i"}}, [1], ["a"]),
+    ({"$id": U, **TREE}, [[1], 2], [["a"]]),
+    ({"$id": U, "type": ["array", "integer"], "items": {"$ref": U}}, [[1], 2], [["a"]]),
+    ({"$id": U, "type": ["array", "integer"], "items": {"$ref": "s#"}}, [[1], 2], [["a"]]),
+    ({"$id": U, "type": ["array", "integer"], "items": {"$dynamicRef": "#"}}, [[1], 2], [["a"]]),
+    ({"type": ["array", "integer"], "items": {"$ref": "#me"}, "$anchor": "me"}, [[1], 2], [["a"]]),
+    (
+        {
+            "type": ["array", "object"],
+            "maxProperties": 0,
+            "items": {"$ref": "#me"},
+            "$anchor": "me",
+        },
+        [[], {}],
+        [["a"]],
+    ),
+    (
+        {
+            "type": "array",
+            "items": {"$id": U, "type": ["array", "integer"], "items": {"$ref": "#"}},
+        },
+        [[1, [2]]],
+        [[1, ["a"]]],
+    ),
+    (
+        {
+            "type": "array",
+            "items": {"$ref": U},
+            "$defs": {"e": {"$id": U, "$ref": "#/$defs/f", "$defs": {"f": {"const": 1}}}},
+        },
+        [1],
+        [2],
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), NAMED, ids=str)
+def test_an_output_schema_with_names_of_its_own_describes_what_travels(
+    schema: dict[str, Any], good: Any, bad: Any
+):
+    assert jsonschema.Draft202012Validator(schema).is_valid(good)
+    assert not jsonschema.Draft202012Validator(schema).is_valid(bad)
+    for version in (C, D):
+        found = listed(Tool("a", {"type": "object"}, output_schema=schema), version)["outputSchema"]
+        assert found["type"] == "object"
+        validator = jsonschema.Draft202012Validator(found)
+        travels = good if isinstance(good, dict) else {"result": good}
+        validator.validate(travels)
+        assert not validator.is_valid({"result": bad})
+
+
+@pytest.mark.parametrize("version", [C, D, E])
+@pytest.mark.parametrize(
+    "name", [name for name, (schema, value) in STRUCTURED.items() if schema and value is not UNSET]
+)
+def test_what_is_sent_is_what_was_promised_in_the_same_revision(name: str, version: str):
+    schema = listed(TOOLS[name], version)["outputSchema"]
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(
+        lowered(RESULTS[name], version)["structuredContent"],
+        schema,
+        jsonschema.Draft202012Validator,
+    )
+
+
+def test_the_canonical_catalogue_is_not_changed_by_writing_it():
+    before = repr(LIST)
+    for version in wire.REVISIONS:
+        lowered(LIST, version, "tools/list")
+    assert repr(LIST) == before
+
+
+def test_structured_content_without_a_text_block_becomes_one_for_callers_who_know_no_other_form() -> (
+    None
+):
+    result = CallToolResult([], structured_content={"sum": 3})
+    for name in ("2024-11-05", "2025-03-26"):
+        lowered = Lowering(by_name[name], INFO).result(result, "tools/call")
+        assert json.loads(lowered) == {"content": [{"type": "text", "text": '{"sum":3}'}]}
+
+
+def test_what_is_no_result_is_refused() -> None:
+    for name in ("2025-11-25", "2026-07-28"):
+        with pytest.raises(TypeError, match="expected a Struct or Raw, got NoneType"):
+            Lowering(by_name[name], INFO).result(None, "tools/call")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["2025-11-25", "2026-07-28"])
+@pytest.mark.parametrize("broken", [b"", b"oops", b"{} {}", b"[]", b'{"a":"\xff"}'])
+def test_json_of_a_backend_that_is_no_object_is_refused(name: str, broken: bytes) -> None:
+    with pytest.raises((ValueError, DecodeError)):
+        Lowering(by_name[name], INFO).result(Raw(broken), "prompts/list")
+
+
+@pytest.mark.parametrize("name", ["2025-11-25", "2026-07-28"])
+def test_content_that_is_no_content_block_is_refused(name: str) -> None:
+    with pytest.raises(TypeError, match=r"expected one of TextContent, .*, got str"):
+        Lowering(by_name[name], INFO).result(CallToolResult(["hi"]), "tools/call")  # type: ignore[list-item]
+
+
+def test_what_asks_is_no_result() -> None:
+    for revision in wire.REVISIONS:
+        with pytest.raises(InputRequiredSignal):
+            Lowering(by_name[revision], INFO).result(InputRequired(state=b"x"), "tools/call")
+
+
+def test_a_code_of_one_era_is_an_internal_error_in_the_other() -> None:
+    """REQUIREMENTS EC-3: "MUST NOT emit -32002 or -32042"; part B.4."""
+    codes = [
+        [
+            Lowering(by_name[each], INFO).error_code(code, None, "tools/call")
+            for each in wire.REVISIONS
+        ]
+        for code in (-32042, -32021)
+    ]
+    assert codes == [[-32042] * 4 + [-32603], [-32603] * 4 + [-32021]]
+
+
+def test_a_closing_result_has_its_meta_beside_who_we_are() -> None:
+    body = json.loads(Lowering(by_name[wire.MODERN], INFO).closing({"x": 1}))
+    assert body["resultType"] == "complete"
+    assert body["_meta"]["x"] == 1
+    assert body["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == INFO.name
+
+
+def test_a_plain_text_that_passes_leaves_as_it_is() -> None:
+    asked: list[str] = []
+
+    def passes(text: str) -> bool:
+        asked.append(text)
+        return text == "fine"
+
+    lowering = Lowering(by_name["2025-11-25"], INFO)
+    body = lowering.result(CallToolResult([TextContent("fine")]), "tools/call", passes)
+    assert json.loads(body) == {"content": [{"type": "text", "text": "fine"}]}
+    assert lowering.result(CallToolResult([TextContent("other")]), "tools/call", passes) == b""
+    assert asked == ["fine", "other"]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        CallToolResult([]),
+        CallToolResult([TextContent("fine")], structured_content={"a": 1}),
+        CallToolResult([TextContent("fine", meta={"a": 1})]),
+        CallToolResult([TextContent("fine"), TextContent("fine")]),
+        Raw(b'{"content":[]}'),
+        ListToolsResult([]),
+    ],
+)
+def test_nothing_is_written_of_what_is_no_plain_text_where_it_is_asked_what_passes(
+    result: Any,
+) -> None:
+    lowering = Lowering(by_name["2025-11-25"], INFO)
+    assert lowering.result(result, "tools/call") != b""
+    assert lowering.result(result, "tools/call", lambda text: True) == b""

@@ -1,0 +1,171 @@
+"""runtime/context.py: what a handler tells its caller, from the loop and from threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from concertino.runtime import context
+from concertino.runtime.context import CallContext
+
+
+class Rig:
+    """A link, its session and an incoming call in one. Acts wait in `posts` until take()."""
+
+    def __init__(self, thread: int = 0) -> None:
+        self.thread = thread  # 0: everybody is in another thread
+        self.session = self
+        self.open = True
+        self.posts: list[Callable[[], None]] = []
+        self.told: list[Any] = []
+        self.rooms = 0
+        self.posted = threading.Event()
+        self.context = CallContext(self, self)
+
+    def progress(self, _: Any, *values: Any) -> None:
+        self.told.append(values)
+
+    def log(self, _: Any, level: str, data: Any, logger: str | None) -> None:
+        if logger == "fails":
+            raise ValueError("no")
+        self.told.append(bytes(data).decode() if isinstance(data, context.Raw) else data)
+
+    def post(self, act: Callable[[], None]) -> None:
+        self.posts.append(act)
+        self.posted.set()
+
+    def room(self) -> Any:
+        self.rooms += 1
+        return context.DONE
+
+    def take(self) -> None:
+        posts, self.posts = self.posts, []
+        for act in posts:
+            act()
+
+
+def test_room_is_asked_for_only_when_it_is_awaited() -> None:
+    rig = Rig(threading.get_ident())
+
+    async def main() -> None:
+        rig.context.progress(1)
+        told = rig.context.log("info", "x")
+        assert rig.rooms == 0
+        await told
+        assert rig.rooms == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [(1, 1), (0.5, 0.5), (Decimal("0.5"), 0.5), (2**63, 2**63), (2**70, float(2**70))],
+)
+def test_progress_is_sent_as_a_plain_number(given: Any, sent: float) -> None:
+    rig = Rig(threading.get_ident())
+    rig.context.progress(given, given)
+    assert rig.told == [(sent, sent, None)]
+    assert {type(value) for value in rig.told[0][:2]} == {type(sent)}
+
+
+@pytest.mark.parametrize("thread", [0, threading.get_ident()], ids=["elsewhere", "here"])
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        (("1",), TypeError),
+        ((True,), TypeError),
+        ((None,), TypeError),
+        ((1, "2"), TypeError),
+        ((1, 2, 3), TypeError),
+        ((1, 2, b"x"), TypeError),
+        ((Decimal("nan"),), ValueError),
+        ((10**400,), ValueError),
+    ],
+)
+def test_progress_tells_its_author_what_is_wrong(
+    values: Any, error: type[Exception], thread: int
+) -> None:
+    with pytest.raises(error, match=r"^progress"):
+        Rig(thread).context.progress(*values)
+
+
+def test_a_message_that_fails_does_not_stop_the_later_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    for number in range(3):
+        rig.context.log("info", number, "fails" if number == 1 else None)
+    rig.take()
+    assert rig.told == ["0", "2"]
+    assert "could not be told" in caplog.text
+
+
+def test_one_wake_up_for_all_that_waits_and_another_for_what_comes_after() -> None:
+    rig = Rig()
+    rig.context.log("info", 1)
+    rig.context.log("info", 2)
+    assert len(rig.posts) == 1
+    rig.take()
+    rig.context.log("info", 3)
+    rig.take()
+    assert rig.told == ["1", "2", "3"]
+
+
+def test_what_two_threads_of_one_call_say_all_arrives() -> None:
+    rig = Rig()
+
+    def say() -> None:
+        for number in range(500):
+            rig.context.log("info", number)
+
+    threads = [threading.Thread(target=say) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        rig.take()
+    rig.take()
+    assert len(rig.told) == 4000
+
+
+def test_progress_without_room_gives_way_to_newer_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "KEPT", 2)
+    rig = Rig()
+    for number in range(1, 6):
+        rig.context.progress(number)
+    rig.take()
+    assert [done for done, _, _ in rig.told] == [1, 2, 5]
+
+
+def test_log_lines_without_room_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "KEPT", 2)
+    rig = Rig()
+    thread = threading.Thread(
+        target=lambda: [rig.context.log("info", number) for number in range(7)]
+    )
+    thread.start()
+    while thread.is_alive() or rig.posts:
+        assert rig.posted.wait(10)
+        rig.take()
+    assert rig.told == [str(number) for number in range(7)]
+
+
+@pytest.mark.parametrize("why", ["the loop takes nothing", "the call is over"])
+def test_a_thread_does_not_wait_for_ever(
+    why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(context, "KEPT", 1)
+    monkeypatch.setattr(context, "PATIENCE_S", 0.01 if why == "the loop takes nothing" else 60)
+    rig = Rig()
+    rig.open = why == "the loop takes nothing"
+    for number in range(20):
+        rig.context.log("info", number)
+    assert caplog.text.count("dropped") == rig.open
+    rig.take()
+    rig.context.log("info", "again")
+    rig.take()
+    assert rig.told == ["0", '"again"']

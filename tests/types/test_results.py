@@ -1,0 +1,255 @@
+"""types.py: what a server sends, decoded from the specification's own examples and encoded again, unchanged."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+import wire
+from catalogue import ICONS, INFO
+from example_messages import Example, examples
+from msgspec import UNSET
+
+from concertino.types import results
+from concertino.types.results import (
+    LEVELS,
+    Annotations,
+    AudioContent,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    Icon,
+    ImageContent,
+    Implementation,
+    ListToolsResult,
+    ResourceContents,
+    ResourceLink,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+)
+
+E = wire.MODERN
+SHAPES: dict[str, Any] = {
+    "TextContent": ContentBlock,
+    "ImageContent": ContentBlock,
+    "AudioContent": ContentBlock,
+    "ResourceLink": ContentBlock,
+    "EmbeddedResource": ContentBlock,
+    "TextResourceContents": ResourceContents,
+    "BlobResourceContents": ResourceContents,
+    "Tool": Tool,
+    "CallToolResult": CallToolResult,
+    "ListToolsResult": ListToolsResult,
+    "Resource": results.Resource,
+    "ListResourcesResult": results.ListResourcesResult,
+    "ListResourceTemplatesResult": results.ListResourceTemplatesResult,
+    "ReadResourceResult": results.ReadResourceResult,
+    "ListPromptsResult": results.ListPromptsResult,
+    "GetPromptResult": results.GetPromptResult,
+    "CompleteResult": results.CompleteResult,
+    "CompleteRequestParams": results.CompleteParams,
+}
+ADDED = ("resultType",)  # on all results alike: lowering.py's
+TAKEN = {"CompleteRequestParams": ("_meta",)}  # by the session, before anybody decodes the rest
+OMITTED: dict[str, Any] = {"isError": False}  # says the same when it is not there
+
+
+def written(value: Any) -> Any:
+    return json.loads(msgspec.json.encode(value))
+
+
+@pytest.mark.parametrize("example", examples(*SHAPES))
+def test_an_example_is_the_same_after_decoding_and_encoding(example: Example):
+    kind = SHAPES[example.kind]
+    absent = (*ADDED, *TAKEN.get(example.kind, ()))
+    members = example.value.items()
+    kept = {
+        name: each
+        for name, each in members
+        if name not in absent and OMITTED.get(name, UNSET) != each
+    }
+    decoded = msgspec.json.decode(example.raw, type=kind)
+    assert written(decoded) == kept
+    assert msgspec.json.decode(msgspec.json.encode(decoded), type=kind) == decoded
+
+
+HINTS = Annotations(["user", "assistant"], 1.0, "2025-01-12T15:00:58Z")
+META = {"example.com/k": [None]}
+
+
+@pytest.mark.parametrize(
+    ("value", "definition"),
+    [
+        (Icon("https://example.com/i.png"), "Icon"),
+        (Icon("data:,", "image/png", ["any"], "light"), "Icon"),
+        (INFO, "Implementation"),
+        (Implementation("n", "1"), "Implementation"),
+        (HINTS, "Annotations"),
+        (Annotations(), "Annotations"),
+        (TextContent("", HINTS, META), "TextContent"),
+        (ImageContent(b"\x00", "image/png", HINTS, META), "ImageContent"),
+        (AudioContent(b"\x00", "audio/wav", HINTS, META), "AudioContent"),
+        (ResourceLink("a:b", "n", "t", "d", "a/b", 0, ICONS, HINTS, META), "ResourceLink"),
+        (ResourceContents("a:b", text="", mime_type="a/b", meta=META), "TextResourceContents"),
+        (ResourceContents("a:b", blob=b"", mime_type="a/b", meta=META), "BlobResourceContents"),
+        (EmbeddedResource(ResourceContents("a:b", text=""), HINTS, META), "EmbeddedResource"),
+        (ToolAnnotations("t", True, False, True, False), "ToolAnnotations"),
+        (
+            Tool(
+                "n",
+                {"type": "object"},
+                "t",
+                "d",
+                {"type": "array"},
+                ToolAnnotations("t"),
+                ICONS,
+                META,
+            ),
+            "Tool",
+        ),
+        (results.Resource("a:b", "n", "t", "d", "text/plain", 5, HINTS, ICONS, META), "Resource"),
+        (
+            results.ResourceTemplate("a:{b}", "n", "t", "d", "text/plain", HINTS, ICONS, META),
+            "ResourceTemplate",
+        ),
+        (results.PromptArgument("n", "t", "d", required=True), "PromptArgument"),
+        (
+            results.Prompt(
+                "n", "t", "d", [results.PromptArgument("a", required=False)], ICONS, META
+            ),
+            "Prompt",
+        ),
+        (results.PromptMessage("assistant", AudioContent(b"", "audio/wav")), "PromptMessage"),
+        (results.PromptReference("n", "t"), "PromptReference"),
+        (results.ResourceTemplateReference("a:{b}"), "ResourceTemplateReference"),
+    ],
+)
+def test_every_type_is_written_in_the_shape_of_2026_07_28_and_survives_it(
+    value: msgspec.Struct, definition: str
+):
+    wire.check(written(value), E, definition)
+    assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+    members = {each.encode_name for each in msgspec.structs.fields(value)}
+    for oracle in wire.ORACLES:
+        assert members - {"text", "blob"} <= set(
+            wire.definitions(E, oracle)[definition]["properties"]
+        )
+
+
+RESULTS: list[tuple[msgspec.Struct, str]] = [
+    (
+        results.ListResourcesResult(
+            [results.Resource("a:b", "n")], "", META, ttl_ms=0, cache_scope="public"
+        ),
+        "resources",
+    ),
+    (
+        results.ListResourceTemplatesResult(
+            [results.ResourceTemplate("a:{b}", "n")], "c", META, ttl_ms=5
+        ),
+        "templates",
+    ),
+    (results.ListPromptsResult([results.Prompt("n")], "c", META, cache_scope="private"), "prompts"),
+    (
+        results.ReadResourceResult(
+            [ResourceContents("a:b", blob=b"")], META, ttl_ms=1, cache_scope="private"
+        ),
+        "contents",
+    ),
+    (
+        results.GetPromptResult([results.PromptMessage("user", TextContent(""))], "d", META),
+        "prompt",
+    ),
+    (results.CompleteResult(results.Completion(["a"], 1, has_more=False), META), "completion"),
+]
+
+
+@pytest.mark.parametrize(("value", "name"), RESULTS)
+def test_every_result_survives_the_wire_and_fits_its_schema_with_what_all_results_say(
+    value: msgspec.Struct, name: str
+):
+    assert msgspec.json.decode(msgspec.json.encode(value), type=type(value)) == value
+    definition = type(value).__name__
+    complete = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **written(value)}
+    wire.check(complete, E, definition)
+    members = {each.encode_name for each in msgspec.structs.fields(value)}
+    for oracle in wire.ORACLES:
+        assert members <= set(wire.definitions(E, oracle)[definition]["properties"])
+
+
+def test_caching_hints_that_were_not_given_are_not_written():
+    assert written(results.ListPromptsResult([], ttl_ms=0)) == {"prompts": [], "ttlMs": 0}
+    assert written(results.ReadResourceResult([], cache_scope="private")) == {
+        "contents": [],
+        "cacheScope": "private",
+    }
+
+
+def test_what_is_not_given_is_not_written():
+    assert written(Tool("n", {"type": "object"})) == {
+        "name": "n",
+        "inputSchema": {"type": "object"},
+    }
+    assert written(CallToolResult([])) == {"content": []}
+    assert written(ListToolsResult([])) == {"tools": []}
+    assert written(ToolAnnotations()) == {}
+
+
+def test_structured_content_that_is_null_is_written_and_absent_is_not():
+    assert written(CallToolResult([], None)) == {"content": [], "structuredContent": None}
+    assert (
+        msgspec.json.decode(
+            b'{"content":[],"structuredContent":null}', type=CallToolResult
+        ).structured_content
+        is None
+    )
+    assert msgspec.json.decode(b'{"content":[]}', type=CallToolResult).structured_content is UNSET
+
+
+def test_an_empty_cursor_is_written():
+    assert written(ListToolsResult([], "")) == {"tools": [], "nextCursor": ""}
+
+
+def test_hints_that_are_false_are_written():
+    assert written(ToolAnnotations(read_only_hint=False, open_world_hint=False)) == {
+        "readOnlyHint": False,
+        "openWorldHint": False,
+    }
+
+
+def test_bytes_travel_as_base64():
+    assert written(ImageContent(b"\xff\x00\xfe", "image/png"))["data"] == "/wD+"
+
+
+def test_the_levels_are_those_of_rfc_5424_least_severe_first():
+    assert list(LEVELS) == [
+        "debug",
+        "info",
+        "notice",
+        "warning",
+        "error",
+        "critical",
+        "alert",
+        "emergency",
+    ]
+    assert sorted(LEVELS, key=LEVELS.__getitem__) == list(LEVELS)
+    for oracle in wire.ORACLES:
+        assert set(LEVELS) == set(wire.definitions(E, oracle)["LoggingLevel"]["enum"])
+
+
+def test_values_do_not_change():
+    for value in (INFO, HINTS, TextContent(""), CallToolResult([]), Tool("n", {})):
+        with pytest.raises(AttributeError):
+            value.name = "other"  # type: ignore[union-attr]
+
+
+def test_content_of_an_unknown_kind_is_refused():
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"type":"video"}', type=ContentBlock)
+
+
+def test_all_names_are_there():
+    assert all(hasattr(results, name) for name in results.__all__)
