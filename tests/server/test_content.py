@@ -9,7 +9,6 @@ import pytest
 from concertino import audio, blob, image
 
 
-@pytest.mark.requirement("PM-5")
 @pytest.mark.parametrize(
     ("data", "mime_type"),
     [
