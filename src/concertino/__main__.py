@@ -1,4 +1,4 @@
-"""`python -m concertino`."""
+"""Run the command line: `python -m concertino` is the same as `concertino`."""
 
 from concertino.cli import main
 

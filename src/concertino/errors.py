@@ -1,24 +1,26 @@
-"""Every exception that concertino raises, and the error codes of the wire.
+"""Every exception that concertino raises, and the error codes that it sends.
 
-    ConcertinoError
-    ├── RegistrationError   a tool, resource or prompt that cannot be offered: its signature, name, URI (author's mistake)
-    ├── TargetError         a command-line target that holds no server
-    ├── ToolError           raised by a tool: its text goes to the caller, as it is, as an `isError` result
-    ├── RpcError            an error answer: raised by a backend to give one, by a caller when it got one
-    │   ├── ResourceNotFound  raised by the function of a resource that has nothing under this URI
-    │   ├── MissingCapability  the client cannot be asked this: it did not declare that it answers such questions
-    │   └── InvalidClientResponse       the client's answer to a question does not fit the question
-    ├── SpawnError          a program that cannot be started
-    ├── NotSupported          a feature that the server has not declared
-    ├── TimedOut            an answer did not come in time; a TimeoutError too
-    ├── ProtocolError       the other side said what the protocol does not allow
-    │   └── Incompatible    there is no protocol revision that both sides speak
-    └── Disconnected        the connection ended before the answer came
+    ConcertinoError              the root: catches everything that concertino raises on purpose
+    ├── RegistrationError        a tool, resource, prompt, server or library is declared wrongly
+    ├── TargetError              a command-line target contains no server, or an extra is missing
+    ├── ToolError                raised by a tool; its text reaches the caller as an `isError` result
+    ├── RpcError                 a JSON-RPC error response, sent or received
+    │   ├── ResourceNotFound     no resource exists under this URI
+    │   ├── MissingCapability    the client lacks the capability that a client request needs
+    │   └── InvalidClientResponse  the client answered a client request with a malformed response
+    ├── SpawnError               a program could not be started
+    ├── NotSupported             the server has not declared the feature
+    ├── TimedOut                 no response arrived in time; also a TimeoutError
+    ├── ProtocolError            the peer violated the protocol
+    │   └── Incompatible         the peers have no protocol revision in common
+    └── Disconnected             the connection ended before the response arrived
 
     BaseException
-    └── Suspended           ends one round of a call whose question waits for its answer; let it pass
+    └── Suspended                ends one round of a call that waits for the client; never catch it
 
-Bytes from outside never raise any of these out of the protocol; they become events or answers.
+Local mistakes (RegistrationError, TargetError, SpawnError, NotSupported) and misbehaviour of the
+peer (ProtocolError) are separate types. Input from outside never raises any of these out of the
+protocol layer: it becomes an event or an error response.
 """
 
 from __future__ import annotations
@@ -60,40 +62,57 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+
 # MCP 2026-07-28, basic/index "Error codes".
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
-# Before 2026-07-28, server/resources "Error Handling"; since then it is INVALID_PARAMS. lowering.py translates.
+
+# Until 2025-11-25, server/resources "Error Handling". From 2026-07-28 on the code is
+# INVALID_PARAMS; protocol/wire_results.py translates between the two.
 RESOURCE_NOT_FOUND = -32002
-# 2025-11-25 client/elicitation "URL Elicitation Required Error"; since 2026-07-28 it must not be sent. lowering.py sees to it.
+
+# 2025-11-25 client/elicitation "URL Elicitation Required Error". From 2026-07-28 on it must not
+# be sent; protocol/wire_results.py replaces it.
 URL_ELICITATION_REQUIRED = -32042
-# Ours: outside -32768..-32000, as MCP 2026-07-28 asks of new codes. data holds the limit that was reached.
+
+# Our own code. MCP 2026-07-28 asks that new codes lie outside -32768..-32000. The error's data
+# names the limit that was reached.
 BUSY = -31001
 
 
 class ConcertinoError(Exception):
-    """The root of the tree above; catch it to catch whatever concertino raises on purpose."""
+    """Root of all exceptions that concertino raises on purpose."""
 
 
 class RegistrationError(ConcertinoError):
-    """A tool, resource or prompt cannot be offered as it was written. The text names what is wrong, where, and what to write."""
+    """A tool, resource, prompt, server or library is declared wrongly: a mistake of its author.
+
+    The text says what is wrong, where, and what to write instead.
+    """
 
 
 class TargetError(ConcertinoError):
-    """A command-line target does not lead to a server. The text names the target and what was found there."""
+    """A command-line target does not lead to a server, or needs an extra that is not installed.
+
+    The text names the target and what was found there, or the command that installs the extra.
+    """
 
 
 class ToolError(ConcertinoError):
-    """Raise it in a tool to tell the caller what went wrong, in your words.
+    """Raise it in a tool to tell the caller what went wrong, in your own words.
 
         raise ToolError("there is no shelf for 'apples'")
-        raise ToolError("TEMPLATE_NOT_FOUND", "Template not found", suggestion="Choose one of these", availableTemplates=["a", "b"])
+        raise ToolError(
+            "TEMPLATE_NOT_FOUND", "Template not found", suggestion="Use a or b", available=["a", "b"]
+        )
 
-    The text becomes the content of a result with `isError: true`, which the model sees. With a code before it, or anything after
-    it, the content is a JSON object that programs can read as well: `error` (the text), `code`, `suggestion`, and the rest under
-    the names it was given; the code is then `TOOL_FAILED` unless given. Any other exception becomes such a result too, but as
-    `TypeName: text`, shortened and redacted, with the traceback in the log.
-    body: that object, None for a text alone. str() gives the text.
+    The text becomes the content of a result with `isError: true`, which the model sees. If a code
+    precedes the text, or keyword arguments follow it, the content is a JSON object that programs
+    can read: `error` (the text), `code` (`TOOL_FAILED` unless given), `suggestion`, and all other
+    keyword arguments under their own names. Any other exception also becomes such a result, but
+    as `TypeName: text`, shortened and redacted, with the traceback in the log.
+
+    body: the JSON object; None for a text alone. str() returns the text.
     """
 
     def __init__(
@@ -105,18 +124,21 @@ class ToolError(ConcertinoError):
         suggestion: str | None = None,
         **extra: Any,
     ) -> None:
+        # With one positional argument, that argument is the text and there is no code.
         super().__init__(*((code,) if message is None else (code, message)))
         self.message = str(code if message is None else message)
+
         self.body: dict[str, Any] | None = None
         if message is not None or suggestion is not None or extra:
-            said = {"error": self.message, "code": "TOOL_FAILED" if message is None else code}
+            own = {"error": self.message, "code": "TOOL_FAILED" if message is None else code}
             if suggestion is not None:
-                said["suggestion"] = suggestion
-            self.body = {**said, **extra, **said}
+                own["suggestion"] = suggestion
+            # Our own keys come first and cannot be overwritten by keyword arguments.
+            self.body = {**own, **extra, **own}
 
     @property
     def code(self) -> str | None:
-        """Of its body; None for a text alone."""
+        """Return the `code` of the body; None for a text alone."""
         return None if self.body is None else self.body["code"]
 
     def __str__(self) -> str:
@@ -124,10 +146,11 @@ class ToolError(ConcertinoError):
 
 
 class RpcError(ConcertinoError):
-    """A JSON-RPC error answer.
+    """A JSON-RPC error response.
 
-    code: an integer, see the table above and JSON-RPC 2.0 section 5.1. message: one short sentence. data: any JSON
-    value, or None for none. A backend raises it to answer so; `RawClient.request` raises it when it was answered so.
+    code: an integer; see the constants above and JSON-RPC 2.0 section 5.1. message: one short
+    sentence. data: any JSON value; None for none. A backend raises it to send an error response;
+    `RawClient.request` raises it when it receives one.
     """
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
@@ -141,9 +164,11 @@ class RpcError(ConcertinoError):
 
 
 class ResourceNotFound(RpcError):
-    """There is no resource of this URI. Raise it in a resource's function; it may also return None, which says the same.
+    """No resource exists under this URI.
 
-    The caller gets -32602, or -32002 before 2026-07-28, with the URI in the data (2026-07-28 server/resources "Error Handling").
+    Raise it in the function of a resource or return None there, which has the same effect. The
+    caller gets -32602 (-32002 before 2026-07-28) with the URI in the data; see 2026-07-28
+    server/resources "Error Handling".
     """
 
     def __init__(self, uri: str = "") -> None:
@@ -152,10 +177,12 @@ class ResourceNotFound(RpcError):
 
 
 class MissingCapability(RpcError):
-    """The client did not declare that it answers such a question. required: what it would have to declare, as an object.
+    """The client did not declare the capability that a client request needs.
 
-    Catch it to do without the answer. Uncaught, the caller gets -32021 with `data.requiredCapabilities` (2026-07-28 basic/index
-    "Error codes"); before 2026-07-28 a tool's result says it, with `isError`.
+    required: the capabilities object that the client would have to declare. Catch it to go on
+    without the client's answer. If it is not caught, the caller gets -32021 with
+    `data.requiredCapabilities` (2026-07-28 basic/index "Error codes"); before 2026-07-28 a tool
+    returns its text with `isError`.
     """
 
     def __init__(self, text: str, required: Mapping[str, object]) -> None:
@@ -164,9 +191,10 @@ class MissingCapability(RpcError):
 
 
 class InvalidClientResponse(RpcError):
-    """The client's answer to a question does not fit it. The text names the question, what was expected and what came.
+    """The client answered a client request with something that does not fit the request.
 
-    Uncaught, the caller gets -32602; before 2026-07-28 a tool's result says it, with `isError`.
+    The text names the request, what was expected and what arrived. If it is not caught, the caller
+    gets -32602; before 2026-07-28 a tool returns its text with `isError`.
     """
 
     def __init__(self, text: str) -> None:
@@ -174,43 +202,45 @@ class InvalidClientResponse(RpcError):
 
 
 class Suspended(BaseException):
-    """A question was asked whose answer comes with a later request: this round of the call is over.
+    """Ends one round of a call: the client's answer arrives with a later request.
 
-    Raised by Context.ask and what is built on it. Like CancelledError it is to be let pass; `finally` blocks run on every round.
+    Context.ask and everything built on it raise it. Do not catch it, as with CancelledError.
+    `finally` blocks run in every round.
     """
 
 
 class SpawnError(ConcertinoError):
-    """A program could not be started. The text names it, where it was looked for, and why."""
+    """A program could not be started. The text names it, where it was looked for, and the reason."""
 
 
 class NotSupported(ConcertinoError):
-    """A feature was asked for that the server has not declared; nothing was sent. The text names what it declares."""
+    """The server has not declared this feature. Nothing was sent. The text says what it declares."""
 
 
 class TimedOut(ConcertinoError, TimeoutError):
-    """An answer did not come within its time limit. The text says what was awaited, and for how long.
+    """No response arrived within the time limit. The text names the request and the limit.
 
-    The other side was told that the answer is no longer wanted. Raised here, never by the other side.
+    Raised locally; the peer was told that the response is no longer needed.
     """
 
 
 class ProtocolError(ConcertinoError):
-    """The other side said what the protocol does not allow: an answer of another shape, a question nobody offered to answer.
+    """The peer sent something the protocol forbids, e.g. a malformed result or an unknown request.
 
-    The text quotes the beginning of what came.
+    The text quotes the beginning of the message.
     """
 
 
 class Incompatible(ProtocolError):
-    """There is no protocol revision that both sides speak. The text names those of the other side."""
+    """The peers have no protocol revision in common. The text names the revisions of the peer."""
 
 
 class Disconnected(ConcertinoError):
-    """The connection ended before an answer came. Raised here, never by the other side (MCP 2026-07-28 basic/index).
+    """The connection ended before the response arrived (MCP 2026-07-28 basic/index).
 
-    exit_status: of the server's process, if there is one and it has ended: its exit code, or minus the signal that ended it.
-    stderr: the end of what the process wrote there, without secrets. The text holds both.
+    Raised locally, never sent. exit_status: of the server's process if it has one that ended: its
+    exit code, or minus the number of the signal that ended it. stderr: the end of the process's
+    stderr output, without secrets. The text contains both.
     """
 
     def __init__(self, text: str, exit_status: int | None = None, stderr: str = "") -> None:

@@ -14,26 +14,27 @@ if TYPE_CHECKING:
 
 __all__ = ["lazy_names", "load"]
 
-# Objects. CPython 3.12 itself freezes 375; an application that calls gc.freeze() has more than 1000.
+# Number of frozen objects from which we assume that the application called gc.freeze(). CPython
+# 3.12 itself freezes 375; an application has more than 1000.
 FROZEN = 1000
 
 
 def load(name: str) -> ModuleType:
-    """Import a module with garbage collection paused; return it, or raise, as import_module() does.
+    """Import a module with garbage collection paused. Returns and raises as import_module() does.
 
-    Modules stay loaded, so there is nothing to collect while they are made. Yet the collector would
-    run some forty times between the start of a server and its first answer, which takes 5 % of that
-    time. Afterwards all objects count as old and are examined with the old generation.
+    Modules stay loaded, so an import leaves nothing to collect. Without the pause the collector
+    runs some forty times between the start of a server and its first response, which takes 5 % of
+    that time. Afterwards all objects belong to the oldest generation.
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
         return import_module(name)
     finally:
-        # An application that froze its objects wants them to stay frozen.
+        # Skip this if the application froze its objects: unfreeze() would release those as well.
         if gc.get_freeze_count() < FROZEN:
             gc.freeze()
-            # Unfreezing moves everything into the oldest generation.
+            # unfreeze() moves all objects into the oldest generation.
             gc.unfreeze()
         if collecting:
             gc.enable()
@@ -44,7 +45,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package whose public names load on first use.
 
-    homes: module -> the names that it defines.
+    package: name of the package. homes: module -> the public names that it defines. `__getattr__`
+    raises AttributeError for any other name, and ImportError if the module cannot be imported.
     """
     module_of = {name: module for module, names in homes.items() for name in names}
 
@@ -53,6 +55,8 @@ def lazy_names(
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(load(module), name)
+
+        # Cache it in the package, so that __getattr__ is called once per name.
         setattr(sys.modules[package], name, value)
         return value
 

@@ -25,7 +25,7 @@ from concertino.logs import redact
 from concertino.logs import stderr_redirect as diverted_module
 from concertino.logs import writer as writer_module
 from concertino.logs.correlation import LogContext, current_context
-from concertino.logs.formats import FORMATS, entry_of, message_line
+from concertino.logs.formats import FORMATS, make_entry, message_line
 from concertino.logs.handler import StderrHandler, configure, logger
 from concertino.logs.stderr_redirect import StderrRedirect, adopt_handlers
 from concertino.logs.writer import BoundedWriter
@@ -859,7 +859,7 @@ def test_a_secret_that_a_client_gave_as_its_request_id_is_in_no_json_line() -> N
     try:
         record = logging.LogRecord("concertino", logging.INFO, "", 0, "done", None, None)
         lines = [
-            FORMATS["json"](entry_of(record, "c", redact.redactor())),
+            FORMATS["json"](make_entry(record, "c", redact.redactor())),
             message_line("json", "", "<-", "{}"),
         ]
     finally:

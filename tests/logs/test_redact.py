@@ -536,7 +536,7 @@ def test_a_text_that_is_called_clean_is_short_and_stays_as_it_is(text: str, most
     known = redact.refresh({"A_TOKEN": "hunter2hunter2", "B_TOKEN": "x" * 9})
     try:
         stays = known.string(text) == text
-        is_clean = redact.clean(most)(text)
+        is_clean = redact.make_clean_check(most)(text)
         assert is_clean <= (stays and len(text) <= max(most, 0))
         if most >= 11:  # as long as `{"secret":"`, the least that has a field
             assert is_clean == (stays and len(text) <= most)
@@ -549,14 +549,14 @@ def test_the_least_text_with_a_field_is_not_clean(text: str) -> None:
     redact.refresh({})
     try:
         assert len(text) == 11
-        assert not redact.clean(1000)(text)
-        assert redact.clean(1000)(text[:-1])
+        assert not redact.make_clean_check(1000)(text)
+        assert redact.make_clean_check(1000)(text[:-1])
     finally:
         redact.refresh()
 
 
 def test_what_is_clean_follows_the_environment() -> None:
-    is_clean = redact.clean(1000)
+    is_clean = redact.make_clean_check(1000)
     redact.refresh({})
     try:
         assert is_clean("hunter2hunter2")

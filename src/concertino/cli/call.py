@@ -30,7 +30,7 @@ from concertino.errors import (
     SpawnError,
     TimedOut,
 )
-from concertino.logs.formats import escaped
+from concertino.logs.formats import escape_controls
 from concertino.types.results import (
     AudioContent,
     CallToolResult,
@@ -152,8 +152,8 @@ async def _done(given: argparse.Namespace, target: Target, arguments: dict[str, 
             request_s=given.timeout_s,
             total_s=max(600.0, given.timeout_s),
         ),
-        stderr=(lambda line: _say(escaped(line))) if given.stderr else None,
-        trace=(lambda way, text: _say(f"{way} {escaped(text)}")) if given.trace else None,
+        stderr=(lambda line: _say(escape_controls(line))) if given.stderr else None,
+        trace=(lambda way, text: _say(f"{way} {escape_controls(text)}")) if given.trace else None,
     )
     async with client:
         if given.command == "call":
@@ -208,7 +208,7 @@ async def _list(client: Client, what: str, as_json: bool) -> None:
             uri = getattr(each, "uri", None) or each.uri_template
             kind = f"  {each.mime_type}" if each.mime_type else ""
             lines += [
-                f"{escaped(uri)}{escaped(kind)}",
+                f"{escape_controls(uri)}{escape_controls(kind)}",
                 *_described(each.title or each.name, each.description),
             ]
     if as_json:
@@ -318,7 +318,7 @@ def _say(text: str) -> None:
 
 def _shown(text: str) -> str:
     """Several lines that command no terminal."""
-    return "\n".join(map(escaped, text.split("\n")))
+    return "\n".join(map(escape_controls, text.split("\n")))
 
 
 def _print_text(text: str) -> None:
@@ -384,13 +384,13 @@ def _tool(tool: Tool) -> list[str]:
     required: list[str] = tool.input_schema.get("required") or []
     words = [name if name in required else f"[{name}]" for name in properties]
     title = tool.title or (tool.annotations.title if tool.annotations else None)
-    lines = [escaped(" ".join([tool.name, *words])), *_described(title, tool.description)]
+    lines = [escape_controls(" ".join([tool.name, *words])), *_described(title, tool.description)]
     for name, schema in properties.items():
         if isinstance(schema, dict):
             enum = "one of " + encode(schema["enum"]).decode() if "enum" in schema else ""
             kind = cast("dict[str, object]", schema).get("type") or enum
             text = f"{name}: {kind if isinstance(kind, str) else encode(kind).decode()} {schema.get('description', '')}"  # pyright: ignore[reportUnknownMemberType]
-            lines.append("    " + escaped(" ".join(text.split())))
+            lines.append("    " + escape_controls(" ".join(text.split())))
     return lines
 
 
@@ -398,11 +398,11 @@ def _prompt(prompt: Prompt) -> list[str]:
     arguments = prompt.arguments or []
     words = [each.name if each.required else f"[{each.name}]" for each in arguments]
     lines = [
-        escaped(" ".join([prompt.name, *words])),
+        escape_controls(" ".join([prompt.name, *words])),
         *_described(prompt.title, prompt.description),
     ]
     return lines + [
-        f"    {escaped(each.name)}: {escaped(each.description)}"
+        f"    {escape_controls(each.name)}: {escape_controls(each.description)}"
         for each in arguments
         if each.description
     ]
@@ -411,7 +411,7 @@ def _prompt(prompt: Prompt) -> list[str]:
 def _described(title: str | None, description: str | None) -> list[str]:
     lines = [title] if title else []
     lines += (description or "").strip().split("\n") if description else []
-    return [f"  {escaped(line.strip())}".rstrip() for line in lines]
+    return [f"  {escape_controls(line.strip())}".rstrip() for line in lines]
 
 
 class _Bar:
@@ -425,7 +425,7 @@ class _Bar:
         """Draw it as far as the work is."""
         if not self._wanted:
             return
-        text = escaped(message)[:60] if message else ""
+        text = escape_controls(message)[:60] if message else ""
         if total and total > 0:
             share = max(0.0, min(1.0, done / total))
             filled = round(share * BAR)

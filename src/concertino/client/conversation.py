@@ -33,7 +33,7 @@ from concertino.errors import (
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, Message
 from concertino.jsonrpc.peer import IncomingRequest
-from concertino.logs.formats import escaped
+from concertino.logs.formats import escape_controls
 from concertino.logs.redact import redactor
 from concertino.protocol.revisions import MODERN, Revision
 from concertino.protocol.session import CAPABILITIES, CLIENT, LOG_LEVEL, VERSION
@@ -302,7 +302,7 @@ class Conversation:
         except (DecodeError, RecursionError) as why:
             raise ProtocolError(f"{what}: expected a result, got {shortened(raw)}: {why}") from None
         raise ProtocolError(
-            f"{what}: a result of unknown type {escaped(kind[:100])!r}: {shortened(raw)}"
+            f"{what}: a result of unknown type {escape_controls(kind[:100])!r}: {shortened(raw)}"
         )
 
     async def _answered(self, body: bytes, asked: InputRequiredResult) -> bytes:
@@ -405,7 +405,7 @@ class Conversation:
             self.log.log(
                 _LOG_LEVELS.get(message.level, logging.INFO),
                 "the server says: %s",
-                escaped(text[:QUOTED]),
+                escape_controls(text[:QUOTED]),
             )
 
     def _cancelled(self, params: Mapping[str, Raw]) -> None:
@@ -419,7 +419,7 @@ class Conversation:
         ):
             self.log.info(
                 "the server cancels what it asked for: %s",
-                escaped(cancelled.reason[:QUOTED]) or "no reason",
+                escape_controls(cancelled.reason[:QUOTED]) or "no reason",
             )
             self.channel.peer.cancel(cancelled.request_id, cancelled.reason)
 

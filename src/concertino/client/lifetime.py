@@ -399,10 +399,10 @@ class Lifetime:
 def _shown_to(
     log: logging.Logger, also: Callable[[str, str], object] | None
 ) -> Callable[[str, str], object]:
-    from concertino.logs.formats import escaped
+    from concertino.logs.formats import escape_controls
 
     def show(direction: str, text: str) -> None:
-        log.debug("%s %s", direction, escaped(text))
+        log.debug("%s %s", direction, escape_controls(text))
         if also is not None:
             try:
                 also(direction, text)

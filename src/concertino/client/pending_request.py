@@ -133,12 +133,12 @@ def named(method: str, subject: str) -> str:
 
 def shortened(frame: bytes | Raw | Any) -> str:
     """The beginning of a line, as text that can be shown: what commands a terminal is written as an escape."""
-    from concertino.logs.formats import escaped
+    from concertino.logs.formats import escape_controls
     from concertino.logs.redact import redactor
 
     whole = bytes(frame)
     text = redactor().frame(whole[: 4 * SHOWN]).decode("utf-8", "backslashreplace")
-    text = escaped(text)
+    text = escape_controls(text)
     return (
         text
         if len(whole) <= 4 * SHOWN and len(text) <= SHOWN

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from concertino.logs.formats import escaped
+from concertino.logs.formats import escape_controls
 from concertino.logs.redact import redactor
 
 __all__ = ["Sink", "StderrLines"]
@@ -62,7 +62,7 @@ class StderrLines:
         self._take(redactor().text(text))
 
     def _log(self, line: str) -> None:
-        self._logger.log(self._level, "%s", escaped(line))
+        self._logger.log(self._level, "%s", escape_controls(line))
 
     def _append(self, line: str) -> None:
         if self._file >= 0:

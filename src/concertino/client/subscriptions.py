@@ -19,7 +19,7 @@ from concertino.client.channel import Channel
 from concertino.client.pending_request import SHOWN
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.jsonrpc.messages import Id
-from concertino.logs.formats import escaped
+from concertino.logs.formats import escape_controls
 
 __all__ = ["ResourceSubscriptions"]
 
@@ -125,7 +125,7 @@ class ResourceSubscriptions:
         if id not in self._open:
             return False
         self._channel.drop(id, "ended by the server", tell=False)
-        self._ended(id, ProtocolError(escaped(reason[:SHOWN])) if reason else None)
+        self._ended(id, ProtocolError(escape_controls(reason[:SHOWN])) if reason else None)
         return True
 
     def _ended(self, id: Id, why: ConcertinoError | None) -> None:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from concertino.backend.interface import Backend
 from concertino.errors import Disconnected
 from concertino.jsonrpc.limits import Limits
-from concertino.logs.formats import escaped
+from concertino.logs.formats import escape_controls
 from concertino.logs.redact import learn, redactor
 from concertino.transports.connection import Connection
 from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
@@ -107,7 +107,7 @@ class OpenTarget:
             .strip("\n")
             .split("\n")
         )
-        return "\n".join(map(escaped, lines))
+        return "\n".join(map(escape_controls, lines))
 
     def how_it_is(self, ended: bool) -> str:
         """Whether the process runs, or how it ended, in words. ended: whether the connection has."""

@@ -18,7 +18,7 @@ from concertino.guards.rates import Window
 from concertino.guards.refusals import refuse
 from concertino.guards.secrets import without_secrets_error
 from concertino.guards.sizes import AROUND, ESCAPED, LIMITED, OversizeStore, cut, size_of
-from concertino.logs.redact import clean, redactor
+from concertino.logs.redact import make_clean_check, redactor
 from concertino.runtime.call_hooks import Permits
 from concertino.types.results import CallToolResult, TextContent
 
@@ -171,10 +171,10 @@ class OperationPolicy:
 def _passing(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
     """Whether a text is surely short enough and without secrets; None if nothing is asked of it."""
     if max_bytes is None:
-        return clean(sys.maxsize) if redact else None
+        return make_clean_check(sys.maxsize) if redact else None
     most = (max_bytes - AROUND) // ESCAPED  # characters
 
     def short(text: str) -> bool:
         return len(text) <= most
 
-    return clean(most) if redact else short
+    return make_clean_check(most) if redact else short

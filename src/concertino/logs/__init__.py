@@ -1,9 +1,9 @@
-"""Logging to stderr: formats, levels, redaction of secrets, and a writer that never blocks.
+"""Logging to stderr: levels, formats, redaction of secrets, and a writer that never blocks.
 
-handler          configure(), logger(), and the logging handler with its limit
-writer           BoundedWriter: buffers lines for a descriptor; drops them when nobody reads
-stderr_redirect  StderrRedirect: sys.stdout and sys.stderr while the protocol owns stdout
-formats          a log entry as a line, as JSON, or in the trace profile
-correlation      the request and trace that a log line belongs to
-redact           takes secrets out of texts and values
+handler          configure() and logger(): the logging handler, its level and its rate limit
+writer           BoundedWriter: buffers output for a descriptor, drops lines when nobody reads
+stderr_redirect  StderrRedirect: replaces sys.stdout and sys.stderr while stdout carries MCP
+formats          formats a log record as a line, as JSON, or in the trace profile
+correlation      LogContext: the request and trace that a log line belongs to
+redact           Redactor: removes secrets from texts, JSON and Python objects
 """

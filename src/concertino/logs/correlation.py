@@ -1,4 +1,4 @@
-"""Which call a log line belongs to: set by whoever handles one, read by the JSON format."""
+"""The request and the trace of the running call, for log lines in the JSON format."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ __all__ = ["LogContext", "current_context"]
 
 
 class LogContext(Struct, frozen=True):
-    """request: the JSON-RPC id. trace: the trace id of W3C Trace Context, 32 hexadecimal digits, if there is one."""
+    """The call that a log line belongs to.
+
+    request: its JSON-RPC id. trace: its W3C Trace Context trace id, 32 hexadecimal digits; empty
+    without one.
+    """
 
     request: int | str | None = None
     trace: str = ""
 
 
-# A thread that runs a handler has a copy. None: not in a call, or nobody wants to know.
+# None outside of calls, and inside of calls when neither the log format nor telemetry needs it.
+# A thread that runs a handler has a copy of the handler's context.
 current_context: ContextVar[LogContext | None] = ContextVar("concertino_call", default=None)

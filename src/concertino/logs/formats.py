@@ -1,7 +1,8 @@
-"""How a log record looks on stderr: three formats, each a function from an Entry to one text that ends with a newline.
+"""The three formats of a log line. Each is a function from a LogEntry to text that ends with "\\n".
 
-A text cannot forge a line: what a terminal or a reader of lines would act upon (newlines, escape sequences, marks of
-direction) is written as an escape, and only a traceback takes more lines, all of them indented.
+A message cannot forge a log line: newlines, escape sequences, direction marks and other
+characters that a terminal or a line reader interprets are escaped. Only a traceback takes more
+than one line, and its lines are indented.
 """
 
 from __future__ import annotations
@@ -17,116 +18,90 @@ from msgspec.json import encode
 from concertino.logs.correlation import LogContext, current_context
 from concertino.logs.redact import Redactor, redactor
 
-__all__ = ["FORMATS", "LogEntry", "entry_of", "escaped", "message_line"]
+__all__ = ["FORMATS", "LogEntry", "escape_controls", "make_entry", "message_line"]
+
+# Not printable according to str.isprintable(), but harmless.
+_SPACES = "\u00a0\u3000"
+
+_NO_CONTEXT = LogContext()
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
-    """What is said of a record. Secrets are out, control characters are still in."""
+    """The printed parts of a log record. Secrets are removed; control characters are still there.
 
-    time: str  # UTC, RFC 3339 with milliseconds
-    level: str  # DEBUG INFO WARN ERROR
+    time: UTC, RFC 3339 with milliseconds. level: DEBUG, INFO, WARN or ERROR. exception: traceback
+    and stack, several lines. request, trace: of the call that the record belongs to.
+    """
+
+    time: str
+    level: str
     component: str
     text: str
-    exception: str = ""  # traceback and stack, several lines
-    request: int | str | None = None  # the id of the call that it belongs to
-    trace: str = ""  # and the trace of that
+    exception: str = ""
+    request: int | str | None = None
+    trace: str = ""
 
 
-def entry_of(record: logging.LogRecord, component: str, known: Redactor) -> LogEntry:
-    """Make an Entry of a record. Raises whatever formatting its arguments raises.
+def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> LogEntry:
+    """Return the LogEntry of a record, redacted by `known`.
 
-    The arguments are redacted as objects, before they become text: that finds a `password` in a dict.
+    Raises whatever exception the formatting of the record's arguments raises.
     """
     text = str(record.msg)
     if record.args:
+        # Redact the arguments while they are objects: only then is a dict key `password` visible.
         text %= known.value(record.args)
+
     exception = ""
     if record.exc_info and record.exc_info[0]:
         exception = logging.Formatter().formatException(record.exc_info)
     if record.stack_info:
         exception = f"{exception}\n{record.stack_info}".lstrip("\n")
-    told = current_context.get() or NOBODY
+
+    context = current_context.get() or _NO_CONTEXT
     return LogEntry(
-        time=_time(record.created, int(record.msecs)),
-        level=_level(record.levelno),
-        component=_encodable(component),
-        text=_encodable(known.text(text)),
-        exception=_encodable(known.text(exception)),
-        request=known.value(told.request),  # a client may choose any text
-        trace=told.trace,
+        time=_format_time(record.created, int(record.msecs)),
+        level=_level_name(record.levelno),
+        component=_make_encodable(component),
+        text=_make_encodable(known.text(text)),
+        exception=_make_encodable(known.text(exception)),
+        # A client may choose any text as its request id.
+        request=known.value(context.request),
+        trace=context.trace,
     )
 
 
-NOBODY = LogContext()
-
-
-def _time(seconds: float, milliseconds: int) -> str:
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{milliseconds:03d}Z"
-
-
 def message_line(format: str, who: str, direction: str, text: str) -> str:
-    """One message of the protocol as a line of the message trace. format: of the log; text: the message, without secrets.
+    """Return one protocol message as a line of the message trace.
 
-    who: the client's name and a space, or nothing. In the format `json` it is an object like every other line.
+    format: of the log; in the format `json` the line is an object like every other line. who: the
+    client's name and a space, or empty. text: the message, already redacted.
     """
-    if format == "json":
-        now, told = time.time(), current_context.get() or NOBODY
-        shown, request = f"{who}{direction} {escaped(text)}", redactor().value(told.request)
-        return _json(
-            LogEntry(
-                _time(now, int(now % 1 * 1000)),
-                "TRACE",
-                "mcp",
-                shown,
-                request=request,
-                trace=told.trace,
-            )
-        )
-    return f"{'[TRACE]' if format == 'trace' else '[MCP]'} {who}{direction} {escaped(text)}\n"
+    line = f"{who}{direction} {escape_controls(text)}"
+    if format != "json":
+        return f"{'[TRACE]' if format == 'trace' else '[MCP]'} {line}\n"
+
+    now = time.time()
+    context = current_context.get() or _NO_CONTEXT
+    entry = LogEntry(
+        _format_time(now, int(now % 1 * 1000)),
+        "TRACE",
+        "mcp",
+        line,
+        request=redactor().value(context.request),
+        trace=context.trace,
+    )
+    return _format_json(entry)
 
 
-def _encodable(text: str) -> str:
-    return text.encode(
-        "utf-8", "backslashreplace"
-    ).decode()  # file names that are not UTF-8 have lone surrogates
+def escape_controls(text: str) -> str:
+    """Return the text as one printable line that cannot control a terminal.
 
-
-def _level(number: int) -> str:
-    if number >= logging.ERROR:
-        return "ERROR"
-    if number >= logging.WARNING:
-        return "WARN"
-    return "INFO" if number >= logging.INFO else "DEBUG"
-
-
-def _line(entry: LogEntry) -> str:
-    return f"[{entry.time}] [{entry.level}] [{escaped(entry.component)}] {_tail(entry)}"
-
-
-def _json(entry: LogEntry) -> str:
-    return encode(entry).decode() + "\n"
-
-
-def _trace(entry: LogEntry) -> str:
-    return f"{'Error:' if entry.level == 'ERROR' else '[TRACE]'} {_tail(entry)}"
-
-
-# `line` is the default; `trace` is a profile that other servers have: `[TRACE]` for tracing and `Error:` for errors.
-FORMATS: Mapping[str, Callable[[LogEntry], str]] = MappingProxyType(
-    {"line": _line, "json": _json, "trace": _trace}
-)
-
-
-def _tail(entry: LogEntry) -> str:
-    lines = entry.exception.split("\n") if entry.exception else []
-    return "\n    ".join(map(escaped, (entry.text, *lines))) + "\n"
-
-
-def escaped(text: str) -> str:
-    """Return a text as one line that commands no terminal."""
+    Control, format (direction, zero width) and unassigned characters and line separators become
+    Python escapes such as `\\n` and `\\u202e`.
+    """
     if text.isprintable():
         return text
-    # Not printable: control, format (direction, zero width) and unassigned characters, separators of lines.
     return "".join(
         character
         if character.isprintable() or character in _SPACES
@@ -135,4 +110,42 @@ def escaped(text: str) -> str:
     )
 
 
-_SPACES = "\u00a0\u3000"  # not printable to Python, but harmless
+def _format_line(entry: LogEntry) -> str:
+    prefix = f"[{entry.time}] [{entry.level}] [{escape_controls(entry.component)}]"
+    return f"{prefix} {_text_and_exception(entry)}"
+
+
+def _format_json(entry: LogEntry) -> str:
+    return encode(entry).decode() + "\n"
+
+
+def _format_trace(entry: LogEntry) -> str:
+    return f"{'Error:' if entry.level == 'ERROR' else '[TRACE]'} {_text_and_exception(entry)}"
+
+
+# `line` is the default. `trace` is the profile of other servers: `[TRACE]` and `Error:`.
+FORMATS: Mapping[str, Callable[[LogEntry], str]] = MappingProxyType(
+    {"line": _format_line, "json": _format_json, "trace": _format_trace}
+)
+
+
+def _text_and_exception(entry: LogEntry) -> str:
+    lines = entry.exception.split("\n") if entry.exception else []
+    return "\n    ".join(map(escape_controls, (entry.text, *lines))) + "\n"
+
+
+def _format_time(seconds: float, milliseconds: int) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{milliseconds:03d}Z"
+
+
+def _level_name(number: int) -> str:
+    if number >= logging.ERROR:
+        return "ERROR"
+    if number >= logging.WARNING:
+        return "WARN"
+    return "INFO" if number >= logging.INFO else "DEBUG"
+
+
+def _make_encodable(text: str) -> str:
+    # File names that are not UTF-8 contain lone surrogates, which JSON and UTF-8 cannot encode.
+    return text.encode("utf-8", "backslashreplace").decode()

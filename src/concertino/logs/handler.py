@@ -1,7 +1,7 @@
-"""From `logging` to stderr: one handler for the tree below `concertino`, its level, and how much it may say.
+"""The logging handler for everything below the logger `concertino`, its level and its rate limit.
 
-Environment: LOG_LEVEL (debug, info, warn, error; default info) and CONCERTINO_LOG_FORMAT (line, json, trace; default
-line).
+Environment: LOG_LEVEL (debug, info, warn, error; default info) and CONCERTINO_LOG_FORMAT (line,
+json, trace; default line).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from concertino.logs.formats import FORMATS, entry_of
+from concertino.logs.formats import FORMATS, make_entry
 from concertino.logs.redact import redactor
 from concertino.logs.writer import BoundedWriter
 
@@ -20,8 +20,8 @@ __all__ = ["LEVELS", "StderrHandler", "configure", "logger"]
 
 _ROOT: Final = "concertino"
 
-# What each name opens. Warnings and errors are always printed: a server that is silent about its failures helps nobody. So error
-# opens as much as warn.
+# The level that each name sets. `error` shows warnings as well: a server that hides its warnings
+# cannot be diagnosed.
 LEVELS: Final[Mapping[str, int]] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -30,12 +30,13 @@ LEVELS: Final[Mapping[str, int]] = {
     "error": logging.WARNING,
 }
 
-_RATE: Final = 200.0  # records a second that may go on for ever
-_BURST: Final = 500.0  # records at once
+# Records per second that are printed indefinitely, and records that may come at once.
+_RATE: Final = 200.0
+_BURST: Final = 500.0
 
 
 def logger(component: str) -> logging.Logger:
-    """Return the logger whose lines carry the component's name: a module, or a server."""
+    """Return the logger whose lines carry this component: the name of a module or a server."""
     return logging.getLogger(f"{_ROOT}.{component}")
 
 
@@ -50,25 +51,29 @@ def configure(
     burst: float = _BURST,
     clock: Callable[[], float] = time.monotonic,
 ) -> StderrHandler:
-    """Send everything logged below `concertino` to stderr, and nowhere else. Called again, it starts over.
+    """Send everything logged below `concertino` to stderr, and nowhere else. Returns the handler.
 
-    format, level: None takes them from the environment, where an unknown value gives the default and a warning.
-    component: what is printed for the logger `concertino` itself. writer: None keeps that of an earlier call, or makes
-    one for stderr. rate, burst, clock: see StderrHandler. Raises ValueError for an unknown format or level.
+    A second call replaces the handler of the first.
+    format, level: None reads them from the environment; an unknown value there is replaced by the
+    default and logged as a warning. component: printed for the logger `concertino` itself.
+    writer: None uses the writer of an earlier call, or a new one for stderr. rate, burst, clock:
+    see StderrHandler. Raises ValueError if an argument is no known format or level.
     """
     environment = os.environ if environment is None else environment
     problems: list[str] = []
-    format_name = _choice(
+    format_name = _choose(
         "format", format, "CONCERTINO_LOG_FORMAT", environment, FORMATS, "line", problems
     )
-    level_name = _choice("level", level, "LOG_LEVEL", environment, LEVELS, "info", problems)
+    level_name = _choose("level", level, "LOG_LEVEL", environment, LEVELS, "info", problems)
 
     root = logging.getLogger(_ROOT)
     for earlier in [handler for handler in root.handlers if isinstance(handler, StderrHandler)]:
         root.removeHandler(earlier)
         earlier.close()
         writer = writer or earlier.writer
-        problems.clear()  # said before
+        # The earlier call has already logged them.
+        problems.clear()
+
     handler = StderrHandler(
         writer or BoundedWriter(), format_name, component, rate=rate, burst=burst, clock=clock
     )
@@ -80,37 +85,43 @@ def configure(
     return handler
 
 
-def _choice(
+def _choose(
     argument: str,
-    given: str | None,
+    value: str | None,
     variable: str,
     environment: Mapping[str, str],
     choices: Mapping[str, object],
     default: str,
     problems: list[str],
 ) -> str:
-    if given is not None and given not in choices:
-        raise ValueError(f"{argument}: expected {_listed(choices)}, got {given!r}")
-    chosen = given or environment.get(variable, "").strip().lower() or default
+    """Return the argument's value, else the variable's, else the default.
+
+    An unknown value of the variable is added to `problems`; one of the argument is a ValueError.
+    """
+    if value is not None and value not in choices:
+        raise ValueError(f"{argument}: expected {_join_choices(choices)}, got {value!r}")
+    chosen = value or environment.get(variable, "").strip().lower() or default
     if chosen in choices:
         return chosen
     problems.append(
-        f"{variable}: expected {_listed(choices)}, got {environment[variable]!r}; {default} is used"
+        f"{variable}: expected {_join_choices(choices)}, got {environment[variable]!r};"
+        f" {default} is used"
     )
     return default
 
 
-def _listed(choices: Mapping[str, object]) -> str:
+def _join_choices(choices: Mapping[str, object]) -> str:
     *most, last = choices
     return f"{', '.join(most)} or {last}"
 
 
 class StderrHandler(logging.Handler):
-    """Formats a record, takes the secrets out, and writes it; never blocks, never raises.
+    """Formats and redacts records and writes them to a BoundedWriter; never blocks, never raises.
 
-    format: a key of FORMATS. At most `burst` records at once and `rate` a second, of every level (a loop that fails
-    must not fill a disk): the rest is counted. After a gap it stays shut until a second's worth may pass, and then
-    says `N log lines suppressed`. clock: seconds, monotonic.
+    format: a key of FORMATS. rate, burst: a token bucket for records of all levels, so that an
+    endless loop cannot fill a disk: at most `burst` records at once and `rate` per second. After a
+    record was suppressed, the handler stays silent until it may print one second's worth again,
+    and then writes `N log lines suppressed`. clock: seconds, monotonic.
     """
 
     def __init__(
@@ -134,40 +145,50 @@ class StderrHandler(logging.Handler):
         self._suppressed = 0
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Write the record, or count it as suppressed."""
         now = self._clock()
         self._allowed = min(self._burst, self._allowed + (now - self._counted_at) * self._rate)
         self._counted_at = now
+
         if self._allowed < (min(self._rate, self._burst) if self._suppressed else 1):
             self._suppressed += 1
             return
+
         self._allowed -= 1
-        self._tell_suppressed()
-        self._put(record)
+        self._report_suppressed()
+        self._write(record)
 
     def flush(self) -> None:
+        """Try once to write what the writer holds."""
         self.writer.flush()
 
     def close(self) -> None:
-        """Say what was suppressed and not told yet. The writer stays open."""
-        self._tell_suppressed()
+        """Report suppressed records that have not been reported. The writer stays open."""
+        self._report_suppressed()
         super().close()
 
-    def _tell_suppressed(self) -> None:
+    def _report_suppressed(self) -> None:
         count, self._suppressed = self._suppressed, 0
         if count:
-            self._put(_record(logging.WARNING, f"{count} log line{'s' * (count > 1)} suppressed"))
+            text = f"{count} log line{'s' * (count > 1)} suppressed"
+            self._write(_make_record(logging.WARNING, text))
 
-    def _put(self, record: logging.LogRecord) -> None:
+    def _write(self, record: logging.LogRecord) -> None:
         component = (
             self._component if record.name == _ROOT else record.name.removeprefix(f"{_ROOT}.")
         )
         try:
-            entry = entry_of(record, component, redactor())
-        except Exception as error:  # the arguments are anybody's objects; their text may hold anything, so it stays out
-            problem = f"a log record of {record.filename}:{record.lineno} could not be formatted: {type(error).__name__}"
-            entry = entry_of(_record(record.levelno, problem), component, redactor())
+            entry = make_entry(record, component, redactor())
+        except Exception as exc:
+            # The arguments may be objects of any kind, and the text of their exception may contain
+            # anything: print its type alone.
+            problem = (
+                f"a log record of {record.filename}:{record.lineno} could not be formatted:"
+                f" {type(exc).__name__}"
+            )
+            entry = make_entry(_make_record(record.levelno, problem), component, redactor())
         self.writer.write(self._format(entry).encode())
 
 
-def _record(level: int, text: str) -> logging.LogRecord:
+def _make_record(level: int, text: str) -> logging.LogRecord:
     return logging.LogRecord(_ROOT, level, "", 0, text, None, None)

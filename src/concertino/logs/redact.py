@@ -1,15 +1,18 @@
-r"""What must not be read by anybody: secrets, and the one place that takes them out.
+r"""Removal of secrets from everything that leaves the process other than as a normal result.
 
-Every sink uses it: logs, traces, captures, error texts, relayed stderr. Two rules:
+Every sink uses it: logs, traces, captures, error texts, relayed stderr. There are two rules:
 
-*Values*: what a secretly named environment variable holds is replaced by `[REDACTED]` wherever it stands, also when it
-was escaped on the way: `\n`, `\"`, `\u0061`, `\x61`, up to three times over (JSON in JSON in a `repr`). To find such
-forms the text is unescaped level by level, and what is found there is replaced at the place it came from, so that an
-escape sequence is never cut. *Fields*: a string under a name such as `password` is replaced whatever it holds. Only
-objects and JSON texts have fields, also a JSON text in a string of another (the text twin of a structured result);
-plain text has none.
+*Values*: the value of an environment variable with a secret name (`*_TOKEN`, `*_PASSWORD`, ...) is
+replaced by `[REDACTED]` wherever it occurs, also if it was escaped on the way: `\n`, `\"`,
+`\u0061`, `\x61`, up to three times over (JSON in JSON in a `repr`). To find such forms the text is
+unescaped level by level. A match is mapped back to the place it came from, so that no escape
+sequence is cut.
 
-Not found, since no rule can tell: a secret that was encoded (base64, per cent), hashed or cut in pieces.
+*Fields*: a string under a key such as `password` is replaced whatever its content. Only objects and
+JSON texts have fields, and JSON texts inside of JSON strings (the text content that repeats a
+structured result); plain text has none.
+
+Not found, since no rule can: a secret that was encoded (base64, percent), hashed or split.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 from msgspec.structs import force_setattr
 
-__all__ = ["REDACTED", "Redactor", "clean", "learn", "redactor", "refresh"]
+__all__ = ["REDACTED", "Redactor", "learn", "make_clean_check", "redactor", "refresh"]
 
 REDACTED = "[REDACTED]"
 
@@ -34,10 +37,10 @@ T = TypeVar("T")
 
 
 class Redactor:
-    """Takes the given secrets, and the fields with secret names, out of what is to be written. Immutable.
+    """Removes the given secrets, and fields with secret names, from texts and values. Immutable.
 
-    secrets: exact texts; overlapping ones are replaced as one. The empty text and parts of `[REDACTED]` are left out.
-    least: characters of a text that may hold one, or a field.
+    secrets: exact texts; overlapping matches are replaced as one. The empty text and parts of
+    `[REDACTED]` are ignored. least: a text of fewer characters contains neither secret nor field.
     """
 
     __slots__ = ("_escapable", "_secrets", "_shortest", "least", "markers")
@@ -46,21 +49,23 @@ class Redactor:
         self._secrets: tuple[str, ...] = tuple(
             {secret for secret in secrets if secret not in REDACTED}
         )
-        self.markers: Sequence[str] | None = None  # see marked(); None until it is asked
-        self._shortest = min(
-            map(len, self._secrets), default=sys.maxsize
-        )  # no form of a secret is shorter
+        # The result of find_markers(); None until its first call.
+        self.markers: Sequence[str] | None = None
+        # No escaped form of a secret is shorter than the secret itself.
+        self._shortest = min(map(len, self._secrets), default=sys.maxsize)
         self.least = min(self._shortest, _LEAST_FIELD)
-        # Most secrets hold nothing that must be escaped: \\u0061 can hide them, \\n cannot. Measured in frame().
+        # Most secrets contain no character with a short escape: \u0061 can hide them, \n cannot.
+        # This keeps frame() fast for texts that contain \n.
         self._escapable = any(
             character in _SHORT_ESCAPED for secret in self._secrets for character in secret
         )
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Redactor:
-        """Make one that knows the values of the secretly named variables, as they are and with `\\n` made a newline.
+        """Return a Redactor that knows the values of the variables with secret names.
 
-        The second form is that of keys in PEM, which are put on one line to fit a variable.
+        Each value is known as it is, and with `\\n` replaced by a newline: PEM keys are written on
+        one line to fit into a variable.
         """
         values = [
             value.strip() for name, value in environment.items() if _is_secret(name, value.strip())
@@ -71,30 +76,41 @@ class Redactor:
         return f"<Redactor of {len(self._secrets)} secrets>"
 
     def text(self, text: str) -> str:
-        """Return a plain text (a log line, an error) without the secrets; the same object when it holds none."""
+        """Return a plain text (a log line, an error) without secrets.
+
+        Returns the same object if it contains none.
+        """
         if len(text) < self._shortest or not self._may_hold(text):
             return text
         return self._without_secrets(text, escaped=False)
 
     def string(self, text: str) -> str:
-        """As text(); and if it is the JSON of an object or array, without its fields too: the text twin of a structured result."""
+        """Return a text without secrets; if it is a JSON object or array, without secret fields too.
+
+        Such a text is the content that repeats a structured result. Returns the same object if
+        there is nothing to remove.
+        """
         if text[:1] in _JSON_FIRST and _may_have_fields(text.encode("utf-8", "replace")):
             text = self._without_secrets_in_strings(text, self._may_hold(text), fields=True)
-        if len(text) < self._shortest or not self._may_hold(
-            text
-        ):  # as text(), without a call more for nearly every text
+        # The body of text(): this saves a call for nearly every text.
+        if len(text) < self._shortest or not self._may_hold(text):
             return text
         return self._without_secrets(text, escaped=False)
 
-    def marked(self) -> Sequence[str]:
-        """Few characters, one of which is in each secret; texts rarely have them, and they are found in a sixth of the time."""
+    def find_markers(self) -> Sequence[str]:
+        """Return a few characters such that each secret contains at least one of them.
+
+        A text without any of them contains no secret. Looking for them takes a sixth of the time
+        that looking for the secrets takes, and most texts contain none.
+        """
         left: tuple[str, ...] = self._secrets
         markers: list[str] = []
         while left:
             characters = sorted({character for secret in left for character in secret})
+            # Prefer the character of most secrets; among equals one that is rare in texts.
             best = max(
                 characters,
-                key=lambda each: (sum(each in secret for secret in left), not each.islower()),
+                key=lambda char: (sum(char in secret for secret in left), not char.islower()),
             )
             markers.append(best)
             left = tuple(secret for secret in left if best not in secret)
@@ -102,12 +118,13 @@ class Redactor:
         return markers
 
     def frame(self, frame: bytes) -> bytes:
-        """Return one JSON text without the secrets and fields; the same object when it holds none.
+        """Return one JSON text without secrets and secret fields; the same object if it has none.
 
-        Only JSON strings are touched, keys among them; every byte outside stays as it is, and valid JSON stays valid.
-        What is not JSON (a banner, a cut frame) is treated so far as it goes, and as plain text besides. Raises
-        nothing. Cost: linear; 1 us, or 8 ms for each
-        MB; only one that holds something (or has `\\u` in it) costs more, up to 0.5 s for a MB of nothing but escapes.
+        Only JSON strings are changed, keys included; all other bytes stay, and valid JSON stays
+        valid. Input that is not JSON (a banner, a truncated frame) is processed as far as it is
+        readable, and then as plain text too. Raises nothing. Cost: linear; 1 us, or 8 ms per MB.
+        A frame that contains a secret, a field or `\\u` costs more: up to 0.5 s for one MB that
+        consists of escapes.
         """
         text = str(frame, "utf-8", "surrogateescape")
         search = self._may_hold(text)
@@ -120,14 +137,16 @@ class Redactor:
         return frame if redacted is text else redacted.encode("utf-8", "surrogateescape")
 
     def value(self, value: T) -> T:
-        """Return a structure that is yet to be encoded, without the secrets and fields; the same object if it has none.
+        """Return a structure of Python objects without secrets and secret fields.
 
-        Looks into str, dict (keys too), list, tuple, Struct and Raw; anything else stays as it is, bytes among them.
-        Nothing is changed in place: what holds a secret is copied, subclasses of dict, list and tuple as the plain
-        type, Structs without __post_init__. Where two keys become one, both stay, the later with a `'` added.
-        Raises RecursionError for a cyclic structure, as encoding does.
+        Descends into str, dict (keys too), list, tuple, Struct and Raw; anything else, bytes
+        included, stays as it is. Nothing is changed in place: whatever contains a secret is copied;
+        a subclass of dict, list or tuple becomes the plain type; a Struct is copied without
+        __post_init__. Returns the same object if there is nothing to remove. If two keys become
+        equal, both stay, and the later one gets a `'` appended. Raises RecursionError for a cyclic
+        structure, as encoding does.
         """
-        # cast: a copy has the type of what it was made from, which no checker can follow through isinstance.
+        # A copy has the type of the original, but no type checker can follow that.
         return cast(T, self._value(value))
 
     def _value(self, value: object) -> object:
@@ -172,7 +191,8 @@ class Redactor:
         return new if isinstance(old, list) else tuple(new)
 
     def _struct(self, old: Struct) -> Struct:
-        from copy import copy  # 1 ms, for the few that have Structs to redact
+        # Importing copy takes 1 ms, and few processes redact Structs.
+        from copy import copy
 
         new = old
         for attribute, name in zip(
@@ -191,19 +211,21 @@ class Redactor:
         return self._value(item)
 
     def _without_secrets_in_strings(self, text: str, search: bool, fields: bool) -> str:
-        """Go through the strings of a JSON text, without decoding it: the rest stays byte for byte."""
+        """Redact the strings of a JSON text without decoding it; the rest stays byte for byte."""
         pieces: list[str] = []
         done = 0
         of_field = False
         for match in re.finditer(_JSON_STRING, text):
             old = new = match[1]
-            is_field = match[2] is not None and _is_field(_unescaped(old)[0])
+            is_field = match[2] is not None and _is_field(_unescape(old)[0])
             if of_field:
                 new = REDACTED
             elif not is_field:
                 spans = _fields_inside(old, _MOST_LEVELS) if fields else []
                 if spans or (search and self._may_hold(old)):
                     new = self._without_secrets(old, escaped=True, known=spans)
+
+            # The string after a key that names a secret is that key's value.
             of_field = is_field
             if new is not old:
                 pieces += text[done : match.start(1)], new
@@ -211,7 +233,7 @@ class Redactor:
         return "".join((*pieces, text[done:])) if pieces else text
 
     def _may_hold(self, text: str) -> bool:
-        """Say whether the text may hold a secret in some form; False is certain."""
+        """Return False only if the text certainly contains no secret in any form."""
         for secret in self._secrets:
             if secret in text:
                 return True
@@ -220,12 +242,12 @@ class Redactor:
         return self._escapable or re.search(r"\\[uUx/]", text) is not None
 
     def _without_secrets(self, text: str, escaped: bool, known: Iterable[_Span] = ()) -> str:
-        """Replace every secret, on every level of escaping. escaped: the text is the inside of a JSON string.
+        """Replace every secret on every level of escaping.
 
-        known: what is to be replaced as well.
-        The inside of a JSON string that has escapes is not searched as it stands: `\\nabc` does not hold `nabc`, and
-        to replace that would leave a lone backslash.
+        escaped: the text is the inside of a JSON string. known: spans to replace as well.
         """
+        # The inside of a JSON string that contains escapes is not searched before unescaping:
+        # `\nabc` does not contain `nabc`, and replacing that would leave a lone backslash.
         spans = list(known)
         levels: list[_Level] = []
         view = text
@@ -238,24 +260,31 @@ class Redactor:
                         at = view.find(secret, at + 1)
             if len(levels) == _MOST_LEVELS or "\\" not in view:
                 break
-            view, level = _unescaped(view)
+            view, level = _unescape(view)
             levels.append(level)
-        return _replaced(text, spans) if spans else text
+        return _replace_spans(text, spans) if spans else text
 
 
 _default: Redactor | None = None
-_learned: dict[tuple[str, str], None] = {}  # names and values of other environments, each once
+
+# Names and values of variables of other environments; a dict as an ordered set.
+_learned: dict[tuple[str, str], None] = {}
 
 
 def redactor() -> Redactor:
-    """Return the process-wide one, made from os.environ when it is first asked for. Do not keep it: see refresh()."""
+    """Return the process-wide Redactor, made from os.environ at the first call.
+
+    Do not keep it: refresh() and learn() replace it.
+    """
     return _default or refresh()
 
 
-def clean(most: int) -> Callable[[str], bool]:
-    """A function: whether a text surely has no more than so many characters, and redactor().string() leaves it as it is.
+def make_clean_check(most: int) -> Callable[[str], bool]:
+    """Return a function that tells whether a text needs neither redaction nor a size check.
 
-    For what is asked of every answer: one call, and quick for a text that has no escapes and is no JSON.
+    The function returns True only if the text has at most `most` characters and
+    redactor().string() would return it unchanged. It is made for checking every result: it is one
+    call, and fast for a text that has no escapes and is not JSON.
     """
 
     def is_clean(text: str) -> bool:
@@ -267,7 +296,7 @@ def clean(most: int) -> Callable[[str], bool]:
             return False
         if text[0] not in _JSON_FIRST and "\\" not in text:
             markers = known.markers
-            for marker in known.marked() if markers is None else markers:
+            for marker in known.find_markers() if markers is None else markers:
                 if marker in text:
                     break
             else:
@@ -278,17 +307,24 @@ def clean(most: int) -> Callable[[str], bool]:
 
 
 def refresh(environment: Mapping[str, str] | None = None) -> Redactor:
-    """Make the process-wide one again: os.environ changed. What was learned is kept."""
+    """Make the process-wide Redactor anew after a change of os.environ, and return it.
+
+    environment: instead of os.environ. Secrets added by learn() are kept.
+    """
     global _default
     found = dict(os.environ if environment is None else environment)
-    # The same name may stand for another secret elsewhere; two underscores keep its words what they are.
+    # The same name may have another value in another environment, so each gets a number. The two
+    # underscores keep the name's words intact for _is_secret().
     found |= {f"{name}__{number}": value for number, (name, value) in enumerate(_learned)}
     _default = Redactor.from_environment(found)
     return _default
 
 
 def learn(environment: Mapping[str, str]) -> None:
-    """Add the secrets of another environment, a child's, to the process-wide redactor: what it knows, it may say."""
+    """Add the secrets of a child process's environment to the process-wide Redactor.
+
+    The child knows them and may write them to its output, which we relay.
+    """
     new = {
         (name, value): None
         for name, value in environment.items()
@@ -299,16 +335,19 @@ def learn(environment: Mapping[str, str]) -> None:
         refresh()
 
 
-# ---- what is secret
+# ---- Names and values of secrets
 
 _SECRET_WORDS = (
     "_API_KEY_", "_ACCESS_KEY_", "_PRIVATE_KEY_", "_SECRET_", "_TOKEN_", "_PASSWORD_", "_PASSWD_",
     "_CREDENTIAL_", "_CREDENTIALS_", "_AUTHORIZATION_",
 )  # fmt: skip
-_LEAST_SECRET = 8  # characters; no word for a boolean is as long
+# Characters; shorter values are booleans, numbers and the like.
+_LEAST_SECRET = 8
+
 _PATH = r"(?:~|\.\.?)?/|[A-Za-z]:[\\/]"
 
-# Whole names, so neither progressToken, maxTokens, *Tokens, nextCursor nor requestState is among them.
+# Compared with whole names, so that progressToken, maxTokens, nextCursor and requestState of MCP
+# are not taken for secrets.
 _FIELDS = frozenset(
     (
         "apikey",
@@ -321,9 +360,9 @@ _FIELDS = frozenset(
         "privatekey",
     )
 )
-_LEAST_FIELD = min(map(len, _FIELDS)) + len(
-    '{"":"'
-)  # characters of a JSON text, cut or not, that has one
+
+# Characters of the shortest JSON text, truncated or not, that contains such a field.
+_LEAST_FIELD = min(map(len, _FIELDS)) + len('{"":"')
 _SEPARATORS = dict.fromkeys(map(ord, "-_ ."))
 
 
@@ -339,7 +378,9 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_path(value: str) -> bool:
-    """Base64 may begin with a slash as well, so no part may look like it: to hide a path does less harm."""
+    """Return whether a value is the path of a file rather than a secret."""
+    # Base64 may begin with a slash too, so no part of a path may look like base64. If in doubt the
+    # value is a secret: a hidden path does less harm than a secret that is shown.
     parts = (
         re.split(r"[\\/. ]", value)
         if re.match(_PATH, value) and not re.search("[+=]", value)
@@ -354,31 +395,35 @@ def _is_path(value: str) -> bool:
     )
 
 
-@lru_cache(maxsize=1024)  # 0.06 us instead of 0.7
+# The cache takes 0.06 us instead of 0.7.
+@lru_cache(maxsize=1024)
 def _is_field(name: str) -> bool:
     return name.translate(_SEPARATORS).lower() in _FIELDS
 
 
 def _may_have_fields(frame: bytes) -> bool:
-    """Say whether a JSON text may have a field with a secret name; False is certain, and cheap."""
-    squeezed = str(
-        frame.translate(None, b"-_ ."), "latin-1"
-    ).lower()  # a search in str costs a fifth of one in bytes
-    for field in _FIELDS:  # not any(): a generator costs 2 us more
+    """Return False only if a JSON text certainly has no field with a secret name; fast."""
+    # A search in str takes a fifth of the time of one in bytes.
+    squeezed = str(frame.translate(None, b"-_ ."), "latin-1").lower()
+    # any() with a generator would take 2 us more.
+    for field in _FIELDS:
         if field in squeezed:
             return True
     return "\\u" in squeezed
 
 
 def _fields_inside(string: str, depth: int) -> list[_Span]:
-    """Find the values of fields in the inside of a JSON string that is itself a JSON text, or holds one, `depth` deep."""
+    """Return the spans of secret fields inside of a JSON string that is itself a JSON text.
+
+    depth: how many levels of JSON in JSON are searched.
+    """
     if not re.match(_JSON_START, string) or not _may_have_fields(string.encode("utf-8", "replace")):
         return []
     spans: list[_Span] = []
     of_field = False
-    view, level = _unescaped(string)
+    view, level = _unescape(string)
     for match in re.finditer(_JSON_STRING, view):
-        is_field = match[2] is not None and _is_field(_unescaped(match[1])[0])
+        is_field = match[2] is not None and _is_field(_unescape(match[1])[0])
         found = (
             [(0, len(match[1]))]
             if of_field
@@ -387,28 +432,36 @@ def _fields_inside(string: str, depth: int) -> list[_Span]:
             else []
         )
         of_field = is_field
-        for place in found:
-            start, end = (_origin([level], match.start(1) + each) for each in place)
+        for span in found:
+            start, end = (_origin([level], match.start(1) + offset) for offset in span)
             spans.append((start, end))
     return spans
 
 
 def _is_json(frame: bytes) -> bool:
     try:
-        decode(frame, type=Raw)  # checks the syntax and builds nothing
+        # Decoding to Raw checks the syntax and builds no objects.
+        decode(frame, type=Raw)
         return True
     except (DecodeError, RecursionError):
         return False
 
 
-# ---- escapes
+# ---- Escapes
 
-# One JSON string; group 2 matches when it is the key of another string. A cut-off string ends with the text.
+# One JSON string. Group 2 matches if it is a key whose value is a string. A truncated string ends
+# with the text.
 _JSON_STRING = r'(?s)"((?:[^"\\]++|\\.)*+)(?:("\s*+:\s*+(?="))|"|)'
-_JSON_FIRST = frozenset("{[ \t\r\n")  # of a text that may be JSON
-_JSON_START = r"(?:\s|\\[nrt])*+(?:[{\[]|\\u00[57][bB])"  # an object or array, in a string
+
+# The first character of a text that may be a JSON object or array, and the start of one that is
+# the content of a JSON string.
+_JSON_FIRST = frozenset("{[ \t\r\n")
+_JSON_START = r"(?:\s|\\[nrt])*+(?:[{\[]|\\u00[57][bB])"
+
 _HEX = "[0-9a-fA-F]"
-# JSON's, with a pair of surrogates as one, and those of repr(). What is no escape stands for the character after it.
+
+# The escapes of JSON, a surrogate pair taken as one, and those of repr(). A backslash before any
+# other character stands for that character.
 _ESCAPE = (
     rf"(?s)\\(?:u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|u{_HEX}{{4}}"
     rf"|x{_HEX}{{2}}|U00(?:0{_HEX}|10){_HEX}{{4}}|.)"
@@ -416,14 +469,19 @@ _ESCAPE = (
 _SHORT_ESCAPED = "\"'\\\b\f\n\r\t"
 _SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _PAIR = len(r"\ud83d\ude00")
-_MOST_LEVELS = 3  # JSON in JSON in a repr
 
-# Where each escape ended: in the unescaped text, and in the text it was made from. Begins with 0 and 0.
+# JSON in JSON in a repr.
+_MOST_LEVELS = 3
+
+# Where each escape ended: in the unescaped text, and in the text before. Both lists begin with 0.
 _Level = tuple[list[int], list[int]]
-_Span = tuple[int, int]  # start and end in a text
+
+# Start and end in a text.
+_Span = tuple[int, int]
 
 
-def _unescaped(text: str) -> tuple[str, _Level]:
+def _unescape(text: str) -> tuple[str, _Level]:
+    """Undo one level of escaping; return the text and where its escapes were."""
     if "\\" not in text:
         return text, ([0], [0])
     pieces: list[str] = []
@@ -448,15 +506,18 @@ def _unescaped(text: str) -> tuple[str, _Level]:
 
 
 def _origin(levels: list[_Level], place: int) -> int:
-    """Map a place of the last level back to the text: the start of an escape to its start, the end to its end."""
+    """Map a position in the last level back to the original text.
+
+    The start of an unescaped character maps to the start of its escape, its end to the end.
+    """
     for ends, origins in reversed(levels):
         last = bisect_right(ends, place) - 1
         place = origins[last] + place - ends[last]
     return place
 
 
-def _replaced(text: str, spans: list[_Span]) -> str:
-    """Put one [REDACTED] for each run of overlapping spans."""
+def _replace_spans(text: str, spans: list[_Span]) -> str:
+    """Replace each run of overlapping spans by one [REDACTED]."""
     pieces: list[str] = []
     done = 0
     for start, end in sorted(spans):

@@ -1,7 +1,7 @@
-"""What stands in for sys.stdout and sys.stderr while the protocol owns stdout: text that goes to the bounded stderr.
+"""Replacement for sys.stdout and sys.stderr while stdout carries MCP: sends text to stderr.
 
-A `print` in a tool is a mistake that must cost nothing: it does not reach the wire, does not block, does not mix with
-the lines of other threads, and the first one is named by file and line.
+A `print` in a tool is a harmless mistake: it does not reach the wire, does not block, does not mix
+with lines of other threads, and the first one is reported with its file and line.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from concertino.logs.writer import BoundedWriter
 
 __all__ = ["StderrRedirect", "adopt_handlers"]
 
-_LONGEST_PART = (
-    8192  # bytes of a line that a thread has not ended yet; beyond it they go out as they are
-)
+# Bytes of an unfinished line that are kept for a thread. A longer one is written without its end.
+_LONGEST_PART = 8192
 
 
 class StderrRedirect(io.TextIOBase):
-    """A text stream (UTF-8, backslashreplace) whose lines go, redacted, to a BoundedWriter; never closed.
+    """A text stream (UTF-8, backslashreplace) that sends redacted lines to a BoundedWriter.
 
-    Each thread's line is kept until it ends, or until that thread calls flush(); close() gives out all of them.
-    report: called once, at the first write, with a sentence that says where it came from; for stdout.
+    Each thread's line is kept until it ends or that thread calls flush(). close() writes all
+    unfinished lines and leaves the stream open. report: for stdout; called once, at the first
+    write, with a sentence that names the file and line that wrote.
     """
 
     encoding = "utf-8"
@@ -45,24 +45,28 @@ class StderrRedirect(io.TextIOBase):
     ) -> None:
         super().__init__()
         self.name = name
-        self.buffer = _Bytes(self)
+        self.buffer = _ByteStream(self)
         self._writer = writer
         self._report = report
-        self._parts: dict[int, bytes] = {}  # by thread: the line it has not ended
+        # Thread id -> its unfinished line.
+        self._parts: dict[int, bytes] = {}
 
     def write(self, text: str, /) -> int:
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # as TextIOWrapper does
+        """Write text, as TextIOWrapper.write() does. Raises TypeError for anything but str."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         self.write_bytes(text.encode("utf-8", "backslashreplace"))
         return len(text)
 
     def write_bytes(self, data: bytes) -> None:
-        """Take a piece of output, from write() or from the stream's buffer."""
+        """Write bytes from write() or from the stream's `buffer`."""
         report, self._report = self._report, None
         if report:
             report(
-                f"stdout is the protocol channel; a print at {_site()} went to stderr (only the first is reported)"
+                f"stdout is the protocol channel; a print at {_caller_location()} went to stderr"
+                " (only the first is reported)"
             )
+
         thread = get_ident()
         data = self._parts.pop(thread, b"") + data
         end = data.rfind(b"\n") + 1
@@ -73,10 +77,14 @@ class StderrRedirect(io.TextIOBase):
         self._emit(data[:end])
 
     def flush(self) -> None:
+        """Write the unfinished line of this thread."""
         self._emit(self._parts.pop(get_ident(), b""))
 
     def close(self) -> None:
-        """Give out what any thread has not ended, and stay open: a library that closes its stdout harms nobody."""
+        """Write the unfinished lines of all threads, and stay open.
+
+        A library that closes its stdout must not affect anybody else.
+        """
         while self._parts:
             self._emit(self._parts.popitem()[1])
 
@@ -89,30 +97,35 @@ class StderrRedirect(io.TextIOBase):
             )
 
     def fileno(self) -> int:
+        """Return the descriptor of the writer."""
         return self._writer.descriptor
 
     def isatty(self) -> bool:
+        """Return whether the writer's descriptor is a terminal."""
         return os.isatty(self._writer.descriptor)
 
     def writable(self) -> bool:
+        """Return True."""
         return True
 
     @property
     def closed(self) -> bool:
+        """Return False: close() does not close this stream."""
         return False
 
     def reconfigure(self, **_: object) -> None:
-        """Accept what TextIOWrapper.reconfigure takes, and leave everything as it is."""
+        """Ignore the call; the signature is that of TextIOWrapper.reconfigure()."""
 
 
-class _Bytes(io.RawIOBase):
-    """The `.buffer` of a DivertedText."""
+class _ByteStream(io.RawIOBase):
+    """The `buffer` of a StderrRedirect."""
 
     def __init__(self, text: StderrRedirect) -> None:
         super().__init__()
         self._text = text
 
-    def write(self, data: Any, /) -> int:  # Any: whatever has a buffer, as RawIOBase has it
+    # The parameter is Any because RawIOBase accepts whatever has a buffer.
+    def write(self, data: Any, /) -> int:
         piece = bytes(memoryview(data))
         self._text.write_bytes(piece)
         return len(piece)
@@ -121,7 +134,7 @@ class _Bytes(io.RawIOBase):
         self._text.flush()
 
     def close(self) -> None:
-        """Stay open, as the text does."""
+        """Stay open, as the text stream does."""
 
     def fileno(self) -> int:
         return self._text.fileno()
@@ -130,14 +143,18 @@ class _Bytes(io.RawIOBase):
         return True
 
 
-# Frames of these are not where a print was written.
+# Code below these paths is skipped when we look for the line that printed.
 _PACKAGE = __file__.rsplit("/", 2)[0] + "/"
 _LIBRARY = os.__file__.rsplit("/", 1)[0] + "/"
 
 
-def _site() -> str:
-    """Name file and line of the innermost frame outside this package and the standard library (logging, pprint)."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # inspect and traceback cost milliseconds
+def _caller_location() -> str:
+    """Return `file:line` of the innermost frame outside of this package and the standard library.
+
+    The standard library prints on behalf of its callers (logging, pprint).
+    """
+    # The modules inspect and traceback would take milliseconds to import.
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         path = frame.f_code.co_filename
         library = path.startswith((_LIBRARY, "<frozen ")) and "-packages" not in path
@@ -150,13 +167,15 @@ def _site() -> str:
 def adopt_handlers(old: Iterable[object], new: io.TextIOBase) -> None:
     """Make the logging handlers that write to one of the old streams write to the new one.
 
-    For handlers that took sys.stdout or sys.stderr before these were diverted (logging.basicConfig). logging.lastResort
-    needs nothing: it asks for sys.stderr each time.
+    This is for handlers created before sys.stdout and sys.stderr were replaced
+    (logging.basicConfig). logging.lastResort looks sys.stderr up each time and needs nothing.
     """
     old = [stream for stream in old if stream is not None]
-    # The list is private, but there is no other: a handler may be attached to any logger, or to none yet.
+
+    # This list is private, but it is the only complete one: a handler may be attached to any
+    # logger, or to none yet.
     for reference in tuple(logging._handlerList):  # pyright: ignore
         handler = cast("logging.StreamHandler[Any] | None", reference())
-        # vars: the stream of lastResort is a property, and that of other handlers is missing.
+        # vars() skips the stream of lastResort, a property, and handlers without a stream.
         if handler is not None and any(vars(handler).get("stream") is stream for stream in old):
             handler.stream = cast("TextIO", new)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from concertino.client.server_stderr import StderrLines
-from concertino.logs.formats import escaped
+from concertino.logs.formats import escape_controls
 
 __all__ = ["PluginOutput"]
 
@@ -83,7 +83,7 @@ class PluginOutput(StderrLines):
             name = f"[{found['name']}]"
             own = name == f"[{self._log_to.name.removeprefix('concertino.hub.')}]"
             line = found["text"] if own else f"{name} {found['text']}"
-        self._log_to.log(level, "%s", escaped(line))
+        self._log_to.log(level, "%s", escape_controls(line))
 
     def _is_ready(self, address: str) -> None:
         if not self.ready.done():
@@ -91,7 +91,7 @@ class PluginOutput(StderrLines):
             self.ready.set_result(address)
         elif not self._repeated:
             self._repeated = True
-            self._log_to.warning("it says READY again (%s): ignored", escaped(address))
+            self._log_to.warning("it says READY again (%s): ignored", escape_controls(address))
 
     # Receiver
 

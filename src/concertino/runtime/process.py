@@ -24,7 +24,7 @@ from typing import Any, NoReturn, Protocol, TextIO
 from concertino.backend.interface import Backend
 from concertino.jsonrpc.limits import Limits
 from concertino.logs import handler as logging_setup
-from concertino.logs.formats import escaped, message_line
+from concertino.logs.formats import escape_controls, message_line
 from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.entry import LoopFactory
@@ -276,7 +276,7 @@ def _wrapping(log: logging.Logger, writer: BoundedWriter, format: str, trace: bo
                     "%s%s: %s",
                     who,
                     said,
-                    escaped(text if len(text) <= SHOWN else text[:SHOWN] + "..."),
+                    escape_controls(text if len(text) <= SHOWN else text[:SHOWN] + "..."),
                 )
             if token is not None:
                 current_context.reset(token)
