@@ -1,4 +1,4 @@
-"""`python -m fuzz TARGET FILE...` replays; `python -m fuzz TARGET --search OPTION...` is one worker of soak/fuzz.py."""
+"""`python -m fuzz TARGET FILE|LINE...` replays; `python -m fuzz TARGET --search OPTION...` is one worker of soak/fuzz.py."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fuzz import FOLDER, TARGETS, target
+from fuzz import FOLDER, TARGETS, corpus, target
 
-USAGE = f"usage: python -m fuzz TARGET FILE...   (TARGET: {', '.join(TARGETS)})\n"
+USAGE = f"usage: python -m fuzz TARGET FILE|LINE...   (TARGET: {', '.join(TARGETS)}; LINE: of its corpus)\n"
 
 
-def replay(name: str, paths: list[str]) -> int:
-    """Give each file to a target. Returns how many it did not like."""
+def replay(name: str, sources: list[str]) -> int:
+    """Give each file, or line of the corpus, to a target. Return how many are findings."""
     failed = 0
     one = target(name).one
-    for path in paths:
+    kept = {str(line): data for line, data in corpus(name)}
+    for source in sources:
         try:
-            one(Path(path).read_bytes())
+            one(kept[source] if source in kept else Path(source).read_bytes())
         except Exception:
             failed += 1
-            sys.stdout.write(f"{path}: FINDING\n{traceback.format_exc()}\n")
+            sys.stdout.write(f"{source}: FINDING\n{traceback.format_exc()}\n")
         else:
-            sys.stdout.write(f"{path}: nothing wrong\n")
+            sys.stdout.write(f"{source}: nothing wrong\n")
     return failed
 
 
@@ -35,7 +36,14 @@ def search(name: str, options: list[str]) -> None:
     # A model's branches lead the way where C leaves no trace. The one of `session` only counts: without it, a quarter faster.
     models = [] if name == "session" else [f"fuzz.{name}"]
     with atheris.instrument_imports(
-        include=["concertino.protocol", "concertino.orchestra", *models]
+        include=[
+            "concertino.jsonrpc",
+            "concertino.types",
+            "concertino.schema",
+            "concertino.protocol",
+            "concertino.orchestra",
+            *models,
+        ]
     ):
         one = target(name).one
     # libFuzzer starts itself again to merge, by its first argument: that must be something a shell can run.

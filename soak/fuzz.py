@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # before this folder, in which `fuzz` is this file
 
-from fuzz import FOLDER, TARGETS, target  # noqa: E402
+from fuzz import FOLDER, TARGETS, corpus, corpus_file, format_line, target  # noqa: E402
 from fuzz.smaller import fault, smaller  # noqa: E402
 
 FINDINGS = FOLDER / "findings"
@@ -103,7 +103,7 @@ def campaign(name: str, options: argparse.Namespace) -> int:
         "-print_final_stats=1",
         "-rss_limit_mb=1024",
         str(work),
-        str(FOLDER / "corpus" / name),
+        str(corpus_folder(name)),
     ]
     began = time.monotonic()
     logs = [WORK / f"{name}.{job}.log" for job in range(options.jobs)]
@@ -136,6 +136,16 @@ def campaign(name: str, options: argparse.Namespace) -> int:
             f"    a worker ended badly and left no input; the end of {log.relative_to(ROOT)}:\n{log.read_text()[-2000:]}"
         )
     return len(found) + len(broken)
+
+
+def corpus_folder(name: str) -> Path:
+    """Write the corpus of a target as libFuzzer wants it, one file per input, and return the folder."""
+    folder = WORK / f"{name}.corpus"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for line, data in corpus(name):
+        (folder / f"line-{line}").write_bytes(data)
+    return folder
 
 
 def report(name: str, logs: list[Path], took: float) -> None:
@@ -177,12 +187,8 @@ def explain(name: str, path: Path) -> None:
 
 def keep_new(name: str) -> None:
     """Take over from fuzz/.work what reaches code that the kept corpus does not: as few inputs as libFuzzer can choose."""
-    chosen = WORK / f"{name}.chosen"
-    shutil.rmtree(chosen, ignore_errors=True)
-    chosen.mkdir()
-    kept = FOLDER / "corpus" / name
-    for path in kept.iterdir():
-        shutil.copy(path, chosen)
+    chosen = corpus_folder(name)
+    known = {path.name for path in chosen.iterdir()}
     command = [
         sys.executable,
         "-m",
@@ -195,12 +201,14 @@ def keep_new(name: str) -> None:
     subprocess.run(
         [*command, str(chosen), str(WORK / name)], cwd=ROOT, check=True, capture_output=True
     )
-    fresh = [path for path in chosen.iterdir() if not (kept / path.name).exists()]
-    for path in fresh:
-        shutil.copy(path, kept / path.name[:12])
+    fresh = sorted(path for path in chosen.iterdir() if path.name not in known)
+    with corpus_file(name).open("a", encoding="ascii") as file:
+        for path in fresh:
+            file.write(format_line(path.read_bytes()) + "\n")
     shutil.rmtree(chosen)
     print(
-        f"    {len(fresh)} inputs added to {kept.relative_to(ROOT)}; look at them before they are committed"
+        f"    {len(fresh)} inputs added to {corpus_file(name).relative_to(ROOT)}; "
+        "look at them before they are committed"
     )
 
 

@@ -6,6 +6,7 @@ keeping. The oracles get a second opinion: the official schemas for what a sessi
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,16 +48,14 @@ MUTATIONS = {
 
 
 def inputs(name: str) -> list[bytes]:
-    return [path.read_bytes() for path in fuzz.corpus(name)]
+    return [data for _, data in fuzz.corpus(name)]
 
 
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_nothing_is_wrong_with_any_kept_input(name: str):
     one = fuzz.target(name).one
-    for path in fuzz.corpus(name):
-        assert fault(one, path.read_bytes()) is None, (
-            f"again: python -m fuzz {name} {path.relative_to(ROOT)}"
-        )
+    for line, data in fuzz.corpus(name):
+        assert fault(one, data) is None, f"again: python -m fuzz {name} {line}"
 
 
 @pytest.mark.slow
@@ -322,14 +321,28 @@ def test_mutations_are_the_same_for_the_same_seed_and_stay_small():
     assert len(set(first)) > 100
 
 
+def test_each_line_of_a_corpus_is_an_input_as_it_would_be_written_again():
+    for name in fuzz.TARGETS:
+        lines = fuzz.corpus_file(name).read_text().splitlines()
+        kept = fuzz.corpus(name)
+        assert [lines[number - 1] for number, _ in kept] == [
+            fuzz.format_line(data) for _, data in kept
+        ]
+        assert len({data for _, data in kept}) == len(kept)
+    every_byte = bytes(range(256))
+    assert json.loads(fuzz.format_line(every_byte)).encode("utf-8", "surrogateescape") == every_byte
+
+
 def test_a_finding_is_shown_again_from_the_command_line(tmp_path: Path):
-    fine = fuzz.corpus("docstrings")[0]
+    fine = tmp_path / "fine"
+    fine.write_bytes(b"A docstring.")
+    line = str(fuzz.corpus("docstrings")[0].line)
     done = subprocess.run(
-        [sys.executable, "-m", "fuzz", "docstrings", str(fine), str(tmp_path / "absent")],
+        [sys.executable, "-m", "fuzz", "docstrings", str(fine), line, str(tmp_path / "absent")],
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 1
-    assert f"{fine}: nothing wrong" in done.stdout
+    assert f"{fine}: nothing wrong\n{line}: nothing wrong\n" in done.stdout
     assert "absent: FINDING\nTraceback" in done.stdout
