@@ -17,7 +17,7 @@ from concertino import Client, Disconnected, Limits, RpcError
 from concertino.client import RawClient, attempt
 from concertino.transports import connect
 from concertino.transports.pipe import PipeConnection
-from concertino.transports.trace import TracedConnection
+from concertino.transports.trace import trace_connection
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "examples" / "tour.py"
@@ -226,7 +226,7 @@ class Child:
         os.close(its_stdin)
         os.close(its_stdout)
         pipe = PipeConnection(ours_to_read, ours_to_write, Limits())
-        self.client = connect(TracedConnection(pipe, show_message))
+        self.client = connect(trace_connection(pipe, show_message))
         assert self.process.stderr is not None
         self._log = self.process.stderr.fileno()
         os.set_blocking(self._log, False)

@@ -653,7 +653,7 @@ def test_a_second_server_at_the_same_place_is_refused_and_the_first_goes_on(fold
     [
         (["--unix", "precious"], 1, "no socket; it is left alone"),
         (["--unix", "no/s"], 1, "the folder {folder}/no: No such file or directory"),
-        (["--unix", "x" * 108], 2, "108 bytes; the path of a socket has at most 107"),
+        (["--unix", "x" * 108], 2, "has 108 bytes, and that of a socket may have 107"),
         (["--unix", "@abstract"], 2, "abstract names are not supported"),
         (["--tcp", "8080"], 2, "expected HOST:PORT"),
         (["--tcp", "::1:8080"], 2, "expected an IPv6 address in brackets"),

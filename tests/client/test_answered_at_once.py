@@ -36,18 +36,21 @@ class Prompt:
         self._to = to
         self._inner.open(to)
 
-    def exchange(self, frame: bytes, about: Id | None) -> bytes | int:
+    def send_and_poll(self, frame: bytes, about: Id | None) -> bytes | int:
         message = json.loads(frame)
         if (
             message.get("method") == "tools/call"
             and (line := self._answer(message["id"])) is not None
         ):
             return line
+        return self.send(frame, about)
+
+    def send(self, frame: bytes, about: Id | None) -> int:
         held = self.write(frame, about)
         self.flush()
         return held
 
-    def postpone(self, line: bytes) -> None:
+    def defer_line(self, line: bytes) -> None:
         self.given_back.append(line)
         asyncio.get_running_loop().call_soon(self._to.on_frames, [line])
 

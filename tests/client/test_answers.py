@@ -145,8 +145,8 @@ async def test_the_state_goes_back_byte_for_byte(state: str) -> None:
         return SILENCE
 
     async with opened({"tools/call": handler}) as (client, script):
-        script.connection._to = Listening.__new__(Listening)  # pyright: ignore[reportPrivateUsage]
-        script.connection._to.__dict__ = script.__dict__  # pyright: ignore[reportPrivateUsage]
+        script.connection._receiver = Listening.__new__(Listening)  # pyright: ignore[reportPrivateUsage]
+        script.connection._receiver.__dict__ = script.__dict__  # pyright: ignore[reportPrivateUsage]
         await client.call_tool("x")
     assert b'"requestState":' + state.encode() in seen[-1]
 

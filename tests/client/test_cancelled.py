@@ -23,7 +23,7 @@ from concertino.client.outcome import attempt
 from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters
 from concertino.transports import process
-from concertino.transports.process import ShutdownTimeouts, _living
+from concertino.transports.process import ShutdownTimeouts, live_members
 
 MISBEHAVING = Path(__file__).parent / "misbehaving.py"
 ANSWER = 'answer(id, {"content": []})'
@@ -113,9 +113,8 @@ async def in_memory(pids: list[int], era: Any) -> None:
 def test_nothing_is_left_wherever_it_is_cancelled(
     scenario: Any, era: str, patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        process, "GLANCES", 0
-    )  # each answer is waited for: as many places to cancel at, each time
+    # Without polls each response is awaited, so that every run has the same places to cancel at.
+    monkeypatch.setattr(process, "MAX_POLLS", 0)
 
     async def run(place: int) -> tuple[int, bool, list[int]]:
         places = [0]
@@ -142,7 +141,7 @@ def test_nothing_is_left_wherever_it_is_cancelled(
     for place in range(1, count + 1):
         _, cancelled, pids = asyncio.run(run(place))
         assert cancelled, place
-        assert [member for pid in pids for member in _living(pid)] == [], place
+        assert [member for pid in pids for member in live_members(pid)] == [], place
         for pid in pids:
             with pytest.raises(ProcessLookupError):  # not even a zombie
                 os.kill(pid, 0)

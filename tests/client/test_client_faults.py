@@ -21,7 +21,7 @@ from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import Failure, Success, attempt
 from concertino.client.targets import ServerParameters
 from concertino.errors import Disconnected, TimedOut
-from concertino.transports.process import ShutdownTimeouts, _living
+from concertino.transports.process import ShutdownTimeouts, live_members
 
 MISBEHAVING = Path(__file__).parent / "misbehaving.py"
 ANSWER = '{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"done"}]}}'
@@ -138,7 +138,7 @@ async def test_a_server_that_leaves_its_group_is_reported_and_does_not_hold_up_t
     async with running(server(code)) as client:
         pid = await client.call_tool("x", into=int)
     try:
-        assert "is no longer in its group, and holds its stdout" in caplog.text
+        assert "has left its process group and holds its stdout open" in caplog.text
     finally:
         os.kill(pid, signal.SIGKILL)
 
@@ -225,7 +225,7 @@ async def test_a_hundred_servers_at_once_each_with_callers_of_its_own_and_some_t
     for number, outcomes in enumerate(found):
         kind = Failure if number % 10 == 0 else Success
         assert all(isinstance(each, kind) for each in outcomes), number
-    assert [member for pid in pids for member in _living(pid)] == []
+    assert [member for pid in pids for member in live_members(pid)] == []
     assert set(os.listdir("/proc/self/fd")) == descriptors
 
 

@@ -33,7 +33,7 @@ from concertino.errors import (
     SpawnError,
     TimedOut,
 )
-from concertino.transports.process import ShutdownTimeouts, _living
+from concertino.transports.process import ShutdownTimeouts, live_members
 
 HERE = Path(__file__).parent
 QUICK = ShutdownTimeouts(stdin_closed_s=0.2, terminated_s=5, killed_s=10)
@@ -59,7 +59,7 @@ async def running(target: ServerParameters, **settings: Any) -> AsyncIterator[Cl
         yield client
     finally:
         await client.aclose()
-    assert _living(pid) == []
+    assert live_members(pid) == []
     assert set(os.listdir("/proc/self/fd")) == descriptors
 
 

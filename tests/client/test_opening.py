@@ -190,8 +190,8 @@ async def test_a_connection_that_cannot_be_opened_again_is_not() -> None:
     ours, theirs = memory_pair()
 
     def leave(script: Script, message: dict[str, Any]) -> Any:
-        script.connection.other._ending = True
-        script.connection.other._wake()
+        script.connection.other._eof_pending = True
+        script.connection.other._schedule_delivery()
         return SILENCE
 
     Script(theirs, {"server/discover": leave})

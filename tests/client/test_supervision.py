@@ -23,7 +23,7 @@ from concertino.client.supervision import Restart, Supervisor
 from concertino.client.sync import SyncClient
 from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError, Disconnected, SpawnError, TimedOut
-from concertino.transports.process import ShutdownTimeouts, _living
+from concertino.transports.process import ShutdownTimeouts, live_members
 
 HERE = Path(__file__).parent
 LADDER = ShutdownTimeouts(stdin_closed_s=5, terminated_s=5, killed_s=10)
@@ -110,7 +110,7 @@ async def test_a_server_that_died_is_started_again_and_what_was_under_way_is_not
         assert (client.state, client.restarts) == ("running", 1)
         assert client.pid != first
         assert first is not None
-        assert _living(first) == []
+        assert live_members(first) == []
     assert client.state == "closed"
     assert (tmp_path / "starts").read_text() == ".."
 
@@ -304,7 +304,7 @@ async def test_a_server_that_hangs_is_noticed_by_pings_and_ended(
         if restart is not None:
             assert (await client.call_tool("x", into=dict))["number"] == 1
             assert first is not None
-            assert _living(first) == []
+            assert live_members(first) == []
         else:
             assert client.state == "failed"
             assert "did not answer a ping" in str(client.failure)
@@ -348,7 +348,7 @@ async def test_closing_ends_it_wherever_it_is_and_leaves_nothing(tmp_path: Path)
         await client.aclose()
         assert client.state == "closed"
         assert client.pid is not None
-        assert _living(client.pid) == []
+        assert live_members(client.pid) == []
         assert asyncio.all_tasks() == {asyncio.current_task()}
     assert set(os.listdir("/proc/self/fd")) == descriptors
 

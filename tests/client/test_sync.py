@@ -19,7 +19,7 @@ from concertino import Server
 from concertino.client.client import Client
 from concertino.client.sync import SyncClient
 from concertino.errors import Disconnected, SpawnError
-from concertino.transports.process import _living
+from concertino.transports.process import live_members
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator.py"
 MISBEHAVING = Path(__file__).parent / "misbehaving.py"
@@ -38,7 +38,7 @@ def test_a_script_calls_a_server_and_leaves_nothing() -> None:
         assert client.stray == 0
     assert client.exit_status == 0
     assert pid is not None
-    assert _living(pid) == []
+    assert live_members(pid) == []
     assert threading.active_count() == threads
     assert set(os.listdir("/proc/self/fd")) == descriptors
 
@@ -99,7 +99,7 @@ def test_a_script_that_forgets_to_close_it_leaves_no_process() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, timeout=30, check=True
     )
-    assert _living(int(done.stdout)) == []
+    assert live_members(int(done.stdout)) == []
 
 
 def test_what_cannot_be_started_leaves_no_thread() -> None:
@@ -163,7 +163,7 @@ def test_a_function_that_leaves_the_program_ends_the_server_and_nobody_waits_for
     with pytest.raises((Disconnected, CancelledError, RuntimeError)):
         client.call_tool("x")
     client.close()
-    assert _living(pid) == []
+    assert live_members(pid) == []
     with pytest.raises(RuntimeError, match="not open"):
         client.ping()
 

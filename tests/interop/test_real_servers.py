@@ -20,7 +20,7 @@ from kept import python_with
 from concertino.client.client import Client, Timeouts
 from concertino.client.supervision import Restart
 from concertino.errors import Incompatible, RpcError, TimedOut, ToolError
-from concertino.transports.process import _living
+from concertino.transports.process import live_members
 from concertino.types.results import TextContent
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ def run(which: str, era: Any, converse: Any, **settings: Any) -> None:
                 pid = client.pid
                 await converse(client)
         assert pid is not None
-        assert _living(pid) == []
+        assert live_members(pid) == []
         assert client.stray == 0, client.strays
 
     asyncio.run(bounded())

@@ -21,7 +21,7 @@ from kept import python_with
 from concertino.client.client import Client, Timeouts
 from concertino.client.targets import ServerParameters
 from concertino.errors import Disconnected
-from concertino.transports.process import _living
+from concertino.transports.process import live_members
 
 pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator.py"
@@ -60,13 +60,13 @@ def test_the_whole_chain_is_gone(wrapper: Any, end: str) -> None:
             async with Client(parameters, timeouts=Timeouts(connect_s=100, probe_s=30)) as client:
                 assert client.pid is not None
                 assert await client.list_tools()
-                assert len(_living(client.pid)) >= 2, "there is no chain"
+                assert len(live_members(client.pid)) >= 2, "there is no chain"
                 if end == "killed":
                     os.kill(client.pid, signal.SIGKILL)
                     with pytest.raises(Disconnected, match="was ended by SIGKILL"):
                         await pinging(client)
         assert client.pid is not None
-        assert _living(client.pid) == []
+        assert live_members(client.pid) == []
         assert client.exit_status == (-signal.SIGKILL if end == "killed" else 0)
         assert set(os.listdir("/proc/self/fd")) == descriptors
 

@@ -10,7 +10,7 @@ import wire
 from concertino import RpcError, Server
 from concertino.backend import Host
 from concertino.transports import connect, memory_pair
-from concertino.transports.trace import TracedConnection
+from concertino.transports.trace import trace_connection
 
 __all__ = ["META", "Served"]
 
@@ -34,7 +34,7 @@ class Served:
     async def __aenter__(self) -> Served:
         await self._host.__aenter__()
         ours, theirs = memory_pair()
-        self._host.attach(TracedConnection(theirs, self._see))
+        self._host.attach(trace_connection(theirs, self._see))
         self._caller = connect(ours, lambda method, params: self.heard.append((method, params)))
         if self._version == wire.MODERN:
             self.opened = await self.ask("server/discover")

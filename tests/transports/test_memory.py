@@ -13,7 +13,7 @@ from concertino import Limits, Server
 from concertino.backend import Host
 from concertino.logs import redact as redact_module
 from concertino.transports import connect, memory_pair
-from concertino.transports.trace import TracedConnection
+from concertino.transports.trace import trace_connection
 
 
 class Receiver:
@@ -171,7 +171,7 @@ async def test_a_trace_shows_both_directions_and_forwards_everything() -> None:
 
     async with Host(server) as host:
         ours, theirs = memory_pair()
-        host.attach(TracedConnection(theirs, lambda way, text: seen.append((way, text))))
+        host.attach(trace_connection(theirs, lambda way, text: seen.append((way, text))))
         caller = connect(ours)
         params = {"protocolVersion": "2025-11-25", "capabilities": {}}
         await caller.request("initialize", params)
@@ -191,7 +191,7 @@ async def test_a_trace_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[str] = []
         one, other = memory_pair()
         yours = Receiver()
-        traced = TracedConnection(one, lambda _, text: seen.append(text))
+        traced = trace_connection(one, lambda _, text: seen.append(text))
         traced.open(Receiver())
         other.open(yours)
         frames = [
@@ -218,7 +218,7 @@ async def test_a_trace_forwards_what_a_receiver_is_told() -> None:
     one, _ = memory_pair()
     mine = Receiver()
     seen: list[str] = []
-    traced = TracedConnection(one, lambda way, text: seen.append(f"{way} {text}"))
+    traced = trace_connection(one, lambda way, text: seen.append(f"{way} {text}"))
     traced.open(mine)
     traced.on_frame_too_long(12345)
     traced.on_drain(5)

@@ -16,7 +16,7 @@ import pytest
 
 from concertino.errors import SpawnError
 from concertino.transports import process
-from concertino.transports.process import ChildProcess, ShutdownTimeouts, _living, spawn
+from concertino.transports.process import ChildProcess, ShutdownTimeouts, live_members, spawn
 
 QUICK = ShutdownTimeouts(stdin_closed_s=0.3, terminated_s=0.3, killed_s=10)
 PATIENT = ShutdownTimeouts(stdin_closed_s=20, terminated_s=20, killed_s=20)
@@ -82,7 +82,7 @@ async def started(
     finally:
         async with asyncio.timeout(40):
             await child.close(1)
-        assert _living(child.pid) == []
+        assert live_members(child.pid) == []
         with pytest.raises(ProcessLookupError):  # not even a zombie
             os.kill(child.pid, 0)
 
@@ -185,9 +185,9 @@ async def test_everything_that_a_wrapper_started_is_gone() -> None:
     ear = Ear()
     child.open(ear)
     await ear.until(lambda: len(ear.lines) == 2)
-    assert len(_living(child.pid)) == 3
+    assert len(live_members(child.pid)) == 3
     await child.close(0)
-    assert _living(child.pid) == []
+    assert live_members(child.pid) == []
 
 
 @on_a_loop
@@ -199,7 +199,7 @@ async def test_what_a_child_left_behind_when_it_ended_is_gone_too() -> None:
     async with started(code, ladder=QUICK) as (child, ear):
         await ear.until(lambda: ear.lines and ear.over)
         assert child.exit_status == 0
-        assert len(_living(child.pid)) == 1
+        assert len(live_members(child.pid)) == 1
 
 
 @on_a_loop
@@ -214,7 +214,7 @@ async def test_what_left_the_group_and_holds_stdout_is_reported(
     async with started(code, ladder=QUICK) as (_, ear):
         await ear.until(lambda: ear.over)
     os.kill(int(ear.lines[0]), signal.SIGKILL)
-    assert "no longer in its group" in caplog.text
+    assert "has left its process group" in caplog.text
 
 
 @on_a_loop
@@ -372,16 +372,16 @@ async def test_a_system_without_pidfd_waitid_and_proc_sees_the_end_of_the_whole_
     ear = Ear()
     child.open(ear)
     await ear.until(lambda: ear.lines)
-    assert len(_living(child.pid)) == 2
+    assert len(live_members(child.pid)) == 2
     with monkeypatch.context() as without:
-        without.setattr(process, "PROCESSES", Path("/nonexistent"))
+        without.setattr(process, "PROC", Path("/nonexistent"))
         if status:
             child.write(b"go", None)
             child.flush()
             await ear.until(lambda: child.exit_status is not None)
         await child.close(0)
     assert child.exit_status == status
-    assert _living(child.pid) == []
+    assert live_members(child.pid) == []
 
 
 @on_a_loop
@@ -400,7 +400,7 @@ async def test_a_program_that_has_its_children_reaped_by_the_system_loses_the_st
         stays = spawn(["sleep", "60"], ladder=QUICK)
         await stays.close(0)
         assert stays.exit_status == 0
-        assert _living(stays.pid) == []
+        assert live_members(stays.pid) == []
     finally:
         signal.signal(signal.SIGCHLD, before)
 
@@ -442,7 +442,7 @@ async def test_somebody_who_writes_for_ever_does_not_hold_up_the_end(
         return b"x" * size
 
     monkeypatch.setattr(process.os, "read", read)
-    assert not child._silent()
+    assert not child._is_stdout_closed()
     monkeypatch.undo()
     await child.close(1)
 
@@ -479,7 +479,7 @@ async def test_a_line_that_is_there_when_something_was_written_is_given_and_not_
         for line in (b"1", b"2"):
             child.send(line, None)
             until_it_spoke(child)
-            assert child.exchange(b"-", None) == line
+            assert child.send_and_poll(b"-", None) == line
         child.send(b"3", None)
         await ear.until(lambda: ear.lines)
         assert ear.lines == [b"3"]
@@ -488,8 +488,8 @@ async def test_a_line_that_is_there_when_something_was_written_is_given_and_not_
 @on_a_loop
 async def test_what_comes_later_than_a_glance_is_delivered() -> None:
     async with looked_at("print(input(), flush=True)\nprint(input() + input())") as (child, ear):
-        assert child.exchange(b"1", None) == 0
-        assert child.exchange(b"2", None) == 0
+        assert child.send_and_poll(b"1", None) == 0
+        assert child.send_and_poll(b"2", None) == 0
         await ear.until(lambda: ear.lines)
         assert ear.lines == [b"12"]
 
@@ -501,9 +501,9 @@ async def test_several_lines_that_are_there_are_delivered_by_the_loop_and_nothin
     async with looked_at() as (child, ear):
         child.send(b"1 2", None)
         until_it_spoke(child)
-        assert child.exchange(b"3", None) == 0
+        assert child.send_and_poll(b"3", None) == 0
         assert ear.lines == []
-        assert child.exchange(b"4", None) == 0
+        assert child.send_and_poll(b"4", None) == 0
         await ear.until(lambda: len(ear.lines) == 4)
         assert ear.lines == [b"1", b"2", b"3", b"4"]
         assert ear.tasks == {None}
@@ -517,8 +517,8 @@ async def test_a_piece_of_a_line_is_delivered_when_its_rest_has_come() -> None:
         await ear.until(lambda: ear.lines == [b"9"])
         child.send(b"1", None)
         until_it_spoke(child)
-        assert child.exchange(b"1", None) == 0
-        assert child.exchange(b"3", None) == 0
+        assert child.send_and_poll(b"1", None) == 0
+        assert child.send_and_poll(b"3", None) == 0
         await ear.until(lambda: len(ear.lines) == 2)
         assert ear.lines[1:] == [b"113"]
 
@@ -528,11 +528,11 @@ async def test_a_line_that_is_given_back_comes_first_and_outside_of_any_task() -
     async with looked_at() as (child, ear):
         child.send(b"1", None)
         until_it_spoke(child)
-        assert child.exchange(b"-", None) == b"1"
-        child.postpone(b"1")
+        assert child.send_and_poll(b"-", None) == b"1"
+        child.defer_line(b"1")
         child.send(b"2", None)
         until_it_spoke(child)
-        assert child.exchange(b"3", None) == 0
+        assert child.send_and_poll(b"3", None) == 0
         assert ear.lines == []
         await ear.until(lambda: len(ear.lines) == 3)
         assert ear.lines == [b"1", b"2", b"3"]
@@ -544,8 +544,8 @@ async def test_what_was_postponed_is_not_told_of_a_child_whose_end_was_told() ->
     async with looked_at(ladder=QUICK) as (child, ear):
         child.send(b"1", None)
         until_it_spoke(child)
-        assert child.exchange(b"-", None) == b"1"
-        child.postpone(b"1")
+        assert child.send_and_poll(b"-", None) == b"1"
+        child.defer_line(b"1")
         child.abandon()
     assert ear.lines == []
 
@@ -553,29 +553,15 @@ async def test_what_was_postponed_is_not_told_of_a_child_whose_end_was_told() ->
 @on_a_loop
 async def test_the_loop_gets_its_turn_from_a_caller_that_is_always_answered_at_once() -> None:
     async with looked_at() as (child, ear):
-        for _ in range(process.GLANCES):
+        for _ in range(process.MAX_POLLS):
             child.send(b"1", None)
             until_it_spoke(child)
-            assert child.exchange(b"-", None) == b"1"
+            assert child.send_and_poll(b"-", None) == b"1"
         child.send(b"2", None)
         until_it_spoke(child)
-        assert child.exchange(b"-", None) == 0
+        assert child.send_and_poll(b"-", None) == 0
         await ear.until(lambda: ear.lines)
         assert ear.lines == [b"2"]
-
-
-@on_a_loop
-async def test_there_is_no_glance_while_something_else_is_ready_to_run() -> None:
-    async with looked_at() as (child, ear):
-        child.send(b"1", None)
-        until_it_spoke(child)
-        ran: list[int] = []
-        asyncio.get_running_loop().call_soon(ran.append, 1)
-        assert child.exchange(b"-", None) == 0
-        await asyncio.sleep(0)
-        assert ran == [1]
-        await ear.until(lambda: ear.lines)
-        assert ear.lines == [b"1"]
 
 
 @on_a_loop
@@ -593,7 +579,7 @@ async def test_a_child_that_never_answers_at_once_is_looked_at_ever_more_rarely(
         for number in range(40):
             with monkeypatch.context() as before_it_answers:
                 before_it_answers.setattr(process.os, "read", nothing)
-                assert child.exchange(b"%d" % number, None) == 0
+                assert child.send_and_poll(b"%d" % number, None) == 0
             assert process.os.read is read
             await ear.until(lambda number=number: len(ear.lines) == number + 1)
         assert len(looks) == 7  # of 40: the 1st, then 1, 2, 4, 8, 8 and 8 others between two
@@ -603,18 +589,18 @@ async def test_a_child_that_never_answers_at_once_is_looked_at_ever_more_rarely(
 async def test_an_exchange_with_a_child_that_does_not_read_says_what_is_held() -> None:
     code = "import time\nprint(input(), flush=True)\ntime.sleep(60)"
     async with looked_at(code, ladder=QUICK) as (child, _):
-        held = child.exchange(b"x" * 2**20, None)
+        held = child.send_and_poll(b"x" * 2**20, None)
         assert isinstance(held, int)
         assert 0 < held < 2**20
-        assert child.exchange(b"more", None) == held + len(b"more\n")
+        assert child.send_and_poll(b"more", None) == held + len(b"more\n")
 
 
 @on_a_loop
 async def test_an_exchange_with_a_child_that_has_ended_gives_nothing_and_its_end_is_told() -> None:
     async with looked_at("print(input(), flush=True)") as (child, ear):
         until_it_spoke(child)
-        assert child.exchange(b"1", None) == 0
-        assert child.exchange(b"2", None) == 0
+        assert child.send_and_poll(b"1", None) == 0
+        assert child.send_and_poll(b"2", None) == 0
         await ear.until(lambda: ear.over)
         assert ear.over == ["ended"]
         assert ear.lines == []

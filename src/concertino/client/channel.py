@@ -123,9 +123,11 @@ class Channel:
         self._templates: dict[str, bytes] = {}
         self._read = answered
         self._exchange: Callable[[bytes, Id | None], bytes | int] | None
-        self._exchange = getattr(connection, "exchange", None) or getattr(connection, "send", None)
+        self._exchange = getattr(connection, "send_and_poll", None) or getattr(
+            connection, "send", None
+        )
         self._postpone: Callable[[bytes], object] = getattr(
-            connection, "postpone", bytes
+            connection, "defer_line", bytes
         )  # what has none gives none
         self._outside_tasks = getattr(connection, "outside_tasks", False)
         self.peer.silent = True
@@ -389,7 +391,7 @@ class Channel:
         limit = self._limits.max_message_bytes
         if self._endless is None:
             self._endless = self.loop.call_later(ENDLESS_S, self._is_endless)
-        self.frame = getattr(self.connection, "overlong_head", b"")
+        self.frame = getattr(self.connection, "oversize_head", b"")
         is_answer, id = _answer_to(self.frame)
         if (
             is_answer and id is None

@@ -135,9 +135,9 @@ class Conversation:
         self._releasing: asyncio.Task[None] | None = None
         connection = opened.connection
         if show is not None:
-            from concertino.transports.trace import TracedConnection
+            from concertino.transports.trace import trace_connection
 
-            connection = TracedConnection(connection, show)
+            connection = trace_connection(connection, show)
         self.channel = Channel(connection, limits, self, self.log)
         self.subscriptions = ResourceSubscriptions(
             self.channel, lambda body: self._params(body, 0, None), self.log

@@ -261,7 +261,7 @@ def _wrapping(log: logging.Logger, writer: BoundedWriter, format: str, trace: bo
         return lambda connection, name: connection
     from concertino.logs.correlation import current_context
     from concertino.runtime.log_context import log_context_of
-    from concertino.transports.trace import TracedConnection
+    from concertino.transports.trace import trace_connection
 
     def wrap(connection: Connection, name: str) -> Connection:
         who = f"{name} " if name else ""
@@ -281,7 +281,7 @@ def _wrapping(log: logging.Logger, writer: BoundedWriter, format: str, trace: bo
             if token is not None:
                 current_context.reset(token)
 
-        return TracedConnection(connection, show)
+        return trace_connection(connection, show)
 
     return wrap
 

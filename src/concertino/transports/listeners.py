@@ -1,7 +1,8 @@
-"""Listening sockets: where clients connect to. Made here, or given by systemd; accepting is in runtime/acceptor.py.
+"""Listening sockets, made here or inherited from systemd. runtime/acceptor.py accepts connections.
 
-A Unix socket's file has mode 0600 from its first instant, and its other side must be a process of the same user or of root. TCP is
-for this machine unless it is said otherwise, since there is no authentication.
+The file of a Unix socket has mode 0600 from the moment it exists, and a client must be a process of
+the same user or of root. TCP sockets listen on loopback addresses unless told otherwise, since there
+is no authentication.
 Sources: unix(7), tcp(7), sd_listen_fds(3).
 """
 
@@ -30,61 +31,79 @@ __all__ = [
     "split_address",
 ]
 
-BACKLOG = 1024  # connections that wait to be accepted; the system may allow fewer
-FIRST_INHERITED = 3  # SD_LISTEN_FDS_START, sd_listen_fds(3)
-ALONE_S = 2.0  # for another process that makes a socket in the same folder at this moment
-GIVEN = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
+# Connections that wait to be accepted; the system may allow fewer.
+BACKLOG = 1024
+# SD_LISTEN_FDS_START of sd_listen_fds(3).
+FIRST_INHERITED = 3
+# How long to wait for another process that creates a socket in the same folder.
+LOCK_TIMEOUT_S = 2.0
+SYSTEMD_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
 
 
 class Listener:
-    """A socket that clients connect to. address: `unix:/path` or `tcp:127.0.0.1:8080`, with the port that it has.
-    is_remote: whether other machines may reach it.
+    """A listening socket. Made by listen_unix(), listen_tcp() and inherited_listeners().
 
-    Made by listen_unix(), listen_tcp() and inherited(). Connections wait in the system until somebody accepts them. Next: accept().
+    address: `unix:/path` or `tcp:127.0.0.1:8080`, with the actual port. is_unix: whether it is a
+    Unix socket. is_remote: whether other machines may reach it. Clients wait in the system's backlog
+    until accept() is called.
     """
 
-    def __init__(self, sock: socket.socket, made: Path | None = None) -> None:
-        """made: the absolute path of the file that is removed at the end, if it is still this socket's."""
+    def __init__(self, sock: socket.socket, file: Path | None = None) -> None:
+        """Wrap a socket that listens already.
+
+        file: absolute path of the socket's file, which remove() deletes if it is still the same file.
+        """
         sock.setblocking(False)
         self.socket = sock
         self.is_unix = sock.family == socket.AF_UNIX
         self.is_remote = not self.is_unix and _is_remote(sock.getsockname())
-        self.address = (
-            f"{'unix' if self.is_unix else 'tcp'}:{made or format_address(sock.getsockname())}"
-        )
-        self._made = made
+        scheme = "unix" if self.is_unix else "tcp"
+        self.address = f"{scheme}:{file or format_address(sock.getsockname())}"
+        self._file = file
+        self._file_identity = _identity(file) if file is not None else None
         self._process = os.getpid()
-        self._file = _identity(made) if made is not None else None
 
     def accept(self) -> socket.socket:
-        """The next connection. Raises BlockingIOError when there is none, OSError as accept(2) does."""
+        """Return the next connection. Raises BlockingIOError if none waits, and OSError like accept(2)."""
         return self.socket.accept()[0]
 
     def examine(self, sock: socket.socket) -> Mapping[str, object]:
-        """Who is at the other end: the facts of a connection. Raises PermissionError for a stranger, OSError when it is gone."""
+        """Return the facts of an accepted connection, such as the pid and uid of the client.
+
+        Raises PermissionError if the client is another user's process, OSError if it is gone.
+        """
         facts = configure_socket(sock)
         if not self.is_unix:
             return facts
+
         uid = facts["uid"]
         assert isinstance(uid, int)
-        if not is_trusted(uid, os.geteuid()):
+        own_uid = os.geteuid()
+        if not is_trusted(uid, own_uid):
+            pid = facts.get("pid", "unknown")
             raise PermissionError(
-                errno.EPERM,
-                f"pid {facts.get('pid', 'unknown')} runs as uid {uid}, and this server as uid {os.geteuid()}",
+                errno.EPERM, f"pid {pid} runs as uid {uid}, and this server as uid {own_uid}"
             )
         return {**facts, "address": self.address.removeprefix("unix:")}
 
     def remove(self) -> None:
-        """Remove the socket's file, if it is ours and there still; raises nothing. In a forked child it does nothing."""
-        made, self._made = self._made, None
-        if made is None or self._file is None or os.getpid() != self._process:
+        """Remove the file of the socket if it still exists and is ours.
+
+        Raises nothing, and does nothing in a forked child.
+        """
+        file, self._file = self._file, None
+        if file is None or self._file_identity is None or os.getpid() != self._process:
             return
-        if _identity(made) == self._file:
-            with suppress(OSError):  # its folder may have become read-only
-                made.unlink()
+        if _identity(file) == self._file_identity:
+            # The folder may have become read-only.
+            with suppress(OSError):
+                file.unlink()
 
     def close(self) -> None:
-        """Listen no longer. The file goes first, so that nobody finds it and thinks it is stale."""
+        """Stop listening.
+
+        The file is removed first, so that no other process finds it and takes it for a stale one.
+        """
         self.remove()
         self.socket.close()
 
@@ -93,40 +112,45 @@ class Listener:
 
 
 def listen_unix(path: str | os.PathLike[str]) -> Listener:
-    """Listen at a path, in a folder that exists. A socket there that nobody listens at is replaced.
+    """Listen at a path in an existing folder. A stale socket there is replaced.
 
-    Only processes of this user and of root are served. Raises ValueError for what cannot be a socket's path; OSError when somebody
-    listens there, when there is a file that is no socket (it is left alone), and when the socket cannot be made.
+    Only processes of this user and of root may connect. Raises ValueError if the path cannot be that
+    of a socket. Raises OSError if another process listens there, if there is a file that is not a
+    socket (it is left alone), or if the socket cannot be created.
     """
     name = unix_name(path)
-    absolute = Path(name).absolute()  # tools may change the folder of the process
-    with _alone_in(absolute.parent, name):
-        _clear(name)
+    # Tools may change the working directory later.
+    absolute = Path(name).absolute()
+    with _folder_lock(absolute.parent, name):
+        _remove_stale(name)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        bound = False
+        is_bound = False
         try:
             _bind_private(sock, name)
-            bound = True
+            is_bound = True
             if absolute.lstat().st_mode & 0o077:
-                raise OSError(errno.EPERM, "its folder does not keep permissions")
+                raise OSError(
+                    errno.EPERM, "the file system of its folder does not keep permissions"
+                )
             sock.listen(BACKLOG)
             return Listener(sock, absolute)
-        except OSError as why:
-            if bound:
+        except OSError as exc:
+            if is_bound:
                 with suppress(OSError):
                     absolute.unlink()
             sock.close()
-            raise _named(why, name) from None
+            raise _with_name(exc, name) from None
 
 
 def _bind_private(sock: socket.socket, name: str) -> None:
-    """Bind with mode 0600 from the first instant."""
+    """Bind a socket to a file that has mode 0600 from the moment it exists."""
     if sys.platform == "linux":
-        os.fchmod(
-            sock.fileno(), 0o600
-        )  # what is bound gets the mode of the socket; no other thread's files do
+        # On Linux the file gets the mode of the socket. Unlike umask(), fchmod() affects no file
+        # of another thread.
+        os.fchmod(sock.fileno(), 0o600)
         sock.bind(name)
         return
+
     before = os.umask(0o177)
     try:
         sock.bind(name)
@@ -134,53 +158,56 @@ def _bind_private(sock: socket.socket, name: str) -> None:
         os.umask(before)
 
 
-def _clear(name: str) -> None:
-    """Remove a socket that nobody listens at. Raises OSError for anything else of this name."""
+def _remove_stale(name: str) -> None:
+    """Remove a socket that nobody listens on. Raises OSError if there is anything else at this path."""
     try:
         mode = os.lstat(name).st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
         raise OSError(
-            errno.EEXIST,
-            f"unix:{name}: there is something of this name that is no socket; it is left alone",
+            errno.EEXIST, f"unix:{name}: a file that is not a socket exists there; it is left alone"
         )
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(name)
         except (ConnectionRefusedError, FileNotFoundError):
             pass
-        except BlockingIOError:  # so many wait to be accepted that there is no room
+        except BlockingIOError:
+            # The backlog is full, so somebody listens.
             raise _in_use(name) from None
-        except OSError as why:
-            raise _named(why, name) from None
+        except OSError as exc:
+            raise _with_name(exc, name) from None
         else:
             raise _in_use(name)
+
     try:
         Path(name).unlink()
     except FileNotFoundError:
         pass
-    except OSError as why:
-        raise _named(why, name) from None
+    except OSError as exc:
+        raise _with_name(exc, name) from None
 
 
 @contextmanager
-def _alone_in(folder: Path, name: str) -> Generator[None]:
-    """Between looking whether a socket is stale and binding in its place nobody else of us may do the same.
+def _folder_lock(folder: Path, name: str) -> Generator[None]:
+    """Lock a folder against other concertino processes while a stale socket is replaced.
 
-    The lock is on the folder, so that it leaves no file behind.
+    The lock is taken on the folder itself, so that it leaves no file behind.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:  # it may be written to and not be read
+    except PermissionError:
+        # The folder may be writable and not readable; then there is no lock.
         yield
         return
-    except OSError as why:
-        raise OSError(
-            why.errno, f"unix:{name}: the folder {folder}: {os.strerror(why.errno or 0)}"
-        ) from None
-    deadline = time.monotonic() + ALONE_S
+    except OSError as exc:
+        text = f"unix:{name}: the folder {folder}: {os.strerror(exc.errno or 0)}"
+        raise OSError(exc.errno, text) from None
+
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
     try:
         while True:
             try:
@@ -192,7 +219,8 @@ def _alone_in(folder: Path, name: str) -> Generator[None]:
                         errno.EBUSY, f"unix:{name}: another process holds a lock on {folder}"
                     ) from None
                 time.sleep(0.01)
-            except OSError:  # a file system without locks
+            except OSError:
+                # The file system has no locks.
                 break
         yield
     finally:
@@ -200,83 +228,86 @@ def _alone_in(folder: Path, name: str) -> Generator[None]:
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Which file this is: numbers of removed files are given again, hence the time too."""
+    """Return device, inode and modification time of a file; None if there is none.
+
+    The time is included because inode numbers of removed files are reused.
+    """
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _in_use(name: str) -> OSError:
     return OSError(errno.EADDRINUSE, f"unix:{name}: another process listens there")
 
 
-def _named(why: OSError, name: str) -> OSError:
-    return OSError(why.errno, f"unix:{name}: {why.strerror or why}")
+def _with_name(exc: OSError, name: str) -> OSError:
+    """Return the same error with the name of the socket in its text."""
+    return OSError(exc.errno, f"unix:{name}: {exc.strerror or exc}")
 
 
 # TCP
 
 
 def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
-    """Listen at a port. 0 takes a free one; the listener's address says which.
+    """Listen at a port. With port 0 the system picks a free one; see Listener.address.
 
-    host: a name, or an IPv4 or IPv6 address without brackets; of several addresses the first that can be had. Resolving a name
-    may take a while. allow_remote: let other machines in. Raises ValueError for an address that other machines may reach without
-    it, for a port that is none, and for a name that leads nowhere; OSError when the port is taken.
+    host: a name, or an IPv4 or IPv6 address without brackets. The first usable address of a name is
+    taken; resolving a name may take a while and blocks.
+    allow_remote: permit addresses that other machines may reach.
+    Raises ValueError for such an address without allow_remote, for an invalid port and for a name
+    that cannot be resolved. Raises OSError if the port is taken.
     """
-    shown_as = f"tcp:{format_address((host, port))}"
+    name = f"tcp:{format_address((host, port))}"
     if not host or not 0 <= port <= 65535:
-        raise ValueError(f"{shown_as}: expected a host and a port from 0 to 65535")
+        raise ValueError(f"{name}: expected a host and a port from 0 to 65535")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as why:
-        raise ValueError(f"{shown_as}: {host}: {getattr(why, 'strerror', None) or why}") from None
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as exc:
+        raise ValueError(f"{name}: {host}: {errno_message(exc)}") from None
     if not allow_remote:
-        for *_, address in found:
-            _refuse_remote(shown_as, address)
+        for *_, address in addresses:
+            _refuse_remote(name, address)
+
     failure: OSError | None = None
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in addresses:
         try:
-            return Listener(_bound(family, kind, protocol, address))
-        except OSError as why:
-            if failure is None or why.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                failure = why
-    assert failure is not None  # getaddrinfo gives one address or raises
-    raise OSError(failure.errno, f"{shown_as}: {failure.strerror}") from None
+            return Listener(_bind_tcp(family, kind, protocol, address))
+        except OSError as exc:
+            # The most telling error is the one of an address that this machine has.
+            if failure is None or exc.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                failure = exc
+    # getaddrinfo() returns at least one address, or raises.
+    assert failure is not None
+    raise OSError(failure.errno, f"{name}: {failure.strerror}") from None
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT` or `[IPv6]:PORT` in two. Raises ValueError."""
+    """Split `HOST:PORT` or `[IPv6]:PORT` into the host and the port. Raises ValueError."""
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host and not text.startswith("["):
         raise ValueError(f"tcp:{text}: expected an IPv6 address in brackets, as in [::1]:8080")
-    if (
-        not colon
-        or not host
-        or "[" in host
-        or not (port.isascii() and port.isdecimal())
-        or int(port) > 65535
-    ):
+    is_number = port.isascii() and port.isdecimal()
+    if not colon or not host or "[" in host or not is_number or int(port) > 65535:
         raise ValueError(
-            f"tcp:{text}: expected HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080; port 0 takes a free one"
+            f"tcp:{text}: expected HOST:PORT, as in 127.0.0.1:8080 or [::1]:8080; "
+            "port 0 takes a free one"
         )
     return host, int(port)
 
 
-def _bound(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
+def _bind_tcp(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
-        sock.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # what closed a minute ago does not hold the port
+        # Connections of a server that ended a minute ago must not block the port.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # An IPv6 address must not also accept IPv4 clients.
         if family == socket.AF_INET6:
-            sock.setsockopt(
-                socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1
-            )  # one address is one address
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind(address)
         sock.listen(BACKLOG)
     except BaseException:
@@ -286,21 +317,25 @@ def _bound(family: int, kind: int, protocol: int, address: Any) -> socket.socket
 
 
 def _refuse_remote(name: str, address: Any) -> None:
+    """Raise ValueError if other machines may reach this address."""
     host = str(address[0])
     if _is_remote(address):
-        leads = "" if f":{host}" in name or f"[{host}]" in name else f" leads to {host}, which"
+        resolved = "" if f":{host}" in name or f"[{host}]" in name else f" leads to {host}, which"
         raise ValueError(
-            f"{name}{leads} may be reached from other machines, and there is no authentication: "
+            f"{name}{resolved} may be reached from other machines, and there is no authentication: "
             "whoever connects can call every tool. --allow-remote (allow_remote=True) permits it"
         )
 
 
 def _is_remote(address: Any) -> bool:
-    """Whether other machines may reach this address, as the system gives it."""
-    from ipaddress import ip_address  # here, because it is needed for TCP alone
+    """Return True if other machines may reach this address of the socket module."""
+    # Imported here, because only TCP needs it.
+    from ipaddress import IPv6Address, ip_address
 
     ip = ip_address(str(address[0]).partition("%")[0])
-    return not (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        return not ip.ipv4_mapped.is_loopback
+    return not ip.is_loopback
 
 
 # systemd
@@ -309,53 +344,56 @@ def _is_remote(address: Any) -> bool:
 def inherited_listeners(
     environment: MutableMapping[str, str], *, allow_remote: bool = False
 ) -> list[Listener]:
-    """The sockets that systemd, or whoever started this process, listens at for it; none if there are none for this process.
+    """Return the listening sockets that systemd passed to this process; often there are none.
 
-    The variables are removed from environment, and no child gets the sockets. Their files are not removed at the end. Raises
-    ValueError for a descriptor that is not a listening stream socket, and for an address that other machines may reach without
-    allow_remote.
+    The variables are removed from environment and child processes do not inherit the sockets. Their
+    files are not removed at the end. Raises ValueError for a descriptor that is not a listening
+    stream socket, and for an address that other machines may reach without allow_remote.
     Source: sd_listen_fds(3).
     """
-    given = {name: environment.pop(name, "") for name in GIVEN}
-    if given["LISTEN_PID"] != str(os.getpid()) or not given["LISTEN_FDS"]:
+    variables = {name: environment.pop(name, "") for name in SYSTEMD_VARIABLES}
+    text = variables["LISTEN_FDS"]
+    if variables["LISTEN_PID"] != str(os.getpid()) or not text:
         return []
-    text = given["LISTEN_FDS"]
     if not (text.isascii() and text.isdecimal()) or len(text) > 6:
         raise ValueError(f"LISTEN_FDS: expected a number of descriptors, got {text!r}")
+
     listeners: list[Listener] = []
     for descriptor in range(FIRST_INHERITED, FIRST_INHERITED + int(text)):
-        listener = Listener(_listening(descriptor))
+        listener = Listener(_inherited_socket(descriptor))
         if not listener.is_unix and not allow_remote:
             _refuse_remote(listener.address, listener.socket.getsockname())
         listeners.append(listener)
     return listeners
 
 
-def _listening(descriptor: int) -> socket.socket:
-    what = f"LISTEN_FDS: descriptor {descriptor}"
+def _inherited_socket(descriptor: int) -> socket.socket:
+    """Return an inherited descriptor as a socket. Raises ValueError if it is not a listening one."""
+    name = f"LISTEN_FDS: descriptor {descriptor}"
     try:
         os.set_inheritable(descriptor, False)
         sock = socket.socket(fileno=descriptor)
-    except OSError as why:
-        raise ValueError(f"{what}: expected a listening socket: {why.strerror}") from None
-    if (
-        sock.family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
-        or sock.type != socket.SOCK_STREAM
-    ):
-        raise ValueError(
-            f"{what}: expected a stream socket, Unix or TCP, got {sock.family.name} {sock.type.name}"
-        )
+    except OSError as exc:
+        raise ValueError(f"{name}: expected a listening socket: {exc.strerror}") from None
+
+    families = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+    if sock.family not in families or sock.type != socket.SOCK_STREAM:
+        kind = f"{sock.family.name} {sock.type.name}"
+        raise ValueError(f"{name}: expected a stream socket, Unix or TCP, got {kind}")
     if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise ValueError(
-            f"{what}: expected a socket that listens; with Accept=yes the service needs StandardInput=socket"
+            f"{name}: expected a socket that listens; with Accept=yes the service needs "
+            "StandardInput=socket"
         )
     return sock
 
 
-def errno_message(why: Exception) -> str:
-    """An error for people: one of the system says no number, unless it is about a file, which it would not name either."""
-    return (
-        str(why.strerror)
-        if isinstance(why, OSError) and why.strerror and why.filename is None
-        else str(why)
-    )
+def errno_message(exc: Exception) -> str:
+    """Return the text of an error for users.
+
+    That of an OSError goes without the error number, unless it concerns a file: then only str()
+    names the file.
+    """
+    if isinstance(exc, OSError) and exc.strerror and exc.filename is None:
+        return str(exc.strerror)
+    return str(exc)

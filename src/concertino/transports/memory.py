@@ -1,4 +1,7 @@
-"""Two ends in one process: what one writes, the other receives, a loop turn later. For tests, demos and embedding."""
+"""An in-process pair of Connections: what one end writes, the other receives one loop iteration later.
+
+Meant for tests, demos and servers that are embedded in the client's process.
+"""
 
 from __future__ import annotations
 
@@ -10,38 +13,44 @@ from concertino.transports.connection import Receiver
 
 __all__ = ["MemoryConnection", "memory_pair"]
 
-BATCH = 256  # frames delivered in one loop turn, as many as one read of a pipe may hold
+# Frames delivered in one loop iteration; one read of a pipe holds about as many.
+MAX_BATCH = 256
 
 
 def memory_pair() -> tuple[MemoryConnection, MemoryConnection]:
-    """Two connected Connections. Both ends belong to one loop."""
+    """Return two Connections that are connected to each other. Both belong to one event loop."""
     one, other = MemoryConnection(), MemoryConnection()
     one.other, other.other = other, one
     return one, other
 
 
 class MemoryConnection:
-    """One end of a pair. Frames are handed over as they are: no limit applies, and nothing is ever torn."""
+    """One end of a memory_pair(). Frames are passed on unchanged and no size limit applies."""
 
     other: MemoryConnection
 
     def __init__(self) -> None:
         self.facts: Mapping[str, object] = {"transport": "memory"}
-        self._to: Receiver | None = None
-        self._queue: list[bytes] = []  # written here, not yet flushed
-        self._inbox: list[bytes] = []  # flushed by the other end, not yet delivered
+        self._receiver: Receiver | None = None
+
+        # Written at this end and not flushed yet.
+        self._queue: list[bytes] = []
+        # Flushed by the other end and not delivered yet.
+        self._inbox: list[bytes] = []
+        # Bytes of ours that the other end has not received, queued or in its inbox.
         self._held = 0
+
         self._paused = False
         self._closed = False
-        self._ending = False
+        self._eof_pending = False
         self._scheduled = False
 
-    def open(self, to: Receiver) -> None:
-        self._to = to
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
         self._loop = asyncio.get_running_loop()
-        self._wake()
+        self._schedule_delivery()
 
-    def write(self, frame: bytes, about: Id | None) -> int:
+    def write(self, frame: bytes, request_id: Id | None) -> int:
         if not self._closed:
             self._queue.append(frame)
             self._held += len(frame)
@@ -51,41 +60,47 @@ class MemoryConnection:
         if self._queue and not self._closed:
             self.other._inbox += self._queue
             self._queue = []
-            self.other._wake()
+            self.other._schedule_delivery()
 
     def pause(self, paused: bool) -> None:
         self._paused = paused
-        self._wake()
+        self._schedule_delivery()
 
     async def close(self, within_s: float) -> None:
-        """The other end sees the end of input, after what was written before."""
+        """Close this end. The other end receives what was written before, then the end of input."""
         self.flush()
         if not self._closed:
             self._closed = True
-            self.other._ending = True
-            self.other._wake()
+            self.other._eof_pending = True
+            self.other._schedule_delivery()
 
-    def _wake(self) -> None:
-        # By call_soon and never at once: an eager task must not start inside another (Python 3.11).
-        if self._to is not None and not self._scheduled and not self._paused and not self._closed:
+    def _schedule_delivery(self) -> None:
+        # Never deliver from inside the caller: on Python 3.11 an eager task must not start inside
+        # another one.
+        is_open = self._receiver is not None and not self._closed
+        if is_open and not self._scheduled and not self._paused:
             self._scheduled = True
             self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
         self._scheduled = False
-        to = self._to
-        if to is None or self._paused or self._closed:
+        receiver = self._receiver
+        if receiver is None or self._paused or self._closed:
             return
-        if self._inbox:
-            batch, self._inbox = self._inbox[:BATCH], self._inbox[BATCH:]
-            to.on_frames(batch)
-            self.other._delivered()
-            self._wake()
-        if self._ending and not self._inbox and not self._closed:
-            self._ending = False
-            to.on_eof()
 
-    def _delivered(self) -> None:
+        if self._inbox:
+            batch, self._inbox = self._inbox[:MAX_BATCH], self._inbox[MAX_BATCH:]
+            receiver.on_frames(batch)
+            self.other._on_delivery()
+            self._schedule_delivery()
+
+        # The receiver may have closed this end meanwhile.
+        if self._eof_pending and not self._inbox and not self._closed:
+            self._eof_pending = False
+            receiver.on_eof()
+
+    def _on_delivery(self) -> None:
+        """Recount the undelivered bytes after the other end took a batch, and report the drain."""
         self._held = sum(map(len, self._queue)) + sum(map(len, self.other._inbox))
-        if self._to is not None and not self._closed:
-            self._to.on_drain(self._held)
+        if self._receiver is not None and not self._closed:
+            self._receiver.on_drain(self._held)

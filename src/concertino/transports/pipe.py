@@ -1,11 +1,13 @@
-"""A Connection over two descriptors, of whatever kind: pipe, socket, terminal, regular file, /dev/null.
+"""A Connection over two file descriptors of any kind: pipe, socket, terminal, regular file, /dev/null.
 
-Descriptors are read and written with os.read and os.write, not through asyncio's transports: those read 256 KiB at a time, which
-costs 12-15 us per message (measured). Nothing here may assume pipe semantics: Node gives its child a Unix
-socket as stdin. Regular files and /dev/null cannot be polled; a thread reads those, and writing them does not block for long.
+Descriptors are read and written with os.read and os.write instead of asyncio's transports, which
+read 256 KiB at a time and cost 12-15 us per message (measured). Nothing here may assume pipe
+semantics: Node gives its children a Unix socket as stdin. Regular files and /dev/null cannot be
+polled, so a thread reads them; writing to them does not block for long.
 
-A pipe's end is opened anew through /proc, so that O_NONBLOCK is ours alone: on the inherited one it would also change the parent's
-terminal, or a sibling. Where that cannot be done the flag is set on what was given, and taken back at the end.
+A pipe is reopened through /proc, so that O_NONBLOCK is set on an open file description of our own:
+on the inherited one the flag would also affect the parent's terminal or a sibling process. Where
+reopening fails, the flag is set on the given descriptor and reset at the end.
 """
 
 from __future__ import annotations
@@ -27,326 +29,436 @@ __all__ = ["PipeConnection"]
 
 log = logging.getLogger("concertino.pipe")
 
-READ_BYTES = (
-    65536  # above 128 KiB CPython maps and unmaps the buffer at each read: 9.6 us instead of 0.55
-)
-READS = range(8)  # in a row before other callbacks get their turn; 9.4 -> 7.2 us per call
+# Above 128 KiB CPython maps and unmaps the buffer at each read, which takes 9.6 us instead of 0.55.
+READ_BYTES = 65536
+# Reads in a row before other callbacks of the loop run; takes a call from 9.4 to 7.2 us.
+READS = range(8)
+# Writes in a row before other callbacks of the loop run.
 WRITES = 16
 
 
-class PipeConnection:
-    """Reads frames from one descriptor and writes them to another, or to the same; owned from now on and closed at the end."""
+class _Input:
+    """State of the reading side. over: no more input is read, at its end or after close().
 
-    outside_tasks = True  # frames are delivered by the loop itself, never inside of a task
+    has_read: set at every read; StdioConnection resets it to detect silence.
+    """
+
+    __slots__ = ("framer", "has_read", "over", "oversize_head", "paused", "thread")
+
+    def __init__(self, limits: Limits) -> None:
+        self.framer = Framer(limits.max_message_bytes)
+        self.oversize_head = b""
+        self.paused = False
+        self.has_read = False
+        self.over = False
+        self.thread: _FileReader | None = None
+
+
+class _Output:
+    """The output buffer. held: all bytes in it; rest: the unwritten end of the last write.
+
+    is_high: the buffer passed the high-water mark and has not drained since. drained: completed when
+    the buffer is empty. watching: whether the loop reports when the descriptor becomes writable.
+    broken: nothing can be written any more.
+    """
+
+    __slots__ = (
+        "broken",
+        "drained",
+        "held",
+        "high_water_bytes",
+        "is_high",
+        "low_water_bytes",
+        "queue",
+        "rest",
+        "watching",
+    )
+
+    def __init__(self, limits: Limits) -> None:
+        self.queue: list[bytes] = []
+        self.held = 0
+        self.rest = memoryview(b"")
+        self.is_high = False
+        self.high_water_bytes = limits.high_water_bytes
+        # Users may set one of the two marks alone, to any value.
+        self.low_water_bytes = min(limits.low_water_bytes, limits.high_water_bytes - 1)
+        self.drained: asyncio.Future[None] | None = None
+        self.watching = False
+        self.broken = False
+
+    def discard(self) -> None:
+        """Drop everything that is buffered and wake whoever waits for the drain."""
+        self.queue.clear()
+        self.rest = memoryview(b"")
+        self.held = 0
+        self.report_drained()
+
+    def report_drained(self) -> None:
+        """Wake whoever waits until the buffer is empty."""
+        if self.drained is not None and not self.drained.done():
+            self.drained.set_result(None)
+
+
+class PipeConnection:
+    """Reads frames from one descriptor and writes frames to another, or to the same one.
+
+    The descriptors belong to the connection, which closes them at its end.
+    """
 
     def __init__(
         self, reading: int, writing: int, limits: Limits, facts: Mapping[str, object] | None = None
     ) -> None:
         self.facts: Mapping[str, object] = facts or {}
-        self._restore: list[int] = []  # descriptors whose O_NONBLOCK we set
-        ways = os.fstat(reading), os.fstat(writing)
-        self._fifo = stat.S_ISFIFO(ways[1].st_mode)
-        # Whether somebody is there to read can be asked of a pipe, and of a socket that is not the one we read from too.
-        self._one_way = self._fifo or (
-            stat.S_ISSOCK(ways[1].st_mode) and not os.path.samestat(*ways)
-        )
-        self._in = self._own(reading, os.O_RDONLY)
-        self._out = self._own(writing, os.O_WRONLY)
-        self._high_water_bytes = limits.high_water_bytes
-        self._low = min(
-            limits.low_water_bytes, limits.high_water_bytes - 1
-        )  # each can be set alone
-        self._framer = Framer(limits.max_message_bytes)
-        self.overlong_head = b""  # the first bytes of the last line that passed the limit
-        self._to: Receiver | None = None
-        self._queue: list[bytes] = []
-        self._held = 0
-        self._rest = memoryview(b"")  # of the last flush, not yet taken by the other side
-        self._high = False  # held output passed the high-water mark and has not drained since
-        self._watching = False  # for writability
-        self._paused = False
-        self._read = False  # something, since somebody set this back
-        self._over = False  # no more input, or closed
-        self._broken = False
-        self._released = False
-        self._thread: _FileReader | None = None
-        self._emptied: asyncio.Future[None] | None = None
 
-    def open(self, to: Receiver) -> None:
-        self._to = to
+        # Descriptors whose O_NONBLOCK flag we set and have to reset.
+        self._restore: list[int] = []
+
+        # The loss of the reader can be detected on a pipe, and on a socket that is not also the
+        # one we read from.
+        read_stat, write_stat = os.fstat(reading), os.fstat(writing)
+        self._detects_reader_loss = stat.S_ISFIFO(write_stat.st_mode) or (
+            stat.S_ISSOCK(write_stat.st_mode) and not os.path.samestat(read_stat, write_stat)
+        )
+
+        self._in = self._make_nonblocking(reading, os.O_RDONLY)
+        self._out = self._make_nonblocking(writing, os.O_WRONLY)
+        self._input = _Input(limits)
+        self._output = _Output(limits)
+        self._receiver: Receiver | None = None
+        self._released = False
+
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
         self._loop = asyncio.get_running_loop()
-        self._resume()
-        # When the reader is gone a pipe reports an error, and a socket its end. A reading watch on ours sees it, nothing else does.
-        if self._one_way and isinstance(self._loop, asyncio.SelectorEventLoop):
-            self._loop.add_reader(self._out, self._reader_gone)
+        self._resume_reading()
+
+        # When the reader is gone, a pipe reports an error and a socket reports end of file. Only
+        # watching our writing end for readability notices either.
+        if self._detects_reader_loss and isinstance(self._loop, asyncio.SelectorEventLoop):
+            self._loop.add_reader(self._out, self._on_reader_lost)
 
     # Reading
 
     def pause(self, paused: bool) -> None:
-        if paused is self._paused or self._to is None:
+        state = self._input
+        if paused is state.paused or self._receiver is None:
             return
-        self._paused = paused
-        if self._over:
+        state.paused = paused
+        if state.over:
             return
-        if self._thread is not None:
-            self._thread.pause(paused)
+
+        if state.thread is not None:
+            state.thread.pause(paused)
         elif paused:
             self._loop.remove_reader(self._in)
         else:
-            self._resume()
+            self._resume_reading()
 
     @property
     def is_discarding(self) -> bool:
-        """Whether a line passed the limit and has not ended since."""
-        return self._framer.is_discarding
+        return self._input.framer.is_discarding
 
-    def _resume(self) -> None:
+    @property
+    def oversize_head(self) -> bytes:
+        return self._input.oversize_head
+
+    def _resume_reading(self) -> None:
         try:
-            self._loop.add_reader(self._in, self._readable)
-        except PermissionError:  # epoll's word for regular files and /dev/null
-            self._thread = _FileReader(self._in, self._loop, self._chunk)
+            self._loop.add_reader(self._in, self._on_readable)
+        except PermissionError:
+            # epoll refuses regular files and /dev/null with EPERM.
+            self._input.thread = _FileReader(self._in, self._loop, self._on_chunk)
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
+        state = self._input
         for _ in READS:
             try:
                 chunk = os.read(self._in, READ_BYTES)
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError:  # EIO: the terminal is gone; ECONNRESET: so is the socket's other end
+            except OSError:
+                # EIO: the terminal is gone. ECONNRESET: the other end of the socket is gone.
                 chunk = b""
-            self._chunk(chunk)
-            if self._paused or self._over:
+            self._on_chunk(chunk)
+            if state.paused or state.over:
                 return
 
-    def _chunk(self, chunk: bytes) -> None:
-        """Bytes came; none: the end."""
-        to = self._to
-        if to is None or self._over:
-            return None
-        self._read = True
+    def _on_chunk(self, chunk: bytes) -> None:
+        """Deliver the frames that a chunk of input completes. An empty chunk is the end of input."""
+        receiver = self._receiver
+        state = self._input
+        if receiver is None or state.over:
+            return
+        state.has_read = True
+
+        framer = state.framer
         try:
-            line = self._framer.line(chunk)
-            frames = (
-                []
-                if line is not None
-                else self._framer.feed(chunk)
-                if chunk
-                else self._framer.end()
-            )
-        except MemoryError:  # what came is gone with it, but answers can still leave
-            log.exception("no memory for what came; nothing more is read")
+            line = framer.line(chunk)
+            if line is not None:
+                frames: list[bytes | OversizeFrame] = []
+            else:
+                frames = framer.feed(chunk) if chunk else framer.end()
+        except MemoryError:
+            # The chunk is lost, so no later input can be trusted; but answers can still be sent.
+            log.exception("out of memory while reading; input is closed")
             self._stop_reading()
-            return to.on_eof()
+            receiver.on_eof()
+            return
+
         if line is not None:
-            to.on_frames((line,))
+            receiver.on_frames((line,))
         elif OversizeFrame not in map(type, frames):
             if frames:
-                to.on_frames(frames)  # pyright: ignore[reportArgumentType]  # no Overlong is among them
+                receiver.on_frames(frames)  # pyright: ignore[reportArgumentType]  # all are bytes
         else:
-            for frame in frames:
-                if isinstance(frame, OversizeFrame):
-                    self.overlong_head = frame.head
-                    to.on_frame_too_long(frame.size)
-                else:
-                    to.on_frames((frame,))
+            self._deliver_one_by_one(frames)
+
         if not chunk:
             self._stop_reading()
-            to.on_eof()
-        return None
+            receiver.on_eof()
+
+    def _deliver_one_by_one(self, frames: list[bytes | OversizeFrame]) -> None:
+        """Deliver frames of which some are over the size limit, in order."""
+        receiver = self._receiver
+        assert receiver is not None
+        for frame in frames:
+            if isinstance(frame, OversizeFrame):
+                self._input.oversize_head = frame.head
+                receiver.on_frame_too_long(frame.size)
+            else:
+                receiver.on_frames((frame,))
 
     def _stop_reading(self) -> None:
-        if self._over or self._to is None:
+        state = self._input
+        if state.over or self._receiver is None:
             return
-        self._over = True
-        if self._thread is not None:
-            self._thread.stop()
-        elif not self._paused:
+        state.over = True
+        if state.thread is not None:
+            state.thread.stop()
+        elif not state.paused:
             self._loop.remove_reader(self._in)
 
     # Writing
 
-    def write(self, frame: bytes, about: Id | None) -> int:
-        if self._broken:
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        output = self._output
+        if output.broken:
             return 0
-        self._queue.append(frame)
-        self._held = held = self._held + len(frame) + 1
-        if held < self._high_water_bytes:
+        output.queue.append(frame)
+        output.held = held = output.held + len(frame) + 1
+        if held < output.high_water_bytes:
             return held
-        self._high = True
-        self.flush()
-        return self._held
 
-    def send(self, frame: bytes, about: Id | None) -> int:
-        """write() and flush() in one step. Returns the bytes held after that."""
-        if self._held or self._broken:
-            self.write(frame, about)
+        output.is_high = True
+        self.flush()
+        return output.held
+
+    def send(self, frame: bytes, request_id: Id | None) -> int:
+        """Write one frame and flush, in a single step. Returns the bytes left in the buffer."""
+        output = self._output
+        if output.held or output.broken:
+            self.write(frame, request_id)
             self.flush()
-            return self._held
+            return output.held
+
         line = frame + b"\n"
         try:
             written = os.write(self._out, line)
         except (BlockingIOError, InterruptedError):
             written = 0
-        except OSError as why:
-            self._break(why)
+        except OSError as exc:
+            self._on_write_error(exc)
             return 0
-        return self._keep(line, written) if written < len(line) else 0
+        return self._hold_rest(line, written) if written < len(line) else 0
 
-    def _keep(self, line: bytes, written: int) -> int:
-        """What was not taken of a line that send() wrote."""
-        self._held = held = len(line) - written
-        self._high = held >= self._high_water_bytes
-        self._rest = memoryview(line)[written:]
-        self._push()
-        return self._held
+    def _hold_rest(self, line: bytes, written: int) -> int:
+        """Buffer the part of a line that the peer did not accept. Returns the bytes left afterwards."""
+        output = self._output
+        output.held = held = len(line) - written
+        output.is_high = held >= output.high_water_bytes
+        output.rest = memoryview(line)[written:]
+        self._write_rest()
+        return output.held
 
     def flush(self) -> None:
-        """Hand the queue to the system in one write; what it does not take goes when it can."""
-        queue = self._queue
-        if not queue or self._rest or self._broken:
+        """Write the whole queue with one system call. What the peer does not accept follows later."""
+        output = self._output
+        queue = output.queue
+        if not queue or output.rest or output.broken:
             return
+
         if len(queue) == 1:
             frames = queue.pop() + b"\n"
         else:
-            queue.append(b"")  # for the last newline
+            # The empty item makes join() end with a newline.
+            queue.append(b"")
             frames = b"\n".join(queue)
             queue.clear()
+
         try:
             written = os.write(self._out, frames)
         except (BlockingIOError, InterruptedError):
             written = 0
-        except OSError as why:
-            self._break(why)
+        except OSError as exc:
+            self._on_write_error(exc)
             return
-        self._held -= written
-        if self._high or written < len(frames):
-            self._rest = memoryview(frames)[written:]
-            self._push()
+        output.held -= written
+        if output.is_high or written < len(frames):
+            output.rest = memoryview(frames)[written:]
+            self._write_rest()
 
-    def _push(self) -> None:
-        """What the other side did not take at once, and what was queued since."""
+    def _write_rest(self) -> None:
+        """Write what the peer did not accept at first, and what was queued since."""
+        output = self._output
         try:
             for _ in range(WRITES):
-                if self._rest:
-                    written = os.write(self._out, self._rest)
-                    self._rest = self._rest[written:]
-                    self._held -= written
-                if (
-                    not self._rest
-                ):  # after the last write too: what is queued must not be left without a watch
-                    if not self._queue:
+                if output.rest:
+                    written = os.write(self._out, output.rest)
+                    output.rest = output.rest[written:]
+                    output.held -= written
+
+                # Refill even after the last write: a queue without a rest would never be watched.
+                if not output.rest:
+                    if not output.queue:
                         break
-                    self._queue.append(b"")
-                    self._rest = memoryview(b"\n".join(self._queue))
-                    self._queue.clear()
+                    output.queue.append(b"")
+                    output.rest = memoryview(b"\n".join(output.queue))
+                    output.queue.clear()
         except (BlockingIOError, InterruptedError):
             pass
-        except OSError as why:
-            return self._break(why)
-        self._watch_writing(bool(self._rest))
-        if not self._rest and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
-        if self._high and self._held < self._low and self._to is not None:
-            self._high = False
-            # Not at once: this may run inside a write of the one who is told.
-            self._loop.call_soon(self._tell_drained)
-        return None
-
-    def _tell_drained(self) -> None:
-        if self._to is not None and not self._broken:
-            self._to.on_drain(self._held)
-
-    def _watch_writing(self, wanted: bool) -> None:
-        if wanted is self._watching:
+        except OSError as exc:
+            self._on_write_error(exc)
             return
-        self._watching = wanted
+
+        self._watch_writable(bool(output.rest))
+        if not output.rest:
+            output.report_drained()
+
+        if output.is_high and output.held < output.low_water_bytes and self._receiver is not None:
+            output.is_high = False
+            # Not at once: this may run inside a write() of the receiver.
+            self._loop.call_soon(self._report_drain)
+
+    def _report_drain(self) -> None:
+        if self._receiver is not None and not self._output.broken:
+            self._receiver.on_drain(self._output.held)
+
+    def _watch_writable(self, wanted: bool) -> None:
+        output = self._output
+        if wanted is output.watching:
+            return
+        output.watching = wanted
         if not wanted:
             self._loop.remove_writer(self._out)
             return
-        try:
-            self._loop.add_writer(self._out, self._push)
-        except OSError:  # cannot be polled: try again in a while
-            self._watching = False
-            self._loop.call_later(0.01, self._push)
 
-    def _reader_gone(self) -> None:
+        try:
+            self._loop.add_writer(self._out, self._write_rest)
+        except OSError:
+            # The descriptor cannot be polled, so try again a little later.
+            output.watching = False
+            self._loop.call_later(0.01, self._write_rest)
+
+    def _on_reader_lost(self) -> None:
+        """Handle a readable event on the descriptor we write to: its reader is probably gone."""
         self._loop.remove_reader(self._out)
-        if not self._fifo:  # a socket: its other side may only have promised to write nothing
-            self._one_way = False
+
+        # On a socket the event may only mean that the peer will not write (shutdown), which is
+        # harmless. POLLHUP or POLLERR means that it is gone.
+        if not stat.S_ISFIFO(os.fstat(self._out).st_mode):
+            self._detects_reader_loss = False
             poll = select.poll()
             poll.register(self._out, 0)
-            if not poll.poll(0):  # neither POLLHUP nor POLLERR
+            if not poll.poll(0):
                 return
-        self._break(BrokenPipeError("the other side closed the pipe that answers go to"))
+        self._on_write_error(BrokenPipeError("the peer closed the pipe that we write to"))
 
-    def _break(self, why: OSError) -> None:
-        if self._broken:
+    def _on_write_error(self, exc: OSError) -> None:
+        """Discard all output, stop reading and report the disconnect."""
+        if self._output.broken:
             return
-        self._broken = True
-        self._queue.clear()
-        self._rest = memoryview(b"")
-        self._held = 0
-        self._watch_writing(False)
+        self._output.broken = True
+        self._output.discard()
+        self._watch_writable(False)
         self._stop_reading()
-        if self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
-        if self._to is not None:
-            self._loop.call_soon(self._to.on_disconnect, why)
+        if self._receiver is not None:
+            self._loop.call_soon(self._receiver.on_disconnect, exc)
 
-    # The end
+    # Closing
 
     async def close(self, within_s: float) -> None:
-        if self._to is None:
-            self._release()  # if it was never opened
+        # It may never have been opened.
+        if self._receiver is None:
+            self._release()
             return
-        self.flush()
-        if self._rest and not self._broken:
-            self._emptied = self._loop.create_future()
-            await asyncio.wait([self._emptied], timeout=within_s)
+
+        await self._drain(within_s)
         self._stop_reading()
-        self._watch_writing(False)
-        if self._one_way and isinstance(self._loop, asyncio.SelectorEventLoop):
+        self._watch_writable(False)
+        if self._detects_reader_loss and isinstance(self._loop, asyncio.SelectorEventLoop):
             self._loop.remove_reader(self._out)
         self._release()
 
+    async def _drain(self, within_s: float) -> None:
+        """Flush, and wait up to within_s seconds until the peer has accepted everything."""
+        output = self._output
+        self.flush()
+        if output.rest and not output.broken:
+            output.drained = self._loop.create_future()
+            await asyncio.wait([output.drained], timeout=within_s)
+
     def disown(self) -> None:
-        """In a forked child: it must not be able to write frames, nor keep the other side waiting when this process is gone."""
-        self._restore.clear()  # the flag belongs to the parent as well
-        self._thread = None  # it was not forked
+        """Close the descriptors in a forked child.
+
+        The child must not write frames, nor keep the peer waiting when the parent process is gone.
+        """
+        # The flags belong to open file descriptions that the parent still uses.
+        self._restore.clear()
+        # Threads do not survive a fork.
+        self._input.thread = None
         self._release()
 
     def _release(self) -> None:
         if self._released:
             return
-        self._released = self._broken = True
-        self._to = None
+        self._released = self._output.broken = True
+        self._receiver = None
+
         for descriptor in self._restore:
             try:
                 os.set_blocking(descriptor, True)
             except OSError:
                 pass
-        # A thread may still be reading a regular file; its descriptor is left to it.
-        for descriptor in {self._out} if self._thread is not None else {self._out, self._in}:
+
+        # A thread may still be reading a regular file; it keeps the descriptor.
+        descriptors = {self._out} if self._input.thread is not None else {self._out, self._in}
+        for descriptor in descriptors:
             try:
                 os.close(descriptor)
-            except OSError:  # it is closed nevertheless (Linux close(2)), and so must the other be
+            except OSError:
+                # Linux has closed it all the same, see close(2), and the other one must be closed.
                 pass
 
-    def _own(self, descriptor: int, mode: int) -> int:
-        """A non-blocking descriptor for the same thing; the given one is closed if another could be had."""
+    def _make_nonblocking(self, descriptor: int, mode: int) -> int:
+        """Return a non-blocking descriptor of the same file.
+
+        The given descriptor is closed if the file could be reopened.
+        """
         kind = os.fstat(descriptor).st_mode
         if stat.S_ISREG(kind):
             return descriptor
+
         if stat.S_ISFIFO(kind) or os.isatty(descriptor):
+            flags = mode | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
             try:
-                fresh = os.open(
-                    f"/proc/self/fd/{descriptor}", mode | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-                )
-            except OSError:  # no /proc, another user's pipe, or nobody at its other end
+                reopened = os.open(f"/proc/self/fd/{descriptor}", flags)
+            except OSError:
+                # There is no /proc, the pipe is another user's, or nobody is at its other end.
                 pass
             else:
                 os.close(descriptor)
-                return fresh
+                return reopened
+
         if os.get_blocking(descriptor):
             os.set_blocking(descriptor, False)
             self._restore.append(descriptor)
@@ -354,34 +466,38 @@ class PipeConnection:
 
 
 class _FileReader:
-    """Reads what cannot be polled in a daemon thread, a chunk at a time; each is taken before the next is read."""
+    """Reads a descriptor that cannot be polled, in a daemon thread.
+
+    It reads one chunk at a time and waits until the loop has handled it.
+    """
 
     def __init__(
-        self, descriptor: int, loop: asyncio.AbstractEventLoop, take: Callable[[bytes], None]
+        self, descriptor: int, loop: asyncio.AbstractEventLoop, on_chunk: Callable[[bytes], None]
     ) -> None:
         self._descriptor = descriptor
         self._loop = loop
-        self._take = take
-        self._turn = threading.Semaphore(1)
+        self._on_chunk = on_chunk
+        # Released once for each chunk that the thread may read.
+        self._permits = threading.Semaphore(1)
         self._stopped = False
         self._paused = False
-        self._owed = False
+        self._permit_owed = False
         threading.Thread(target=self._run, name="concertino-reader", daemon=True).start()
 
     def pause(self, paused: bool) -> None:
         self._paused = paused
-        if self._owed and not paused:
-            self._owed = False
-            self._turn.release()
+        if self._permit_owed and not paused:
+            self._permit_owed = False
+            self._permits.release()
 
     def stop(self) -> None:
         self._stopped = True
-        self._turn.release()
+        self._permits.release()
 
     def _run(self) -> None:
         chunk = b" "
         while chunk:
-            self._turn.acquire()
+            self._permits.acquire()
             if self._stopped:
                 return
             try:
@@ -389,13 +505,14 @@ class _FileReader:
             except OSError:
                 chunk = b""
             try:
-                self._loop.call_soon_threadsafe(self._taken, chunk)
-            except RuntimeError:  # the loop is closed
+                self._loop.call_soon_threadsafe(self._deliver, chunk)
+            except RuntimeError:
+                # The loop is closed.
                 return
 
-    def _taken(self, chunk: bytes) -> None:
-        self._take(chunk)
+    def _deliver(self, chunk: bytes) -> None:
+        self._on_chunk(chunk)
         if self._paused:
-            self._owed = True
+            self._permit_owed = True
         else:
-            self._turn.release()
+            self._permits.release()

@@ -1,12 +1,12 @@
-"""Sockets as Connections: the same lines as over stdio, to and from one stream socket.
+"""Connections over stream sockets: the same lines as over stdio.
 
-    SocketConnection          either end
-    Accepted                  the server's end; closes itself when the other side speaks another protocol
-    connect_unix, connect_tcp the client's end
-    credentials, is_trusted   who is at the other end of a Unix socket, and whether it may speak to us
+    SocketConnection           either end of a socket
+    AcceptedSocket             the server's end; closes itself if the client speaks HTTP or TLS
+    connect_unix, connect_tcp  the client's end
+    credentials, is_trusted    identify the peer of a Unix socket and decide whether it may connect
 
-What listens is in transports/listeners.py. There is no TLS and no authentication: a Unix socket is for one user, a TCP socket for
-whoever reaches it.
+Listening sockets are in transports/listeners.py. There is no TLS and no authentication: a Unix
+socket serves one user, a TCP socket serves everybody who can reach it.
 """
 
 from __future__ import annotations
@@ -39,53 +39,64 @@ __all__ = [
 
 log = logging.getLogger("concertino.socket")
 
-LONGEST_PATH = (
-    107 if sys.platform == "linux" else 103
-)  # bytes; sun_path without its last zero, unix(7)
-LONGEST_OPENING = 8192  # bytes of a first line that begins unlike JSON-RPC; HTTP servers take as many of a request line
+# Bytes of a socket's path: the size of sun_path without the final NUL, see unix(7).
+MAX_PATH_BYTES = 107 if sys.platform == "linux" else 103
+# Bytes of a first line that does not look like JSON-RPC. HTTP servers commonly accept as many.
+MAX_FIRST_LINE_BYTES = 8192
 BLANK = b" \t\r\n"
-OPENERS = (b"{", b"[", b"\xef\xbb\xbf")  # an object, a batch, a byte order mark
-TLS = (b"\x16\x03", b"\x80\x2e")  # a handshake record; the oldest kind of hello
+# How JSON-RPC can begin: an object, a batch, a byte order mark.
+JSON_STARTS = (b"{", b"[", b"\xef\xbb\xbf")
+# How TLS can begin: a handshake record, or the ClientHello of SSL 2.
+TLS_STARTS = (b"\x16\x03", b"\x80\x2e")
+# Seconds, seconds and a count: a dead machine is noticed within 2 minutes.
 KEEPALIVE = {
     "TCP_KEEPIDLE": 60,
     "TCP_KEEPINTVL": 15,
     "TCP_KEEPCNT": 4,
-}  # s, s, times: a dead machine is noticed in 2 minutes
-AGAIN_S = 0.01
+}
+CONNECT_RETRY_S = 0.01
 
 
 class SocketConnection(PipeConnection):
-    """One stream socket, owned from now on. facts: transport, address; pid and uid of a Unix socket's other side."""
+    """A Connection over one stream socket, which it owns.
+
+    facts: transport and address; for a Unix socket also pid and uid of the peer.
+    """
 
     def __init__(self, sock: socket.socket, limits: Limits, facts: Mapping[str, object]) -> None:
-        sock.setblocking(False)  # ours alone, so there is nothing to put back
+        # No other process shares the socket, so the flag need not be reset.
+        sock.setblocking(False)
         descriptor = sock.detach()
         super().__init__(descriptor, descriptor, limits, facts)
 
-    def _chunk(self, chunk: bytes) -> None:
-        super()._chunk(chunk)
-        if not chunk and self._to is not None:
-            # After whoever is told of the end had its turn: mostly everything is over then.
-            self._loop.call_soon(self._look_for_reader)
+    def _on_chunk(self, chunk: bytes) -> None:
+        super()._on_chunk(chunk)
+        if not chunk and self._receiver is not None:
+            # In the next iteration: by then the receiver has usually closed the connection.
+            self._loop.call_soon(self._check_peer)
 
-    def _look_for_reader(self) -> None:
-        """After the end of input: the other side may have shut its half down and wait for answers, or be gone altogether.
+    def _check_peer(self) -> None:
+        """After the end of input, report a disconnect if the peer is gone altogether.
 
-        A Unix socket tells the two apart; TCP only when it was reset.
+        It may only have shut down its writing half and wait for responses. A Unix socket tells the
+        two cases apart; TCP does so only after a reset.
         """
-        if self._to is None or self._broken:
+        if self._receiver is None or self._output.broken:
             return
         poll = select.poll()
         poll.register(self._out, 0)
-        if poll.poll(0):  # POLLHUP or POLLERR
-            self._break(BrokenPipeError("the other side is gone"))
+        # Any event is POLLHUP or POLLERR.
+        if poll.poll(0):
+            self._on_write_error(BrokenPipeError("the peer has closed the connection"))
 
 
 class AcceptedSocket(SocketConnection):
-    """The server's end. What begins like HTTP or TLS is closed, and nothing of it is looked at.
+    """The server's end of a socket. It closes itself if the client speaks HTTP or TLS.
 
-    Any web page can make a browser send a request to a port of this machine, and the body of a POST may be a line of JSON-RPC. So
-    the first line decides. A line that begins neither like JSON-RPC nor like those is garbage as on stdio, and answered.
+    Any web page can make a browser send a request to a port of this machine, and the body of that
+    POST may be a line of JSON-RPC. So the first line decides, and nothing after it is read. A first
+    line that looks like neither JSON-RPC nor HTTP or TLS is handled as on stdio: answered with an
+    error.
     """
 
     def __init__(
@@ -93,95 +104,107 @@ class AcceptedSocket(SocketConnection):
     ) -> None:
         super().__init__(sock, limits, facts)
         self._name = name
-        self._opening = b""  # of a first line that begins unlike JSON-RPC
-        self._begun = False
+        # The beginning of a first line that does not look like JSON-RPC.
+        self._first_line = b""
+        self._is_checked = False
 
-    def _chunk(self, chunk: bytes) -> None:
-        if self._begun:
-            super()._chunk(chunk)
+    def _on_chunk(self, chunk: bytes) -> None:
+        if self._is_checked:
+            super()._on_chunk(chunk)
             return
-        opening = (self._opening + chunk).lstrip(BLANK)
-        if not opening:  # blank lines are no frames
-            super()._chunk(chunk)
+
+        # Blank lines are not frames and decide nothing.
+        start = (self._first_line + chunk).lstrip(BLANK)
+        if not start:
+            super()._on_chunk(chunk)
             return
-        if not opening.startswith(OPENERS):
-            line, newline, _ = opening.partition(b"\n")
-            protocol = _foreign(line)
+
+        if not start.startswith(JSON_STARTS):
+            line, newline, _ = start.partition(b"\n")
+            protocol = _foreign_protocol(line)
             if protocol:
                 log.warning("%s was closed: it speaks %s, not JSON-RPC", self._name, protocol)
                 self._stop_reading()
-                if self._to is not None:
-                    self._to.on_eof()
+                if self._receiver is not None:
+                    self._receiver.on_eof()
                 return
             if chunk and not newline:
-                self._opening = opening
+                self._first_line = start
                 return
-        self._begun = True
-        self._opening = b""
-        if chunk or opening:
-            super()._chunk(opening)
+
+        self._is_checked = True
+        self._first_line = b""
+        if chunk or start:
+            super()._on_chunk(start)
         if not chunk:
-            super()._chunk(chunk)
+            super()._on_chunk(chunk)
 
 
-def _foreign(line: bytes) -> str:
-    """The protocol that a first line is of, if it is not ours; as much of the line as has come."""
-    if line.startswith(TLS):
+def _foreign_protocol(line: bytes) -> str:
+    """Return the name of the protocol that a first line, or its beginning, belongs to; "" if none."""
+    if line.startswith(TLS_STARTS):
         return "TLS"
-    if len(line) > LONGEST_OPENING:
+    if len(line) > MAX_FIRST_LINE_BYTES:
         return "something else"
-    return (
-        "HTTP" if b" HTTP/" in line else ""
-    )  # RFC 9112 section 3: method SP target SP HTTP-version; HTTP/2's preface too
+    # RFC 9112 section 3: method SP target SP HTTP-version. The preface of HTTP/2 looks the same.
+    return "HTTP" if b" HTTP/" in line else ""
 
 
-# Who is there
+# The peer's identity
 
 
 def credentials(sock: socket.socket) -> tuple[int | None, int]:
-    """The pid and effective uid of a Unix socket's other side when it connected; no pid where the system does not tell.
+    """Return the pid and effective uid that the peer of a Unix socket had when it connected.
 
-    Raises OSError when the system does not tell the uid either.
+    The pid is None where the system does not report it. Raises OSError if it does not report the
+    uid either.
     """
     if sys.platform == "linux":
         pid, uid, _ = struct.unpack(
             "iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         )
         return pid or None, uid
+
     import ctypes
 
     try:
-        getpeereid: Any = ctypes.CDLL(None, use_errno=True).getpeereid  # macOS and the BSDs
+        # macOS and the BSDs have it.
+        getpeereid: Any = ctypes.CDLL(None, use_errno=True).getpeereid
     except AttributeError:
         raise OSError(
-            errno.ENOSYS, "this system does not tell who is at the other end of a Unix socket"
+            errno.ENOSYS, "this system does not report who connects to a Unix socket"
         ) from None
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
     if getpeereid(sock.fileno(), ctypes.byref(uid), ctypes.byref(gid)):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
     pid = None
     if sys.platform == "darwin":
-        pid = sock.getsockopt(0, 2)  # SOL_LOCAL, LOCAL_PEERPID: <sys/un.h>
+        # SOL_LOCAL and LOCAL_PEERPID of <sys/un.h>.
+        pid = sock.getsockopt(0, 2)
     return pid, uid.value
 
 
 def is_trusted(uid: int, own: int) -> bool:
-    """Whether a process of this user may speak to a server of user `own`: the same, or root, who can do anything anyway."""
+    """Return True if a process of user `uid` may use a server of user `own`.
+
+    That is the same user, or root, who can do anything anyway.
+    """
     return uid in (own, 0)
 
 
 def configure_socket(sock: socket.socket) -> dict[str, object]:
-    """Set what a connected socket needs, and say who is at its other end: the facts of a connection. Raises OSError."""
+    """Set the options of a connected socket and return the facts of its connection. Raises OSError."""
     if sock.family == socket.AF_UNIX:
         pid, uid = credentials(sock)
         facts: dict[str, object] = {"transport": "unix", "uid": uid}
         if pid is not None:
             facts["pid"] = pid
         return facts
-    sock.setsockopt(
-        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-    )  # an answer is one write; it must not wait for an ACK
+
+    # A response is one write; Nagle's algorithm would delay it until an ACK.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE.items():
         if hasattr(socket, option):
@@ -190,7 +213,7 @@ def configure_socket(sock: socket.socket) -> dict[str, object]:
 
 
 def format_address(address: Any) -> str:
-    """An address as the system gives it, as text: `127.0.0.1:80`, `[::1]:80`, a path, `@abstract`."""
+    """Return an address of the socket module as text: `127.0.0.1:80`, `[::1]:80`, a path, `@abstract`."""
     if isinstance(address, tuple):
         host, port = address[:2]  # pyright: ignore[reportUnknownVariableType]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -200,19 +223,20 @@ def format_address(address: Any) -> str:
 
 
 def unix_name(path: str | os.PathLike[str]) -> str:
-    """A path that a Unix socket may have. Raises ValueError that says why it may not."""
+    """Return a path as the name of a Unix socket. Raises ValueError if it cannot be one."""
     name = os.fspath(path)
     if not name or "\0" in name:
         raise ValueError(f"unix:{name!r}: expected a path")
     if name.startswith("@"):
         raise ValueError(
-            f"unix:{name}: abstract names are not supported: nothing keeps others from taking one; "
+            f"unix:{name}: abstract names are not supported, because any user can take one; "
             f"for a file of this name write ./{name}"
         )
     size = len(os.fsencode(name))
-    if size > LONGEST_PATH:
+    if size > MAX_PATH_BYTES:
         raise ValueError(
-            f"unix:{name}: {size} bytes; the path of a socket has at most {LONGEST_PATH}. A relative one may be shorter"
+            f"unix:{name}: the path has {size} bytes, and that of a socket may have "
+            f"{MAX_PATH_BYTES}; use a relative or a shorter one"
         )
     return name
 
@@ -223,9 +247,10 @@ def unix_name(path: str | os.PathLike[str]) -> str:
 async def connect_unix(
     path: str | os.PathLike[str], limits: Limits | None = None
 ) -> SocketConnection:
-    """Connect to a server that listens at a path. Give the connection to connect().
+    """Connect to a server that listens at a path. Pass the Connection to connect() or Client.
 
-    facts: pid and uid are the server's. Raises ValueError for what is no path of a socket, OSError when nobody listens there.
+    Its facts contain the pid and uid of the server. Raises ValueError if the path cannot be that of
+    a socket, and OSError if nobody listens there.
     """
     name = unix_name(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -235,22 +260,21 @@ async def connect_unix(
             try:
                 sock.connect(name)
                 break
-            except (
-                BlockingIOError
-            ):  # EAGAIN: too many wait to be accepted. Nothing tells when there is room, unix(7)
-                await asyncio.sleep(AGAIN_S)
-        return SocketConnection(
-            sock, limits or Limits(), {**configure_socket(sock), "address": name}
-        )
+            except BlockingIOError:
+                # EAGAIN: the backlog is full. No event tells when it has room again, see unix(7).
+                await asyncio.sleep(CONNECT_RETRY_S)
+        facts = {**configure_socket(sock), "address": name}
+        return SocketConnection(sock, limits or Limits(), facts)
     except BaseException:
         sock.close()
         raise
 
 
 async def connect_tcp(host: str, port: int, limits: Limits | None = None) -> SocketConnection:
-    """Connect to a server that listens at a port. Give the connection to connect().
+    """Connect to a server that listens at a port. Pass the Connection to connect() or Client.
 
-    host: a name, or an IPv4 or IPv6 address without brackets; its addresses are tried in order. Raises the OSError of the last.
+    host: a name, or an IPv4 or IPv6 address without brackets. The addresses of a name are tried in
+    order. Raises the OSError of the last one.
     """
     loop = asyncio.get_running_loop()
     failure = OSError(errno.EADDRNOTAVAIL, f"tcp:{host}:{port}: no address")
@@ -262,9 +286,9 @@ async def connect_tcp(host: str, port: int, limits: Limits | None = None) -> Soc
             sock.setblocking(False)
             await loop.sock_connect(sock, address)
             return SocketConnection(sock, limits or Limits(), configure_socket(sock))
-        except OSError as why:
+        except OSError as exc:
             sock.close()
-            failure = why
+            failure = exc
         except BaseException:
             sock.close()
             raise

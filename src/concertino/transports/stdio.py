@@ -1,8 +1,10 @@
 """stdin and stdout as a Connection that nothing else in the process can disturb.
 
-The protocol gets descriptors of its own. Descriptor 0 then reads /dev/null and descriptor 1 goes to stderr, so that native code and
-children cannot touch the wire; sys.stdout and sys.stderr become writers to stderr that never block. A forked child loses its copies
-at once, and an orphan ends by itself. Nothing is put back: what takes over ends the process (runtime/process.py).
+The protocol gets descriptors of its own. Afterwards descriptor 0 reads /dev/null and descriptor 1
+goes to stderr, so that native code and child processes cannot touch the protocol stream; sys.stdout
+and sys.stderr become writers to stderr that never block. A forked child loses its copies at once,
+and a server whose parent is gone ends by itself. Nothing is restored: whoever calls take_over() also
+ends the process (runtime/process.py).
 Spec: 2026-07-28 basic/transports/stdio; policies: docs/architecture.md.
 """
 
@@ -24,24 +26,31 @@ from concertino.transports.pipe import PipeConnection
 log = logging.getLogger("concertino.stdio")
 __all__ = ["StdioConnection", "StdioDescriptors", "open_missing", "take_over"]
 
-ORPHAN_S = 5.0  # parent gone and nothing read for this long: nobody is there any more
+# The parent is gone and nothing was read for so long: nobody uses this server any more.
+ORPHAN_S = 5.0
 
 
 class StdioDescriptors:
-    """The process's own stdin and stdout, as two private descriptors. Made by take_over()."""
+    """The stdin and stdout of this process as two private descriptors. Made by take_over().
+
+    reading, writing: the descriptors. writer: writes everything else to stderr.
+    """
 
     def __init__(self) -> None:
         open_missing()
         streams = (sys.stdout, sys.stderr)
-        self.reading = _private(0)
-        self.writing = _private(1)
+        self.reading = _duplicate(0)
+        self.writing = _duplicate(1)
+
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
         os.dup2(2, 1)
+
+        # Text that was printed before now goes to stderr instead of the protocol stream.
         for stream in streams:
             if stream is not None:
-                stream.flush()  # what was printed before now: to stderr, not to the wire
+                stream.flush()
         self.writer = BoundedWriter(2)
         sys.stdout = StderrRedirect(self.writer, "<stdout>", report=log.warning)
         sys.stderr = StderrRedirect(self.writer)
@@ -49,52 +58,63 @@ class StdioDescriptors:
 
 
 def open_missing() -> None:
-    """Give 0, 1 and 2 something if they were closed at start, or the next open() takes their numbers, and a print goes there."""
+    """Open /dev/null as descriptors 0, 1 and 2 where they are closed.
+
+    Otherwise the next open() would get their numbers, and print() would write to that file.
+    """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+            # open() returns the lowest free number, which is this one.
+            os.open(os.devnull, os.O_RDWR)
 
 
 def take_over() -> StdioDescriptors:
-    """Take stdin and stdout away from everything but the protocol. Call it as early as possible, once."""
+    """Reserve stdin and stdout for the protocol. Call it once, as early as possible."""
     return StdioDescriptors()
 
 
 class StdioConnection(PipeConnection):
-    """The connection to whoever started this process."""
+    """The Connection to the parent process.
+
+    reading: the descriptor that is read, for a thread that watches for its end. ending: called, once
+    or more, when no more input will be read.
+    """
 
     def __init__(
-        self, taken: StdioDescriptors, limits: Limits, environment: Mapping[str, str] = os.environ
+        self,
+        descriptors: StdioDescriptors,
+        limits: Limits,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
-        super().__init__(
-            taken.reading, taken.writing, limits, {"transport": "stdio", "parent": os.getppid()}
-        )
-        self.reading = self._in  # for whoever watches its end from a thread
-        self.ending: Callable[[], object] = (
-            _nothing  # called, once or more, when nothing will be read any more
-        )
-        self._stays = environment.get("CONCERTINO_ORPHAN") == "stay"
-        self._parent = -1
+        facts = {"transport": "stdio", "parent": os.getppid()}
+        super().__init__(descriptors.reading, descriptors.writing, limits, facts)
+        self.reading = self._in
+        self.ending: Callable[[], object] = _do_nothing
+        self._ignores_parent = environment.get("CONCERTINO_ORPHAN") == "stay"
+        self._parent_fd = -1
         self._timer: asyncio.TimerHandle | None = None
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._on_fork)
 
-    def open(self, to: Receiver) -> None:
-        super().open(to)
+    def open(self, receiver: Receiver) -> None:
+        super().open(receiver)
+
+        # A parent id of 1 or less means init, or a parent in another PID namespace, which cannot
+        # be watched.
         parent = os.getppid()
-        if (
-            self._stays or parent <= 1
-        ):  # started by init, or in another PID namespace: there is nobody to watch
+        if self._ignores_parent or parent <= 1:
             return
+
         try:
-            self._parent = os.pidfd_open(parent)
-            self._loop.add_reader(self._parent, self._orphaned)
-        except (AttributeError, OSError):  # not Linux, an old kernel, or gone already
-            self._timer = self._loop.call_later(ORPHAN_S, self._look_for_parent, parent)
+            self._parent_fd = os.pidfd_open(parent)
+            self._loop.add_reader(self._parent_fd, self._on_parent_exit)
+        except (AttributeError, OSError):
+            # This is not Linux, or an old kernel, or the parent is already gone.
+            self._timer = self._loop.call_later(ORPHAN_S, self._check_parent, parent)
 
     async def close(self, within_s: float) -> None:
-        self._forget_parent()
+        self._unwatch_parent()
         if self._timer is not None:
             self._timer.cancel()
         await super().close(within_s)
@@ -103,44 +123,48 @@ class StdioConnection(PipeConnection):
         super()._stop_reading()
         self.ending()
 
-    def _look_for_parent(self, parent: int) -> None:
+    # The parent process
+
+    def _check_parent(self, parent: int) -> None:
         if os.getppid() != parent:
-            self._orphaned()
+            self._on_parent_exit()
         else:
-            self._timer = self._loop.call_later(ORPHAN_S, self._look_for_parent, parent)
+            self._timer = self._loop.call_later(ORPHAN_S, self._check_parent, parent)
 
-    def _orphaned(self) -> None:
-        """The parent is gone. Whoever else holds our stdin may still speak; silence means that nobody does."""
-        self._forget_parent()
-        self._read = False
-        self._timer = self._loop.call_later(ORPHAN_S, self._silent)
+    def _on_parent_exit(self) -> None:
+        """Wait for silence on stdin, since another process may hold its other end and still write."""
+        self._unwatch_parent()
+        self._input.has_read = False
+        self._timer = self._loop.call_later(ORPHAN_S, self._check_silence)
 
-    def _silent(self) -> None:
-        if self._read:
-            self._orphaned()
-        elif self._to is not None:
+    def _check_silence(self) -> None:
+        if self._input.has_read:
+            self._on_parent_exit()
+        elif self._receiver is not None:
             self._stop_reading()
-            self._to.on_eof()
+            self._receiver.on_eof()
 
-    def _forget_parent(self) -> None:
-        if self._parent >= 0:
-            self._loop.remove_reader(self._parent)
-            os.close(self._parent)
-            self._parent = -1
+    def _unwatch_parent(self) -> None:
+        if self._parent_fd >= 0:
+            self._loop.remove_reader(self._parent_fd)
+            os.close(self._parent_fd)
+            self._parent_fd = -1
 
-    def _forked(self) -> None:
-        if self._to is None:
+    def _on_fork(self) -> None:
+        if self._receiver is None:
             return
         self.disown()
-        self._loop.call_soon(
-            os._exit, 0
-        )  # only if the child comes back into the loop: it has no business there
+        # Runs only if the child returns to the event loop, where it must not go on.
+        self._loop.call_soon(os._exit, 0)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
-def _private(descriptor: int) -> int:
-    """A duplicate that children do not inherit, above the numbers that programs expect to be theirs."""
+def _duplicate(descriptor: int) -> int:
+    """Duplicate a descriptor with close-on-exec, numbered 10 or higher.
+
+    Programs expect the low numbers for themselves.
+    """
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)

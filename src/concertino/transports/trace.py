@@ -1,4 +1,4 @@
-"""A message trace: a Connection around another that shows every frame, redacted."""
+"""A message trace: a Connection that wraps another one and shows every frame, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -6,20 +6,45 @@ from collections.abc import Callable, Mapping, Sequence
 
 from concertino.jsonrpc.messages import Id
 from concertino.logs.redact import redactor
-from concertino.transports.connection import Connection, Receiver
+from concertino.transports.connection import (
+    Connection,
+    Receiver,
+    SupportsDirectSend,
+    SupportsOversizeReports,
+    SupportsPolling,
+)
 
-__all__ = ["TracedConnection"]
+__all__ = ["TracedConnection", "trace_connection"]
 
-Show = Callable[[str, str], object]  # (direction, the frame's text)
+# Called with `->` for a sent or `<-` for a received frame, and the frame's text.
+Show = Callable[[str, str], object]
+
+
+def trace_connection(inner: Connection, show: Show) -> TracedConnection:
+    """Wrap a Connection so that show is called for every frame.
+
+    The result has the optional abilities of the inner Connection and no others: tracing does not
+    change the path that a call takes.
+    """
+    if isinstance(inner, SupportsPolling):
+        return _TracedPollingConnection(inner, show)
+    if isinstance(inner, SupportsDirectSend):
+        return _TracedDirectConnection(inner, show)
+    return TracedConnection(inner, show)
 
 
 class TracedConnection:
-    """Forwards everything. show: called with `<-` for what came or `->` for what goes, and the frame as text without secrets."""
+    """Forwards everything to and from the inner Connection. Made by trace_connection().
+
+    show: called with the direction, `->` or `<-`, and the frame as text without secrets.
+    """
 
     def __init__(self, inner: Connection, show: Show) -> None:
         self._inner = inner
         self._show = show
-        self._to: Receiver
+        self._receiver: Receiver
+        # A line that was shown when it was polled and is yet to be delivered.
+        self._deferred_line: bytes | None = None
 
     @property
     def facts(self) -> Mapping[str, object]:
@@ -27,24 +52,26 @@ class TracedConnection:
 
     @property
     def is_discarding(self) -> bool:
-        return getattr(self._inner, "is_discarding", False)
+        inner = self._inner
+        return isinstance(inner, SupportsOversizeReports) and inner.is_discarding
 
     @property
-    def overlong_head(self) -> bytes:
-        return getattr(self._inner, "overlong_head", b"")
+    def oversize_head(self) -> bytes:
+        inner = self._inner
+        return inner.oversize_head if isinstance(inner, SupportsOversizeReports) else b""
 
-    def _see(self, direction: str, frame: bytes) -> None:
+    def _show_frame(self, direction: str, frame: bytes) -> None:
         self._show(direction, redactor().frame(frame).decode("utf-8", "backslashreplace"))
 
     # Connection
 
-    def open(self, to: Receiver) -> None:
-        self._to = to
+    def open(self, receiver: Receiver) -> None:
+        self._receiver = receiver
         self._inner.open(self)
 
-    def write(self, frame: bytes, about: Id | None) -> int:
-        self._see("->", frame)
-        return self._inner.write(frame, about)
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        self._show_frame("->", frame)
+        return self._inner.write(frame, request_id)
 
     def flush(self) -> None:
         self._inner.flush()
@@ -59,18 +86,48 @@ class TracedConnection:
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
         for frame in batch:
-            self._see("<-", frame)
-        self._to.on_frames(batch)
+            if frame == self._deferred_line:
+                self._deferred_line = None
+            else:
+                self._show_frame("<-", frame)
+        self._receiver.on_frames(batch)
 
     def on_frame_too_long(self, size: int) -> None:
         self._show("<-", f"({size} bytes or more, over the limit)")
-        self._to.on_frame_too_long(size)
+        self._receiver.on_frame_too_long(size)
 
     def on_drain(self, held: int) -> None:
-        self._to.on_drain(held)
+        self._receiver.on_drain(held)
 
     def on_eof(self) -> None:
-        self._to.on_eof()
+        self._receiver.on_eof()
 
-    def on_disconnect(self, why: Exception) -> None:
-        self._to.on_disconnect(why)
+    def on_disconnect(self, exc: Exception) -> None:
+        self._receiver.on_disconnect(exc)
+
+
+class _TracedDirectConnection(TracedConnection):
+    """A trace around a Connection that supports direct sends."""
+
+    _inner: SupportsDirectSend  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def send(self, frame: bytes, request_id: Id | None) -> int:
+        self._show_frame("->", frame)
+        return self._inner.send(frame, request_id)
+
+
+class _TracedPollingConnection(_TracedDirectConnection):
+    """A trace around a Connection that supports polling."""
+
+    _inner: SupportsPolling  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def send_and_poll(self, frame: bytes, request_id: Id | None) -> bytes | int:
+        self._show_frame("->", frame)
+        outcome = self._inner.send_and_poll(frame, request_id)
+        if isinstance(outcome, bytes):
+            self._show_frame("<-", outcome)
+        return outcome
+
+    def defer_line(self, line: bytes) -> None:
+        self._deferred_line = line
+        self._inner.defer_line(line)
