@@ -171,7 +171,9 @@ class Conversation:
             if revision not in LEGACY:
                 raise Violation(f"initialize was answered with {revision}")
             self.negotiated = revision
-        self.idless = self.idless or revision not in NULL_ID
+        # A ping before any handshake is answered too, and shows no revision.
+        if self.negotiated is not None or revision == MODERN:
+            self.idless = self.idless or revision not in NULL_ID
         check(
             value,
             revision,
