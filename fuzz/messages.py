@@ -19,8 +19,8 @@ from concertino.jsonrpc.messages import (
     decode,
     decode_batch,
     decode_request,
-    notification,
-    request,
+    encode_notification,
+    encode_request,
 )
 
 __all__ = ["MAX_BYTES", "TOKENS", "one"]
@@ -233,9 +233,9 @@ def _again(found: Message) -> None:
     params = encode(found.params)
     members: dict[str, object] = {"jsonrpc": "2.0"}
     if found.id is UNSET:
-        frame = notification(found.method, params)
+        frame = encode_notification(found.method, params)
     else:
-        frame = request(found.id, found.method, params)
+        frame = encode_request(found.id, found.method, params)
         members["id"] = found.id
     members |= {
         "method": found.method,

@@ -14,7 +14,7 @@ from typing import Any, cast
 from msgspec import UNSET, Raw
 
 from concertino.protocol.revisions import REVISIONS
-from concertino.protocol.wire_results import Lowering
+from concertino.protocol.wire_results import ResultEncoder
 from concertino.schema.return_values import InvalidResult, ResultShaper, result_shaper
 from concertino.types.results import CallToolResult, Implementation, TextContent
 from fuzz.messages import strict
@@ -77,7 +77,7 @@ HANDLERS: tuple[Callable[[], object], ...] = (
     *(_text, _any, _none, _whole, _number, _object, _numbers, _maybe, _place, _either),
 )
 READ: tuple[ResultShaper, ...] = tuple(result_shaper(handler) for handler in HANDLERS)
-LOWERINGS = tuple(Lowering(revision, Implementation("fuzzed", "1")) for revision in REVISIONS)
+LOWERINGS = tuple(ResultEncoder(revision, Implementation("fuzzed", "1")) for revision in REVISIONS)
 UNSAYABLE: dict[str, object] = {
     "$nan": float("nan"),
     "$inf": float("-inf"),
@@ -136,7 +136,7 @@ def one(data: bytes) -> None:
     else:
         assert wanted is None, f"{returned!r} was sent as {result}"
         assert result.content == []
-    on_wire = cast("dict[str, Any]", strict(lowering.result(result, "tools/call")))
+    on_wire = cast("dict[str, Any]", strict(lowering.encode(result, "tools/call")))
     assert type(on_wire["content"]) is list
     if "structuredContent" in on_wire:
         seen: object = on_wire["structuredContent"]

@@ -206,7 +206,7 @@ class _Rig:
         assert not self.closed, "a call was started after the end"
         limits, peer = self.limits, self.peer
         assert peer.ready, "a call was started before the backend was"
-        assert peer.held < limits.high_water_bytes, (
+        assert peer.buffered_bytes < limits.high_water_bytes, (
             "a call was started while nobody reads the answers"
         )
         assert len(peer.running) < limits.max_in_flight, "more calls in flight than allowed"
@@ -218,8 +218,8 @@ class _Rig:
         if kind & 7 < 5:
             self._finish(incoming, kind & 7)
         else:
-            incoming.stop = lambda reason: self._stopped(incoming)
-            self.peer.started(incoming)
+            incoming.on_cancel = lambda reason: self._stopped(incoming)
+            self.peer.add_running(incoming)
 
     def _stopped(self, incoming: IncomingRequest) -> None:
         self.given_up.append(incoming)
@@ -336,7 +336,7 @@ class _Rig:
                 if not self.calls and not self.peer.waiting:
                     break
             assert not +self.owed, f"never answered: {+self.owed}"
-            assert self.garbage == self.peer.suppressed, (
+            assert self.garbage == self.peer.suppressed_errors, (
                 f"{self.garbage} answers to garbage missing"
             )
             assert self.peer.close() == []

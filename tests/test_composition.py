@@ -61,7 +61,7 @@ class Part:
         return self._offer
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        params = call.decoded(dict)
+        params = call.decode_params(dict)
         self.calls.append((call.method, params))
         answer = self._answers[call.method]
         answer = answer(params) if callable(answer) else answer

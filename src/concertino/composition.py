@@ -362,7 +362,7 @@ class ComposedBackend:
 
     async def _completed(self, call: Call, context: Context) -> Struct | Raw:
         try:
-            ref = call.decoded(CompleteParams).ref
+            ref = call.decode_params(CompleteParams).ref
         except ValidationError as why:
             raise _invalid(str(why)) from None
         if not isinstance(ref, PromptReference):

@@ -82,7 +82,7 @@ class Named:
 class Swapped(BackendWrapper):
     async def handle(self, call, context):
         try:
-            named = call.decoded(Named)
+            named = call.decode_params(Named)
         except msgspec.ValidationError:
             return await super().handle(call, context)
         if named.name == "c":

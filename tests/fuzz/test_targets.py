@@ -208,7 +208,7 @@ def twice(self: Any, incoming: Any, frame: bytes) -> None:
 
 
 Peer_answer = Peer._answer
-Peer_take = Peer._take
+Peer_untrack = Peer._untrack
 
 
 @pytest.mark.parametrize(
@@ -216,17 +216,17 @@ Peer_take = Peer._take
     [
         (Peer, "_answer", twice),
         (Peer, "cancel", swallow),
-        (Peer, "admitted", swallow),
-        (Peer, "_refuse", swallow),
-        (Peer, "_collect", swallow),
+        (Peer, "pop_waiting", swallow),
+        (Peer, "_reject", swallow),
+        (Peer, "_finish_batch_item", swallow),
         (
             Peer,
-            "_take",
-            lambda self, incoming: Peer_take(self, incoming) if len(incoming.params) != 1 else None,
+            "_untrack",
+            lambda self, incoming: Peer_untrack(self, incoming) if len(incoming.params) != 1 else None,
         ),
-        (Peer, "_few_running", lambda self: True),
+        (Peer, "_has_capacity", lambda self: True),
         (Peer, "abandon", swallow),
-        (Session, "_unfit", swallow),
+        (Session, "_respond_unencodable", swallow),
         (Session, "_set_level", swallow),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),

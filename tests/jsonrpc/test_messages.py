@@ -120,7 +120,7 @@ def test_ids_keep_type_and_value(text: str, id: object):
     found = message(f'{{"jsonrpc":"2.0","id":{text},"method":"ping"}}'.encode())
     assert found.id == id
     assert type(found.id) is type(id)
-    assert json.loads(messages.id_bytes(found.id)) == id  # type: ignore[arg-type]
+    assert json.loads(messages.encode_id(found.id)) == id  # type: ignore[arg-type]
 
 
 def test_members_that_are_not_known_are_ignored():
@@ -409,33 +409,33 @@ def test_what_is_no_array_is_no_batch(frame: bytes):
 
 def test_requests_notifications_and_errors_are_written_as_json_rpc_wants_them():
     assert (
-        messages.request(1, "ping", b"{}")
+        messages.encode_request(1, "ping", b"{}")
         == b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{}}'
     )
-    assert messages.request('a"b', "ü", b'{"x":1}') == (
+    assert messages.encode_request('a"b', "ü", b'{"x":1}') == (
         b'{"jsonrpc":"2.0","id":"a\\"b","method":"\xc3\xbc","params":{"x":1}}'
     )
-    assert messages.notification("notifications/x", b'{"a":2}') == (
+    assert messages.encode_notification("notifications/x", b'{"a":2}') == (
         b'{"jsonrpc":"2.0","method":"notifications/x","params":{"a":2}}'
     )
     assert (
-        messages.error(b"null", -32700, "no")
+        messages.encode_error(b"null", -32700, "no")
         == b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no"}}'
     )
     assert (
-        messages.error(None, -32700, "no")
+        messages.encode_error(None, -32700, "no")
         == b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"no"}}'
     )
-    assert messages.error(b'"a"', 1, "no", {"x": [1]}) == (
+    assert messages.encode_error(b'"a"', 1, "no", {"x": [1]}) == (
         b'{"jsonrpc":"2.0","id":"a","error":{"code":1,"message":"no","data":{"x":[1]}}}'
     )
-    assert messages.error(b"1", 1, "no", False) == (
+    assert messages.encode_error(b"1", 1, "no", False) == (
         b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no","data":false}}'
     )
 
 
 def test_an_error_is_one_line_whatever_its_data():
-    assert b"\n" not in messages.error(b"1", 1, "two\nlines", Raw(b'{\n "a":\n 1\n}'))
+    assert b"\n" not in messages.encode_error(b"1", 1, "two\nlines", Raw(b'{\n "a":\n 1\n}'))
 
 
 IDS = st.integers() | st.text(alphabet=st.characters(exclude_categories=["Cs"]))
@@ -444,7 +444,7 @@ IDS = st.integers() | st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 @RULES
 @given(IDS)
 def test_any_id_survives_there_and_back(id: int | str):
-    frame = messages.request(id, "ping", b"{}")
+    frame = messages.encode_request(id, "ping", b"{}")
     assert b"\n" not in frame
     found = message(frame).id
     assert found == id

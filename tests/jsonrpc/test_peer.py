@@ -26,7 +26,7 @@ BUSY, INVALID = -31001, -32600
 def holding(frame: bytes) -> NotificationThrottle:
     """What a call has that could not tell its progress."""
     telling = NotificationThrottle(TokenBucket(1, lambda: 0.0), TokenBucket(1, lambda: 0.0))
-    telling.late["progress"] = frame
+    telling.suppressed["progress"] = frame
     return telling
 
 
@@ -61,7 +61,7 @@ class Line:
     def running(self, id: int | str) -> IncomingRequest:
         incoming = self.call(id)
         assert self.peer.admit(incoming)
-        self.peer.started(incoming)
+        self.peer.add_running(incoming)
         return incoming
 
     def batch(self, *elements: Any) -> list[IncomingRequest | Message]:
@@ -133,7 +133,7 @@ def test_an_id_in_flight_is_refused_and_the_first_request_is_not_disturbed():
         assert line.peer.receive(json.dumps(request(id)).encode()) is None
         assert line.gone() == [error(id, INVALID, IN_USE)]
     line.peer.respond(running, b"{}")
-    assert line.peer.admitted() is waiting
+    assert line.peer.pop_waiting() is waiting
     line.peer.respond(waiting, b"{}")
     assert line.gone() == [result(1, {}), result(2, {})]
 
@@ -168,7 +168,7 @@ def test_what_is_no_message_is_answered_without_an_id():
 
 def test_the_id_is_left_out_where_the_revision_wants_it():
     line = Line()
-    line.peer.no_id = None
+    line.peer.unknown_id = None
     line.peer.receive(b"42")
     [answer] = line.gone()
     assert "id" not in answer
@@ -197,7 +197,7 @@ def test_answers_to_garbage_are_limited_to_ten_a_second_and_the_rest_is_counted(
     for _ in range(100):
         line.peer.receive(b"{not json}")
     assert len(line.gone()) == 10
-    assert line.peer.suppressed == 90
+    assert line.peer.suppressed_errors == 90
     line.now += 0.5
     for _ in range(100):
         line.peer.receive(b"{not json}")
@@ -226,23 +226,23 @@ def test_an_overlong_message_is_answered_with_the_limit():
 
 def test_a_client_does_not_answer_garbage_but_counts_it():
     line = Line()
-    line.peer.silent = True
+    line.peer.ignore_invalid = True
     line.peer.receive(b"{not json}")
     line.peer.receive(b'{"id":5,"method":"x"}')
     line.peer.receive(b"[]")
     line.peer.on_frame_too_long(1)
     assert line.gone() == []
-    assert line.peer.stray == 4
+    assert line.peer.unsolicited == 4
 
 
 def test_a_client_counts_broken_answers_too():
     """An error without an id, one with both a result and an error: whoever waits goes on waiting."""
     line = Line()
-    line.peer.silent = True
+    line.peer.ignore_invalid = True
     line.peer.receive(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}')
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"?"}}')
     assert line.gone() == []
-    assert line.peer.stray == 2
+    assert line.peer.unsolicited == 2
 
 
 # Admission
@@ -253,12 +253,12 @@ def test_calls_beyond_the_limit_in_flight_wait_and_start_in_order():
     first = line.running(0)
     others = [line.call(id) for id in range(1, 5)]
     assert [line.peer.admit(each) for each in others] == [False] * 4
-    assert line.peer.admitted() is None
+    assert line.peer.pop_waiting() is None
     line.peer.respond(first, b"{}")
     for each in others:
-        assert line.peer.admitted() is each
-        line.peer.started(each)
-        assert line.peer.admitted() is None
+        assert line.peer.pop_waiting() is each
+        line.peer.add_running(each)
+        assert line.peer.pop_waiting() is None
         line.peer.respond(each, b"{}")
     assert [answer["id"] for answer in line.gone()] == [0, 1, 2, 3, 4]
 
@@ -270,7 +270,7 @@ def test_a_new_call_does_not_overtake_waiting_ones():
     line.peer.admit(second)
     line.peer.respond(first, b"{}")
     assert not line.peer.admit(third)
-    assert line.peer.admitted() is second
+    assert line.peer.pop_waiting() is second
 
 
 def test_a_full_queue_answers_busy():
@@ -293,10 +293,10 @@ def test_the_bytes_of_waiting_calls_are_limited_and_given_back():
     line.peer.admit(line.call(4))
     line.peer.respond(running, b"{}")
     line.gone()
-    admitted = line.peer.admitted()
+    admitted = line.peer.pop_waiting()
     assert admitted is not None
     assert admitted.id == 1
-    line.peer.started(admitted)
+    line.peer.add_running(admitted)
     line.peer.admit(line.call(5))
     assert line.gone() == []
     line.peer.admit(line.call(6))
@@ -310,7 +310,7 @@ def test_no_call_starts_while_much_output_is_held():
     call = line.call(1)
     assert not line.peer.admit(call)
     line.peer.on_drain(99)
-    assert line.peer.admitted() is call
+    assert line.peer.pop_waiting() is call
 
 
 def test_calls_wait_for_a_backend_that_starts():
@@ -318,9 +318,9 @@ def test_calls_wait_for_a_backend_that_starts():
     line.peer.ready = False
     call = line.call(1)
     assert not line.peer.admit(call)
-    assert line.peer.admitted() is None
+    assert line.peer.pop_waiting() is None
     line.peer.ready = True
-    assert line.peer.admitted() is call
+    assert line.peer.pop_waiting() is call
 
 
 def test_a_waiting_call_can_be_answered_without_starting():
@@ -340,7 +340,7 @@ def test_a_cancelled_call_is_stopped_with_the_reason_and_not_answered():
     line = Line()
     incoming = line.running(1)
     reasons: list[str] = []
-    incoming.stop = reasons.append
+    incoming.on_cancel = reasons.append
     line.peer.cancel(1, "enough")
     line.peer.cancel(1, "again")
     assert reasons == ["enough"]
@@ -356,7 +356,7 @@ def test_a_cancelled_waiting_call_never_starts():
     line.peer.admit(waiting)
     line.peer.cancel(2, "")
     line.peer.respond(running, b"{}")
-    assert line.peer.admitted() is None
+    assert line.peer.pop_waiting() is None
 
 
 def test_cancelling_what_is_unknown_or_answered_or_of_the_other_type_is_ignored():
@@ -414,7 +414,7 @@ def test_a_batch_of_notifications_and_responses_is_not_answered():
     )
     assert len(events) == 1
     assert line.gone() == []
-    assert line.peer.stray == 1
+    assert line.peer.unsolicited == 1
 
 
 def test_garbage_in_a_batch_is_answered_in_it():
@@ -445,7 +445,7 @@ def test_a_batch_without_its_cancelled_requests_is_sent_when_the_others_are_answ
     one, two, three = line.batch(request(1), request(2), request(3))
     for each in (one, two, three):
         assert isinstance(each, IncomingRequest)
-        line.peer.started(each)
+        line.peer.add_running(each)
     line.peer.cancel(1, "")
     line.peer.respond(two, b"{}")  # type: ignore[arg-type]
     assert line.gone() == []
@@ -456,7 +456,7 @@ def test_a_batch_without_its_cancelled_requests_is_sent_when_the_others_are_answ
 def test_a_batch_whose_requests_are_all_cancelled_is_not_answered():
     line = batching()
     [one] = line.batch(request(1))
-    line.peer.started(one)  # type: ignore[arg-type]
+    line.peer.add_running(one)  # type: ignore[arg-type]
     line.peer.cancel(1, "")
     assert line.gone() == []
 
@@ -467,7 +467,7 @@ def test_an_id_that_comes_twice_in_one_batch_is_refused_the_second_time():
     assert [event.id for event in events] == [1, "1"]
     for event in events:
         assert isinstance(event, IncomingRequest)
-        line.peer.started(event)
+        line.peer.add_running(event)
         line.peer.respond(event, b"{}")
     assert line.gone() == [[error(1, INVALID, IN_USE), result(1, {}), result("1", {})]]
 
@@ -525,7 +525,7 @@ def test_what_waits_for_a_slow_reader_leaves_when_output_drains():
     line = Line()
     incoming = line.running(1)
     line.running(2)
-    incoming.telling = holding(b'{"progress":5}')
+    incoming.throttle = holding(b'{"progress":5}')
     line.peer.on_drain(0)
     assert line.gone() == [{"progress": 5}]
     assert line.about == [1]
@@ -537,14 +537,14 @@ def test_what_waits_for_a_slow_reader_leaves_when_output_drains():
 def test_what_waits_for_a_slow_reader_leaves_before_the_answer(started: bool):
     line = Line()
     incoming = line.running(1) if started else line.call(1)
-    incoming.telling = holding(b'{"progress":5}')
+    incoming.throttle = holding(b'{"progress":5}')
     line.peer.respond(incoming, b"{}")
     assert line.gone() == [{"progress": 5}, result(1, {})]
 
 
 def test_what_waits_for_a_slow_reader_is_dropped_with_a_cancel():
     line = Line()
-    line.running(1).telling = holding(b'{"progress":5}')
+    line.running(1).throttle = holding(b'{"progress":5}')
     line.peer.cancel(1, "")
     line.peer.on_drain(0)
     assert line.gone() == []
@@ -552,12 +552,12 @@ def test_what_waits_for_a_slow_reader_is_dropped_with_a_cancel():
 
 def test_an_announcement_waits_for_a_slow_reader_and_is_then_made_once():
     line = Line(high_water_bytes=100)
-    line.peer.announce(b'{"changed":"a"}')
+    line.peer.send_coalesced(b'{"changed":"a"}')
     assert line.gone() == [{"changed": "a"}]
-    line.peer.held = 100
+    line.peer.buffered_bytes = 100
     for _ in range(1000):
-        line.peer.announce(b'{"changed":"b"}')
-        line.peer.announce(b'{"changed":"a"}')
+        line.peer.send_coalesced(b'{"changed":"b"}')
+        line.peer.send_coalesced(b'{"changed":"a"}')
     assert line.gone() == []
     line.peer.on_drain(0)
     line.peer.on_drain(0)
@@ -566,8 +566,8 @@ def test_an_announcement_waits_for_a_slow_reader_and_is_then_made_once():
 
 def test_an_announcement_that_waits_for_a_slow_reader_is_dropped_at_the_end():
     line = Line(high_water_bytes=100)
-    line.peer.held = 100
-    line.peer.announce(b'{"changed":"a"}')
+    line.peer.buffered_bytes = 100
+    line.peer.send_coalesced(b'{"changed":"a"}')
     line.peer.close()
     line.peer.on_drain(0)
     assert line.gone() == []
@@ -576,9 +576,9 @@ def test_an_announcement_that_waits_for_a_slow_reader_is_dropped_at_the_end():
 def test_what_waits_for_a_slow_reader_leaves_no_further_than_to_the_high_water_mark():
     line = Line(high_water_bytes=100)
     for id in (1, 2):
-        line.running(id).telling = holding(b'{"progress":%d}' % id)
-    line.peer.held = 100
-    line.peer.announce(b'{"changed":"a"}')
+        line.running(id).throttle = holding(b'{"progress":%d}' % id)
+    line.peer.buffered_bytes = 100
+    line.peer.send_coalesced(b'{"changed":"a"}')
     line.held = 100  # from now on, whatever is sent
     line.peer.on_drain(0)
     assert line.gone() == [{"progress": 1}]
@@ -673,7 +673,7 @@ def test_an_answer_to_another_id_is_stray(id: bytes):
     line.peer.receive(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % id)
     line.peer.receive(b'{"jsonrpc":"2.0","error":{"code":1,"message":""}}')
     assert answers == []
-    assert line.peer.stray == 2
+    assert line.peer.unsolicited == 2
     assert line.gone() == []
 
 
@@ -699,7 +699,7 @@ def test_a_second_answer_is_stray():
     for _ in range(2):
         line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert len(answers) == 1
-    assert line.peer.stray == 1
+    assert line.peer.unsolicited == 1
 
 
 def test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray():
@@ -714,7 +714,7 @@ def test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray():
     ]
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert answers == []
-    assert line.peer.stray == 1
+    assert line.peer.unsolicited == 1
 
 
 def test_a_request_expires_at_its_deadline():
@@ -785,7 +785,7 @@ def test_closing_fails_our_requests_and_gives_back_the_calls_that_were_cut_off()
     line.peer.cancel(1, "")
     assert line.gone() == []
     assert line.peer.next_deadline is None
-    assert line.peer.admitted() is None
+    assert line.peer.pop_waiting() is None
     assert line.peer.close() == []
 
 
@@ -803,7 +803,7 @@ def test_a_closed_peer_sends_nothing_and_lets_go_of_whoever_sent():
     assert known() is None
     peer.notify("notifications/late", b"{}")
     peer.receive(b"not JSON")
-    assert peer.held == 0
+    assert peer.buffered_bytes == 0
 
 
 # A model beside the peer
@@ -891,7 +891,7 @@ class PeerMachine(RuleBasedStateMachine):
     ) -> list[Any]:
         """What the session does with a request, and what is to be sent for it."""
         call = ModelCall(incoming, size, batch)
-        incoming.stop = call.stopped.append
+        incoming.on_cancel = call.stopped.append
         starts = not self.waiting and self.free()
         full = (
             len(self.waiting) >= 3 or sum(each.size for each in self.waiting.values()) + size > 400
@@ -911,7 +911,7 @@ class PeerMachine(RuleBasedStateMachine):
         if at_once:
             self.peer.respond(call.incoming, b'{"at":"once"}')
             return self.answered(call, result(call.incoming.id, {"at": "once"}))
-        self.peer.started(call.incoming)
+        self.peer.add_running(call.incoming)
         self.running[call.incoming.id] = call
         return []
 
@@ -1040,7 +1040,7 @@ class PeerMachine(RuleBasedStateMachine):
         for _ in range(10):
             first = next(iter(self.waiting), None)
             may = first is not None and self.free()
-            incoming = self.peer.admitted()
+            incoming = self.peer.pop_waiting()
             if not may:
                 assert incoming is None
                 break
@@ -1163,9 +1163,9 @@ class PeerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_counters_are_those_of_the_model(self) -> None:
-        assert self.peer.stray == self.stray
-        assert self.peer.suppressed == self.suppressed
-        assert self.peer.held == self.held
+        assert self.peer.unsolicited == self.stray
+        assert self.peer.suppressed_errors == self.suppressed
+        assert self.peer.buffered_bytes == self.held
         assert self.peer.next_deadline == min(self.deadlines.values(), default=None)
 
     @invariant()
@@ -1187,11 +1187,11 @@ def test_calls_are_admitted_while_the_bytes_of_those_in_flight_are_below_the_lim
     peer = Peer(lambda frame, about: 0, Limits(max_in_flight_bytes=100), lambda: 0.0)
     first, second = (IncomingRequest(n, "tools/call", {}, 100) for n in (1, 2))
     assert peer.admit(first)
-    peer.started(first)
+    peer.add_running(first)
     assert not peer.admit(second)
-    assert peer.admitted() is None
+    assert peer.pop_waiting() is None
     peer.respond(first, b"{}")
-    assert peer.admitted() is second
+    assert peer.pop_waiting() is second
 
 
 def test_one_call_may_wait_whatever_its_size() -> None:
@@ -1212,7 +1212,7 @@ def test_when_input_ends_our_requests_fail_and_answers_still_leave():
     line = Line()
     outcomes: list[object] = []
     line.peer.request("elicitation/create", b"{}", outcomes.append)
-    line.peer.input_ended()
+    line.peer.on_eof()
     [outcome] = outcomes
     assert isinstance(outcome, Disconnected)
     assert line.peer.outgoing == {}
@@ -1220,10 +1220,10 @@ def test_when_input_ends_our_requests_fail_and_answers_still_leave():
 
 def test_what_was_announced_about_a_request_is_forgotten_with_it():
     line = Line(high_water_bytes=1)
-    line.peer.held = 1
+    line.peer.buffered_bytes = 1
     for about in (1, 2):
-        line.peer.announce(b'{"about":%d}' % about, about)
-    line.peer.forget(1)
+        line.peer.send_coalesced(b'{"about":%d}' % about, about)
+    line.peer.drop_coalesced(1)
     line.held = 0
     line.peer.on_drain(0)
     assert line.sent == [{"about": 2}]

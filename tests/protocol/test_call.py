@@ -19,12 +19,12 @@ def test_params_are_decoded_as_the_shape_asked_for():
     call = Call(
         "tools/call", {"name": Raw(b'"get_weather"'), "arguments": Raw(b'{"location": "New York"}')}
     )
-    assert call.decoded(WeatherCall) == WeatherCall("get_weather", {"location": "New York"})
+    assert call.decode_params(WeatherCall) == WeatherCall("get_weather", {"location": "New York"})
 
 
 def test_params_that_do_not_fit_the_shape_say_where():
     with pytest.raises(msgspec.ValidationError, match=r"Expected `str`, got `int` - at `\$.name`"):
-        Call("tools/call", {"name": Raw(b"5")}).decoded(WeatherCall)
+        Call("tools/call", {"name": Raw(b"5")}).decode_params(WeatherCall)
 
 
 def test_a_call_has_no_params_and_no_meta_unless_given():
@@ -32,7 +32,7 @@ def test_a_call_has_no_params_and_no_meta_unless_given():
     assert dict(call.params) == {}
     assert dict(call.meta) == {}
     with pytest.raises(msgspec.ValidationError, match="missing required field `name`"):
-        call.decoded(WeatherCall)
+        call.decode_params(WeatherCall)
 
 
 def test_what_crosses_the_seam_does_not_change():

@@ -26,8 +26,8 @@ from concertino.protocol.dialogue import (
     binding,
     check_response,
     downgrade_request,
-    resumed,
-    wire_form,
+    resume_dialogue,
+    to_wire_request,
 )
 from concertino.protocol.revisions import by_name
 from concertino.protocol.seal import LIFETIME_S, Seal
@@ -45,8 +45,8 @@ from concertino.types.results import AudioContent, TextContent
 
 A, B, C, D, E = wire.REVISIONS
 FORM: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}
-WHO = wire_form(Elicitation("Who?", requested_schema=FORM))
-WHERE = wire_form(Elicitation("Where?", requested_schema=FORM))
+WHO = to_wire_request(Elicitation("Who?", requested_schema=FORM))
+WHERE = to_wire_request(Elicitation("Where?", requested_schema=FORM))
 ADA = Raw(b'{"action":"accept","content":{"name":"Ada"}}')
 SAID = Raw(b'{"role":"assistant","content":{"type":"text","text":"x"},"model":"m"}')
 CALL = b"c" * 32
@@ -67,9 +67,9 @@ def a_seal(clock: Clock | None = None) -> Seal:
 
 def again(seal: Seal, token: str | None, answers: dict[str, Raw], bound: bytes = CALL) -> Dialogue:
     """The next round of a call, accepted."""
-    dialogue, sealed = resumed(lambda: seal, token, answers, lambda: bound)
+    dialogue, sealed = resume_dialogue(lambda: seal, token, answers, lambda: bound)
     if sealed is not None:
-        seal.spend(sealed)
+        seal.mark_used(sealed)
     return dialogue
 
 
@@ -79,10 +79,10 @@ def again(seal: Seal, token: str | None, answers: dict[str, Raw], bound: bytes =
 def test_a_question_is_put_and_answered_in_the_next_round() -> None:
     seal, first = a_seal(), Dialogue()
     assert first.ask({"who": WHO}) is None
-    assert first.asked == {"who": WHO}
-    second = again(seal, first.sealed(seal, CALL, b""), {"who": ADA})
+    assert first.unanswered == {"who": WHO}
+    second = again(seal, first.seal_state(seal, CALL, b""), {"who": ADA})
     assert second.ask({"who": WHO}) == {"who": ADA}
-    assert second.asked == {}
+    assert second.unanswered == {}
     assert second.answers == {"who": ADA}
 
 
@@ -92,7 +92,7 @@ def test_answers_of_all_rounds_stay() -> None:
         for before in range(number):
             assert dialogue.ask({f"q{before}": WHO}) is not None
         assert dialogue.ask({f"q{number}": WHO}) is None
-        dialogue = again(seal, dialogue.sealed(seal, CALL, b""), {f"q{number}": ADA})
+        dialogue = again(seal, dialogue.seal_state(seal, CALL, b""), {f"q{number}": ADA})
     assert list(dialogue.answers) == ["q0", "q1", "q2", "q3", "q4"]
 
 
@@ -100,35 +100,35 @@ def test_several_at_once_and_those_that_were_left_out_are_asked_again() -> None:
     """REQUIREMENTS MR-10: "Missing needed response -> ask again"."""
     seal, first = a_seal(), Dialogue()
     assert first.ask({"a": WHO, "b": WHERE}) is None
-    second = again(seal, first.sealed(seal, CALL, b""), {"a": ADA})
+    second = again(seal, first.seal_state(seal, CALL, b""), {"a": ADA})
     assert second.ask({"a": WHO, "b": WHERE}) is None
-    assert second.asked == {"b": WHERE}
-    third = again(seal, second.sealed(seal, CALL, b""), {"b": ADA})
+    assert second.unanswered == {"b": WHERE}
+    third = again(seal, second.seal_state(seal, CALL, b""), {"b": ADA})
     assert third.ask({"a": WHO, "b": WHERE}) == {"a": ADA, "b": ADA}
 
 
 def test_answers_that_nobody_asked_for_are_ignored() -> None:
     seal, first = a_seal(), Dialogue()
     first.ask({"a": WHO})
-    second = again(seal, first.sealed(seal, CALL, b""), {"a": ADA, "other": Raw(b"5"), "": ADA})
+    second = again(seal, first.seal_state(seal, CALL, b""), {"a": ADA, "other": Raw(b"5"), "": ADA})
     assert second.answers == {"a": ADA}
 
 
 def test_an_answer_counts_for_its_own_question_only() -> None:
     seal, first = a_seal(), Dialogue()
     first.ask({"sure": WHO})
-    second = again(seal, first.sealed(seal, CALL, b""), {"sure": ADA})
+    second = again(seal, first.seal_state(seal, CALL, b""), {"sure": ADA})
     assert second.ask({"sure": WHERE}) is None
-    assert second.asked == {"sure": WHERE}
+    assert second.unanswered == {"sure": WHERE}
 
 
 def test_an_answer_to_an_earlier_question_of_a_backend_is_none_to_what_it_asks_now() -> None:
     """As in the test above, for who reads the answers by their keys: nobody has said yes to the second question."""
     seal, dialogue = a_seal(), Dialogue()
-    dialogue.asked = {"sure": WHO}
-    dialogue = again(seal, dialogue.sealed(seal, CALL, b"1"), {"sure": ADA})
-    dialogue.asked = {"sure": WHERE}
-    dialogue = again(seal, dialogue.sealed(seal, CALL, b"2"), {})
+    dialogue.unanswered = {"sure": WHO}
+    dialogue = again(seal, dialogue.seal_state(seal, CALL, b"1"), {"sure": ADA})
+    dialogue.unanswered = {"sure": WHERE}
+    dialogue = again(seal, dialogue.seal_state(seal, CALL, b"2"), {})
     assert dialogue.answers == {}
 
 
@@ -150,23 +150,23 @@ def test_keys_are_numbered_in_the_order_of_asking() -> None:
 
 def test_what_was_kept_and_a_backend_s_state_come_back() -> None:
     seal, first = a_seal(), Dialogue()
-    first.kept["once"] = Raw(b"[1]")
-    second = again(seal, first.sealed(seal, CALL, b"\0\xff"), {})
-    assert (second.kept, second.state, second.round) == ({"once": Raw(b"[1]")}, b"\0\xff", 1)
+    first.saved["once"] = Raw(b"[1]")
+    second = again(seal, first.seal_state(seal, CALL, b"\0\xff"), {})
+    assert (second.saved, second.state, second.round) == ({"once": Raw(b"[1]")}, b"\0\xff", 1)
 
 
 def test_rounds_are_bounded() -> None:
     seal, dialogue = a_seal(), Dialogue()
     for _ in range(MAX_ROUNDS):
-        dialogue = again(seal, dialogue.sealed(seal, CALL, b""), {})
+        dialogue = again(seal, dialogue.seal_state(seal, CALL, b""), {})
     with pytest.raises(RpcError, match="asked 16 times") as error:
-        dialogue.sealed(seal, CALL, b"")
+        dialogue.seal_state(seal, CALL, b"")
     assert error.value.code == -32603
 
 
 def test_a_state_that_is_too_large_is_refused() -> None:
     with pytest.raises(ValueError, match="may have 65536"):
-        Dialogue().sealed(a_seal(), CALL, b"x" * 65536)
+        Dialogue().seal_state(a_seal(), CALL, b"x" * 65536)
 
 
 # Answers without a state
@@ -185,7 +185,7 @@ def test_such_an_answer_is_checked_when_it_is_asked_for_and_kept_only_then() -> 
     with pytest.raises(InvalidClientResponse, match="who: an answer to elicitation/create"):
         dialogue.ask({"who": WHO})
     assert dialogue.ask({"where": WHERE, "more": WHO}) is None
-    assert list(again(seal, dialogue.sealed(seal, CALL, b""), {}).answers) == ["where"]
+    assert list(again(seal, dialogue.seal_state(seal, CALL, b""), {}).answers) == ["where"]
 
 
 # States that are refused
@@ -202,20 +202,20 @@ def test_a_state_of_another_release_with_the_same_key_is_invalid() -> None:
     seal = a_seal()
     for content in (b"", b"[1]", b"[1,{},{},{}]", b"null", b"\xff"):
         with pytest.raises(RpcError, match="requestState: it is none of this server's") as error:
-            again(seal, seal.close(content, CALL), {})
+            again(seal, seal.create_token(content, CALL), {})
         assert error.value.code == -32602
 
 
 def test_a_state_is_good_once_for_its_call_and_in_time() -> None:
     clock = Clock()
     seal = a_seal(clock)
-    token = Dialogue().sealed(seal, CALL, b"")
+    token = Dialogue().seal_state(seal, CALL, b"")
     with pytest.raises(RpcError, match="belongs to another call"):
         again(seal, token, {}, b"d" * 32)
     again(seal, token, {})
     with pytest.raises(RpcError, match="used before"):
         again(seal, token, {})
-    late = Dialogue().sealed(seal, CALL, b"")
+    late = Dialogue().seal_state(seal, CALL, b"")
     clock.now += LIFETIME_S
     with pytest.raises(RpcError, match="older than 600 s"):
         again(seal, late, {})
@@ -224,7 +224,7 @@ def test_a_state_is_good_once_for_its_call_and_in_time() -> None:
 def test_an_answer_of_the_wrong_shape_is_refused_before_anything_runs() -> None:
     seal, first = a_seal(), Dialogue()
     first.ask({"who": WHO})
-    token = first.sealed(seal, CALL, b"")
+    token = first.seal_state(seal, CALL, b"")
     for wrong in (
         b"null",
         b"5",
@@ -284,13 +284,13 @@ def test_params_that_are_too_deep_to_be_read_still_bind() -> None:
 def test_an_answer_that_comes_at_once_is_remembered_for_the_same_question() -> None:
     dialogue = Dialogue()
     assert dialogue.ask({"a": WHO, "b": WHERE}) is None
-    dialogue.heard("a", ADA)
-    assert dialogue.asked == {"b": WHERE}
-    dialogue.heard("b", ADA)
+    dialogue.add_answer("a", ADA)
+    assert dialogue.unanswered == {"b": WHERE}
+    dialogue.add_answer("b", ADA)
     assert dialogue.ask({"a": WHO, "b": WHERE}) == {"a": ADA, "b": ADA}
     dialogue.ask({"c": WHO})
     with pytest.raises(InvalidClientResponse):
-        dialogue.heard("c", Raw(b"{}"))
+        dialogue.add_answer("c", Raw(b"{}"))
 
 
 # Questions, and who may be asked
@@ -302,7 +302,10 @@ def client(revision: str, capabilities: Any) -> ClientFacts:
 
 def put(question: ClientRequest, revision: str, capabilities: Any) -> InputRequest:
     return downgrade_request(
-        wire_form(question), by_name[revision], client(revision, capabilities), lambda: "visit-1"
+        to_wire_request(question),
+        by_name[revision],
+        client(revision, capabilities),
+        lambda: "visit-1",
     )
 
 
@@ -403,7 +406,9 @@ def test_a_visit_has_an_id_in_2025_11_25_and_none_since() -> None:
     assert asked_params(named, D)["elicitationId"] == "mine"
     assert "elicitationId" not in asked_params(named, E)
     dialogue = Dialogue()
-    assert dialogue.visit("a") == dialogue.visit("a") != dialogue.visit("b")
+    assert (
+        dialogue.elicitation_id("a") == dialogue.elicitation_id("a") != dialogue.elicitation_id("b")
+    )
 
 
 def test_a_form_for_2025_06_18_has_titles_beside_its_choices_and_defaults_of_truth_values_only() -> (
@@ -474,12 +479,12 @@ def test_meta_does_not_travel_with_a_question() -> None:
 )
 def test_what_is_no_question_is_refused(question: ClientRequest, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        wire_form(question)
+        to_wire_request(question)
 
 
 def test_a_question_as_it_is_on_the_wire_is_one_too() -> None:
     foreign = InputRequest("roots/list", Raw(b'{"x":1}'))
-    assert wire_form(foreign) is foreign
+    assert to_wire_request(foreign) is foreign
 
 
 # Chains of rounds, beside a model
@@ -514,7 +519,7 @@ class Chains(RuleBasedStateMachine):
                 if dialogue.round == MAX_ROUNDS:
                     return multiple()
                 return (
-                    dialogue.sealed(self.seal, bound, b""),
+                    dialogue.seal_state(self.seal, bound, b""),
                     call,
                     number,
                     dialogue.round,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concertino.protocol.seal import LIFETIME_S, MAX_STATE, Seal, Unsealed, digest
+from concertino.protocol.seal import LIFETIME_S, MAX_STATE, InvalidState, Seal, digest
 
 KEY = b"k" * 32
 CALL = b"c" * 32
@@ -33,21 +33,21 @@ def sealed(clock: Clock | None = None, max_spent: int = 8, key: bytes = KEY) -> 
 
 
 def refused(seal: Seal, token: str, bound: bytes = CALL) -> str:
-    with pytest.raises(Unsealed) as why:
-        seal.open(token, bound)
+    with pytest.raises(InvalidState) as why:
+        seal.open_token(token, bound)
     return str(why.value)
 
 
 @given(st.binary(max_size=200))
 def test_what_was_sealed_comes_back_as_it_was(content: bytes) -> None:
     seal = sealed()
-    token = seal.close(content, CALL)
-    assert seal.open(token, CALL).content == content
+    token = seal.create_token(content, CALL)
+    assert seal.open_token(token, CALL).content == content
     assert not set(token) - set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 def test_the_tag_is_hmac_sha256_over_what_it_belongs_to_nonce_time_and_content() -> None:
-    token = sealed().close(b"abc", CALL)
+    token = sealed().create_token(b"abc", CALL)
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     signed = (1).to_bytes(16, "big") + (1_000_000_000).to_bytes(8, "big") + b"abc"
     padded = KEY + b"\0" * 32
@@ -58,7 +58,7 @@ def test_the_tag_is_hmac_sha256_over_what_it_belongs_to_nonce_time_and_content()
 
 def test_one_changed_character_is_refused_wherever_it_is() -> None:
     seal = sealed()
-    token = seal.close(
+    token = seal.create_token(
         b"yes", CALL
     )  # 59 bytes: 79 characters, the last of which holds two bits that count for nothing
     for at in range(len(token)):
@@ -73,38 +73,38 @@ def test_what_is_no_token_is_refused(token: str) -> None:
 
 def test_more_than_was_made_is_refused() -> None:
     seal = sealed()
-    assert "none of this server's" in refused(seal, seal.close(b"a", CALL) + "-TAMPERED")
+    assert "none of this server's" in refused(seal, seal.create_token(b"a", CALL) + "-TAMPERED")
 
 
 def test_another_call_another_key_are_refused() -> None:
     seal = sealed()
-    token = seal.close(b"a", CALL)
+    token = seal.create_token(b"a", CALL)
     assert "belongs to another call" in refused(seal, token, b"d" * 32)
     assert "none of this server's" in refused(sealed(key=b"l" * 32), token)
 
 
 def test_the_same_key_opens_what_another_process_sealed() -> None:
-    assert sealed().open(sealed().close(b"a", CALL), CALL).content == b"a"
+    assert sealed().open_token(sealed().create_token(b"a", CALL), CALL).content == b"a"
 
 
 def test_ten_minutes_are_the_limit() -> None:
     clock = Clock()
     seal = sealed(clock)
-    token = seal.close(b"a", CALL)
+    token = seal.create_token(b"a", CALL)
     clock.now += LIFETIME_S - 0.001
-    assert seal.open(token, CALL).content == b"a"
+    assert seal.open_token(token, CALL).content == b"a"
     clock.now += 0.001
     assert refused(seal, token) == "it is older than 600 s"
 
 
 def test_it_is_opened_any_number_of_times_and_spent_once() -> None:
     seal = sealed()
-    token, other = seal.close(b"a", CALL), seal.close(b"a", CALL)
-    opened = seal.open(token, CALL)
-    seal.open(token, CALL)
-    seal.spend(opened)
+    token, other = seal.create_token(b"a", CALL), seal.create_token(b"a", CALL)
+    opened = seal.open_token(token, CALL)
+    seal.open_token(token, CALL)
+    seal.mark_used(opened)
     assert refused(seal, token) == "it was used before"
-    assert seal.open(other, CALL).content == b"a"
+    assert seal.open_token(other, CALL).content == b"a"
 
 
 def test_what_is_remembered_is_bounded_and_what_was_forgotten_is_refused_all_the_same() -> None:
@@ -112,10 +112,10 @@ def test_what_is_remembered_is_bounded_and_what_was_forgotten_is_refused_all_the
     seal = sealed(clock, max_spent=3)
     tokens: list[str] = []
     for _ in range(5):
-        tokens.append(seal.close(b"a", CALL))
+        tokens.append(seal.create_token(b"a", CALL))
         clock.now += 1
     for token in tokens[1:]:
-        seal.spend(seal.open(token, CALL))
+        seal.mark_used(seal.open_token(token, CALL))
     said = [refused(seal, token) for token in tokens]
     assert (
         said == ["it is older than 600 s"] * 2 + ["it was used before"] * 3
@@ -125,22 +125,22 @@ def test_what_is_remembered_is_bounded_and_what_was_forgotten_is_refused_all_the
 def test_what_has_expired_need_not_be_remembered() -> None:
     clock = Clock()
     seal = sealed(clock, max_spent=1)
-    token = seal.close(b"a", CALL)
-    seal.spend(seal.open(token, CALL))
+    token = seal.create_token(b"a", CALL)
+    seal.mark_used(seal.open_token(token, CALL))
     clock.now += LIFETIME_S
-    later, last = seal.close(b"b", CALL), seal.close(b"c", CALL)
-    seal.spend(seal.open(later, CALL))
+    later, last = seal.create_token(b"b", CALL), seal.create_token(b"c", CALL)
+    seal.mark_used(seal.open_token(later, CALL))
     assert refused(seal, token) == "it is older than 600 s"
     assert refused(seal, later) == "it was used before"
-    assert seal.open(last, CALL).content == b"c"
+    assert seal.open_token(last, CALL).content == b"c"
 
 
 def test_a_state_has_a_greatest_size() -> None:
     seal = sealed()
     most = MAX_STATE // 4 * 3 - 56
-    assert len(seal.close(b"a" * most, CALL)) == MAX_STATE
+    assert len(seal.create_token(b"a" * most, CALL)) == MAX_STATE
     with pytest.raises(ValueError, match="may have 65536"):
-        seal.close(b"a" * (most + 1), CALL)
+        seal.create_token(b"a" * (most + 1), CALL)
     assert refused(seal, "A" * (MAX_STATE + 1)) == "expected at most 65536 characters, got 65537"
 
 

@@ -26,7 +26,7 @@ from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.peer import IncomingRequest
 from concertino.jsonrpc.token_bucket import TokenBucket
 from concertino.protocol.call import InputRequired, ServerFeatures
-from concertino.protocol.dialogue import wire_form
+from concertino.protocol.dialogue import to_wire_request
 from concertino.protocol.seal import Seal
 from concertino.protocol.session import LIFECYCLE, Session, State
 from concertino.types.client_requests import Elicitation
@@ -111,7 +111,7 @@ class Rig:
         """A request that reaches the backend and is being worked on."""
         assert self.feed(request(id, method, params)) == []
         incoming = self.started.pop()
-        self.session.peer.started(incoming)
+        self.session.peer.add_running(incoming)
         return incoming
 
     def answer(self, incoming: IncomingRequest, result: Any) -> Any:
@@ -196,7 +196,7 @@ def test_a_second_initialize_is_refused_and_changes_nothing():
     assert code(rig.ask(2, "initialize", opening(A))) == INVALID
     rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"})
     assert code(rig.ask(3, "initialize", opening(A))) == INVALID
-    assert rig.call(4, "tools/list").era.client.protocol_version == C
+    assert rig.call(4, "tools/list").profile.client.protocol_version == C
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_malformed_initialize_is_refused_and_a_good_one_may_follow(params: Any
 def test_a_client_that_does_not_say_who_it_is_is_served():
     rig = Rig()
     rig.ask(1, "initialize", {"protocolVersion": D})
-    client = rig.call(2, "tools/list").era.client
+    client = rig.call(2, "tools/list").profile.client
     assert (client.name, client.version, client.capabilities, client.protocol_version) == (
         "",
         "",
@@ -235,7 +235,7 @@ def test_a_client_that_does_not_say_who_it_is_is_served():
 
 def test_the_backend_learns_who_calls():
     rig = Rig().opened(C)
-    client = rig.call(2, "tools/list").era.client
+    client = rig.call(2, "tools/list").profile.client
     assert (client.name, client.version, client.title, client.protocol_version) == (
         "c",
         "1",
@@ -364,7 +364,7 @@ def test_a_request_with_modern_meta_is_served_without_a_handshake():
     assert {name: bytes(raw) for name, raw in incoming.call.meta.items()} == {
         "example.com/trace": b'"t"'
     }
-    client = incoming.era.client
+    client = incoming.profile.client
     assert (client.name, client.version, client.protocol_version, client.capabilities) == (
         "c",
         "1",
@@ -430,7 +430,7 @@ def test_client_info_may_be_absent():
     client = (
         Rig()
         .call(1, "tools/list", {"_meta": {VERSION: E, CAPABILITIES: {"sampling": {}}}})
-        .era.client
+        .profile.client
     )
     assert (client.name, client.version, client.capabilities) == ("", "", {"sampling": {}})
 
@@ -484,11 +484,11 @@ def test_both_eras_are_served_side_by_side_each_by_its_rules():
 def test_meta_is_looked_at_for_each_request():
     rig = Rig()
     params = modern(**{CLIENT: {"name": "one", "version": "1"}})
-    assert [rig.call(id, "tools/list", params).era.client.name for id in (1, 2)] == ["one", "one"]
+    assert [rig.call(id, "tools/list", params).profile.client.name for id in (1, 2)] == ["one", "one"]
     other = modern(**{CLIENT: {"name": "two", "version": "1"}, CAPABILITIES: {"roots": {}}})
-    client = rig.call(3, "tools/list", other).era.client
+    client = rig.call(3, "tools/list", other).profile.client
     assert (client.name, client.capabilities) == ("two", {"roots": {}})
-    assert rig.call(4, "tools/list", params).era.client.capabilities == {}
+    assert rig.call(4, "tools/list", params).profile.client.capabilities == {}
 
 
 def test_a_modern_request_does_not_move_the_handshake():
@@ -505,12 +505,12 @@ def test_meta_of_a_handshakes_request_is_passed_on():
     incoming = rig.call(
         1, "tools/list", {"_meta": {"progressToken": "t", "traceparent": "00-x", CAPABILITIES: {}}}
     )
-    assert incoming.era.token == "t"
+    assert incoming.profile.token == "t"
     assert {name: bytes(raw) for name, raw in incoming.call.meta.items()} == {
         "traceparent": b'"00-x"',
         CAPABILITIES: b"{}",
     }
-    assert incoming.era.client.protocol_version == C
+    assert incoming.profile.client.protocol_version == C
     assert "_meta" not in incoming.call.params
 
 
@@ -813,7 +813,7 @@ def test_two_calls_progress_on_their_own_tokens():
 
 def test_a_slow_reader_gets_the_newest_progress_when_it_catches_up():
     rig, incoming = progressing()
-    rig.session.peer.held = 2**20
+    rig.session.peer.buffered_bytes = 2**20
     for done in range(1, 20_000):
         rig.session.progress(incoming, done, None, None)
     assert rig.gone() == []
@@ -836,7 +836,7 @@ def test_a_text_too_long_for_a_message_is_left_out_of_progress():
 
 def test_a_slow_reader_gets_the_newest_progress_before_the_answer():
     rig, incoming = progressing()
-    rig.session.peer.held = 2**20
+    rig.session.peer.buffered_bytes = 2**20
     rig.session.progress(incoming, 1, None, None)
     rig.session.progress(incoming, 2, None, None)
     rig.session.respond(incoming, TEXT)
@@ -847,9 +847,9 @@ def test_a_slow_reader_gets_the_newest_progress_before_the_answer():
 
 def test_progress_that_was_overtaken_is_not_sent_after_newer():
     rig, incoming = progressing()
-    rig.session.peer.held = 2**20
+    rig.session.peer.buffered_bytes = 2**20
     rig.session.progress(incoming, 1, None, None)
-    rig.session.peer.held = 0
+    rig.session.peer.buffered_bytes = 0
     rig.session.progress(incoming, 2, None, None)
     rig.session.peer.on_drain(0)
     rig.session.respond(incoming, TEXT)
@@ -934,7 +934,7 @@ def test_a_change_is_not_told_before_the_handshake_is_complete_nor_unasked_to_th
 def test_a_client_that_does_not_read_is_told_of_any_number_of_changes_once():
     """Found by tests/simulation: each was written, whatever was held already."""
     rig = Rig().opened()
-    rig.session.peer.held = 2**20
+    rig.session.peer.buffered_bytes = 2**20
     for _ in range(1000):
         rig.session.report_change("tools")
     assert rig.gone() == []
@@ -959,7 +959,7 @@ def test_a_changed_offer_holds_for_the_next_request_of_both_eras():
     rig.ask(3, "logging/setLevel", {"level": "error"})
     legacy = rig.call(1, "tools/list")
     rig.answer(rig.call(2, "tools/list", modern()), ListToolsResult([]))
-    rig.session.offer_changed()
+    rig.session.reload_features()
     assert heard(rig, legacy) == LEVELS[4:]
     assert rig.ask(4, "server/discover", modern())["result"]["capabilities"] == {
         "logging": {},
@@ -982,7 +982,7 @@ def test_a_slow_reader_hears_of_each_change_once_when_it_catches_up():
     rig = Rig(high_water_bytes=100).opened()
     rig.ask(1, "resources/subscribe", {"uri": "a:b"})
     rig.held = 100
-    rig.session.peer.held = 100
+    rig.session.peer.buffered_bytes = 100
     for _ in range(1000):
         rig.session.report_change("tools")
         rig.session.report_update("a:b")
@@ -1029,9 +1029,9 @@ def test_what_is_watched_is_told_whenever_it_may_have_changed():
         rig.started.append,
         Limits(),
         lambda: 0.0,
-        watch=lambda: told.append(rig.session.watched),
+        on_subscriptions_changed=lambda: told.append(rig.session.subscribed_uris),
     )
-    assert rig.session.watched == frozenset()
+    assert rig.session.subscribed_uris == frozenset()
     rig.opened()
     rig.ask(1, "resources/subscribe", {"uri": "a:b"})
     rig.ask(2, "resources/subscribe", {"uri": "a:c"})
@@ -1210,11 +1210,11 @@ def test_an_example_request_reaches_the_backend(example: Example):
     meta = message["params"].pop("_meta")
     assert (incoming.call.method, params) == (message["method"], message["params"])
     client = meta.get(CLIENT, {"name": "", "version": ""})
-    assert (incoming.era.client.name, incoming.era.client.version) == (
+    assert (incoming.profile.client.name, incoming.profile.client.version) == (
         client["name"],
         client["version"],
     )
-    assert incoming.era.client.protocol_version == E
+    assert incoming.profile.client.protocol_version == E
 
 
 @pytest.mark.parametrize("example", examples("DiscoverRequest"))
@@ -1239,7 +1239,7 @@ def test_example_params_of_a_call_reach_the_backend(example: Example):
     params = {name: each for name, each in example.value.items() if name not in ROUND}
     incoming = Rig().call(1, "tools/call", params)
     assert json.loads(bytes(incoming.call.params["name"])) == params["name"]
-    assert incoming.era.token == params["_meta"].get("progressToken")
+    assert incoming.profile.token == params["_meta"].get("progressToken")
 
 
 @pytest.mark.parametrize("example", examples("CancelledNotification"))
@@ -1248,7 +1248,7 @@ def test_the_example_cancellation_cancels(example: Example):
     rig = Rig()
     incoming = rig.call(message["params"]["requestId"], "tools/call", modern({"name": "x"}))
     reasons: list[str] = []
-    incoming.stop = reasons.append
+    incoming.on_cancel = reasons.append
     assert rig.feed(message) == []
     assert reasons == [message["params"].get("reason", "")]
     rig.session.respond(incoming, TEXT)
@@ -1375,8 +1375,8 @@ class SessionMachine(RuleBasedStateMachine):
         if revision is not None and method in SERVED_METHODS:
             assert answers == []
             incoming = self.rig.started.pop()
-            self.rig.session.peer.started(incoming)
-            assert incoming.era.client.protocol_version == revision
+            self.rig.session.peer.add_running(incoming)
+            assert incoming.profile.client.protocol_version == revision
             token = params.get("_meta", {}).get("progressToken") if params else None
             self.pending[(type(id), id)] = (incoming, revision, token)
             self.ready = self.ready or revision != E
@@ -1488,7 +1488,7 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(data=st.data(), done=st.integers(0, 3))
     def a_call_progresses(self, data: st.DataObject, done: int) -> None:
         incoming, _, token = self.pending[data.draw(st.sampled_from(list(self.pending)))]
-        before = incoming.progressed
+        before = incoming.last_progress
         self.rig.session.progress(incoming, done, None, "m")
         lines = self.rig.gone()
         assert [line["params"]["progressToken"] for line in lines] == (
@@ -1539,12 +1539,12 @@ def test_of_log_messages_beyond_the_high_water_mark_the_last_is_kept_and_the_oth
     incoming = rig.call(1, "tools/call")
     rig.session.log(incoming, "error", "x" * 2000, None)
     assert rig.gone() == []
-    assert rig.session.dropped == 1  # longer than a message may be
-    rig.session.peer.held = 10
+    assert rig.session.dropped_logs == 1  # longer than a message may be
+    rig.session.peer.buffered_bytes = 10
     for number in range(3):
         rig.session.log(incoming, "error", number, None)
     assert rig.gone() == []
-    assert rig.session.dropped == 3
+    assert rig.session.dropped_logs == 3
     rig.session.peer.on_drain(0)
     assert [line["params"]["data"] for line in rig.gone()] == [2]
 
@@ -1602,7 +1602,7 @@ def sealing(rig: Rig) -> Rig:
     """With a seal whose nonces count, and a clock that stands."""
     numbers = iter(range(1, 1000))
     seal = Seal(b"k" * 32, lambda: 1e6, lambda size: next(numbers).to_bytes(size, "big"))
-    rig.session._seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
+    rig.session._make_seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
     return rig
 
 
@@ -1616,7 +1616,7 @@ CALL = {"name": "x", "arguments": {"a": 1}}
 def asks(rig: Rig, id: int, params: Any, wanted: InputRequired) -> Any:
     """The answer to a call whose backend asks."""
     incoming = rig.call(id, "tools/call", params)
-    rig.session.require(incoming, wanted)
+    rig.session.reply_input_required(incoming, wanted)
     [answer] = rig.gone()
     return answer["result"]
 
@@ -1659,11 +1659,11 @@ def test_a_state_alone_is_an_answer_and_neither_is_none():
     assert "inputRequests" not in result
     incoming = rig.call(2, "tools/call", modern(CALL))
     with pytest.raises(ValueError, match="expected questions, or a state"):
-        rig.session.require(incoming, InputRequired())
+        rig.session.reply_input_required(incoming, InputRequired())
     with pytest.raises(RpcError, match="may have 65536"):
-        rig.session.require(incoming, InputRequired(state=b"x" * 65536))
+        rig.session.reply_input_required(incoming, InputRequired(state=b"x" * 65536))
     with pytest.raises(MissingCapability):
-        rig.session.require(incoming, InputRequired({"who": WHO}))
+        rig.session.reply_input_required(incoming, InputRequired({"who": WHO}))
 
 
 @pytest.mark.parametrize(
@@ -1733,8 +1733,8 @@ def test_a_suspended_call_is_answered_with_what_it_asked():
     incoming = rig.call(1, "tools/call", modern(CALL, **DECLARED))
     dialogue = rig.session.dialogue(incoming)
     assert rig.session.dialogue(incoming) is dialogue
-    assert dialogue.ask({"q1": wire_form(WHO)}) is None
-    rig.session.suspend(incoming)
+    assert dialogue.ask({"q1": to_wire_request(WHO)}) is None
+    rig.session.reply_suspended(incoming)
     [answer] = rig.gone()
     assert list(answer["result"]["inputRequests"]) == ["q1"]
 
@@ -1752,7 +1752,7 @@ def test_before_2026_07_28_a_question_is_a_request_and_there_are_only_so_many():
     rig = Rig(max_questions=2).opened(D)
     heard: list[Any] = []
     for number in (1, 2):
-        rig.session.put(wire_form(WHO), heard.append)
+        rig.session.send_client_request(to_wire_request(WHO), heard.append)
         [asked] = rig.gone()
         assert (asked["id"], asked["method"], asked["params"]["message"]) == (
             number,
@@ -1760,17 +1760,17 @@ def test_before_2026_07_28_a_question_is_a_request_and_there_are_only_so_many():
             "Who?",
         )
     with pytest.raises(RpcError, match="busy: 2 questions"):
-        rig.session.put(wire_form(WHO), heard.append)
+        rig.session.send_client_request(to_wire_request(WHO), heard.append)
     rig.feed({"jsonrpc": "2.0", "id": 1, "result": ADA})
     assert [json.loads(bytes(each)) for each in heard] == [ADA]
-    rig.session.put(wire_form(WHO), heard.append)
+    rig.session.send_client_request(to_wire_request(WHO), heard.append)
 
 
 def test_a_session_without_a_seal_says_so():
     rig = Rig()
     incoming = rig.call(1, "tools/call", modern(CALL))
     with pytest.raises(RuntimeError, match="made without a seal"):
-        rig.session.require(incoming, InputRequired(state=b"x"))
+        rig.session.reply_input_required(incoming, InputRequired(state=b"x"))
 
 
 # Subscriptions
@@ -1778,14 +1778,14 @@ def test_a_session_without_a_seal_says_so():
 
 def test_subscriptions_are_counted_apart_and_ended_in_order():
     rig = Rig()
-    assert rig.session.listening == 0
+    assert rig.session.open_subscriptions == 0
     rig.session.end_subscriptions()
     rig.feed(
         request(
             7, "subscriptions/listen", modern({"notifications": {"resourceSubscriptions": ["a:b"]}})
         )
     )
-    assert (rig.session.listening, rig.session.watched) == (1, {"a:b"})
+    assert (rig.session.open_subscriptions, rig.session.subscribed_uris) == (1, {"a:b"})
     rig.session.report_update("a:b")
     [told] = rig.gone()
     assert told["params"]["uri"] == "a:b"
@@ -1795,7 +1795,7 @@ def test_subscriptions_are_counted_apart_and_ended_in_order():
     assert result["result"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == 7
     assert result["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == INFO.name
     assert notice["method"] == "notifications/cancelled"
-    assert rig.session.listening == 0
+    assert rig.session.open_subscriptions == 0
 
 
 def test_a_list_that_changes_is_told_to_those_who_listen():
@@ -1834,24 +1834,24 @@ def test_what_was_held_back_leaves_a_moment_later_and_what_is_newer_takes_its_pl
         rig.session.progress(incoming, number, None, None)
         rig.session.log(incoming, "info", number, None)
     assert len(rig.gone()) == 2
-    assert rig.session.dropped == 2
+    assert rig.session.dropped_logs == 2
     rig.session.peer.on_drain(0)
     first, second = rig.gone()
     assert (first["params"]["progress"], second["params"]["data"]) == (3, 3)
     rig.session.log(incoming, "info", 4, None)
     assert rig.gone() == []
-    assert incoming.telling is not None
-    incoming.telling.log = TokenBucket(1, lambda: 0.0)  # as if time had gone on
+    assert incoming.throttle is not None
+    incoming.throttle.log = TokenBucket(1, lambda: 0.0)  # as if time had gone on
     rig.session.log(incoming, "info", 5, None)
     assert [line["params"]["data"] for line in rig.gone()] == [5]
-    assert rig.session.dropped == 3
+    assert rig.session.dropped_logs == 3
 
 
 def test_progress_that_a_client_tells_of_a_question_disturbs_nothing():
     """REQUIREMENTS PR-8: it may, if the question has a token; ours have none."""
     rig = Rig().opened(D)
     heard: list[Any] = []
-    rig.session.put(wire_form(WHO), heard.append)
+    rig.session.send_client_request(to_wire_request(WHO), heard.append)
     [asked] = rig.gone()
     assert "_meta" not in asked["params"]
     progress = {

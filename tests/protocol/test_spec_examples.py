@@ -19,7 +19,7 @@ from msgspec.json import decode, encode
 
 from concertino.jsonrpc import messages
 from concertino.protocol.revisions import MODERN
-from concertino.protocol.wire_results import Lowering
+from concertino.protocol.wire_results import ResultEncoder
 from concertino.types import client_requests, results
 from concertino.types.results import ContentBlock
 
@@ -123,19 +123,19 @@ def again(kind: str, raw: bytes) -> Any:
     assert not isinstance(message.method, msgspec.UnsetType)
     params = encode(message.params)
     if isinstance(message.id, msgspec.UnsetType):
-        frame = messages.notification(message.method, params)
+        frame = messages.encode_notification(message.method, params)
         # Without params, an empty object is written; they mean the same.
         return (
             {"params": {}, **json.loads(frame)}
             if "params" in value
             else without(json.loads(frame), "params")
         )
-    return json.loads(messages.request(message.id, message.method, params))
+    return json.loads(messages.encode_request(message.id, message.method, params))
 
 
 def result(method: str, kind: Any, raw: bytes) -> Any:
     found = Raw(raw) if kind is Raw else decode(raw, type=kind)
-    body = json.loads(Lowering(MODERN, INFO).result(found, method))
+    body = json.loads(ResultEncoder(MODERN, INFO).encode(found, method))
     value = json.loads(raw)
     # What every result of ours says and an example may leave out.
     if SERVER_INFO not in value.get("_meta", {}):
@@ -156,7 +156,7 @@ def result(method: str, kind: Any, raw: bytes) -> Any:
 def error(value: Any, raw: bytes) -> Any:
     """Some examples are whole messages, some the error alone."""
     body = value.get("error", value)
-    written = json.loads(messages.error(b"7", body["code"], body["message"], body.get("data")))
+    written = json.loads(messages.encode_error(b"7", body["code"], body["message"], body.get("data")))
     if "error" not in value:
         return written["error"]
     message = messages.decode(raw.replace(b"\n", b" "))
@@ -210,12 +210,13 @@ def test_what_has_no_type_yet_is_carried_as_it_is_inside_a_message(example: Exam
     )
     request = messages.decode_request(frame)
     assert (
-        json.loads(messages.request(request.id, request.method, encode(request.params)))["params"][
+        json.loads(messages.encode_request(request.id, request.method, encode(request.params)))["params"][
             "held"
         ]
         == value
     )
     given = results.CallToolResult([], Raw(example.raw))
     assert (
-        json.loads(Lowering(MODERN, INFO).result(given, "tools/call"))["structuredContent"] == value
+        json.loads(ResultEncoder(MODERN, INFO).encode(given, "tools/call"))["structuredContent"]
+        == value
     )

@@ -33,11 +33,11 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-class Era:
+class RequestProfile:
     """What is asked of an era here: how the result of the end is written."""
 
     @property
-    def lowering(self) -> Era:
+    def encoder(self) -> RequestProfile:
         return self
 
     def closing(self, meta: dict[str, Any]) -> bytes:
@@ -70,7 +70,7 @@ class Rig:
     def listen(self, id: int | str, wanted: Any, offer: ServerFeatures = ALL) -> Any:
         """Returns the acknowledgement."""
         params = {"notifications": Raw(json.dumps(wanted).encode())}
-        incoming = IncomingRequest(id, "subscriptions/listen", params, 100, era=Era())
+        incoming = IncomingRequest(id, "subscriptions/listen", params, 100, profile=RequestProfile())
         self.subscriptions.listen(incoming, offer)
         [told] = self.gone()
         return told
@@ -132,7 +132,7 @@ def test_what_was_not_honoured_is_not_told() -> None:
         rig.subscriptions.report_change(what)
     rig.subscriptions.report_update(URI)
     assert rig.heard() == [(1, "notifications/tools/list_changed")]
-    assert rig.subscriptions.watched == frozenset()
+    assert rig.subscriptions.subscribed_uris == frozenset()
 
 
 def test_several_at_once_each_hear_what_they_asked_for() -> None:
@@ -141,7 +141,7 @@ def test_several_at_once_each_hear_what_they_asked_for() -> None:
     rig.listen("1", {"resourceSubscriptions": [URI]})
     rig.listen(2, {"toolsListChanged": True, "resourceSubscriptions": [URI, "notes://b"]})
     rig.subscriptions.subscribe(URI)
-    assert rig.subscriptions.listening == 3
+    assert rig.subscriptions.open_count == 3
     rig.subscriptions.report_change("tools")
     assert rig.heard() == [
         (1, "notifications/tools/list_changed"),
@@ -151,17 +151,17 @@ def test_several_at_once_each_hear_what_they_asked_for() -> None:
     told = rig.gone()
     assert [each["params"].get("_meta", {}).get(ID) for each in told] == [None, "1", 2]
     assert {each["params"]["uri"] for each in told} == {URI}
-    assert rig.subscriptions.watched == {URI, "notes://b"}
+    assert rig.subscriptions.subscribed_uris == {URI, "notes://b"}
     rig.subscriptions.unsubscribe(URI)
     rig.peer.cancel(2, "")
-    assert rig.subscriptions.watched == {URI}
+    assert rig.subscriptions.subscribed_uris == {URI}
 
 
 def test_nothing_follows_a_cancel_not_even_what_waits_for_a_slow_reader() -> None:
     rig = Rig(high_water_bytes=10)
     rig.listen(1, EVERYTHING)
     rig.listen(2, EVERYTHING)
-    rig.peer.held = 10
+    rig.peer.buffered_bytes = 10
     for _ in range(3):
         rig.subscriptions.report_update(URI)
     assert rig.gone() == []
@@ -176,13 +176,13 @@ def test_the_end_is_the_result_and_then_the_notice() -> None:
     """REQUIREMENTS SU-8, SU-9."""
     rig = Rig()
     rig.listen("a", EVERYTHING)
-    rig.subscriptions.end()
+    rig.subscriptions.close_all()
     result, notice = rig.gone()
     assert (result["id"], result["result"]) == ("a", {"resultType": "complete", "_meta": {ID: "a"}})
     assert notice["method"] == "notifications/cancelled"
     assert notice["params"]["requestId"] == "a"
     rig.subscriptions.report_update(URI)
-    rig.subscriptions.end()
+    rig.subscriptions.close_all()
     assert rig.gone() == []
     assert rig.peer.running == {}
 
@@ -267,5 +267,7 @@ def test_beside_a_model(acts: list[str], data: st.DataObject) -> None:
         elif act == "update":
             rig.subscriptions.report_update(URI)
             assert [id for id, _ in rig.heard()] == [id for id, (_, uri) in model.items() if uri]
-    assert rig.subscriptions.watched == ({URI} if any(uri for _, uri in model.values()) else set())
+    assert rig.subscriptions.subscribed_uris == (
+        {URI} if any(uri for _, uri in model.values()) else set()
+    )
     assert cast("Any", rig.peer).running.keys() == model.keys()

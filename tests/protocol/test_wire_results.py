@@ -1,4 +1,4 @@
-"""lowering.py: canonical results and errors, made fit for each revision.
+"""encoder.py: canonical results and errors, made fit for each revision.
 
 Shapes are the official schemas'. What each result becomes is written out beside it, and the whole catalogue is validated in each
 revision in test_session.py.
@@ -19,7 +19,7 @@ from msgspec.json import encode
 
 from concertino.protocol.call import InputRequired
 from concertino.protocol.revisions import by_name
-from concertino.protocol.wire_results import InputRequiredSignal, Lowering
+from concertino.protocol.wire_results import InputRequiredSignal, ResultEncoder
 from concertino.types.results import (
     Annotations,
     AudioContent,
@@ -58,7 +58,7 @@ def lowered(
     result: Struct | Raw, revision: str, method: str = "tools/call", info: Implementation = SMALL
 ) -> Any:
     return wire.one_json(
-        Lowering(by_name[revision], info).result(result, method).replace(b"\n", b"")
+        ResultEncoder(by_name[revision], info).encode(result, method).replace(b"\n", b"")
     )
 
 
@@ -130,10 +130,10 @@ def test_an_older_result_says_nothing_of_the_kind():
 
 
 def test_a_tool_list_is_written_once_for_as_long_as_it_stays_the_same():
-    lowering = Lowering(by_name[C], SMALL)
+    encoder = ResultEncoder(by_name[C], SMALL)
     tools = ListToolsResult([Tool("a", {"type": "object"})])
-    assert lowering.result(tools, "tools/list") is lowering.result(tools, "tools/list")
-    assert lowering.result(ListToolsResult([]), "tools/list") == b'{"tools":[]}'
+    assert encoder.encode(tools, "tools/list") is encoder.encode(tools, "tools/list")
+    assert encoder.encode(ListToolsResult([]), "tools/list") == b'{"tools":[]}'
 
 
 # Results that come as JSON
@@ -296,12 +296,12 @@ def test_a_completion_is_the_same_for_all():
 
 
 def test_a_list_is_written_again_when_another_of_its_kind_came_between():
-    lowering = Lowering(by_name[D], SMALL)
+    encoder = ResultEncoder(by_name[D], SMALL)
     first, second = ListPromptsResult([Prompt("a")]), ListPromptsResult([Prompt("b")])
-    tools = lowering.result(LIST, "tools/list")
+    tools = encoder.encode(LIST, "tools/list")
     for result, name in ((first, b"a"), (second, b"b"), (first, b"a")):
-        assert lowering.result(result, "prompts/list") == b'{"prompts":[{"name":"%b"}]}' % name
-    assert lowering.result(LIST, "tools/list") is tools
+        assert encoder.encode(result, "prompts/list") == b'{"prompts":[{"name":"%b"}]}' % name
+    assert encoder.encode(LIST, "tools/list") is tools
 
 
 @pytest.mark.parametrize("version", wire.REVISIONS)
@@ -336,7 +336,7 @@ def test_a_resource_that_is_not_there_has_the_code_of_the_revision():
     """REQUIREMENTS B.4; EC-3, EC-6, EC-7."""
     gone = {"uri": "a:b"}
     for version in wire.LEGACY:
-        code = Lowering(by_name[version], SMALL).error_code
+        code = ResultEncoder(by_name[version], SMALL).error_code
         assert (
             code(-32602, gone, "resources/read") == code(-32002, None, "resources/read") == -32002
         )
@@ -347,7 +347,7 @@ def test_a_resource_that_is_not_there_has_the_code_of_the_revision():
         )
         assert code(-32602, None, "resources/read") == -32602
         assert code(-32603, gone, "resources/read") == -32603
-    code = Lowering(by_name[E], SMALL).error_code
+    code = ResultEncoder(by_name[E], SMALL).error_code
     assert code(-32602, gone, "resources/read") == code(-32002, gone, "resources/read") == -32602
     assert code(-32603, gone, "resources/read") == -32603
 
@@ -635,40 +635,40 @@ def test_structured_content_without_a_text_block_becomes_one_for_callers_who_kno
 ):
     result = CallToolResult([], structured_content={"sum": 3})
     for name in ("2024-11-05", "2025-03-26"):
-        lowered = Lowering(by_name[name], INFO).result(result, "tools/call")
+        lowered = ResultEncoder(by_name[name], INFO).encode(result, "tools/call")
         assert json.loads(lowered) == {"content": [{"type": "text", "text": '{"sum":3}'}]}
 
 
 def test_what_is_no_result_is_refused() -> None:
     for name in ("2025-11-25", "2026-07-28"):
         with pytest.raises(TypeError, match="expected a Struct or Raw, got NoneType"):
-            Lowering(by_name[name], INFO).result(None, "tools/call")  # type: ignore[arg-type]
+            ResultEncoder(by_name[name], INFO).encode(None, "tools/call")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("broken", [b"", b"oops", b"{} {}", b"[]", b'{"a":"\xff"}'])
 def test_json_of_a_backend_that_is_no_object_is_refused(name: str, broken: bytes) -> None:
     with pytest.raises((ValueError, DecodeError)):
-        Lowering(by_name[name], INFO).result(Raw(broken), "prompts/list")
+        ResultEncoder(by_name[name], INFO).encode(Raw(broken), "prompts/list")
 
 
 @pytest.mark.parametrize("name", ["2025-11-25", "2026-07-28"])
 def test_content_that_is_no_content_block_is_refused(name: str) -> None:
     with pytest.raises(TypeError, match=r"expected one of TextContent, .*, got str"):
-        Lowering(by_name[name], INFO).result(CallToolResult(["hi"]), "tools/call")  # type: ignore[list-item]
+        ResultEncoder(by_name[name], INFO).encode(CallToolResult(["hi"]), "tools/call")  # type: ignore[list-item]
 
 
 def test_what_asks_is_no_result() -> None:
     for revision in wire.REVISIONS:
         with pytest.raises(InputRequiredSignal):
-            Lowering(by_name[revision], INFO).result(InputRequired(state=b"x"), "tools/call")
+            ResultEncoder(by_name[revision], INFO).encode(InputRequired(state=b"x"), "tools/call")
 
 
 def test_a_code_of_one_era_is_an_internal_error_in_the_other() -> None:
     """REQUIREMENTS EC-3: "MUST NOT emit -32002 or -32042"; part B.4."""
     codes = [
         [
-            Lowering(by_name[each], INFO).error_code(code, None, "tools/call")
+            ResultEncoder(by_name[each], INFO).error_code(code, None, "tools/call")
             for each in wire.REVISIONS
         ]
         for code in (-32042, -32021)
@@ -677,7 +677,7 @@ def test_a_code_of_one_era_is_an_internal_error_in_the_other() -> None:
 
 
 def test_a_closing_result_has_its_meta_beside_who_we_are() -> None:
-    body = json.loads(Lowering(by_name[wire.MODERN], INFO).closing({"x": 1}))
+    body = json.loads(ResultEncoder(by_name[wire.MODERN], INFO).encode_closing({"x": 1}))
     assert body["resultType"] == "complete"
     assert body["_meta"]["x"] == 1
     assert body["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == INFO.name
@@ -690,10 +690,10 @@ def test_a_plain_text_that_passes_leaves_as_it_is() -> None:
         asked.append(text)
         return text == "fine"
 
-    lowering = Lowering(by_name["2025-11-25"], INFO)
-    body = lowering.result(CallToolResult([TextContent("fine")]), "tools/call", passes)
+    encoder = ResultEncoder(by_name["2025-11-25"], INFO)
+    body = encoder.encode(CallToolResult([TextContent("fine")]), "tools/call", passes)
     assert json.loads(body) == {"content": [{"type": "text", "text": "fine"}]}
-    assert lowering.result(CallToolResult([TextContent("other")]), "tools/call", passes) == b""
+    assert encoder.encode(CallToolResult([TextContent("other")]), "tools/call", passes) == b""
     assert asked == ["fine", "other"]
 
 
@@ -711,6 +711,6 @@ def test_a_plain_text_that_passes_leaves_as_it_is() -> None:
 def test_nothing_is_written_of_what_is_no_plain_text_where_it_is_asked_what_passes(
     result: Any,
 ) -> None:
-    lowering = Lowering(by_name["2025-11-25"], INFO)
-    assert lowering.result(result, "tools/call") != b""
-    assert lowering.result(result, "tools/call", lambda text: True) == b""
+    encoder = ResultEncoder(by_name["2025-11-25"], INFO)
+    assert encoder.encode(result, "tools/call") != b""
+    assert encoder.encode(result, "tools/call", lambda text: True) == b""

@@ -437,7 +437,7 @@ async def test_a_cancelled_call_frees_its_place() -> None:
     begun: list[str] = []
 
     async def handle(call: Call, context: Context) -> Any:
-        begun.append(call.decoded(dict)["name"])
+        begun.append(call.decode_params(dict)["name"])
         await asyncio.Event().wait()
 
     async with Host(Backend(handle), Limits(max_in_flight=1, drain_s=0.01)) as host:
@@ -480,7 +480,7 @@ async def test_a_call_that_waited_for_anothers_end_does_not_see_its_variables() 
 
     async def handle(call: Call, context: Context) -> Any:
         seen.append(user.get())
-        user.set(call.decoded(dict)["name"])
+        user.set(call.decode_params(dict)["name"])
         await asyncio.sleep(0)
         return Raw(b'{"content":[]}')
 
@@ -495,7 +495,7 @@ async def test_calls_wait_in_order() -> None:
     order: list[int] = []
 
     async def handle(call: Call, context: Context) -> Any:
-        order.append(int(call.decoded(dict)["name"]))
+        order.append(int(call.decode_params(dict)["name"]))
         await asyncio.sleep(0)
         return Raw(b'{"content":[]}')
 

@@ -109,7 +109,7 @@ def _left_in_the_table() -> Any:
         cancel(self, id, reason)
         if incoming is not None:
             self.running[id] = incoming
-            incoming.place = self.running
+            incoming.table = self.running
 
     return patch.object(Peer, "cancel", forgetful)
 
@@ -144,7 +144,7 @@ def _handler_not_told_of_a_cancel() -> Any:
     def quiet(self: Peer, id: Any, reason: str) -> None:
         incoming = self.running.get(id)
         if incoming is not None:
-            incoming.stop = None
+            incoming.on_cancel = None
         cancel(self, id, reason)
 
     return patch.object(Peer, "cancel", quiet)
@@ -176,7 +176,7 @@ def _progress_that_falls() -> Any:
     progress = Session.progress
 
     def forgetful(self: Session, incoming: Any, *what: Any) -> None:
-        incoming.progressed = float("-inf")
+        incoming.last_progress = float("-inf")
         progress(self, incoming, *what)
 
     return patch.object(Session, "progress", forgetful)

@@ -30,7 +30,7 @@ from concertino.client.pending_request import (
 )
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import NEWLINE, Id, Message, decode, one_line, request
+from concertino.jsonrpc.messages import NEWLINE, Id, Message, decode, encode_request, one_line
 from concertino.jsonrpc.peer import IncomingRequest, OutgoingRequest, Peer, PendingRequest
 from concertino.transports.connection import Connection
 
@@ -130,7 +130,7 @@ class Channel:
             connection, "defer_line", bytes
         )  # what has none gives none
         self._outside_tasks = getattr(connection, "outside_tasks", False)
-        self.peer.silent = True
+        self.peer.ignore_invalid = True
         self._outgoing = self.peer.outgoing
         self._scheduled = False  # a flush
         self._timer: asyncio.TimerHandle | None = None
@@ -188,7 +188,7 @@ class Channel:
             raise self.disconnected(question.name)
         now = self._time()
         peer = self.peer
-        if peer.held >= self._high_water_bytes:
+        if peer.buffered_bytes >= self._high_water_bytes:
             what = question.name
             yield from self._until_there_is_room(what, min(patience_s, total_s)).__await__()
         id = self._next_id
@@ -227,7 +227,7 @@ class Channel:
         outgoing[id] = waiting
         if came is None:
             came = self._written(frame, id) if alone else self._send(frame, id)
-        peer.held = came
+        peer.buffered_bytes = came
         try:
             if waiting.outcome is None:
                 yield waiting
@@ -265,7 +265,7 @@ class Channel:
         id = self._next_id
         self._next_id = id + 1
         self._outgoing[id] = outgoing = OutgoingRequest(id, done)
-        self.peer.held = self._send(request(id, method, params), id)
+        self.peer.buffered_bytes = self._send(encode_request(id, method, params), id)
         return outgoing
 
     def _template(self, method: str) -> bytes:
@@ -295,7 +295,7 @@ class Channel:
     async def _until_there_is_room(self, what: str, within_s: float) -> None:
         """The server does not read: wait until it does, for as long as an answer may take."""
         until = self._time() + within_s
-        while self.peer.held >= self._high_water_bytes and not self.over:
+        while self.peer.buffered_bytes >= self._high_water_bytes and not self.over:
             if self._room is None:
                 self._room = self.loop.create_future()
             left = until - self._time()
@@ -374,7 +374,7 @@ class Channel:
     def _receive(self, frame: bytes) -> None:
         """A frame that is no plain answer."""
         peer = self.peer
-        before = peer.stray
+        before = peer.unsolicited
         self.frame = frame
         event = peer.receive(frame)
         self.frame = b""
@@ -384,7 +384,7 @@ class Channel:
                     self._came(each)
             else:
                 self._came(event)  # pyright: ignore[reportArgumentType]  # no list, so one of the two
-        elif peer.stray != before:
+        elif peer.unsolicited != before:
             self._strayed(frame)
 
     def on_frame_too_long(self, size: int) -> None:
@@ -455,8 +455,8 @@ class Channel:
         self.on_drain(0)
         left = self.peer.close()
         for incoming in left:
-            if incoming.stop is not None:
-                incoming.stop("the connection ended")
+            if incoming.on_cancel is not None:
+                incoming.on_cancel("the connection ended")
 
     def _came(self, event: IncomingRequest | Message) -> None:
         try:

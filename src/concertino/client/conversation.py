@@ -340,8 +340,8 @@ class Conversation:
         task = asyncio.get_running_loop().create_task(
             self._answer(incoming), name=f"answer {incoming.method}"
         )
-        self.channel.peer.started(incoming)
-        incoming.stop = lambda reason: task.cancel()
+        self.channel.peer.add_running(incoming)
+        incoming.on_cancel = lambda reason: task.cancel()
         self._keep(task)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
@@ -363,8 +363,8 @@ class Conversation:
             self.log.exception("%s could not be answered", incoming.method)
             peer.fail(incoming, INTERNAL_ERROR, "Internal error: the client could not answer")
         finally:
-            incoming.stop = None
-        while (waiting := peer.admitted()) is not None:
+            incoming.on_cancel = None
+        while (waiting := peer.pop_waiting()) is not None:
             self._begin(waiting)
 
     # What the server tells

@@ -346,7 +346,7 @@ class Guard(BackendWrapper):
 
     def _check_completion(self, call: Call) -> None:
         try:
-            ref = call.decoded(CompleteParams).ref
+            ref = call.decode_params(CompleteParams).ref
         except (DecodeError, UnicodeError):
             return  # the backend has the better answer
         if isinstance(ref, PromptReference):

@@ -25,11 +25,11 @@ __all__ = [
     "decode_batch",
     "decode_request",
     "encode",
-    "error",
-    "id_bytes",
-    "notification",
+    "encode_error",
+    "encode_id",
+    "encode_notification",
+    "encode_request",
     "one_line",
-    "request",
 ]
 
 Id = int | str
@@ -139,22 +139,22 @@ def decode_batch(frame: bytes) -> list[Raw] | None:
         return None
 
 
-def request(id: Id, method: str, params: bytes) -> bytes:
+def encode_request(id: Id, method: str, params: bytes) -> bytes:
     """A request as a frame. params: a JSON object."""
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (
-        id_bytes(id),
+        encode_id(id),
         encode(method),
         one_line(params),
     )
 
 
-def notification(method: str, params: bytes) -> bytes:
+def encode_notification(method: str, params: bytes) -> bytes:
     """A notification as a frame. params: a JSON object."""
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(method), one_line(params))
 
 
-def error(id: bytes | None, code: int, message: str, data: object = None) -> bytes:
-    """An error response as a frame. id: as id_bytes gives it; None leaves it out (2025-11-25 and later)."""
+def encode_error(id: bytes | None, code: int, message: str, data: object = None) -> bytes:
+    """An error response as a frame. id: as encode_id gives it; None leaves it out (2025-11-25 and later)."""
     body: dict[str, object] = {"code": code, "message": message}
     if data is not None:
         body["data"] = data
@@ -167,7 +167,7 @@ def one_line(json: bytes) -> bytes:
     return json.replace(b"\n", b" ") if NEWLINE in json else json
 
 
-def id_bytes(id: Id) -> bytes:
+def encode_id(id: Id) -> bytes:
     """An id as JSON."""
     return b"%d" % id if type(id) is int else encode(id)
 

@@ -32,10 +32,10 @@ from concertino.jsonrpc.messages import (
     decode,
     decode_batch,
     encode,
-    error,
-    id_bytes,
-    notification,
-    request,
+    encode_error,
+    encode_id,
+    encode_notification,
+    encode_request,
 )
 from concertino.jsonrpc.token_bucket import TokenBucket
 
@@ -50,7 +50,7 @@ __all__ = [
 
 SHOWN = 256  # characters of an error's text, where the whole is too long
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
-NUMBERED_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
+INT_ID_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
 
 Send = Callable[
     [bytes, Id | None], int
@@ -75,20 +75,20 @@ class NotificationThrottle:
     progress, log: how often.
     """
 
-    __slots__ = ("late", "log", "progress")
+    __slots__ = ("log", "progress", "suppressed")
 
     def __init__(self, progress: TokenBucket, log: TokenBucket) -> None:
         self.progress = progress
         self.log = log
-        self.late: dict[str, bytes] = {}
+        self.suppressed: dict[str, bytes] = {}
 
 
 class IncomingRequest(Struct, eq=False):
     """A request from the other side, from its arrival to its answer.
 
     open: it may still be answered; False once it was, or was cancelled. stop: called with the reason when the other side cancels.
-    place: the table it is in, while it waits or runs. era, call, dialogue, terms: what the session and the driver made of it.
-    progressed: the last progress told. telling: once there was anything to tell.
+    table: the table it is in, while it waits or runs. era, call, dialogue, terms: what the session and the driver made of it.
+    last_progress: the last progress told. telling: once there was anything to tell.
     """
 
     id: Id
@@ -96,15 +96,15 @@ class IncomingRequest(Struct, eq=False):
     params: dict[str, Raw]
     size: int
     open: bool = True
-    place: dict[Id, Any] | None = None
+    table: dict[Id, Any] | None = None
     batch: Batch | None = None
-    stop: Callable[[str], object] | None = None
-    era: Any = None  # a session.Era; the peer does not look at it
+    on_cancel: Callable[[str], object] | None = None
+    profile: Any = None  # a session.RequestProfile; the peer does not look at it
     call: Any = None  # a backend.Call; nor at this
     dialogue: Any = None  # a dialogue.Dialogue, once it asks its client something; nor at this
     terms: Any = None  # what its backend admitted it under (runtime/call_hooks.py); nor at this
-    progressed: float = float("-inf")
-    telling: NotificationThrottle | None = None
+    last_progress: float = float("-inf")
+    throttle: NotificationThrottle | None = None
 
 
 class PendingRequest(Protocol):
@@ -153,30 +153,32 @@ class Peer:
         ] = {}  # started, and their first step did not finish them
         self.waiting: dict[Id, IncomingRequest] = {}  # received, in order, not yet admitted
         self.outgoing: dict[Id, PendingRequest] = {}
-        self.held = (
+        self.buffered_bytes = (
             0  # bytes of output that the transport holds; the driver lowers it when they drain
         )
         self.ready = True  # False while the backend starts: calls wait
         self.batches = False  # arrays are received (2025-03-26)
-        self.no_id: bytes | None = (
+        self.unknown_id: bytes | None = (
             b"null"  # how an answer says that no id could be read; None leaves it out
         )
-        self.suppressed = 0  # answers to garbage that the rate limit swallowed
-        self.silent = False  # a client never answers what is no message; it counts it
-        self.stray = 0  # responses that nobody waits for, and what a silent peer did not answer
+        self.suppressed_errors = 0  # answers to garbage that the rate limit swallowed
+        self.ignore_invalid = False  # a client never answers what is no message; it counts it
+        self.unsolicited = (
+            0  # responses that nobody waits for, and what a silent peer did not answer
+        )
         self.send = send  # may be replaced at any time
         self._limits = limits
         self._high_water_bytes = limits.high_water_bytes
         self._clock = clock
         self._next_id = first_id
         self._deadlines: list[tuple[float, int]] = []
-        self._announcements: dict[
+        self._coalesced: dict[
             bytes, Id | None
         ] = {}  # that wait for a slow reader, in order; what each is about
         self._waiting_bytes = 0
         self._running_bytes = 0
-        self._collected_bytes = 0  # of answers that wait until their batch is complete
-        self._refusals = TokenBucket(limits.garbage_answers_per_s, clock)
+        self._batched_bytes = 0  # of answers that wait until their batch is complete
+        self._error_bucket = TokenBucket(limits.garbage_answers_per_s, clock)
 
     # What comes in
 
@@ -191,17 +193,17 @@ class Peer:
         """
         message = decode(frame)
         if type(message) is Message:
-            return self._sorted(message, len(frame), None)
+            return self._classify(message, len(frame), None)
         if message.id is UNSET and (elements := decode_batch(frame)) is not None:
             return self._receive_batch(elements)
-        self._refuse(message, None)  # pyright: ignore[reportArgumentType]  # no Message, so it is Bad
+        self._reject(message, None)  # pyright: ignore[reportArgumentType]  # no Message, so it is Bad
         return None
 
     def on_frame_too_long(self, size: int) -> None:
         """A frame passed the limit and is lost."""
         limit = self._limits.max_message_bytes
         text = f"Invalid Request: a message longer than {limit} bytes (limit)"
-        self._refuse(
+        self._reject(
             InvalidMessage(INVALID_REQUEST, text),
             None,
             {"limitBytes": limit, "receivedBytes": size},
@@ -212,16 +214,16 @@ class Peer:
         incoming = self.running.get(id) or self.waiting.get(id)
         if incoming is None:
             return
-        self._take(incoming)
+        self._untrack(incoming)
         incoming.open = False
         if incoming.batch is not None:
-            self._collect(incoming.batch, None)
-        if incoming.stop is not None:
-            incoming.stop(reason)
+            self._finish_batch_item(incoming.batch, None)
+        if incoming.on_cancel is not None:
+            incoming.on_cancel(reason)
 
     def _receive_batch(self, elements: list[Raw]) -> list[IncomingRequest | Message] | None:
         if not self.batches:
-            self._refuse(
+            self._reject(
                 InvalidMessage(
                     INVALID_REQUEST,
                     "Invalid Request: batches are not part of this protocol revision",
@@ -231,7 +233,7 @@ class Peer:
             return None
         if not 0 < len(elements) <= self._limits.max_batch:
             text = f"Invalid Request: expected a batch of 1 to {self._limits.max_batch} messages, got {len(elements)}"
-            self._refuse(InvalidMessage(INVALID_REQUEST, text), None)
+            self._reject(InvalidMessage(INVALID_REQUEST, text), None)
             return None
         batch = Batch()
         batch.missing = 1  # ours, until all elements are sorted
@@ -239,20 +241,20 @@ class Peer:
         for element in elements:
             message = decode(element)
             if type(message) is InvalidMessage:
-                self._refuse(message, batch)
-            elif (event := self._sorted(message, len(bytes(element)), batch)) is not None:  # pyright: ignore[reportArgumentType]
+                self._reject(message, batch)
+            elif (event := self._classify(message, len(bytes(element)), batch)) is not None:  # pyright: ignore[reportArgumentType]
                 events.append(event)
-        self._collect(batch, None)
+        self._finish_batch_item(batch, None)
         return events
 
-    def _sorted(
+    def _classify(
         self, message: Message, size: int, batch: Batch | None
     ) -> IncomingRequest | Message | None:
         """Which of the three a well-formed message is."""
         method = message.method
         id = message.id
         if method is UNSET:
-            self._answered(message)
+            self._on_response(message)
             return None
         if id is UNSET:
             return message
@@ -266,8 +268,8 @@ class Peer:
             incoming.params = {}
             self._answer(
                 incoming,
-                error(
-                    id_bytes(id),
+                encode_error(
+                    encode_id(id),
                     INVALID_REQUEST,
                     "Invalid Request: this id is in use by a request in flight",
                 ),
@@ -275,24 +277,24 @@ class Peer:
             return None
         return incoming
 
-    def _refuse(self, bad: InvalidMessage, batch: Batch | None, data: object = None) -> None:
+    def _reject(self, bad: InvalidMessage, batch: Batch | None, data: object = None) -> None:
         """Answer what is no message, unless it asks for silence or there were too many."""
-        if self.silent:
-            self.stray += 1
+        if self.ignore_invalid:
+            self.unsolicited += 1
             return
         if bad.code == 0:
             return
         if bad.id is not UNSET:
-            frame = error(id_bytes(bad.id), bad.code, bad.message, data)
-        elif batch is not None or self._refusals.allows():
-            frame = error(self.no_id, bad.code, bad.message, data)
+            frame = encode_error(encode_id(bad.id), bad.code, bad.message, data)
+        elif batch is not None or self._error_bucket.take():
+            frame = encode_error(self.unknown_id, bad.code, bad.message, data)
         else:
-            self.suppressed += 1
+            self.suppressed_errors += 1
             return
         if batch is not None:
             batch.answers.append(frame)
         else:
-            self.held = self.send(frame, None)
+            self.buffered_bytes = self.send(frame, None)
 
     # Admission
 
@@ -301,8 +303,8 @@ class Peer:
         if (
             not self.waiting
             and self.ready
-            and self.held < self._high_water_bytes
-            and (not self.running or self._few_running())
+            and self.buffered_bytes < self._high_water_bytes
+            and (not self.running or self._has_capacity())
         ):
             return True
         limits = self._limits
@@ -319,30 +321,30 @@ class Peer:
             )
             return False
         self.waiting[incoming.id] = incoming
-        incoming.place = self.waiting
+        incoming.table = self.waiting
         self._waiting_bytes += incoming.size
         return False
 
-    def admitted(self) -> IncomingRequest | None:
+    def pop_waiting(self) -> IncomingRequest | None:
         """The next waiting call that may start now, taken out of the queue."""
         if not (
             self.waiting
             and self.ready
-            and self.held < self._high_water_bytes
-            and self._few_running()
+            and self.buffered_bytes < self._high_water_bytes
+            and self._has_capacity()
         ):
             return None
         incoming = next(iter(self.waiting.values()))
-        self._take(incoming)
+        self._untrack(incoming)
         return incoming
 
-    def started(self, incoming: IncomingRequest) -> None:
+    def add_running(self, incoming: IncomingRequest) -> None:
         """A call outlived its first step: from now on it counts as in flight and can be cancelled."""
         self.running[incoming.id] = incoming
         self._running_bytes += incoming.size
-        incoming.place = self.running
+        incoming.table = self.running
 
-    def _few_running(self) -> bool:
+    def _has_capacity(self) -> bool:
         limits = self._limits
         return (
             len(self.running) < limits.max_in_flight
@@ -356,11 +358,11 @@ class Peer:
         if incoming.open:
             id = incoming.id
             frame = (
-                NUMBERED_RESULT % (id, result) if type(id) is int else RESULT % (encode(id), result)
+                INT_ID_RESULT % (id, result) if type(id) is int else RESULT % (encode(id), result)
             )
-            if incoming.place is None and incoming.batch is None and incoming.telling is None:
+            if incoming.table is None and incoming.batch is None and incoming.throttle is None:
                 incoming.open = False
-                self.held = self.send(frame, id)
+                self.buffered_bytes = self.send(frame, id)
             else:
                 self._answer(incoming, frame)
 
@@ -370,83 +372,83 @@ class Peer:
         One longer than a message may be goes without data, and with the beginning of its text.
         """
         if incoming.open:
-            frame = error(id_bytes(incoming.id), code, message, data)
+            frame = encode_error(encode_id(incoming.id), code, message, data)
             if len(frame) > self._limits.max_message_bytes:
-                frame = error(id_bytes(incoming.id), code, message[:SHOWN])
+                frame = encode_error(encode_id(incoming.id), code, message[:SHOWN])
             self._answer(incoming, frame)
 
     def _answer(self, incoming: IncomingRequest, frame: bytes) -> None:
         incoming.open = False
-        self._take(incoming)
-        if incoming.telling is not None:
-            for held_back in incoming.telling.late.values():
+        self._untrack(incoming)
+        if incoming.throttle is not None:
+            for held_back in incoming.throttle.suppressed.values():
                 self.send(held_back, incoming.id)
         if incoming.batch is None:
-            self.held = self.send(frame, incoming.id)
+            self.buffered_bytes = self.send(frame, incoming.id)
         else:
             limit = self._limits.max_message_bytes
-            if self._collected_bytes + len(frame) > limit:
+            if self._batched_bytes + len(frame) > limit:
                 text = f"Internal error: the answers of unfinished batches would have more than {limit} bytes (limit)"
-                frame = min(frame, error(id_bytes(incoming.id), INTERNAL_ERROR, text), key=len)
-            self._collect(incoming.batch, frame)
+                frame = min(
+                    frame, encode_error(encode_id(incoming.id), INTERNAL_ERROR, text), key=len
+                )
+            self._finish_batch_item(incoming.batch, frame)
 
-    def _take(self, incoming: IncomingRequest) -> None:
+    def _untrack(self, incoming: IncomingRequest) -> None:
         """Out of the table it is in, if it is in one."""
-        if incoming.place is None:
+        if incoming.table is None:
             return
-        del incoming.place[incoming.id]
-        if incoming.place is self.waiting:
+        del incoming.table[incoming.id]
+        if incoming.table is self.waiting:
             self._waiting_bytes -= incoming.size
         else:
             self._running_bytes -= incoming.size
-        incoming.place = None
+        incoming.table = None
 
-    def _collect(self, batch: Batch, answer: bytes | None) -> None:
+    def _finish_batch_item(self, batch: Batch, answer: bytes | None) -> None:
         """One request of a batch is done with, or without, an answer."""
         if answer is not None:
             batch.answers.append(answer)
             batch.size += len(answer)
-            self._collected_bytes += len(answer)
+            self._batched_bytes += len(answer)
         batch.missing -= 1
         if batch.missing:
             return
-        self._collected_bytes -= batch.size
+        self._batched_bytes -= batch.size
         if batch.answers:
-            self.held = self.send(b"[%b]" % b",".join(batch.answers), None)
+            self.buffered_bytes = self.send(b"[%b]" % b",".join(batch.answers), None)
 
     def on_drain(self, held: int) -> None:
         """Output that was held has left; held: what still is. What waited for a slow reader leaves now, as far as there is room."""
-        self.held = held
+        self.buffered_bytes = held
         high = self._limits.high_water_bytes
         for incoming in self.running.values():
-            late = None if incoming.telling is None else incoming.telling.late
-            while late and self.held < high:
-                self.emit(late.pop(next(iter(late))), incoming.id)
-        while self._announcements and self.held < high:
-            frame = next(iter(self._announcements))
-            self.emit(frame, self._announcements.pop(frame))
+            late = None if incoming.throttle is None else incoming.throttle.suppressed
+            while late and self.buffered_bytes < high:
+                self.send_frame(late.pop(next(iter(late))), incoming.id)
+        while self._coalesced and self.buffered_bytes < high:
+            frame = next(iter(self._coalesced))
+            self.send_frame(frame, self._coalesced.pop(frame))
 
     # Requests and notifications of ours
 
-    def emit(self, frame: bytes, about: Id | None) -> None:
+    def send_frame(self, frame: bytes, about: Id | None) -> None:
         """Send a frame that is no answer. about: the request that it belongs to."""
-        self.held = self.send(frame, about)
+        self.buffered_bytes = self.send(frame, about)
 
-    def announce(self, frame: bytes, about: Id | None = None) -> None:
+    def send_coalesced(self, frame: bytes, about: Id | None = None) -> None:
         """Send a notification that says no more when it is said twice: while output is held it waits, once.
 
         about: the request that it belongs to, see forget().
         """
-        if self.held < self._limits.high_water_bytes:
-            self.emit(frame, about)
+        if self.buffered_bytes < self._limits.high_water_bytes:
+            self.send_frame(frame, about)
         else:
-            self._announcements[frame] = about
+            self._coalesced[frame] = about
 
-    def forget(self, about: Id) -> None:
+    def drop_coalesced(self, about: Id) -> None:
         """Send nothing more of what was announced about this request."""
-        self._announcements = {
-            frame: id for frame, id in self._announcements.items() if id != about
-        }
+        self._coalesced = {frame: id for frame, id in self._coalesced.items() if id != about}
 
     def request(
         self,
@@ -464,12 +466,12 @@ class Peer:
         self.outgoing[outgoing.id] = outgoing
         if deadline is not None:
             heappush(self._deadlines, (deadline, outgoing.id))
-        self.held = self.send(request(outgoing.id, method, params), outgoing.id)
+        self.buffered_bytes = self.send(encode_request(outgoing.id, method, params), outgoing.id)
         return outgoing
 
     def notify(self, method: str, params: bytes, about: Id | None = None) -> None:
         """Send a notification. about: the request that it belongs to."""
-        self.emit(notification(method, params), about)
+        self.send_frame(encode_notification(method, params), about)
 
     def abandon(self, outgoing: PendingRequest, reason: str) -> None:
         """Stop waiting for an answer and say so to the other side. done is not called; a late answer is stray."""
@@ -500,12 +502,12 @@ class Peer:
             self.abandon(outgoing, "timed out")
             outgoing.done(TimeoutError("no answer within the time limit"))
 
-    def _answered(self, message: Message) -> None:
+    def _on_response(self, message: Message) -> None:
         """A response: to a request of ours, or to nobody."""
         id = message.id
         outgoing = None if id is UNSET else self.outgoing.pop(id, None)
         if outgoing is None:
-            self.stray += 1
+            self.unsolicited += 1
         elif message.error is ABSENT:
             outgoing.done(message.result)
         else:
@@ -517,7 +519,7 @@ class Peer:
                     ProtocolError(f"expected an error object with a code and a message: {why}")
                 )
 
-    def input_ended(self) -> None:
+    def on_eof(self) -> None:
         """No answer can come any more. Every request of ours fails with Disconnected."""
         self._fail_outgoing("the input ended before the answer came")
 
@@ -535,19 +537,19 @@ class Peer:
 
         Nothing is sent any more, and whoever did the sending is let go.
         """
-        self.send = _nowhere
+        self.send = _discard
         left = [*self.running.values(), *self.waiting.values()]
         for incoming in left:
             incoming.open = False
-            incoming.place = None
+            incoming.table = None
         self.running.clear()
         self.waiting.clear()
-        self._announcements.clear()
-        self._waiting_bytes = self._running_bytes = self._collected_bytes = 0
+        self._coalesced.clear()
+        self._waiting_bytes = self._running_bytes = self._batched_bytes = 0
         self._fail_outgoing("the connection ended before the answer came")
         return left
 
 
-def _nowhere(frame: bytes, about: Id | None) -> int:
+def _discard(frame: bytes, about: Id | None) -> int:
     """What a closed peer sends to."""
     return 0

@@ -18,7 +18,7 @@ class TokenBucket:
         self._allowance = float(per_s)
         self._at = clock()
 
-    def allows(self) -> bool:
+    def take(self) -> bool:
         """Whether one more may be said now; if so, it counts as said."""
         now = self._clock()
         self._allowance = min(float(self._per_s), self._allowance + (now - self._at) * self._per_s)

@@ -25,7 +25,7 @@ SHOWN = 128
 def complete(call: Call, shelf: DocumentRegistry, templates: Templates) -> CompleteResult:
     """Raises RpcError -32602 for a prompt, a template or an argument that there is not."""
     try:
-        asked = call.decoded(CompleteParams)
+        asked = call.decode_params(CompleteParams)
     except (DecodeError, UnicodeError) as why:
         raise _invalid("Invalid params", str(why).replace("`", "")) from None
     ref, argument = asked.ref, asked.argument

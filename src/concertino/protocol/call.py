@@ -32,7 +32,7 @@ class Call(Struct, frozen=True, gc=False):
     answers: Mapping[str, Raw] = NOTHING
     state: bytes = b""
 
-    def decoded(self, shape: type[T]) -> T:
+    def decode_params(self, shape: type[T]) -> T:
         """The params as `shape`, a Struct or dataclass. Raises msgspec.ValidationError. For calls that are not hot."""
         return Decoder(shape).decode(encode(self.params))
 

@@ -26,7 +26,7 @@ from concertino.errors import (
 )
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.revisions import Revision
-from concertino.protocol.seal import NOT_OURS, Seal, Sealed, Unsealed, digest
+from concertino.protocol.seal import NOT_OURS, InvalidState, OpenedState, Seal, digest
 from concertino.types.client_requests import (
     CLIENT_REQUESTS,
     ClientRequest,
@@ -47,8 +47,8 @@ __all__ = [
     "binding",
     "check_response",
     "downgrade_request",
-    "resumed",
-    "wire_form",
+    "resume_dialogue",
+    "to_wire_request",
 ]
 
 ASKING = frozenset(
@@ -82,17 +82,17 @@ class Dialogue:
     def __init__(self) -> None:
         self.round = 0
         self.state = b""
-        self.kept: dict[str, Raw] = {}
-        self.asked: dict[str, InputRequest] = {}  # in this round, and not answered
+        self.saved: dict[str, Raw] = {}
+        self.unanswered: dict[str, InputRequest] = {}  # in this round, and not answered
         self.suspended = False  # this round is over: the answer is what was asked
-        self.waits: set[Any] = set()  # what threads wait for, to be cancelled with the call
-        self.making: dict[str, Any] = {}  # what `once` is making: key -> a future
-        self.putting: dict[
+        self.thread_waits: set[Any] = set()  # what threads wait for, to be cancelled with the call
+        self.once_futures: dict[str, Any] = {}  # what `once` is making: key -> a future
+        self.sent_futures: dict[
             str, Any
         ] = {}  # what the client is being asked (before 2026-07-28): key -> a future
-        self._visits: dict[str, str] = {}  # key -> the id of a visit to a URL (2025-11-25)
+        self._elicitation_ids: dict[str, str] = {}  # key -> the id of a visit to a URL (2025-11-25)
         self._answered: dict[str, tuple[str, Raw]] = {}
-        self._put: dict[
+        self._digests: dict[
             str, str
         ] = {}  # key -> digest of every question of this round, answered or not
         self._numbered = 0
@@ -107,11 +107,11 @@ class Dialogue:
         self._numbered += 1
         return f"q{self._numbered}"
 
-    def visit(self, key: str) -> str:
+    def elicitation_id(self, key: str) -> str:
         """The id of the visit to a URL that is asked for under this key. It says nothing, and nobody else has it."""
         from uuid import uuid4
 
-        return self._visits.setdefault(key, str(uuid4()))
+        return self._elicitation_ids.setdefault(key, str(uuid4()))
 
     def ask(self, questions: Mapping[str, InputRequest]) -> dict[str, Raw] | None:
         """Return the answers, or None when one of them is still to come; then `asked` has grown.
@@ -124,8 +124,8 @@ class Dialogue:
                 raise ValueError(
                     f"ask: key: expected 1 to {MAX_KEY} characters, got {key[:MAX_KEY]!r}"
                 )
-            mark = _mark(question)
-            if self._put.setdefault(key, mark) != mark:
+            mark = _request_digest(question)
+            if self._digests.setdefault(key, mark) != mark:
                 raise ValueError(
                     f"ask: key {key!r}: another question has it in this call; give each a key of its own"
                 )
@@ -134,25 +134,27 @@ class Dialogue:
                 check_response(key, question.method, answer)
                 self._answered[key] = mark, answer
             elif known != mark:
-                self.asked[key] = question
+                self.unanswered[key] = question
                 continue
             found[key] = answer
         return found if len(found) == len(questions) else None
 
-    def heard(self, key: str, answer: Raw) -> None:
+    def add_answer(self, key: str, answer: Raw) -> None:
         """The client has answered at once (before 2026-07-28). Raises InvalidClientResponse for an answer of the wrong shape."""
-        question = self.asked.pop(key)
+        question = self.unanswered.pop(key)
         check_response(key, question.method, answer)
-        self._answered[key] = _mark(question), answer
+        self._answered[key] = _request_digest(question), answer
 
-    def sealed(self, seal: Seal, bound: bytes, state: bytes) -> str:
+    def seal_state(self, seal: Seal, bound: bytes, state: bytes) -> str:
         """A token with all that the next round needs. Raises ValueError when it is too large, RpcError after MAX_ROUNDS."""
         self.count_round()
-        asked = {key: (each.method, _mark(each)) for key, each in self.asked.items()}
+        asked = {key: (each.method, _request_digest(each)) for key, each in self.unanswered.items()}
         answered = {
             key: each for key, each in self._answered.items() if each[0] != ANY and key not in asked
         }  # what is asked anew has no answer yet, whatever had its key before
-        return seal.close(encode(_Chain(self.round, asked, answered, self.kept, state)), bound)
+        return seal.create_token(
+            encode(_Chain(self.round, asked, answered, self.saved, state)), bound
+        )
 
     def count_round(self) -> None:
         """The client is asked once more. Raises RpcError when that was often enough."""
@@ -164,13 +166,13 @@ class Dialogue:
     def resume(self, content: bytes, answers: Mapping[str, Raw]) -> None:
         """Go on where a state says. Raises InvalidClientResponse for an answer of the wrong shape; those that nobody asked for are ignored.
 
-        Raises Unsealed for what another release of this package has sealed with the same key.
+        Raises InvalidState for what another release of this package has sealed with the same key.
         """
         try:
             chain = _chain(content)
         except DecodeError:
-            raise Unsealed(NOT_OURS) from None
-        self.round, self.kept, self.state, self._answered = (
+            raise InvalidState(NOT_OURS) from None
+        self.round, self.saved, self.state, self._answered = (
             chain.round,
             chain.kept,
             chain.state,
@@ -181,7 +183,7 @@ class Dialogue:
                 check_response(key, method, answers[key])
                 self._answered[key] = mark, answers[key]
 
-    def take(self, answers: Mapping[str, Raw]) -> None:
+    def accept_early_answers(self, answers: Mapping[str, Raw]) -> None:
         """Answers without a state: to questions that may come."""
         self._answered = {key: (ANY, answer) for key, answer in answers.items()}
 
@@ -189,24 +191,24 @@ class Dialogue:
 _chain = Decoder(_Chain).decode
 
 
-def resumed(
+def resume_dialogue(
     seal: Callable[[], Seal],
     token: str | None,
     answers: Mapping[str, Raw],
     bound: Callable[[], bytes],
-) -> tuple[Dialogue, Sealed | None]:
+) -> tuple[Dialogue, OpenedState | None]:
     """The dialogue that a repeated call goes on with, and its state, to be spent when the call is accepted.
 
     Raises RpcError -32602 for a state that is not to be trusted, and for an answer of the wrong shape.
     """
     dialogue = Dialogue()
     if token is None:
-        dialogue.take(answers)
+        dialogue.accept_early_answers(answers)
         return dialogue, None
     try:
-        sealed = seal().open(token, bound())
+        sealed = seal().open_token(token, bound())
         dialogue.resume(sealed.content, answers)
-    except Unsealed as why:
+    except InvalidState as why:
         raise RpcError(INVALID_PARAMS, f"Invalid params: requestState: {why}") from None
     return dialogue, sealed
 
@@ -230,7 +232,7 @@ def check_response(key: str, method: str, answer: Raw) -> None:
         ) from None
 
 
-def _mark(question: InputRequest) -> str:
+def _request_digest(question: InputRequest) -> str:
     """Stands for a question."""
     return b2a_base64(
         digest(question.method.encode(), question.params)[:12], newline=False
@@ -240,7 +242,7 @@ def _mark(question: InputRequest) -> str:
 # What is asked, and of whom
 
 
-def wire_form(question: ClientRequest) -> InputRequest:
+def to_wire_request(question: ClientRequest) -> InputRequest:
     """A question as a method and its params. Raises ValueError for one that is not complete, or none at all."""
     if isinstance(question, ListRoots):
         return InputRequest("roots/list")
@@ -263,7 +265,7 @@ def wire_form(question: ClientRequest) -> InputRequest:
         )
     if kind := _KINDS.get(question.method):
         try:
-            wire_form(decode(question.params, type=kind))
+            to_wire_request(decode(question.params, type=kind))
         except DecodeError as why:
             raise ValueError(
                 f"ask: {question.method}: {str(why).replace('`', '')[:SHOWN]}"
@@ -287,7 +289,7 @@ def downgrade_request(
     feature = CLIENT_REQUESTS[question.method]
     offered: Mapping[str, Any] | None = client.capabilities.get(feature)
     if not isinstance(offered, Mapping) or (feature == "elicitation" and not revision.elicitation):
-        raise _missing(client, {feature: {}})
+        raise _missing_capability(client, {feature: {}})
     if feature == "roots":
         return InputRequest(question.method)
     params: dict[str, Any] = decode(question.params)
@@ -305,19 +307,19 @@ def _lower_sampling(
     if ("tools" in params or "toolChoice" in params) and not (
         revision.visits and "tools" in offered
     ):
-        raise _missing(client, {"sampling": {"tools": {}}})
+        raise _missing_capability(client, {"sampling": {"tools": {}}})
     if (
         params.get("includeContext", "none") != "none"
         and revision.visits
         and "context" not in offered
     ):
-        raise _missing(client, {"sampling": {"context": {}}})
+        raise _missing_capability(client, {"sampling": {"context": {}}})
     if not revision.visits:  # a message has one piece of content, of fewer kinds
         messages: list[dict[str, Any]] = params.get("messages", [])
         params["messages"] = parts = [
             {**message, "content": part}
             for message in messages
-            for part in _several(message["content"])
+            for part in _as_list(message["content"])
         ]
         for kind in {each["content"]["type"] for each in parts} - {
             "text",
@@ -330,7 +332,7 @@ def _lower_sampling(
             )
 
 
-def _several(content: Any) -> list[Any]:
+def _as_list(content: Any) -> list[Any]:
     return content if isinstance(content, list) else [content]  # pyright: ignore[reportUnknownVariableType]  # decoded JSON
 
 
@@ -343,7 +345,7 @@ def _lower_elicitation(
 ) -> None:
     if params.get("mode", "form") == "url":
         if not revision.visits or "url" not in offered:
-            raise _missing(client, {"elicitation": {"url": {}}})
+            raise _missing_capability(client, {"elicitation": {"url": {}}})
         if revision.modern:
             params.pop("elicitationId", None)
         else:
@@ -352,7 +354,7 @@ def _lower_elicitation(
     if (
         revision.visits and "form" not in offered and "url" in offered
     ):  # an empty object means forms
-        raise _missing(client, {"elicitation": {"form": {}}})
+        raise _missing_capability(client, {"elicitation": {"form": {}}})
     if not revision.visits:
         params.pop("mode", None)
         schema = params["requestedSchema"]
@@ -364,11 +366,11 @@ def _lower_elicitation(
             raise MissingCapability(text, {"elicitation": {"form": {}}})
         params["requestedSchema"] = {
             **schema,
-            "properties": {key: _older(each) for key, each in fields.items()},
+            "properties": {key: _downgrade_field(each) for key, each in fields.items()},
         }
 
 
-def _older(field: dict[str, Any]) -> dict[str, Any]:
+def _downgrade_field(field: dict[str, Any]) -> dict[str, Any]:
     """A field for 2025-06-18: no defaults but of truth values, and titles of choices beside them."""
     field = {
         key: value
@@ -381,7 +383,7 @@ def _older(field: dict[str, Any]) -> dict[str, Any]:
     return field
 
 
-def _missing(client: ClientFacts, required: dict[str, Any]) -> MissingCapability:
+def _missing_capability(client: ClientFacts, required: dict[str, Any]) -> MissingCapability:
     [(feature, parts)] = required.items()
     what = ".".join((feature, *parts))
     return MissingCapability(

@@ -1,6 +1,6 @@
 """The five revisions of MCP as one table: what each one's wire can carry, and which requests it has.
 
-This is the only module in which a revision's name appears. Backends and handlers speak canonical 2026-07-28; lowering.py makes of
+This is the only module in which a revision's name appears. Backends and handlers speak canonical 2026-07-28; wire_results.py makes of
 their results what a caller of another revision may get. Requests need no lifting beyond what session.py does with `_meta`.
 Spec: the schemas of all five revisions, and the changelog of each.
 """

@@ -12,7 +12,7 @@ from binascii import Error, a2b_base64, b2a_base64
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-__all__ = ["LIFETIME_S", "MAX_STATE", "NOT_OURS", "Seal", "Sealed", "Unsealed", "digest"]
+__all__ = ["LIFETIME_S", "MAX_STATE", "NOT_OURS", "InvalidState", "OpenedState", "Seal", "digest"]
 
 LIFETIME_S = 600.0  # from the question to its answer; a person may have to think
 MAX_STATE = 65536  # characters of a token
@@ -23,11 +23,11 @@ URL_SAFE = bytes.maketrans(b"+/", b"-_")
 FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
-class Unsealed(Exception):
+class InvalidState(Exception):
     """A token is not to be trusted, or no longer. The text says why, to whoever sent it."""
 
 
-class Sealed:
+class OpenedState:
     """An opened token. issued: milliseconds of the clock."""
 
     __slots__ = ("content", "issued", "nonce")
@@ -54,16 +54,16 @@ class Seal:
         import hmac
 
         self._digest = hmac.digest
-        self._same = hmac.compare_digest
+        self._compare = hmac.compare_digest
         self._key = key
         self._clock = clock
         self._random = random
         self._max_spent = max_spent
-        self._spent: set[bytes] = set()
+        self._used: set[bytes] = set()
         self._by_age: list[tuple[int, bytes]] = []  # a heap of (issued, nonce): what is in _spent
         self._forgotten = 0  # nothing that was issued until then is taken any more
 
-    def close(self, content: bytes, bound: bytes) -> str:
+    def create_token(self, content: bytes, bound: bytes) -> str:
         """A token that holds content. bound: what it belongs to; it must be the same when the token is opened.
 
         Raises ValueError when it would be longer than MAX_STATE.
@@ -79,38 +79,38 @@ class Seal:
             raise ValueError(f"the state has {len(token)} characters; it may have {MAX_STATE}")
         return token.decode()
 
-    def open(self, token: str, bound: bytes) -> Sealed:
-        """What a token holds. Raises Unsealed for one that is not ours, was made for something else, is too old or spent."""
+    def open_token(self, token: str, bound: bytes) -> OpenedState:
+        """What a token holds. Raises InvalidState for one that is not ours, was made for something else, is too old or spent."""
         if len(token) > MAX_STATE:
-            raise Unsealed(f"expected at most {MAX_STATE} characters, got {len(token)}")
+            raise InvalidState(f"expected at most {MAX_STATE} characters, got {len(token)}")
         try:
             raw = a2b_base64(
                 token.encode("ascii").translate(FROM_URL_SAFE) + b"=" * (-len(token) % 4),
                 strict_mode=True,
             )
         except (Error, UnicodeEncodeError):
-            raise Unsealed(NOT_OURS) from None
+            raise InvalidState(NOT_OURS) from None
         signed = raw[MAC:]
-        if len(raw) < HEAD or not self._same(raw[:MAC], self._mac(signed, bound)):
-            raise Unsealed(NOT_OURS)
+        if len(raw) < HEAD or not self._compare(raw[:MAC], self._mac(signed, bound)):
+            raise InvalidState(NOT_OURS)
         nonce = signed[:NONCE]
         issued = int.from_bytes(signed[NONCE : NONCE + TIME], "big")
         if issued <= max(self._forgotten, int((self._clock() - LIFETIME_S) * 1000)):
-            raise Unsealed(f"it is older than {LIFETIME_S:g} s")
-        if nonce in self._spent:
-            raise Unsealed("it was used before")
-        return Sealed(signed[NONCE + TIME :], nonce, issued)
+            raise InvalidState(f"it is older than {LIFETIME_S:g} s")
+        if nonce in self._used:
+            raise InvalidState("it was used before")
+        return OpenedState(signed[NONCE + TIME :], nonce, issued)
 
-    def spend(self, sealed: Sealed) -> None:
+    def mark_used(self, sealed: OpenedState) -> None:
         """From now on this token is refused."""
-        self._spent.add(sealed.nonce)
+        self._used.add(sealed.nonce)
         heappush(self._by_age, (sealed.issued, sealed.nonce))
         expired = int((self._clock() - LIFETIME_S) * 1000)
         while self._by_age and (
             self._by_age[0][0] <= expired or len(self._by_age) > self._max_spent
         ):
             issued, nonce = heappop(self._by_age)
-            self._spent.discard(nonce)
+            self._used.discard(nonce)
             self._forgotten = max(self._forgotten, issued)
 
     def _mac(self, signed: bytes, bound: bytes) -> bytes:

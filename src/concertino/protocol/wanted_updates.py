@@ -15,7 +15,7 @@ from msgspec.json import Decoder, encode
 
 from concertino.errors import BUSY, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import Id, notification
+from concertino.jsonrpc.messages import Id, encode_notification
 from concertino.jsonrpc.peer import IncomingRequest, Peer
 from concertino.protocol.call import ServerFeatures
 
@@ -55,22 +55,22 @@ class _Listener(Struct):
 
 
 class WantedUpdates:
-    """Of one connection. watch: told when `watched` has changed."""
+    """Of one connection. watch: frame when `watched` has changed."""
 
-    def __init__(self, peer: Peer, limits: Limits, watch: Callable[[], object]) -> None:
+    def __init__(self, peer: Peer, limits: Limits, on_change: Callable[[], object]) -> None:
         self._peer = peer
         self._limits = limits
-        self._watch = watch
-        self._older: set[str] = set()  # by resources/subscribe: the connection's own
+        self._on_change = on_change
+        self._legacy_uris: set[str] = set()  # by resources/subscribe: the connection's own
         self._listeners: dict[Id, _Listener] = {}
 
     @property
-    def watched(self) -> frozenset[str]:
+    def subscribed_uris(self) -> frozenset[str]:
         """The URIs whose changes this client wants to hear of."""
-        return frozenset(self._older).union(*(each.uris for each in self._listeners.values()))
+        return frozenset(self._legacy_uris).union(*(each.uris for each in self._listeners.values()))
 
     @property
-    def listening(self) -> int:
+    def open_count(self) -> int:
         """How many listen requests are open."""
         return len(self._listeners)
 
@@ -78,17 +78,17 @@ class WantedUpdates:
 
     def subscribe(self, uri: str) -> None:
         """Whether there is such a resource is not asked: it may come, and go. Raises RpcError for a URI that cannot be one."""
-        _check(uri, "uri")
-        if uri not in self._older:
-            self._check_room(len(self._older) + 1)
-            self._older.add(uri)
-        self._watch()
+        _check_uri(uri, "uri")
+        if uri not in self._legacy_uris:
+            self._check_room(len(self._legacy_uris) + 1)
+            self._legacy_uris.add(uri)
+        self._on_change()
 
     def unsubscribe(self, uri: str) -> None:
         """Raises RpcError for a URI that cannot be one."""
-        _check(uri, "uri")
-        self._older.discard(uri)
-        self._watch()
+        _check_uri(uri, "uri")
+        self._legacy_uris.discard(uri)
+        self._on_change()
 
     # subscriptions/listen
 
@@ -106,7 +106,7 @@ class WantedUpdates:
             raise RpcError(INVALID_PARAMS, f"Invalid params: {text[:SHOWN]}") from None
         uris = frozenset(wanted.resource_subscriptions or ())
         for uri in uris:
-            _check(uri, "notifications.resourceSubscriptions")
+            _check_uri(uri, "notifications.resourceSubscriptions")
         limit = self._limits.max_listening
         if len(self._listeners) >= limit:
             raise RpcError(BUSY, f"busy: {limit} subscriptions are open", {"maxListening": limit})
@@ -119,56 +119,58 @@ class WantedUpdates:
         self._listeners[incoming.id] = _Listener(incoming, lists, uris if watches else frozenset())
         incoming.params = {}
         incoming.size = 0  # it takes no room of the calls
-        incoming.stop = lambda _: self._gone(incoming)
-        self._peer.started(incoming)
-        told = self._told(
+        incoming.on_cancel = lambda _: self._remove(incoming)
+        self._peer.add_running(incoming)
+        frame = self._tag(
             incoming.id, "notifications/subscriptions/acknowledged", {"notifications": honoured}
         )
-        self._peer.emit(told, incoming.id)
-        self._watch()
+        self._peer.send_frame(frame, incoming.id)
+        self._on_change()
 
-    def _gone(self, incoming: IncomingRequest) -> None:
+    def _remove(self, incoming: IncomingRequest) -> None:
         """It was cancelled: nothing that is about it is sent any more."""
         del self._listeners[incoming.id]
-        self._peer.forget(incoming.id)
-        self._watch()
+        self._peer.drop_coalesced(incoming.id)
+        self._on_change()
 
-    def end(self) -> None:
+    def close_all(self) -> None:
         """Close all that are open, in order: the result, then the notice that nothing follows.
 
         basic/patterns/subscriptions wants the first, basic/patterns/cancellation the second; a receiver ignores whichever is late.
         """
         listeners, self._listeners = self._listeners, {}
         for id, each in listeners.items():
-            self._peer.forget(id)
+            self._peer.drop_coalesced(id)
             self._peer.respond(
-                each.incoming, each.incoming.era.lowering.closing({SUBSCRIPTION: id})
+                each.incoming, each.incoming.profile.encoder.encode_closing({SUBSCRIPTION: id})
             )
             body = encode({"requestId": id, "reason": "the server ends the subscription"})
             self._peer.notify("notifications/cancelled", body, id)
 
-    # What is told
+    # What is frame
 
     def report_change(self, what: str) -> None:
         """A list is no longer what it was."""
         for id, each in self._listeners.items():
             if what in each.lists:
-                self._peer.announce(self._told(id, f"notifications/{what}/list_changed", {}), id)
+                self._peer.send_coalesced(
+                    self._tag(id, f"notifications/{what}/list_changed", {}), id
+                )
 
     def report_update(self, uri: str) -> None:
         """The content of a resource is no longer what it was."""
-        if uri in self._older:
-            self._peer.announce(
-                notification("notifications/resources/updated", encode({"uri": uri}))
+        if uri in self._legacy_uris:
+            self._peer.send_coalesced(
+                encode_notification("notifications/resources/updated", encode({"uri": uri}))
             )
         for id, each in self._listeners.items():  # a linear scan: at most max_listening
             if uri in each.uris:
-                self._peer.announce(
-                    self._told(id, "notifications/resources/updated", {"uri": uri}), id
+                self._peer.send_coalesced(
+                    self._tag(id, "notifications/resources/updated", {"uri": uri}), id
                 )
 
-    def _told(self, id: Id, method: str, params: dict[str, Any]) -> bytes:
-        return notification(method, encode({"_meta": {SUBSCRIPTION: id}, **params}))
+    def _tag(self, id: Id, method: str, params: dict[str, Any]) -> bytes:
+        return encode_notification(method, encode({"_meta": {SUBSCRIPTION: id}, **params}))
 
     def _check_room(self, wanted: int) -> None:
         limit = self._limits.max_subscriptions
@@ -178,7 +180,7 @@ class WantedUpdates:
             )
 
 
-def _check(uri: str, where: str) -> None:
+def _check_uri(uri: str, where: str) -> None:
     if not 0 < len(uri) <= MAX_URI:
         raise RpcError(
             INVALID_PARAMS,

@@ -46,14 +46,14 @@ from concertino.types.results import (
     Tool,
 )
 
-__all__ = ["CACHED", "InputRequiredSignal", "Lowering"]
+__all__ = ["CACHED", "InputRequiredSignal", "ResultEncoder"]
 
 
 class InputRequiredSignal(Exception):
     """Not a result: an InputRequired, which is to be asked first."""
 
 
-class Lowering:
+class ResultEncoder:
     """Makes canonical results into the JSON for callers of one revision.
 
     info: this end, shown in every 2026-07-28 result (basic/index, SHOULD).
@@ -79,7 +79,7 @@ class Lowering:
             for scope in (False, True)
         }
 
-    def result(
+    def encode(
         self, result: Struct | Raw, method: str, passes: Callable[[str], bool] | None = None
     ) -> bytes:
         """One result as a JSON object, without newlines. method: of the request that it answers.
@@ -105,16 +105,16 @@ class Lowering:
         if passes is not None:
             return b""
         if isinstance(result, Raw):
-            return one_line(self._foreign(result, method))
+            return one_line(self._encode_members(result, method))
         if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]  # a backend's mistake
             raise TypeError(f"expected a Struct or Raw, got {type(result).__name__}")
         if type(result) in _LISTS:  # they rarely change
             kept = self._lists.get(type(result))
             if kept is None or kept[0] is not result:
-                kept = (result, one_line(self._written(result, method)))
+                kept = (result, one_line(self._encode_checked(result, method)))
                 self._lists[type(result)] = kept
             return kept[1]
-        return one_line(self._written(result, method))
+        return one_line(self._encode_checked(result, method))
 
     def error_code(self, code: int, data: object, method: str) -> int:
         """The code of an error answer. A resource that is not there has a code of its own before 2026-07-28.
@@ -134,12 +134,12 @@ class Lowering:
             else code
         )
 
-    def closing(self, meta: Mapping[str, Any]) -> bytes:
+    def encode_closing(self, meta: Mapping[str, Any]) -> bytes:
         """An empty 2026-07-28 result with more in its `_meta`."""
-        return self._foreign(Raw(encode({"_meta": meta})), "")
+        return self._encode_members(Raw(encode({"_meta": meta})), "")
 
-    def _written(self, result: Struct, method: str) -> bytes:
-        lower = _WAYS.get(type(result))
+    def _encode_checked(self, result: Struct, method: str) -> bytes:
+        lower = _DOWNGRADES.get(type(result))
         if lower is None and type(result) is InputRequired:
             raise InputRequiredSignal
         if lower is not None and not _is_plain(result):
@@ -149,7 +149,7 @@ class Lowering:
 
             check(result)
         if self._modern:
-            return self._complete(result, method)
+            return self._encode_modern(result, method)
         result = lower(result, self.revision) if lower is not None else result
         return encode(
             replace(result, ttl_ms=UNSET, cache_scope=UNSET)
@@ -157,10 +157,10 @@ class Lowering:
             else result
         )
 
-    def _complete(self, result: Struct, method: str) -> bytes:
+    def _encode_modern(self, result: Struct, method: str) -> bytes:
         """Add what every 2026-07-28 result says. The members go in front of the encoded ones: no second pass over them."""
         if getattr(result, "meta", None) is not None:
-            return self._foreign(Raw(encode(result)), method)
+            return self._encode_members(Raw(encode(result)), method)
         body = encode(result)
         start = self._start
         if method in CACHED:
@@ -168,10 +168,10 @@ class Lowering:
             start = self._cached[says.ttl_ms is not UNSET, says.cache_scope is not UNSET]
         return start + body[1:] if len(body) > 2 else start[:-1] + b"}"
 
-    def _foreign(self, result: Raw, method: str) -> bytes:
+    def _encode_members(self, result: Raw, method: str) -> bytes:
         """A result that comes as JSON, or has `_meta` of its own."""
         if not self._modern and method in _SHAPES:
-            return self._written(decode(result, type=_SHAPES[method]), method)
+            return self._encode_checked(decode(result, type=_SHAPES[method]), method)
         str(result, "utf-8")  # members that stay raw are not looked into
         members = decode(result, type=dict[str, Raw])
         if not self._modern:
@@ -245,7 +245,7 @@ def _block(block: ContentBlock, number: int, revision: Revision) -> ContentBlock
             block = replace(block, icons=None)
     if revision.links:
         return block
-    block = replace(block, annotations=_undated(block.annotations), meta=None)
+    block = replace(block, annotations=_drop_last_modified(block.annotations), meta=None)
     return (
         replace(block, resource=replace(block.resource, meta=None))
         if isinstance(block, EmbeddedResource)
@@ -271,7 +271,7 @@ def _is_text(block: ContentBlock) -> bool:
     )
 
 
-def _undated(annotations: Annotations | None) -> Annotations | None:
+def _drop_last_modified(annotations: Annotations | None) -> Annotations | None:
     return None if annotations is None else replace(annotations, last_modified=None)
 
 
@@ -297,13 +297,13 @@ def _prompt_list(result: ListPromptsResult, revision: Revision) -> ListPromptsRe
         prompts = [
             each
             if each.arguments is None
-            else replace(each, arguments=[_untitled(one) for one in each.arguments])
+            else replace(each, arguments=[_drop_title(one) for one in each.arguments])
             for each in prompts
         ]
     return replace(result, prompts=prompts)
 
 
-def _untitled(argument: PromptArgument) -> PromptArgument:
+def _drop_title(argument: PromptArgument) -> PromptArgument:
     return replace(argument, title=None)
 
 
@@ -315,7 +315,7 @@ def _item(item: Any, revision: Revision) -> Any:
     if not revision.links:
         changed |= {"title": None, "meta": None}
         if hasattr(item, "annotations"):
-            changed["annotations"] = _undated(item.annotations)
+            changed["annotations"] = _drop_last_modified(item.annotations)
     return replace(item, **changed) if changed else item
 
 
@@ -378,7 +378,9 @@ def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
         return _object_properties({**schema, "type": "object"})
     either = kind is None or (isinstance(kind, list) and "object" in kind)
     base = name if isinstance(name := schema.get("$id"), str) else ""
-    schema = _moved(schema, "#/anyOf/1" if either else "#/properties/result", base.rstrip("#"))
+    schema = _rebase_refs(
+        schema, "#/anyOf/1" if either else "#/properties/result", base.rstrip("#")
+    )
     outside = {
         key: schema.pop(key) for key in ("$defs", "definitions", "$schema", "$id") if key in schema
     }
@@ -393,20 +395,20 @@ def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", **wrapped, **outside}
 
 
-def _moved(part: Any, to: str, base: str) -> Any:
+def _rebase_refs(part: Any, to: str, base: str) -> Any:
     """A copy of a schema whose root will be at `to`: what refers to the root, or to a place under it, does so still.
 
     base: the `$id` of the root, which stays at the root; empty for none.
     """
     if isinstance(part, list):
-        return [_moved(each, to, base) for each in part]  # pyright: ignore[reportUnknownVariableType]
+        return [_rebase_refs(each, to, base) for each in part]  # pyright: ignore[reportUnknownVariableType]
     if not isinstance(part, dict):
         return part
     moved: dict[str, Any] = {}
     for key, each in part.items():  # pyright: ignore[reportUnknownVariableType]
         embedded = isinstance(each, dict) and isinstance(each.get("$id"), str)  # pyright: ignore[reportUnknownMemberType]
         moved[key] = (
-            each if embedded else _moved(each, to, base)
+            each if embedded else _rebase_refs(each, to, base)
         )  # what is embedded refers to itself
     for word in ("$ref", "$dynamicRef"):
         target = moved.get(word)
@@ -422,12 +424,12 @@ def _moved(part: Any, to: str, base: str) -> Any:
     return moved
 
 
-def _unchanged(result: Any, revision: Revision) -> Any:
+def _keep(result: Any, revision: Revision) -> Any:
     return result
 
 
 # What a result becomes for callers with a handshake. These are checked before they leave; others are their backend's own.
-_WAYS: Mapping[type[Struct], Callable[[Any, Revision], Any]] = {
+_DOWNGRADES: Mapping[type[Struct], Callable[[Any, Revision], Any]] = {
     CallToolResult: _call_result,
     ListToolsResult: _tool_list,
     ListResourcesResult: _resource_list,
@@ -435,5 +437,5 @@ _WAYS: Mapping[type[Struct], Callable[[Any, Revision], Any]] = {
     ReadResourceResult: _read,
     ListPromptsResult: _prompt_list,
     GetPromptResult: _prompt,
-    CompleteResult: _unchanged,
+    CompleteResult: _keep,
 }

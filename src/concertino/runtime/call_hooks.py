@@ -170,5 +170,5 @@ class TimedCall:
         incoming.terms = None  # they have said what is answered; and wait for the end of the work
         self._ended(incoming, result, error)
         incoming.terms = self
-        incoming.stop = self._cancel
+        incoming.on_cancel = self._cancel
         self._cancel(f"it took longer than {self.timeout_s:g} s")

@@ -24,7 +24,7 @@ from msgspec.json import Decoder, decode, encode
 
 from concertino.backend.interface import Context
 from concertino.errors import InvalidClientResponse, RpcError, Suspended, TimedOut
-from concertino.protocol.dialogue import Dialogue, downgrade_request, wire_form
+from concertino.protocol.dialogue import Dialogue, downgrade_request, to_wire_request
 from concertino.protocol.seal import LIFETIME_S, Seal
 from concertino.schema.elicitation_form import form_of
 from concertino.types.client_requests import (
@@ -78,15 +78,18 @@ async def ask(
     if not incoming.open:
         raise asyncio.CancelledError
     dialogue: Dialogue = link.session.dialogue(incoming)
-    era = incoming.era
+    era = incoming.profile
     asked = {
         key: downgrade_request(
-            wire_form(question), era.lowering.revision, era.client, partial(dialogue.visit, key)
+            to_wire_request(question),
+            era.encoder.revision,
+            era.client,
+            partial(dialogue.elicitation_id, key),
         )
         for key, question in questions.items()
     }
     while (found := dialogue.ask(asked)) is None:
-        if era.lowering.revision.modern:
+        if era.encoder.revision.modern:
             dialogue.suspended = True
             raise Suspended
         await put(link, dialogue, asked)
@@ -100,7 +103,7 @@ async def put(link: Any, dialogue: Dialogue, keys: Mapping[str, object]) -> None
     Raises RpcError when the client answers with an error, InvalidClientResponse, TimedOut after ten minutes, Disconnected. Then, and when the
     call is cancelled, the other questions are taken back.
     """
-    if others := {dialogue.putting[key] for key in keys if key in dialogue.putting}:
+    if others := {dialogue.sent_futures[key] for key in keys if key in dialogue.sent_futures}:
         await asyncio.wait(others)
         return
     dialogue.count_round()
@@ -111,10 +114,14 @@ async def put(link: Any, dialogue: Dialogue, keys: Mapping[str, object]) -> None
     outgoing: list[Any] = []
     try:
         for key in keys:
-            if (question := dialogue.asked.get(key)) is not None:
-                dialogue.putting[key] = over
+            if (question := dialogue.unanswered.get(key)) is not None:
+                dialogue.sent_futures[key] = over
                 futures[key] = future = loop.create_future()
-                outgoing.append(session.put(question, partial(_settled, future, question.method)))
+                outgoing.append(
+                    session.send_client_request(
+                        question, partial(_settled, future, question.method)
+                    )
+                )
         done, waiting = await asyncio.wait(
             futures.values(), timeout=LIFETIME_S, return_when=asyncio.FIRST_EXCEPTION
         )
@@ -123,13 +130,13 @@ async def put(link: Any, dialogue: Dialogue, keys: Mapping[str, object]) -> None
         if waiting:
             raise TimedOut(f"the client has not answered within {LIFETIME_S:g} s")
         for key, future in futures.items():
-            dialogue.heard(key, future.result())
+            dialogue.add_answer(key, future.result())
     finally:
         for each in outgoing:
             session.peer.abandon(each, "the question needs no answer any more")
         for key in futures:
-            dialogue.asked.pop(key, None)
-            del dialogue.putting[key]
+            dialogue.unanswered.pop(key, None)
+            del dialogue.sent_futures[key]
         over.set_result(None)
 
 
@@ -151,16 +158,16 @@ def _settled(future: asyncio.Future[Raw], method: str, outcome: Raw | Exception)
 
 async def once(dialogue: Dialogue, key: str, make: Callable[[], object], kind: Any) -> Any:
     """See Context.once."""
-    while (raw := dialogue.kept.get(key)) is None:
-        if (made := dialogue.making.get(key)) is not None:
+    while (raw := dialogue.saved.get(key)) is None:
+        if (made := dialogue.once_futures.get(key)) is not None:
             await asyncio.wait((made,))
             continue
-        dialogue.making[key] = made = asyncio.get_running_loop().create_future()
+        dialogue.once_futures[key] = made = asyncio.get_running_loop().create_future()
         try:
             value = make()
-            dialogue.kept[key] = Raw(encode(await value if isawaitable(value) else value))
+            dialogue.saved[key] = Raw(encode(await value if isawaitable(value) else value))
         finally:
-            del dialogue.making[key]
+            del dialogue.once_futures[key]
             made.set_result(None)
     return decode(raw, type=kind)
 
@@ -176,7 +183,7 @@ def wait(
             "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
         )
     future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), link.loop)
-    waits = dialogue().waits
+    waits = dialogue().thread_waits
     waits.add(future)
     if not incoming.open:  # it may have been cancelled before this was added
         future.cancel()

@@ -76,7 +76,7 @@ class CallContext(Struct, eq=False):
 
     @property
     def client(self) -> ClientFacts:
-        return self.incoming.era.client
+        return self.incoming.profile.client
 
     @property
     def cancelled(self) -> bool:

@@ -124,7 +124,9 @@ class Host:
         try:
             await asyncio.wait((self.started,))
             while not self.started.cancelled() and self.started.exception() is None:
-                wanted = frozenset[str]().union(*(link.session.watched for link in self.links))
+                wanted = frozenset[str]().union(
+                    *(link.session.subscribed_uris for link in self.links)
+                )
                 if wanted == self._watched:
                     return
                 self._watched = wanted
@@ -137,7 +139,7 @@ class Host:
 
     def _detached(self, link: ServerConnection) -> None:
         self.links.discard(link)
-        if link.session.watched:
+        if link.session.subscribed_uris:
             self.watch_changed()
 
     def _ready(self, started: asyncio.Task[None]) -> None:

@@ -80,7 +80,7 @@ class ServerConnection:
             host.watch_changed,
             seal=_seal,
             principal=str(connection.facts.get("uid", "")).encode(),
-            later=self._later,
+            schedule_flush=self._later,
         )
         self.session.peer.ready = False  # until ready()
 
@@ -113,7 +113,7 @@ class ServerConnection:
 
     def on_eof(self) -> None:
         log.debug("end of input")
-        self.session.peer.input_ended()
+        self.session.peer.on_eof()
         self.drain()
 
     def on_disconnect(self, why: Exception) -> None:
@@ -163,16 +163,20 @@ class ServerConnection:
             self._fault("a call could not be started, or output not be written")
         if self._faulty and not self._draining:
             self._begin_draining()
-        pause = peer.held >= self._limits.high_water_bytes or self._draining
+        pause = peer.buffered_bytes >= self._limits.high_water_bytes or self._draining
         if pause is not self._paused:
             self._paused = pause
             self._connection.pause(pause)
-        if (peer.suppressed or self.session.dropped) and not self._complaining:
+        if (peer.suppressed_errors or self.session.dropped_logs) and not self._complaining:
             self._complaining = True
             self._loop.call_later(1.0, self._complain)
-        if self._draining and not peer.waiting and len(peer.running) <= self.session.listening:
+        if (
+            self._draining
+            and not peer.waiting
+            and len(peer.running) <= self.session.open_subscriptions
+        ):
             # Subscriptions hear of what the last calls change.
-            if self.session.listening and self._ending is None:
+            if self.session.open_subscriptions and self._ending is None:
                 self._end_subscriptions()
                 self._connection.flush()
             self._end(self._end_at - self._loop.time())
@@ -186,22 +190,22 @@ class ServerConnection:
     def _catch_up(self) -> None:
         self._catching_up = False
         if self._ending is None:
-            self.session.peer.on_drain(self.session.peer.held)
+            self.session.peer.on_drain(self.session.peer.buffered_bytes)
             self._settle()
 
     def _complain(self) -> None:
         peer = self.session.peer
         self._complaining = False
-        if peer.suppressed:
+        if peer.suppressed_errors:
             log.warning(
-                "%d malformed messages were not answered: too many at once", peer.suppressed
+                "%d malformed messages were not answered: too many at once", peer.suppressed_errors
             )
-        if self.session.dropped:
+        if self.session.dropped_logs:
             log.warning(
                 "%d log messages were not sent: too many, or the client does not read",
-                self.session.dropped,
+                self.session.dropped_logs,
             )
-        peer.suppressed = self.session.dropped = 0
+        peer.suppressed_errors = self.session.dropped_logs = 0
 
     def report_change(self, what: str) -> None:
         """Tell the client, unless the connection is closing: nothing follows what it cuts off."""
@@ -218,7 +222,7 @@ class ServerConnection:
 
         A handler that does nothing but compute and tell would be neither heard nor cancelled.
         """
-        if self.session.peer.held < self._limits.high_water_bytes:
+        if self.session.peer.buffered_bytes < self._limits.high_water_bytes:
             now = self._loop.time()
             if self._turn_began is None:
                 self._turn_began = now
@@ -245,7 +249,7 @@ class ServerConnection:
         peer = self.session.peer
         peer.ready = True
         if failure is None:
-            self.session.offer_changed()
+            self.session.reload_features()
             self._settle()
             return
         try:
@@ -262,8 +266,8 @@ class ServerConnection:
             return self._ended(incoming, Raw(b"{}"), error)
         task = self._spawn(work, incoming)
         if task is not None:
-            self.session.peer.started(incoming)
-            incoming.stop = partial(self._cancel, task, incoming)
+            self.session.peer.add_running(incoming)
+            incoming.on_cancel = partial(self._cancel, task, incoming)
         return None
 
     def _start_admitted(self, incoming: IncomingRequest) -> None:
@@ -282,13 +286,13 @@ class ServerConnection:
             return self._ended(incoming, Raw(b"{}"), error)
         task = self._spawn(work, incoming)
         if task is not None:
-            self.session.peer.started(incoming)
-            incoming.stop = partial(self._cancel, task, incoming)
+            self.session.peer.add_running(incoming)
+            incoming.on_cancel = partial(self._cancel, task, incoming)
             if incoming.terms is not None and incoming.terms.timeout_s is not None:
                 from concertino.runtime.call_hooks import TimedCall
 
                 incoming.terms = TimedCall(
-                    incoming, incoming.terms, task, self._ended, incoming.stop
+                    incoming, incoming.terms, task, self._ended, incoming.on_cancel
                 )
         return None
 
@@ -296,8 +300,8 @@ class ServerConnection:
         self, incoming: IncomingRequest, result: Struct | Raw, error: BaseException | None
     ) -> None:
         """A call's handler returned or raised: answer, whatever it was."""
-        if incoming.stop is not None:  # it has waited
-            incoming.stop = None  # it refers to the call: its message would stay until the next collection of garbage
+        if incoming.on_cancel is not None:  # it has waited
+            incoming.on_cancel = None  # it refers to the call: its message would stay until the next collection of garbage
             if incoming.terms is not None and incoming.terms.timeout_s is not None:
                 incoming.terms = incoming.terms.ended()
         # What sends nothing brings no turn: a cancelled call, and one of a batch before the last.
@@ -317,7 +321,7 @@ class ServerConnection:
         if incoming.dialogue is not None and incoming.dialogue.suspended and incoming.open:
             # Whatever the handler made of being suspended: it has asked, and does not know the answer.
             incoming.terms = None
-            return self._asked(incoming, self.session.suspend, incoming)
+            return self._asked(incoming, self.session.reply_suspended, incoming)
         if error is None:
             try:
                 if self.session.respond(incoming, result, passes):
@@ -377,19 +381,19 @@ class ServerConnection:
 
     def _needs_input(self, incoming: IncomingRequest, wanted: InputRequired) -> None:
         """A backend asks: in the answer, or, before 2026-07-28, at once; then it is called again."""
-        if incoming.era.lowering.revision.modern:
-            return self._asked(incoming, self.session.require, incoming, wanted)
+        if incoming.profile.encoder.revision.modern:
+            return self._asked(incoming, self.session.reply_input_required, incoming, wanted)
         task = self._spawn(self._again(incoming, wanted), incoming)
         if task is not None:
-            if incoming.place is None:
-                self.session.peer.started(incoming)
-            incoming.stop = partial(self._cancel, task, incoming)
+            if incoming.table is None:
+                self.session.peer.add_running(incoming)
+            incoming.on_cancel = partial(self._cancel, task, incoming)
         return None
 
     async def _again(self, incoming: IncomingRequest, wanted: InputRequired) -> Struct | Raw:
         from concertino.runtime.client_questions import put
 
-        dialogue = self.session.asked(incoming, wanted)
+        dialogue = self.session.load_client_requests(incoming, wanted)
         if wanted.questions:
             await put(self, dialogue, wanted.questions)
         else:
@@ -400,7 +404,7 @@ class ServerConnection:
 
     def _unasked(self, incoming: IncomingRequest, error: RpcError) -> None:
         """The client cannot be asked, or answered with what is no answer. Older callers of a tool are told in its result."""
-        if incoming.era.lowering.revision.modern or incoming.method != "tools/call":
+        if incoming.profile.encoder.revision.modern or incoming.method != "tools/call":
             return self._fail(incoming, error)
         self.session.respond(incoming, CallToolResult([TextContent(error.message)], is_error=True))
         return None
@@ -411,7 +415,7 @@ class ServerConnection:
         task.add_done_callback(self._leaving.discard)
         task.cancel()
         if incoming.dialogue is not None:
-            for each in list(incoming.dialogue.waits):
+            for each in list(incoming.dialogue.thread_waits):
                 each.cancel()
 
     def _fail(self, incoming: IncomingRequest, error: RpcError) -> None:
@@ -471,8 +475,8 @@ class ServerConnection:
             self._drain_timer.cancel()
         left = self.session.close()
         for incoming in left:
-            if incoming.stop is not None:
-                incoming.stop("the connection is closing")
+            if incoming.on_cancel is not None:
+                incoming.on_cancel("the connection is closing")
         if calls := sum(incoming.method != "subscriptions/listen" for incoming in left):
             log.warning("%d calls were cut off", calls)
         if self._leaving:

@@ -94,7 +94,7 @@ async def complete(
 ) -> CompleteResult:
     """Answer `completion/complete`. Raises RpcError -32602 for what there is not."""
     try:
-        asked = call.decoded(CompleteParams)
+        asked = call.decode_params(CompleteParams)
     except (DecodeError, UnicodeError) as why:
         raise invalid_params(str(why).replace("`", "")) from None
     ref, name = asked.ref, asked.argument.name

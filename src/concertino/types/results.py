@@ -1,7 +1,7 @@
 """MCP's vocabulary in its 2026-07-28 shape, as msgspec Structs.
 
 Attributes are in snake_case, the wire is in camelCase; `_meta` is `meta` here. Older revisions' shapes are made from these by
-`lowering.Lowering`. What belongs to every result alike (`resultType`, `serverInfo`, the caching hints that a result does not bring
+`ResultEncoder`. What belongs to every result alike (`resultType`, `serverInfo`, the caching hints that a result does not bring
 itself) is added there too.
 Spec: 2026-07-28 schema; server/tools, server/resources, server/prompts, server/utilities.
 """
