@@ -222,7 +222,9 @@ Peer_untrack = Peer._untrack
         (
             Peer,
             "_untrack",
-            lambda self, incoming: Peer_untrack(self, incoming) if len(incoming.params) != 1 else None,
+            lambda self, incoming: (
+                Peer_untrack(self, incoming) if len(incoming.params) != 1 else None
+            ),
         ),
         (Peer, "_has_capacity", lambda self: True),
         (Peer, "abandon", swallow),

@@ -484,7 +484,10 @@ def test_both_eras_are_served_side_by_side_each_by_its_rules():
 def test_meta_is_looked_at_for_each_request():
     rig = Rig()
     params = modern(**{CLIENT: {"name": "one", "version": "1"}})
-    assert [rig.call(id, "tools/list", params).profile.client.name for id in (1, 2)] == ["one", "one"]
+    assert [rig.call(id, "tools/list", params).profile.client.name for id in (1, 2)] == [
+        "one",
+        "one",
+    ]
     other = modern(**{CLIENT: {"name": "two", "version": "1"}, CAPABILITIES: {"roots": {}}})
     client = rig.call(3, "tools/list", other).profile.client
     assert (client.name, client.capabilities) == ("two", {"roots": {}})
@@ -1814,7 +1817,7 @@ def test_a_list_that_changes_is_told_to_those_who_listen():
 def test_progress_that_is_too_much_is_merged_and_the_last_leaves_before_the_answer():
     later: list[int] = []
     rig = Rig(progress_per_s=3).opened()
-    rig.session._later = lambda: later.append(1)  # pyright: ignore[reportPrivateUsage]
+    rig.session._schedule_flush = lambda: later.append(1)  # pyright: ignore[reportPrivateUsage]
     incoming = rig.call(1, "tools/call", {**CALL, "_meta": {"progressToken": 5}})
     for done in range(10):
         rig.session.progress(incoming, done, None, None)

@@ -156,7 +156,9 @@ def result(method: str, kind: Any, raw: bytes) -> Any:
 def error(value: Any, raw: bytes) -> Any:
     """Some examples are whole messages, some the error alone."""
     body = value.get("error", value)
-    written = json.loads(messages.encode_error(b"7", body["code"], body["message"], body.get("data")))
+    written = json.loads(
+        messages.encode_error(b"7", body["code"], body["message"], body.get("data"))
+    )
     if "error" not in value:
         return written["error"]
     message = messages.decode(raw.replace(b"\n", b" "))
@@ -210,9 +212,9 @@ def test_what_has_no_type_yet_is_carried_as_it_is_inside_a_message(example: Exam
     )
     request = messages.decode_request(frame)
     assert (
-        json.loads(messages.encode_request(request.id, request.method, encode(request.params)))["params"][
-            "held"
-        ]
+        json.loads(messages.encode_request(request.id, request.method, encode(request.params)))[
+            "params"
+        ]["held"]
         == value
     )
     given = results.CallToolResult([], Raw(example.raw))

@@ -40,7 +40,7 @@ class RequestProfile:
     def encoder(self) -> RequestProfile:
         return self
 
-    def closing(self, meta: dict[str, Any]) -> bytes:
+    def encode_closing(self, meta: dict[str, Any]) -> bytes:
         return json.dumps({"resultType": "complete", "_meta": meta}).encode()
 
 
@@ -70,7 +70,9 @@ class Rig:
     def listen(self, id: int | str, wanted: Any, offer: ServerFeatures = ALL) -> Any:
         """Returns the acknowledgement."""
         params = {"notifications": Raw(json.dumps(wanted).encode())}
-        incoming = IncomingRequest(id, "subscriptions/listen", params, 100, profile=RequestProfile())
+        incoming = IncomingRequest(
+            id, "subscriptions/listen", params, 100, profile=RequestProfile()
+        )
         self.subscriptions.listen(incoming, offer)
         [told] = self.gone()
         return told

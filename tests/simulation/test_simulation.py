@@ -183,7 +183,7 @@ def _progress_that_falls() -> Any:
 
 
 def _out_of_turn() -> Any:
-    admitted = Peer.admitted
+    admitted = Peer.pop_waiting
 
     def shuffled(self: Peer) -> Any:
         if len(self.waiting) > 1:
@@ -191,7 +191,7 @@ def _out_of_turn() -> Any:
             self.waiting[first] = self.waiting.pop(first)
         return admitted(self)
 
-    return patch.object(Peer, "admitted", shuffled)
+    return patch.object(Peer, "pop_waiting", shuffled)
 
 
 def _admitted_beyond_the_limit() -> Any:
