@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from concertino import errors
 
 # JSON-RPC 2.0 section 5.1, and 2026-07-28 basic/index "Error Codes": HeaderMismatch is HTTP's alone.
@@ -11,6 +13,7 @@ MCP = {"MISSING_CAPABILITY": -32021, "UNSUPPORTED_VERSION": -32022}
 BEFORE = {"RESOURCE_NOT_FOUND": -32002, "URL_ELICITATION_REQUIRED": -32042}  # 2025-11-25
 
 
+@pytest.mark.requirement("EC-1", "EC-2", "EC-5")
 def test_every_code_of_ours_is_json_rpc_s_or_mcp_s_or_outside_the_reserved_range() -> None:
     codes = {
         name: value

@@ -324,6 +324,7 @@ def test_ctrl_c_ends_it_and_the_server(server: list[str], tmp_path: Path) -> Non
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.requirement("TO-19", side="client")
 @pytest.mark.parametrize(
     ("title", "annotated", "shown"),
     [("A", "B", ["t", "  A"]), (None, "B", ["t", "  B"]), (None, None, ["t"])],

@@ -182,6 +182,7 @@ def script(folder: Path, source: str) -> str:
 # From start to end
 
 
+@pytest.mark.requirement("FR-14")
 def test_a_unix_socket_from_start_to_end(folder: Path) -> None:
     path = folder / "s"
     with Service("--unix", str(path), preexec_fn=lambda: os.umask(0)) as service:

@@ -82,6 +82,7 @@ async def ask(script: Script, question: dict[str, Any], id: Any = "q") -> dict[s
 # Rounds
 
 
+@pytest.mark.requirement("MR-13", "MR-17", "EL-14", "SA-3", side="client")
 @on_a_loop
 async def test_questions_of_all_kinds_are_answered_and_the_call_is_repeated() -> None:
     def elicit(question: Elicitation, server: Implementation) -> Any:
@@ -125,6 +126,7 @@ async def test_questions_of_all_kinds_are_answered_and_the_call_is_repeated() ->
         assert declared == {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
 
 
+@pytest.mark.requirement("MR-14", side="client")
 @pytest.mark.parametrize("state", ['"plain"', r'"A\/\u00e9\ud83d\ude00 \"\\"', '""'])
 @on_a_loop
 async def test_the_state_goes_back_byte_for_byte(state: str) -> None:
@@ -151,6 +153,7 @@ async def test_the_state_goes_back_byte_for_byte(state: str) -> None:
     assert b'"requestState":' + state.encode() in seen[-1]
 
 
+@pytest.mark.requirement("MR-14", side="client")
 @on_a_loop
 async def test_without_a_state_none_is_sent_and_without_questions_no_answers() -> None:
     async with opened({"tools/call": asks({"r": ROOTS}, state=None)}, roots=[]) as (client, _):
@@ -159,6 +162,7 @@ async def test_without_a_state_none_is_sent_and_without_questions_no_answers() -
         assert await client.call_tool("x", into=dict) == {"requestState": "s"}
 
 
+@pytest.mark.requirement("MR-19", side="client")
 @on_a_loop
 async def test_a_server_that_asks_for_ever_is_stopped() -> None:
     for_ever = {"resultType": "input_required", "requestState": "again"}
@@ -168,6 +172,7 @@ async def test_a_server_that_asks_for_ever_is_stopped() -> None:
         assert len(script.of("tools/call")) == 6
 
 
+@pytest.mark.requirement("MR-16", side="client")
 @on_a_loop
 async def test_parallel_calls_keep_their_states_apart() -> None:
     def handler(script: Script, message: dict[str, Any]) -> Any:
@@ -183,6 +188,7 @@ async def test_parallel_calls_keep_their_states_apart() -> None:
         assert results == [[n, f"state {n}"] for n in range(50)]
 
 
+@pytest.mark.requirement("JR-16", "EC-10", side="client")
 @pytest.mark.parametrize(
     ("question", "code"),
     [
@@ -231,6 +237,7 @@ async def test_only_calls_prompts_and_resources_may_ask() -> None:
 # Requests
 
 
+@pytest.mark.requirement("LC-14", "EL-1", "RO-1", side="client")
 @on_a_loop
 async def test_the_same_functions_answer_the_requests_of_older_servers() -> None:
     async with opened(
@@ -258,6 +265,7 @@ async def test_the_same_functions_answer_the_requests_of_older_servers() -> None
         assert (await ask(script, {"method": "ping"}, "3"))["result"] == {}
 
 
+@pytest.mark.requirement("JR-18", side="client")
 @on_a_loop
 async def test_a_question_is_answered_while_the_call_that_it_belongs_to_waits() -> None:
     def handler(script: Script, message: dict[str, Any]) -> Any:
@@ -275,6 +283,7 @@ async def test_a_question_is_answered_while_the_call_that_it_belongs_to_waits() 
         assert await client.call_tool("x", into=dict) == {"action": "decline"}
 
 
+@pytest.mark.requirement("CA-3", "CA-5", side="client")
 @on_a_loop
 async def test_a_question_that_is_cancelled_is_not_answered() -> None:
     begun, cancelled = asyncio.Event(), asyncio.Event()
@@ -308,6 +317,7 @@ async def test_questions_under_way_end_with_the_client() -> None:
         await begun.wait()
 
 
+@pytest.mark.requirement("FR-12", "JR-17", side="client")
 @on_a_loop
 async def test_since_2026_a_request_of_the_servers_is_neither_answered_nor_heard() -> None:
     """FR-12: the client writes no responses."""
@@ -325,6 +335,7 @@ async def test_since_2026_a_request_of_the_servers_is_neither_answered_nor_heard
 # What the functions return
 
 
+@pytest.mark.requirement("EL-14", side="client")
 @pytest.mark.parametrize(
     ("said", "result"),
     [
@@ -345,6 +356,7 @@ async def test_every_way_to_answer_a_form(said: Any, result: Any) -> None:
         assert (await ask(script, ELICIT))["result"] == result
 
 
+@pytest.mark.requirement("EL-6", side="client")
 @pytest.mark.parametrize(
     "said", [{"size": 1}, {"name": ""}, {"name": "Ada", "size": "big"}, 5, ["Ada"]]
 )
@@ -374,6 +386,7 @@ async def test_a_function_that_fails_is_logged_and_says_no_more_than_that(
     assert "a private path" in caplog.text
 
 
+@pytest.mark.requirement("EC-9", side="client")
 @on_a_loop
 async def test_a_person_may_refuse_to_sample_with_a_code() -> None:
     """EC-9: user rejected is -1."""
@@ -388,6 +401,7 @@ async def test_a_person_may_refuse_to_sample_with_a_code() -> None:
         }
 
 
+@pytest.mark.requirement("CO-5", side="client")
 @on_a_loop
 async def test_a_whole_message_of_a_model_is_passed_on() -> None:
     said = CreateMessageResult(
@@ -402,6 +416,7 @@ async def test_a_whole_message_of_a_model_is_passed_on() -> None:
         }
 
 
+@pytest.mark.requirement("SA-1", side="client")
 @on_a_loop
 async def test_tools_for_a_model_are_refused_unless_offered() -> None:
     with_tools = {
@@ -415,6 +430,7 @@ async def test_tools_for_a_model_are_refused_unless_offered() -> None:
         assert script.of("initialize")[0]["params"]["capabilities"]["sampling"] == {"tools": {}}
 
 
+@pytest.mark.requirement("EC-11", "EL-2", "EL-10", side="client")
 @on_a_loop
 async def test_a_url_reaches_the_function_only_if_that_was_offered() -> None:
     question = {
@@ -438,6 +454,7 @@ async def test_a_url_reaches_the_function_only_if_that_was_offered() -> None:
         ]["code"] == -32602
 
 
+@pytest.mark.requirement("JR-16", side="client")
 @on_a_loop
 async def test_malformed_questions_are_refused() -> None:
     async with opened({}, "legacy", elicit=lambda *_: {}, sample=lambda *_: "", roots=[]) as (
@@ -482,6 +499,7 @@ async def test_a_form_that_makes_no_sense_is_refused_in_every_era(schema: Any) -
         assert (await ask(script, question))["error"]["code"] == -32602
 
 
+@pytest.mark.requirement("RO-1", "RO-2", "RO-3", side="client")
 @on_a_loop
 async def test_roots_may_change() -> None:
     async with opened({}, "legacy", roots=["file:///a"]) as (client, script):
@@ -496,6 +514,7 @@ async def test_roots_may_change() -> None:
 # Forms
 
 
+@pytest.mark.requirement("EL-6", side="client")
 @pytest.mark.parametrize(
     ("field", "good", "bad"),
     [

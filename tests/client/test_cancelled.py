@@ -148,6 +148,7 @@ def test_nothing_is_left_wherever_it_is_cancelled(
         assert set(os.listdir("/proc/self/fd")) == descriptors, place
 
 
+@pytest.mark.requirement("CA-1", "CA-3", side="client")
 @pytest.mark.parametrize("like", ["legacy", "modern"])
 @on_a_loop
 async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(like: str) -> None:

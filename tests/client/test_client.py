@@ -46,6 +46,7 @@ def gives(**result: Any) -> dict[str, Any]:
 # Tools
 
 
+@pytest.mark.requirement("FR-20", side="client")
 @pytest.mark.parametrize("era", ["auto", "legacy", "modern"])
 @on_a_loop
 async def test_a_program_is_started_called_and_ended(era: Any) -> None:
@@ -57,6 +58,7 @@ async def test_a_program_is_started_called_and_ended(era: Any) -> None:
     assert client.exit_status == 0
 
 
+@pytest.mark.requirement("FR-15", side="client")
 @on_a_loop
 async def test_a_server_in_this_process_is_called_and_closed() -> None:
     server = Server("here")
@@ -70,6 +72,7 @@ async def test_a_server_in_this_process_is_called_and_closed() -> None:
         assert (client.pid, client.exit_status) == (None, None)
 
 
+@pytest.mark.requirement("FR-14", side="client")
 @on_a_loop
 async def test_a_server_at_a_socket_is_called(tmp_path: Path) -> None:
     server = Server("there")
@@ -85,6 +88,7 @@ async def test_a_server_at_a_socket_is_called(tmp_path: Path) -> None:
                 assert await client.call_tool("double", {"n": 4}, into=int) == 8
 
 
+@pytest.mark.requirement("TO-16", side="client")
 @pytest.mark.parametrize(
     ("result", "into", "value"),
     [
@@ -106,6 +110,7 @@ async def test_what_a_tool_gives_comes_as_the_type_that_is_wanted(
         assert await client.call_tool("x", into=into) == value
 
 
+@pytest.mark.requirement("TO-21", side="client")
 @on_a_loop
 async def test_what_is_not_of_the_type_is_shown_and_a_failed_tool_raises_its_text() -> None:
     async with opened(gives(structuredContent={"x": "one"})) as (client, _):
@@ -123,6 +128,7 @@ async def test_what_is_not_of_the_type_is_shown_and_a_failed_tool_raises_its_tex
             await client.call_tool("p", into=Point)
 
 
+@pytest.mark.requirement("TO-16", side="client")
 @on_a_loop
 async def test_a_result_without_structured_content_says_so() -> None:
     async with opened(gives()) as (client, _):
@@ -131,6 +137,7 @@ async def test_a_result_without_structured_content_says_so() -> None:
         assert (await client.call_tool("x")).structured_content is None  # TO-16: null is a value
 
 
+@pytest.mark.requirement("ME-18", "ME-19", side="client")
 @BOTH
 @on_a_loop
 async def test_members_for_meta_are_sent_beside_our_own(like: str) -> None:
@@ -159,6 +166,7 @@ def paged(key: str, pages: list[tuple[list[Any], Any]]) -> Any:
     return handler
 
 
+@pytest.mark.requirement("RE-8", "PG-1", "PG-2", "PG-3", "PG-5", side="client")
 @BOTH
 @on_a_loop
 async def test_lists_are_read_to_their_last_page(like: str) -> None:
@@ -194,6 +202,7 @@ async def test_a_list_that_goes_in_circles_ends() -> None:
 # Resources, prompts, completion
 
 
+@pytest.mark.requirement("PM-5", "CP-3", side="client")
 @BOTH
 @on_a_loop
 async def test_resources_and_prompts_are_read(like: str) -> None:
@@ -290,6 +299,7 @@ async def test_a_subscription_since_2026() -> None:
         script.answer(asked, {"resultType": "complete", "_meta": {SUBSCRIPTION: asked["id"]}})
 
 
+@pytest.mark.requirement("SU-6", side="client")
 @pytest.mark.parametrize(
     "honoured", [{}, {"resourceSubscriptions": []}, {"toolsListChanged": True}]
 )
@@ -369,6 +379,7 @@ async def test_a_storm_of_changes_makes_one_refresh_at_a_time(like: str) -> None
 # The rest
 
 
+@pytest.mark.requirement("LO-2", "LO-7", side="client")
 @BOTH
 @on_a_loop
 async def test_log_messages_come_at_the_level_that_was_asked_for(like: str) -> None:
@@ -399,6 +410,7 @@ async def test_any_request_can_be_sent_and_its_result_had_as_it_came() -> None:
         assert script.of("x/y")[0]["params"]["a"] == 1
 
 
+@pytest.mark.requirement("JR-11", side="client")
 @on_a_loop
 async def test_other_notifications_are_passed_on_and_ours_are_sent() -> None:
     seen: list[Any] = []
@@ -504,6 +516,7 @@ async def test_what_a_task_sets_after_a_call_stays_set() -> None:
         )
 
 
+@pytest.mark.requirement("TO-11", side="client")
 @BOTH
 @on_a_loop
 async def test_every_message_can_be_seen(like: str) -> None:

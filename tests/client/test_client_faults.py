@@ -70,6 +70,7 @@ async def test_an_answer_that_was_torn_by_a_time_out_is_late_and_harms_nobody() 
         assert client.stray == 0
 
 
+@pytest.mark.requirement("PR-6", side="client")
 @pytest.mark.slow
 @on_a_loop
 async def test_a_flood_of_progress_is_taken_in_turns_and_the_answer_comes_through() -> None:
@@ -111,6 +112,7 @@ async def test_a_flood_of_progress_is_taken_in_turns_and_the_answer_comes_throug
         assert turns > 10  # of the loop: at least one for every half megabyte
 
 
+@pytest.mark.requirement("FR-8", side="client")
 @on_a_loop
 async def test_a_flood_of_stderr_does_not_delay_an_answer_and_is_not_kept() -> None:
     code = (

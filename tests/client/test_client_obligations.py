@@ -87,6 +87,22 @@ def empty(key: str) -> dict[str, Any]:
     return {"resultType": "complete", key: []}
 
 
+@pytest.mark.requirement(
+    "FR-1",
+    "FR-2",
+    "FR-3",
+    "FR-5",
+    "JR-1",
+    "JR-2",
+    "JR-3",
+    "JR-4",
+    "JR-5",
+    "JR-10",
+    "JR-17",
+    "ME-1",
+    "MR-17",
+    side="client",
+)
 @pytest.mark.parametrize("revision", wire.REVISIONS)
 @on_a_loop
 async def test_every_line_of_a_client_of_everything_fits_the_schema_of_the_revision(
@@ -195,6 +211,7 @@ SAMPLE = {
 # Of the official conformance suite
 
 
+@pytest.mark.requirement("FR-18", "ME-1", "ME-2", "ME-16", "ME-17", "EL-1", side="client")
 @on_a_loop
 async def test_request_metadata() -> None:
     """request-metadata: the triple on each request, with roots, sampling and elicitation declared."""
@@ -217,6 +234,7 @@ async def test_request_metadata() -> None:
             assert meta[INFO].keys() >= {"name", "version"}
 
 
+@pytest.mark.requirement("ER-5", "ER-15", side="client")
 @pytest.mark.parametrize("method", ["server/discover", "tools/list"])
 @on_a_loop
 async def test_a_revision_that_is_refused_and_named_among_the_supported_is_asked_for_once_more(
@@ -254,6 +272,7 @@ async def test_a_revision_that_is_refused_and_named_among_the_supported_is_asked
     assert len(script.of("server/discover")) == 2
 
 
+@pytest.mark.requirement("ME-15", "MR-15", "MR-16", side="client")
 @on_a_loop
 async def test_the_states_of_rounds_are_echoed_where_they_belong_and_nowhere_else() -> None:
     """sep-2322-client-request-state: its four tools, two of them at the same time as the first (MR-13 to MR-16, ME-15)."""
@@ -300,6 +319,7 @@ async def test_the_states_of_rounds_are_echoed_where_they_belong_and_nowhere_els
         assert len(set(ids)) == len(ids) == 8
 
 
+@pytest.mark.requirement("EL-9", side="client")
 @pytest.mark.parametrize("like", ["legacy", "modern"])
 @on_a_loop
 async def test_the_defaults_of_a_form_are_applied(like: str) -> None:
@@ -327,6 +347,7 @@ async def test_the_defaults_of_a_form_are_applied(like: str) -> None:
 # Others
 
 
+@pytest.mark.requirement("EL-4", side="client")
 @on_a_loop
 async def test_a_mode_that_a_question_does_not_name_is_a_form() -> None:
     """EL-4, EL-2: `{}` declares forms alone, and absent is form."""
@@ -345,6 +366,7 @@ async def test_a_mode_that_a_question_does_not_name_is_a_form() -> None:
     assert seen == ["form"]
 
 
+@pytest.mark.requirement("CH-7", side="client")
 @on_a_loop
 async def test_a_cursor_that_has_become_invalid_starts_the_list_anew_once() -> None:
     """CH-7: "Invalid cursor -> drop cached pages, restart"."""
@@ -368,6 +390,7 @@ async def test_a_cursor_that_has_become_invalid_starts_the_list_anew_once() -> N
             await client.list_tools()
 
 
+@pytest.mark.requirement("CH-3", "CH-4", "CH-6", side="client")
 @on_a_loop
 async def test_nothing_is_served_from_a_cache() -> None:
     """CH-3, CH-4, CH-6 hold because every list and every resource is asked for again, whatever its `ttlMs` says."""
@@ -380,6 +403,7 @@ async def test_nothing_is_served_from_a_cache() -> None:
         assert len(script.of("tools/list")) == len(script.of("resources/read")) == 2
 
 
+@pytest.mark.requirement("JR-13", "LC-1", "LC-7", "LC-8", "LC-14", side="client")
 @on_a_loop
 async def test_initialize_is_alone_until_it_is_answered_and_initialized_follows_it() -> None:
     """LC-1, LC-7, LC-8, JR-13: nothing but ping before the answer, no batch, then `notifications/initialized`."""
@@ -407,6 +431,7 @@ async def test_initialize_is_alone_until_it_is_answered_and_initialized_follows_
         ]
 
 
+@pytest.mark.requirement("EC-4", side="client")
 @on_a_loop
 async def test_not_found_is_known_by_either_code() -> None:
     """EC-4: "SHOULD still accept -32002"."""
@@ -421,6 +446,7 @@ async def test_not_found_is_known_by_either_code() -> None:
             assert caught.value.data == {"uri": "x:1"}
 
 
+@pytest.mark.requirement("ME-8", "TO-18", side="client")
 @on_a_loop
 async def test_what_is_said_of_a_tool_and_a_server_changes_nothing() -> None:
     """ME-8, TO-18: names and annotations are shown as they came, with the defaults of the schema, and nothing follows from them."""
@@ -442,6 +468,7 @@ async def test_what_is_said_of_a_tool_and_a_server_changes_nothing() -> None:
         assert await client.call_tool("a") == await client.call_tool("b")
 
 
+@pytest.mark.requirement("JR-19", side="client")
 @on_a_loop
 async def test_a_locally_raised_error_is_of_another_type_than_one_of_the_server() -> None:
     """JR-19."""
@@ -459,6 +486,7 @@ async def test_a_locally_raised_error_is_of_another_type_than_one_of_the_server(
             await client.request("y")
 
 
+@pytest.mark.requirement("FR-10", "FR-11", "JR-12", "JR-14", "JR-15", side="client")
 @on_a_loop
 async def test_a_batch_is_received_in_2025_03_26_and_is_no_message_elsewhere() -> None:
     """JR-12, JR-14, JR-15. Batches are never sent."""
@@ -498,6 +526,7 @@ async def test_a_batch_is_received_in_2025_03_26_and_is_no_message_elsewhere() -
         assert client.stray == 1
 
 
+@pytest.mark.requirement("CA-10", side="client")
 @on_a_loop
 async def test_the_reason_of_a_cancel_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """CA-10."""
@@ -516,6 +545,7 @@ async def test_the_reason_of_a_cancel_is_logged(caplog: pytest.LogCaptureFixture
     assert "cancels what it asked for: the user \\x1b[31m left" in caplog.text
 
 
+@pytest.mark.requirement("IC-3", side="client")
 @pytest.mark.parametrize(("title", "shown"), [("The Title", "The Title"), (None, "script")])
 @on_a_loop
 async def test_a_server_is_called_by_its_title(title: str | None, shown: str) -> None:

@@ -36,6 +36,7 @@ def gives(structured: Any, schema: Any = WEATHER, **more: Any) -> dict[str, Any]
     return {"tools/list": {"resultType": "complete", **tool(schema)}, "tools/call": result}
 
 
+@pytest.mark.requirement("TO-11", "TO-13", side="client")
 @pytest.mark.parametrize("like", ["legacy", "modern"])
 @on_a_loop
 async def test_a_result_that_fits_comes_through_and_one_that_does_not_is_told_with_its_place(
@@ -55,6 +56,7 @@ async def test_a_result_that_fits_comes_through_and_one_that_does_not_is_told_wi
             await client.call_tool("t")
 
 
+@pytest.mark.requirement("TO-13", side="client")
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -123,6 +125,7 @@ async def test_a_schema_that_has_changed_meanwhile_is_fetched_before_anything_is
         assert len(script.of("tools/list")) == 2
 
 
+@pytest.mark.requirement("JS-2", side="client")
 @pytest.mark.parametrize(
     "schema",
     [
@@ -171,6 +174,7 @@ for _ in range(200):
     DEEP = {"properties": {"x": DEEP}}
 
 
+@pytest.mark.requirement("JS-3", "JS-6", "JS-7", side="client")
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
@@ -203,6 +207,7 @@ async def test_a_schema_that_cannot_be_enforced_is_refused_before_the_call_and_n
         assert script.of("tools/call") == []
 
 
+@pytest.mark.requirement("JS-5", "JS-8", side="client")
 @on_a_loop
 async def test_a_reference_to_elsewhere_is_listed_as_it_came_and_nobody_goes_there() -> None:
     """Of the conformance suite: json-schema-ref-no-deref ("never fetch the `$ref` canary URL"), json-schema-2020-12-preservation.

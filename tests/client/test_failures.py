@@ -66,6 +66,7 @@ async def running(target: ServerParameters, **settings: Any) -> AsyncIterator[Cl
 # What stands between the messages
 
 
+@pytest.mark.requirement("FR-1", "JR-1", "JR-7", "JR-9", "JR-11", side="client")
 @pytest.mark.parametrize("like", ["legacy", "modern"])
 @on_a_loop
 async def test_lines_that_are_no_messages_are_skipped_counted_shown_and_never_answered(
@@ -107,6 +108,7 @@ async def test_lines_that_are_no_messages_are_skipped_counted_shown_and_never_an
         }
 
 
+@pytest.mark.requirement("JR-6", side="client")
 @on_a_loop
 async def test_answers_that_nobody_waits_for_leave_the_pending_alone() -> None:
     def many(script: Script, message: dict[str, Any]) -> Any:
@@ -226,6 +228,7 @@ async def test_a_server_that_dies_at_once_is_explained_by_its_traceback() -> Non
     assert "ModuleNotFoundError: No module named 'nothing_of_this_name'" in str(caught.value)
 
 
+@pytest.mark.requirement("ER-8", side="client")
 @on_a_loop
 async def test_a_server_that_the_first_question_kills_is_started_once_more(tmp_path: Path) -> None:
     """ER-8. The fresh process is opened by its handshake, and is not asked again."""
@@ -373,6 +376,7 @@ async def test_a_time_limit_of_a_call_may_be_longer_than_that_of_all_calls() -> 
             await client.call_tool("x")
 
 
+@pytest.mark.requirement("CA-8", "CA-9", "CA-12", side="client")
 @pytest.mark.parametrize("like", ["legacy", "modern"])
 @on_a_loop
 async def test_a_call_that_is_not_answered_ends_in_time_tells_the_server_and_its_late_answer_is_dropped(
@@ -416,6 +420,8 @@ async def test_a_time_out_says_how_the_process_is() -> None:
         assert seen.is_set()
 
 
+@pytest.mark.requirement("CA-13")
+@pytest.mark.requirement("CA-13", side="client")
 @on_a_loop
 async def test_progress_gives_more_time_but_not_more_than_all() -> None:
     told: list[float] = []
@@ -442,6 +448,7 @@ async def test_progress_gives_more_time_but_not_more_than_all() -> None:
     assert told == sorted(told)
 
 
+@pytest.mark.requirement("PR-1", "PR-2", "PR-3", "PR-5", side="client")
 @on_a_loop
 async def test_progress_that_makes_no_sense_is_ignored() -> None:
     told: list[tuple[float, float | None, str | None]] = []
@@ -509,6 +516,7 @@ async def test_a_server_that_does_not_read_is_no_reason_to_wait_for_ever() -> No
 # What is offered, and what the answers look like
 
 
+@pytest.mark.requirement("LC-10", side="client")
 @on_a_loop
 async def test_only_what_was_declared_is_asked_for() -> None:
     bare = Server("bare")
@@ -523,6 +531,7 @@ async def test_only_what_was_declared_is_asked_for() -> None:
                 await ask
 
 
+@pytest.mark.requirement("ME-14", "PM-5", side="client")
 @pytest.mark.parametrize(
     "result",
     [
@@ -554,6 +563,7 @@ async def test_a_long_answer_of_another_shape_is_shortened_and_commands_no_termi
         assert str(caught.value).isprintable()
 
 
+@pytest.mark.requirement("TO-21", side="client")
 @on_a_loop
 async def test_an_error_answer_keeps_its_code_and_data() -> None:
     from scripted import Refusal
@@ -591,6 +601,7 @@ async def test_stderr_is_read_whatever_comes_and_its_end_is_kept() -> None:
     assert client.stderr_tail.endswith("xxx" + "the end")
 
 
+@pytest.mark.requirement("FR-7", side="client")
 @on_a_loop
 async def test_lines_of_stderr_go_where_they_are_wanted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -614,6 +625,7 @@ async def test_lines_of_stderr_go_where_they_are_wanted(
     assert said == ["one", "two \\x1b[31m", "no newline"]
 
 
+@pytest.mark.requirement("FR-17", side="client")
 @on_a_loop
 async def test_a_secret_of_the_child_is_in_no_error_log_trace_or_repr(
     caplog: pytest.LogCaptureFixture,
@@ -776,6 +788,7 @@ async def test_a_long_notification_is_discarded_while_a_call_waits_and_nothing_o
         assert client.strays[0].startswith('{"jsonrpc":"2.0","method":"notifications/x"')
 
 
+@pytest.mark.requirement("JR-8", side="client")
 @pytest.mark.parametrize(
     "error", [5, {}, {"code": "x", "message": "y"}, {"code": 1}, {"message": "x"}, None, []]
 )

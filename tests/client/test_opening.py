@@ -36,6 +36,7 @@ def refuses(code: int, data: Any = None) -> Any:
     return handler
 
 
+@pytest.mark.requirement("ER-3", "ER-4", "ER-9", "DP-1", side="client")
 @on_a_loop
 async def test_a_server_of_2026_is_asked_once_and_every_request_carries_what_it_demands() -> None:
     async with opened({"tools/list": {"resultType": "complete", "tools": []}}) as (client, script):
@@ -50,6 +51,7 @@ async def test_a_server_of_2026_is_asked_once_and_every_request_carries_what_it_
             assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "concertino"
 
 
+@pytest.mark.requirement("LC-2", "LC-3", "ER-6", "ER-7", side="client")
 @pytest.mark.parametrize("code", [-32601, -32602, -32600, -32603, -32000, 1])
 @on_a_loop
 async def test_any_other_error_leads_to_the_handshake(code: int) -> None:
@@ -67,6 +69,7 @@ async def test_any_other_error_leads_to_the_handshake(code: int) -> None:
         ]
 
 
+@pytest.mark.requirement("ER-6", "ER-16", side="client")
 @on_a_loop
 async def test_silence_leads_to_the_handshake_and_the_late_answer_is_dropped() -> None:
     """ER-16: the id is known, the era is chosen. No cancel is sent: an old server has not heard of the request."""
@@ -89,6 +92,7 @@ async def test_a_result_that_is_none_of_discover_leads_to_the_handshake(answer: 
         assert client.protocol_version == LEGACY
 
 
+@pytest.mark.requirement("ER-5", side="client")
 @pytest.mark.parametrize(
     ("code", "data"),
     [
@@ -108,6 +112,7 @@ async def test_an_error_that_only_newer_servers_have_does_not_lead_to_the_handsh
     assert script.of("initialize") == []
 
 
+@pytest.mark.requirement("ER-4", side="client")
 @on_a_loop
 async def test_a_server_that_only_speaks_other_versions_is_told_from_one_that_does_not_answer() -> (
     None
@@ -118,6 +123,7 @@ async def test_a_server_that_only_speaks_other_versions_is_told_from_one_that_do
         await Client(ours).open()
 
 
+@pytest.mark.requirement("LC-10", side="client")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 @on_a_loop
 async def test_every_older_revision_is_spoken_as_the_server_chooses_it(version: str) -> None:
@@ -127,6 +133,7 @@ async def test_every_older_revision_is_spoken_as_the_server_chooses_it(version: 
         assert "_meta" not in script.of("ping")[0]["params"]
 
 
+@pytest.mark.requirement("LC-5", "LC-12", side="client")
 @pytest.mark.parametrize("version", ["2023-01-01", MODERN, ""])
 @on_a_loop
 async def test_a_version_that_nobody_knows_ends_the_connection(version: str) -> None:
@@ -155,6 +162,7 @@ async def test_a_new_server_that_was_only_slow_is_not_lost() -> None:
         assert client.protocol_version == MODERN
 
 
+@pytest.mark.requirement("ER-13", side="client")
 @on_a_loop
 async def test_an_era_that_is_given_is_not_asked_for() -> None:
     async with opened(legacy(), "legacy", era="legacy") as (client, script):
@@ -165,6 +173,7 @@ async def test_an_era_that_is_given_is_not_asked_for() -> None:
             pass
 
 
+@pytest.mark.requirement("LC-11", "LC-12", side="client")
 @on_a_loop
 async def test_a_server_that_says_nothing_at_all_costs_no_more_than_the_time_to_connect() -> None:
     ours, theirs = memory_pair()
@@ -185,6 +194,7 @@ async def test_a_malformed_handshake_is_shown() -> None:
         await Client(ours).open()
 
 
+@pytest.mark.requirement("ER-8", side="client")
 @on_a_loop
 async def test_a_connection_that_cannot_be_opened_again_is_not() -> None:
     ours, theirs = memory_pair()
@@ -201,6 +211,7 @@ async def test_a_connection_that_cannot_be_opened_again_is_not() -> None:
         await Client(ours).open()
 
 
+@pytest.mark.requirement("ER-3", side="client")
 @on_a_loop
 async def test_what_the_probe_says_is_the_version_in_the_request() -> None:
     async with opened() as (_, script):

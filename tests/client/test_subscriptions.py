@@ -29,6 +29,7 @@ def update(script: Script, message: dict[str, Any], uri: str) -> None:
     script.notify("notifications/resources/updated", uri=uri, _meta={SUBSCRIPTION: message["id"]})
 
 
+@pytest.mark.requirement("SU-4", "SU-5", "SU-7", side="client")
 @on_a_loop
 async def test_several_are_open_at_once_and_each_is_told_apart() -> None:
     """SU-4, SU-5."""
@@ -46,6 +47,7 @@ async def test_several_are_open_at_once_and_each_is_told_apart() -> None:
         assert cancelled["params"]["requestId"] == asked[3]["id"]
 
 
+@pytest.mark.requirement("CA-4", side="client")
 @pytest.mark.parametrize("order", ["result", "cancelled", "result cancelled", "cancelled result"])
 @on_a_loop
 async def test_the_server_may_end_it_with_a_result_or_a_cancel_or_both_in_either_order(
@@ -76,6 +78,7 @@ async def test_the_server_may_end_it_with_a_result_or_a_cancel_or_both_in_either
         assert len(script.of("notifications/cancelled")) == 1
 
 
+@pytest.mark.requirement("SU-12", side="client")
 @on_a_loop
 async def test_it_has_no_time_limit_once_it_is_acknowledged() -> None:
     """SU-12."""
@@ -162,6 +165,7 @@ async def test_a_server_that_is_gone_is_said_at_once_to_who_subscribes(like: str
         script.over = True  # it closed first
 
 
+@pytest.mark.requirement("SU-6", side="client")
 @pytest.mark.parametrize("honoured", [{"toolsListChanged": True}, {}])
 @on_a_loop
 async def test_a_list_whose_changes_a_server_declares_and_does_not_tell_is_no_reason_not_to_use_it(
@@ -189,6 +193,7 @@ async def test_a_list_whose_changes_a_server_declares_and_does_not_tell_is_no_re
         assert "promptsListChanged, and does not honour it" in caplog.text
 
 
+@pytest.mark.requirement("CA-7", "CA-8", side="client")
 @pytest.mark.parametrize(
     "params",
     [

@@ -85,6 +85,7 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.requirement("ER-9", "SH-4", "SH-5", side="client")
 @ERAS
 @on_a_loop
 async def test_a_server_that_died_is_started_again_and_what_was_under_way_is_not_repeated(
@@ -115,6 +116,7 @@ async def test_a_server_that_died_is_started_again_and_what_was_under_way_is_not
     assert (tmp_path / "starts").read_text() == ".."
 
 
+@pytest.mark.requirement("SU-10", "SH-4", side="client")
 @ERAS
 @on_a_loop
 async def test_subscriptions_the_log_level_and_changes_hold_on(era: Any, tmp_path: Path) -> None:
@@ -286,6 +288,7 @@ async def test_the_old_tree_is_gone_before_the_next_start(tmp_path: Path) -> Non
     assert set(states) <= {"Z"}  # not there any more, or waiting for init to look at it
 
 
+@pytest.mark.requirement("LC-15", side="client")
 @pytest.mark.parametrize("restart", [SOON, None])
 @ERAS
 @on_a_loop
@@ -310,6 +313,7 @@ async def test_a_server_that_hangs_is_noticed_by_pings_and_ended(
             assert "did not answer a ping" in str(client.failure)
 
 
+@pytest.mark.requirement("LC-15", side="client")
 @on_a_loop
 async def test_a_server_that_answers_pings_with_errors_or_only_talks_is_there() -> None:
     def refuse(script: Script, message: dict[str, Any]) -> Any:

@@ -187,6 +187,7 @@ def test_the_suite_s_tools_are_there(revision: str) -> None:
     assert all(tool["description"] for tool in tools)
 
 
+@pytest.mark.requirement("JS-8")
 @every_revision
 def test_a_schema_keeps_all_its_keywords_in_every_revision(revision: str) -> None:
     tools = answer(revision, "tools/list")["result"]["tools"]
@@ -198,6 +199,7 @@ def test_a_schema_keeps_all_its_keywords_in_every_revision(revision: str) -> Non
     assert schema["additionalProperties"] is False
 
 
+@pytest.mark.requirement("JS-2")
 def test_a_schema_of_2020_12_is_enforced() -> None:
     fits: list[tuple[dict[str, Any], bool]] = [  # by hand, from the schema
         ({"contactMethod": "phone", "phone": "1"}, True),
@@ -250,6 +252,7 @@ def test_sound_is_a_wav_and_a_resource_for_those_who_know_none(revision: str) ->
     assert block["mimeType"] == "audio/wav"
 
 
+@pytest.mark.requirement("CO-4")
 @every_revision
 def test_resources_are_embedded(revision: str) -> None:
     [block] = call(revision, "test_embedded_resource")["content"]
@@ -291,6 +294,7 @@ def test_the_suite_s_resources_are_there_with_name_and_description(revision: str
     assert template["uriTemplate"] == "test://template/{id}/data"
 
 
+@pytest.mark.requirement("RE-3")
 @every_revision
 def test_resources_are_read_as_text_or_as_bytes_under_their_own_uri(revision: str) -> None:
     text = read(revision, "test://static-text")
@@ -301,6 +305,7 @@ def test_resources_are_read_as_text_or_as_bytes_under_their_own_uri(revision: st
     assert picture == {"uri": "test://static-binary", "mimeType": "image/png"}
 
 
+@pytest.mark.requirement("RE-4")
 @every_revision
 def test_what_a_template_expands_to_is_read(revision: str) -> None:
     content = read(revision, TEMPLATED)
@@ -321,6 +326,7 @@ def test_the_suite_s_prompts_are_there_with_their_arguments(revision: str) -> No
     assert named["test_prompt_with_arguments"] == [("arg1", True), ("arg2", True)]
 
 
+@pytest.mark.requirement("PM-5")
 @every_revision
 def test_prompts_are_messages_of_a_user(revision: str) -> None:
     assert get(revision, "test_simple_prompt") == [
@@ -350,6 +356,7 @@ def test_an_argument_is_completed_and_one_that_cannot_be_has_no_values(revision:
     assert unknown["completion"]["values"] == []
 
 
+@pytest.mark.requirement("DI-2", "RE-1", "PM-1", "CO-4", "CP-1")
 @every_revision
 def test_what_is_there_is_declared(revision: str) -> None:
     if revision == wire.MODERN:
@@ -362,6 +369,7 @@ def test_what_is_there_is_declared(revision: str) -> None:
     )
 
 
+@pytest.mark.requirement("CH-1")
 @every_revision
 def test_lists_and_contents_say_how_long_they_hold_in_2026_07_28_alone(revision: str) -> None:
     results = [answer(revision, method)["result"] for method in LISTS]
@@ -377,6 +385,7 @@ def test_lists_and_contents_say_how_long_they_hold_in_2026_07_28_alone(revision:
             assert not {"ttlMs", "cacheScope", "resultType"} & result.keys()
 
 
+@pytest.mark.requirement("EC-3", "EC-6", "EC-7", "RE-5", "RE-7")
 @every_revision
 def test_what_is_not_there_is_an_error_with_its_uri(revision: str) -> None:
     uris = [
@@ -425,6 +434,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.requirement("PM-3", "PM-4", "PM-7", "CP-4", "CP-5", "PG-4")
 @every_revision
 def test_params_that_do_not_fit_are_invalid(revision: str) -> None:
     answers = {

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pages import DOCS, environment, paste, run_tests
 
 ASK = DOCS / "how-to" / "ask-the-user.md"
@@ -44,6 +45,7 @@ def spoken(folder: Path, server: str, *messages: dict[str, Any]) -> list[dict[st
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.requirement("SU-8")
 def test_what_the_page_shows_goes_over_the_wire_and_the_end_comes_in_order(tmp_path: Path) -> None:
     paste(TELL, tmp_path)
     wanted = {

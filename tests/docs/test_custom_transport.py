@@ -65,6 +65,7 @@ def test_the_page_s_client_calls_the_page_s_server(address: str, tmp_path: Path)
     assert done.stderr == ""
 
 
+@pytest.mark.requirement("FR-15", "FR-16")
 def test_a_plain_websocket_client_is_served_and_one_message_is_one_frame(address: str) -> None:
     from websockets.sync.client import connect
 
@@ -229,6 +230,7 @@ def test_a_message_over_the_limit_ends_the_connection_and_the_next_client_is_ser
     asyncio.run(talk())
 
 
+@pytest.mark.requirement("FR-16")
 @pytest.mark.parametrize("how", ["close", "abort"])
 def test_a_client_that_leaves_during_a_call_cancels_it(how: str, connection_class: Any) -> None:
     async def talk() -> None:

@@ -117,6 +117,8 @@ def test_every_public_name_is_documented_with_its_members_and_parameters(name: s
     assert missing(name, PUBLIC[name]) == []
 
 
+@pytest.mark.requirement("FR-16")
+@pytest.mark.requirement("FR-16", side="client")
 @pytest.mark.parametrize("name", ["Connection", "Receiver"])
 def test_what_a_transport_has_to_be_is_documented(name: str) -> None:
     assert missing(name, getattr(transports, name)) == []

@@ -107,6 +107,7 @@ def test_it_reads_a_file_bytes_a_function_and_a_template(seen: Seen) -> None:
     assert seen["shouted"]["contents"][0]["uri"] == f"{IDEAS}?style=shouted"
 
 
+@pytest.mark.requirement("EC-6", "EC-7")
 def test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri(seen: Seen) -> None:
     assert list(seen["missing"]) == MISSING
     for uri, error in seen["missing"].items():
@@ -193,6 +194,7 @@ def test_it_completes_arguments_and_variables(seen: Seen) -> None:
     }
 
 
+@pytest.mark.requirement("SU-13", "SU-14")
 def test_it_hears_of_updates_and_changed_lists(seen: Seen) -> None:
     sent = re.findall(r'"method":"(notifications/(?:resources|prompts|tools)/\w+)"', seen.log)
     assert seen.text("afresh") == "None."
@@ -224,6 +226,7 @@ def test_it_hears_of_updates_and_changed_lists(seen: Seen) -> None:
     assert sent == [each["method"] for each in seen["heard"]]
 
 
+@pytest.mark.requirement("CH-1")
 @pytest.mark.slow
 def test_it_keeps_what_it_read_for_as_long_as_2026_07_28_says(seen: Seen) -> None:
     for name in ("resources", "templates", "prompts", "source", "index", "plain"):

@@ -71,6 +71,7 @@ def run(which: str, era: Any, converse: Any, **settings: Any) -> None:
     asyncio.run(bounded())
 
 
+@pytest.mark.requirement("RE-4", "CX-2", side="client")
 @pytest.mark.parametrize(
     ("which", "era", "spoken"),
     [
@@ -141,6 +142,7 @@ def test_what_fastmcp_4_cannot_ask_in_2026_is_told_as_the_failure_of_its_tool() 
     run("fastmcp", "auto", converse)
 
 
+@pytest.mark.requirement("SU-4", "SU-10", side="client")
 def test_subscriptions_of_the_official_server() -> None:
     """SU-2 to SU-10 with `mcp` 2.x: acknowledged, told apart, ended by either side, and open again after a restart."""
     updated: list[str] = []
@@ -212,6 +214,7 @@ def test_a_server_with_a_handshake_is_no_modern_one(which: str) -> None:
         run(which, "modern", converse)
 
 
+@pytest.mark.requirement("CX-4", side="client")
 def test_server_everything_has_some_of_everything(tmp_path: Path) -> None:
     changes: list[str] = []
 

@@ -42,6 +42,7 @@ def reference(stream: bytes, limit: int) -> list[bytes | str]:
     return [line if len(line) <= limit else TOO_LONG for line in lines if line]
 
 
+@pytest.mark.requirement("FR-2")
 def test_a_line_is_a_frame_without_its_newline():
     assert Framer(10).feed(b"abc\n") == [b"abc"]
 
@@ -77,6 +78,7 @@ def test_empty_lines_are_no_frames():
     assert frames([b"\n\r\n\na\n\n"]) == [b"a"]
 
 
+@pytest.mark.requirement("FR-2")
 def test_other_line_ends_are_content():
     separators = "\u2028\u2029\u0085\v\f\x1c\x1d\x1e".encode()
     assert frames([separators + b"\n"]) == [separators]

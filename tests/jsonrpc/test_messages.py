@@ -207,6 +207,7 @@ def test_what_is_no_json_is_a_parse_error(frame: bytes):
     assert bad(frame) == (PARSE, None)
 
 
+@pytest.mark.requirement("JR-9")
 @pytest.mark.parametrize(
     "params",
     [
@@ -407,6 +408,7 @@ def test_what_is_no_array_is_no_batch(frame: bytes):
 # Messages into frames
 
 
+@pytest.mark.requirement("JR-1", "JR-8", "JR-10")
 def test_requests_notifications_and_errors_are_written_as_json_rpc_wants_them():
     assert (
         messages.encode_request(1, "ping", b"{}")

@@ -116,6 +116,7 @@ def test_a_request_gets_one_answer_only():
         assert line.gone() == []
 
 
+@pytest.mark.requirement("JR-6")
 def test_one_and_the_text_one_are_different_ids():
     line = Line()
     number, text = line.running(1), line.running("1")
@@ -138,6 +139,7 @@ def test_an_id_in_flight_is_refused_and_the_first_request_is_not_disturbed():
     assert line.gone() == [result(1, {}), result(2, {})]
 
 
+@pytest.mark.requirement("JR-5")
 def test_an_id_may_be_used_again_after_its_answer():
     line = Line()
     for _ in range(2):
@@ -273,6 +275,7 @@ def test_a_new_call_does_not_overtake_waiting_ones():
     assert line.peer.pop_waiting() is second
 
 
+@pytest.mark.requirement("EC-5")
 def test_a_full_queue_answers_busy():
     line = Line(max_in_flight=1, max_waiting=1)
     line.running(0)
@@ -387,6 +390,7 @@ def batching(**limits: Any) -> Line:
     return line
 
 
+@pytest.mark.requirement("JR-14")
 def test_the_answers_of_a_batch_come_together_when_the_last_is_there():
     line = batching()
     one, note, two = line.batch(request(1), {"jsonrpc": "2.0", "method": "n"}, request("two"))
@@ -407,6 +411,7 @@ def test_a_byte_order_mark_before_a_batch_is_accepted():
     assert len(events) == 1
 
 
+@pytest.mark.requirement("JR-14")
 def test_a_batch_of_notifications_and_responses_is_not_answered():
     line = batching()
     events = line.batch(
@@ -425,6 +430,7 @@ def test_garbage_in_a_batch_is_answered_in_it():
     assert [(each["id"], each["error"]["code"]) for each in answers] == [(None, INVALID)] * 3
 
 
+@pytest.mark.requirement("JR-14")
 def test_an_empty_batch_gets_a_single_error():
     line = batching()
     line.peer.receive(b"[]")
@@ -677,6 +683,7 @@ def test_an_answer_to_another_id_is_stray(id: bytes):
     assert line.gone() == []
 
 
+@pytest.mark.requirement("JR-4", "JR-18")
 def test_requests_of_both_sides_may_have_the_same_id_and_ours_have_none_twice():
     line = Line()
     outgoing = [ask(line) for _ in range(3)]
@@ -702,6 +709,7 @@ def test_a_second_answer_is_stray():
     assert line.peer.unsolicited == 1
 
 
+@pytest.mark.requirement("CA-3", "CA-4", "CA-8")
 def test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray():
     line = Line()
     outgoing, answers = ask(line)

@@ -76,6 +76,7 @@ def again(seal: Seal, token: str | None, answers: dict[str, Raw], bound: bytes =
 # Rounds
 
 
+@pytest.mark.requirement("MR-9")
 def test_a_question_is_put_and_answered_in_the_next_round() -> None:
     seal, first = a_seal(), Dialogue()
     assert first.ask({"who": WHO}) is None
@@ -96,6 +97,7 @@ def test_answers_of_all_rounds_stay() -> None:
     assert list(dialogue.answers) == ["q0", "q1", "q2", "q3", "q4"]
 
 
+@pytest.mark.requirement("MR-10")
 def test_several_at_once_and_those_that_were_left_out_are_asked_again() -> None:
     """REQUIREMENTS MR-10: "Missing needed response -> ask again"."""
     seal, first = a_seal(), Dialogue()
@@ -107,6 +109,7 @@ def test_several_at_once_and_those_that_were_left_out_are_asked_again() -> None:
     assert third.ask({"a": WHO, "b": WHERE}) == {"a": ADA, "b": ADA}
 
 
+@pytest.mark.requirement("MR-11")
 def test_answers_that_nobody_asked_for_are_ignored() -> None:
     seal, first = a_seal(), Dialogue()
     first.ask({"a": WHO})
@@ -132,6 +135,7 @@ def test_an_answer_to_an_earlier_question_of_a_backend_is_none_to_what_it_asks_n
     assert dialogue.answers == {}
 
 
+@pytest.mark.requirement("MR-4")
 def test_two_questions_of_a_round_cannot_have_one_key() -> None:
     dialogue = Dialogue()
     dialogue.ask({"a": WHO})
@@ -191,6 +195,7 @@ def test_such_an_answer_is_checked_when_it_is_asked_for_and_kept_only_then() -> 
 # States that are refused
 
 
+@pytest.mark.requirement("MR-6")
 @pytest.mark.parametrize("token", ["", "AAAA", "x" * 70000, "é"])
 def test_what_is_no_state_is_invalid(token: str) -> None:
     with pytest.raises(RpcError, match=r"Invalid params: requestState") as error:
@@ -206,6 +211,7 @@ def test_a_state_of_another_release_with_the_same_key_is_invalid() -> None:
         assert error.value.code == -32602
 
 
+@pytest.mark.requirement("MR-8")
 def test_a_state_is_good_once_for_its_call_and_in_time() -> None:
     clock = Clock()
     seal = a_seal(clock)
@@ -221,6 +227,7 @@ def test_a_state_is_good_once_for_its_call_and_in_time() -> None:
         again(seal, late, {})
 
 
+@pytest.mark.requirement("MR-12")
 def test_an_answer_of_the_wrong_shape_is_refused_before_anything_runs() -> None:
     seal, first = a_seal(), Dialogue()
     first.ask({"who": WHO})
@@ -239,6 +246,7 @@ def test_an_answer_of_the_wrong_shape_is_refused_before_anything_runs() -> None:
     assert again(seal, token, {"who": ADA}).answers == {"who": ADA}  # the refusals did not spend it
 
 
+@pytest.mark.requirement("MR-17")
 @pytest.mark.parametrize(
     ("method", "good", "bad"),
     [
@@ -344,6 +352,7 @@ SOUND = Sampling(
 ELICITATION, SAMPLING, ROOTS = {"elicitation": {}}, {"sampling": {}}, {"roots": {}}
 
 
+@pytest.mark.requirement("ME-5", "ME-6", "MR-5", "EL-3", "SA-4", "SA-6", "RO-4")
 @pytest.mark.parametrize(
     ("question", "revision", "capabilities", "required"),
     [
@@ -399,6 +408,7 @@ def asked_params(question: ClientRequest, revision: str) -> Any:
     return value["params"]
 
 
+@pytest.mark.requirement("EL-12", "EL-13")
 def test_a_visit_has_an_id_in_2025_11_25_and_none_since() -> None:
     """REQUIREMENTS EL-13."""
     assert asked_params(VISIT, D)["elicitationId"] == "visit-1"

@@ -67,6 +67,7 @@ def test_a_handshake_is_answered_with_its_version_or_our_newest_that_has_one(
     assert negotiate(asked).name == answered
 
 
+@pytest.mark.requirement("IC-1", "IC-3")
 @pytest.mark.parametrize(
     ("version", "members"),
     [

@@ -56,6 +56,7 @@ def test_the_tag_is_hmac_sha256_over_what_it_belongs_to_nonce_time_and_content()
     assert raw == outer + signed
 
 
+@pytest.mark.requirement("MR-6")
 def test_one_changed_character_is_refused_wherever_it_is() -> None:
     seal = sealed()
     token = seal.create_token(
@@ -87,6 +88,7 @@ def test_the_same_key_opens_what_another_process_sealed() -> None:
     assert sealed().open_token(sealed().create_token(b"a", CALL), CALL).content == b"a"
 
 
+@pytest.mark.requirement("MR-7")
 def test_ten_minutes_are_the_limit() -> None:
     clock = Clock()
     seal = sealed(clock)

@@ -153,6 +153,7 @@ def code(answer: Any) -> int:
 # The handshake, A.3
 
 
+@pytest.mark.requirement("LC-6", "TO-1")
 def test_initialize_is_answered_with_version_capabilities_and_who_we_are():
     answer = Rig().ask(1, "initialize", opening(D))
     result = answer["result"]
@@ -169,6 +170,7 @@ def test_initialize_is_answered_with_version_capabilities_and_who_we_are():
     assert result["instructions"] == "Use it."
 
 
+@pytest.mark.requirement("DI-2")
 def test_what_is_not_offered_is_not_declared():
     result = Rig(ServerFeatures(Implementation("n", "1"))).ask(1, "initialize", opening(A))[
         "result"
@@ -180,6 +182,7 @@ def test_what_is_not_offered_is_not_declared():
     }
 
 
+@pytest.mark.requirement("LC-4", "ER-12")
 @pytest.mark.parametrize(
     ("asked", "answered"),
     [(A, A), (B, B), (C, C), (D, D), (E, D), ("2030-01-01", D), ("1", D), ("", D)],
@@ -301,6 +304,7 @@ def test_the_lifecycle_has_a_rule_for_every_state_and_event():
     )
 
 
+@pytest.mark.requirement("LC-1", "ME-3")
 @pytest.mark.parametrize(
     "method", ["tools/list", "tools/call", "logging/setLevel", "server/discover", "prompts/get"]
 )
@@ -319,6 +323,7 @@ def test_a_request_before_initialize_says_what_is_missing_and_initialize_works_a
     assert "result" in rig.ask(2, "initialize", opening(D))
 
 
+@pytest.mark.requirement("LC-14")
 def test_ping_is_answered_before_and_after_initialize():
     rig = Rig()
     assert rig.ask("p", "ping")["result"] == {}
@@ -326,6 +331,7 @@ def test_ping_is_answered_before_and_after_initialize():
     assert rig.opened(A).ask("p", "ping", {})["result"] == {}
 
 
+@pytest.mark.requirement("JR-16")
 @pytest.mark.parametrize(
     "method", ["nope", "tools/List", "subscriptions/Listen", "tasks/list", "sampling/createMessage"]
 )
@@ -336,6 +342,7 @@ def test_an_unknown_method_is_not_found(method: str):
     assert code(rig.ask(3, method, modern())) == NO_METHOD
 
 
+@pytest.mark.requirement("LC-10", "DI-2", "CP-4")
 @pytest.mark.parametrize(
     "method", ["tools/list", "tools/call", "prompts/list", "resources/read", "completion/complete"]
 )
@@ -349,6 +356,7 @@ def test_a_feature_that_is_not_offered_is_not_found(method: str):
 # The modern era, A.4-A.6
 
 
+@pytest.mark.requirement("FR-18")
 def test_a_request_with_modern_meta_is_served_without_a_handshake():
     rig = Rig()
     incoming = rig.call(
@@ -376,6 +384,7 @@ def test_a_request_with_modern_meta_is_served_without_a_handshake():
     assert answer["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "catalogue"
 
 
+@pytest.mark.requirement("ER-1", "DI-1", "DI-3", "CH-1")
 def test_discover_says_what_there_is():
     assert Rig().ask("d", "server/discover", modern())["result"] == {
         "resultType": "complete",
@@ -411,6 +420,7 @@ def test_discover_without_instructions_has_none():
     assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
 
 
+@pytest.mark.requirement("EC-1")
 @pytest.mark.parametrize("version", ["1900-01-01", "", "2025-11-25", "2024-11-05", "2027-01-01"])
 def test_an_unsupported_version_names_those_that_are(version: str):
     rig = Rig()
@@ -420,12 +430,14 @@ def test_an_unsupported_version_names_those_that_are(version: str):
     assert rig.started == []
 
 
+@pytest.mark.requirement("ME-3")
 def test_meta_without_capabilities_is_refused():
     answer = Rig().ask(1, "tools/list", {"_meta": {VERSION: E}})
     assert code(answer) == BAD_PARAMS
     assert answer["error"]["data"] == {"supported": [E], "missing": [CAPABILITIES]}
 
 
+@pytest.mark.requirement("ME-4")
 def test_client_info_may_be_absent():
     client = (
         Rig()
@@ -435,6 +447,7 @@ def test_client_info_may_be_absent():
     assert (client.name, client.version, client.capabilities) == ("", "", {"sampling": {}})
 
 
+@pytest.mark.requirement("PR-1")
 @pytest.mark.parametrize(
     ("meta", "text"),
     [
@@ -458,6 +471,7 @@ def test_malformed_meta_is_refused_with_its_place(meta: Any, text: str):
     assert "result" in rig.ask(1, "initialize", opening(D))
 
 
+@pytest.mark.requirement("ME-20")
 @pytest.mark.parametrize("method", ["initialize", "ping", "logging/setLevel"])
 def test_what_2026_07_28_removed_is_not_found_with_modern_meta(method: str):
     rig = Rig()
@@ -469,6 +483,7 @@ def test_discover_does_not_exist_for_those_who_shook_hands():
     assert code(Rig().opened().ask(1, "server/discover", {})) == NO_METHOD
 
 
+@pytest.mark.requirement("ER-11", "ME-10")
 def test_both_eras_are_served_side_by_side_each_by_its_rules():
     rig = Rig()
     first = rig.call(1, "tools/call", modern({"name": "x"}))
@@ -481,6 +496,7 @@ def test_both_eras_are_served_side_by_side_each_by_its_rules():
     assert "resultType" in rig.answer(first, TEXT)["result"]
 
 
+@pytest.mark.requirement("ME-5", "ME-9")
 def test_meta_is_looked_at_for_each_request():
     rig = Rig()
     params = modern(**{CLIENT: {"name": "one", "version": "1"}})
@@ -503,6 +519,7 @@ def test_a_modern_request_does_not_move_the_handshake():
     assert rig.session.state is State.OPENED
 
 
+@pytest.mark.requirement("ME-18")
 def test_meta_of_a_handshakes_request_is_passed_on():
     rig = Rig().opened(C)
     incoming = rig.call(
@@ -520,6 +537,7 @@ def test_meta_of_a_handshakes_request_is_passed_on():
 # Ids that cannot be read
 
 
+@pytest.mark.requirement("JR-9")
 @pytest.mark.parametrize(("version", "null"), [(A, True), (B, True), (C, True), (D, False)])
 def test_an_unreadable_id_is_null_before_2025_11_25_and_left_out_since(version: str, null: bool):
     rig = Rig().opened(version)
@@ -556,6 +574,7 @@ def test_params_that_are_no_object_are_refused_on_the_id():
         assert (answer["id"], code(answer)) == (1, BAD_PARAMS)
 
 
+@pytest.mark.requirement("JR-11", "CA-8")
 @pytest.mark.parametrize(
     "message",
     [
@@ -670,6 +689,7 @@ def test_a_batch_is_an_invalid_request_in_the_other_revisions(version: str):
 # Answers
 
 
+@pytest.mark.requirement("CA-6")
 def test_a_call_that_was_cancelled_gets_no_answer_and_no_message():
     rig = Rig().opened()
     incoming = rig.call(1, "tools/call", {"name": "x", "_meta": {"progressToken": 7}})
@@ -729,6 +749,7 @@ def test_a_result_of_the_limit_is_sent_and_one_byte_more_is_refused():
     assert code(answer) == INTERNAL
 
 
+@pytest.mark.requirement("FR-3")
 @pytest.mark.parametrize("version", wire.REVISIONS)
 def test_indented_json_from_a_backend_stays_on_one_line(version: str):
     # FR-3: no newline inside a message. one_json, in Rig, refuses any.
@@ -765,6 +786,7 @@ def progressing(version: str = D, token: int | str = "t") -> tuple[Rig, Incoming
     return rig, rig.call(1, "tools/call", params)
 
 
+@pytest.mark.requirement("PR-4")
 @pytest.mark.parametrize("version", wire.REVISIONS)
 @pytest.mark.parametrize("token", ["t", "", 0, 2**60])
 def test_progress_goes_to_the_token_and_older_clients_get_no_message(
@@ -780,6 +802,7 @@ def test_progress_goes_to_the_token_and_older_clients_get_no_message(
     assert second == {"progressToken": token, "progress": 1}
 
 
+@pytest.mark.requirement("PR-3")
 def test_progress_that_does_not_grow_is_not_sent():
     rig, incoming = progressing()
     for done in (1, 1, 0.5, 1.5, 1.5, -3):
@@ -787,6 +810,7 @@ def test_progress_that_does_not_grow_is_not_sent():
     assert [line["params"]["progress"] for line in rig.gone()] == [1, 1.5]
 
 
+@pytest.mark.requirement("PR-2")
 def test_progress_that_nobody_asked_for_is_not_sent():
     rig = Rig().opened()
     rig.session.progress(rig.call(1, "tools/call", {"_meta": {}}), 1, None, None)
@@ -795,6 +819,7 @@ def test_progress_that_nobody_asked_for_is_not_sent():
     assert rig.gone() == []
 
 
+@pytest.mark.requirement("PR-5")
 def test_no_progress_after_the_answer():
     rig, incoming = progressing()
     rig.answer(incoming, TEXT)
@@ -802,6 +827,7 @@ def test_no_progress_after_the_answer():
     assert rig.gone() == []
 
 
+@pytest.mark.requirement("ME-10", "PR-1")
 def test_two_calls_progress_on_their_own_tokens():
     rig = Rig()
     one = rig.call(1, "tools/call", modern(progressToken=1))
@@ -872,11 +898,13 @@ def heard(rig: Rig, incoming: IncomingRequest) -> list[str]:
     return [line["params"]["level"] for line in rig.gone()]
 
 
+@pytest.mark.requirement("LO-2")
 def test_after_a_handshake_messages_from_info_up_are_sent():
     rig = Rig().opened()
     assert heard(rig, rig.call(1, "tools/call")) == LEVELS[1:]
 
 
+@pytest.mark.requirement("LO-2")
 @pytest.mark.parametrize("level", LEVELS)
 def test_set_level_opens_and_closes_levels_also_for_calls_under_way(level: str):
     rig = Rig().opened(A)
@@ -886,6 +914,7 @@ def test_set_level_opens_and_closes_levels_also_for_calls_under_way(level: str):
     assert heard(rig, incoming) == heard(rig, tokened) == LEVELS[LEVELS.index(level) :]
 
 
+@pytest.mark.requirement("LO-5")
 @pytest.mark.parametrize("params", [None, {}, {"level": "loud"}, {"level": 5}, {"level": None}])
 def test_a_level_that_does_not_exist_is_refused(params: Any):
     answer = Rig().opened().ask(1, "logging/setLevel", params)
@@ -893,6 +922,7 @@ def test_a_level_that_does_not_exist_is_refused(params: Any):
     assert "level" in answer["error"]["message"]
 
 
+@pytest.mark.requirement("LO-3", "LO-4", "DP-1")
 def test_a_modern_request_hears_what_it_asked_for_and_nothing_else():
     rig = Rig()
     assert heard(rig, rig.call(1, "tools/call", modern())) == []
@@ -907,6 +937,7 @@ def test_a_message_names_its_logger_if_it_has_one():
     assert rig.gone()[0]["params"] == {"level": "error", "data": [1, None], "logger": "db"}
 
 
+@pytest.mark.requirement("LO-1")
 def test_nothing_is_logged_where_logging_is_not_declared():
     rig = Rig(ServerFeatures(Implementation("n", "1"), tools=True)).opened()
     assert heard(rig, rig.call(1, "tools/call")) == []
@@ -916,6 +947,7 @@ def test_nothing_is_logged_where_logging_is_not_declared():
 # Changes
 
 
+@pytest.mark.requirement("SU-13")
 @pytest.mark.parametrize("what", ["tools", "prompts", "resources"])
 @pytest.mark.parametrize("version", wire.LEGACY)
 def test_a_change_is_told_to_clients_in_operation(what: str, version: str):
@@ -924,6 +956,7 @@ def test_a_change_is_told_to_clients_in_operation(what: str, version: str):
     assert [line["method"] for line in rig.gone()] == [f"notifications/{what}/list_changed"]
 
 
+@pytest.mark.requirement("LC-9")
 def test_a_change_is_not_told_before_the_handshake_is_complete_nor_unasked_to_the_modern():
     rig = Rig()
     rig.session.report_change("tools")
@@ -1125,6 +1158,7 @@ def test_a_resource_that_is_not_there_has_the_code_of_the_callers_revision():
 # Everything, in every revision, on the wire
 
 
+@pytest.mark.requirement("FR-13", "JR-7", "JR-17", "LC-10", "ME-17", "CA-2")
 @pytest.mark.parametrize("version", wire.REVISIONS)
 def test_every_line_of_a_server_of_everything_fits_the_schema_of_the_revision(version: str):
     rig = Rig()
@@ -1535,6 +1569,7 @@ class TestSessionBesideItsModel(SessionMachine.TestCase):
     """One class: Hypothesis makes its machines unittest cases."""
 
 
+@pytest.mark.requirement("LO-6")
 def test_of_log_messages_beyond_the_high_water_mark_the_last_is_kept_and_the_others_are_counted() -> (
     None
 ):
@@ -1624,6 +1659,7 @@ def asks(rig: Rig, id: int, params: Any, wanted: InputRequired) -> Any:
     return answer["result"]
 
 
+@pytest.mark.requirement("ME-12", "MR-1", "MR-4")
 def test_a_backend_s_questions_are_the_answer_and_the_next_call_has_what_was_said():
     """2026-07-28 basic/patterns/mrtr; REQUIREMENTS MR-1, MR-3, MR-4, MR-17, MR-18."""
     rig = sealing(Rig())
@@ -1656,6 +1692,7 @@ def test_a_backend_s_questions_are_the_answer_and_the_next_call_has_what_was_sai
     assert rig.started == []
 
 
+@pytest.mark.requirement("MR-3")
 def test_a_state_alone_is_an_answer_and_neither_is_none():
     rig = sealing(Rig())
     result = asks(rig, 1, modern(CALL), InputRequired(state=b"x"))
@@ -1685,6 +1722,7 @@ def test_a_retry_that_cannot_be_one_is_invalid(members: Any, said: str):
     assert said in error["message"]
 
 
+@pytest.mark.requirement("MR-7")
 def test_a_state_belongs_to_its_method_its_params_and_its_caller():
     rig = sealing(Rig())
     state = asks(rig, 1, modern(CALL, **DECLARED), InputRequired({"who": WHO}))["requestState"]
@@ -1731,6 +1769,7 @@ def test_the_first_call_after_the_handshake_may_have_members_of_a_retry():
     assert rig.session.state is State.READY
 
 
+@pytest.mark.requirement("MR-1")
 def test_a_suspended_call_is_answered_with_what_it_asked():
     rig = sealing(Rig())
     incoming = rig.call(1, "tools/call", modern(CALL, **DECLARED))
@@ -1742,6 +1781,7 @@ def test_a_suspended_call_is_answered_with_what_it_asked():
     assert list(answer["result"]["inputRequests"]) == ["q1"]
 
 
+@pytest.mark.requirement("MR-2")
 @pytest.mark.parametrize("method", ["tools/list", "completion/complete"])
 def test_lists_and_completions_may_not_ask(method: str):
     """REQUIREMENTS MR-2."""
@@ -1779,6 +1819,7 @@ def test_a_session_without_a_seal_says_so():
 # Subscriptions
 
 
+@pytest.mark.requirement("SU-12")
 def test_subscriptions_are_counted_apart_and_ended_in_order():
     rig = Rig()
     assert rig.session.open_subscriptions == 0
@@ -1801,6 +1842,7 @@ def test_subscriptions_are_counted_apart_and_ended_in_order():
     assert rig.session.open_subscriptions == 0
 
 
+@pytest.mark.requirement("SU-11")
 def test_a_list_that_changes_is_told_to_those_who_listen():
     rig = Rig()
     rig.feed(
@@ -1850,6 +1892,7 @@ def test_what_was_held_back_leaves_a_moment_later_and_what_is_newer_takes_its_pl
     assert rig.session.dropped_logs == 3
 
 
+@pytest.mark.requirement("PR-8")
 def test_progress_that_a_client_tells_of_a_question_disturbs_nothing():
     """REQUIREMENTS PR-8: it may, if the question has a token; ours have none."""
     rig = Rig().opened(D)

@@ -89,6 +89,7 @@ class Rig:
         return [(each["params"].get("_meta", {}).get(ID), each["method"]) for each in self.gone()]
 
 
+@pytest.mark.requirement("SU-2")
 def test_the_first_thing_is_the_acknowledgement_and_it_names_the_subscription_by_type_and_value() -> (
     None
 ):
@@ -102,6 +103,7 @@ def test_the_first_thing_is_the_acknowledgement_and_it_names_the_subscription_by
         assert type(told["params"]["_meta"][ID]) is type(id)
 
 
+@pytest.mark.requirement("SU-1")
 @pytest.mark.parametrize(
     ("offer", "wanted", "honoured"),
     [
@@ -127,6 +129,7 @@ def test_only_what_there_is_and_was_asked_for_is_honoured(
     assert Rig().listen(1, wanted, offer)["params"]["notifications"] == honoured
 
 
+@pytest.mark.requirement("SU-1")
 def test_what_was_not_honoured_is_not_told() -> None:
     rig = Rig()
     rig.listen(1, EVERYTHING, ServerFeatures(Implementation("n", "1"), tools=True))
@@ -137,6 +140,7 @@ def test_what_was_not_honoured_is_not_told() -> None:
     assert rig.subscriptions.subscribed_uris == frozenset()
 
 
+@pytest.mark.requirement("SU-3", "SU-11")
 def test_several_at_once_each_hear_what_they_asked_for() -> None:
     rig = Rig()
     rig.listen(1, {"toolsListChanged": True})
@@ -174,6 +178,7 @@ def test_nothing_follows_a_cancel_not_even_what_waits_for_a_slow_reader() -> Non
     assert rig.heard() == [(2, "notifications/resources/updated")]
 
 
+@pytest.mark.requirement("SU-8", "SU-9", "CA-2")
 def test_the_end_is_the_result_and_then_the_notice() -> None:
     """REQUIREMENTS SU-8, SU-9."""
     rig = Rig()
@@ -189,6 +194,7 @@ def test_the_end_is_the_result_and_then_the_notice() -> None:
     assert rig.peer.running == {}
 
 
+@pytest.mark.requirement("SU-12")
 def test_an_open_one_takes_no_room_of_the_calls_and_its_id_is_in_use() -> None:
     rig = Rig(max_in_flight_bytes=1)
     rig.listen(1, EVERYTHING)
@@ -244,6 +250,7 @@ def test_the_backend_is_told_whenever_somebody_watches_something_else() -> None:
     assert rig.watches == 4
 
 
+@pytest.mark.requirement("SU-1")
 @given(st.lists(st.sampled_from(["listen", "cancel", "tools", "update"]), max_size=30), st.data())
 def test_beside_a_model(acts: list[str], data: st.DataObject) -> None:
     """Whoever is open, and asked, hears; nobody else."""

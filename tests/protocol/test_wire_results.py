@@ -70,6 +70,7 @@ def content(block: ContentBlock, revision: str) -> Any:
 # What every 2026-07-28 result says
 
 
+@pytest.mark.requirement("ME-7", "ME-13")
 def test_a_modern_result_says_that_it_is_complete_and_whose_it_is():
     assert lowered(CallToolResult([TextContent("a")]), E) == {
         "resultType": "complete",
@@ -139,6 +140,7 @@ def test_a_tool_list_is_written_once_for_as_long_as_it_stays_the_same():
 # Results that come as JSON
 
 
+@pytest.mark.requirement("ME-13")
 def test_a_result_that_comes_as_json_is_completed_for_the_modern():
     raw = Raw(b'{"contents":[{"uri":"a:b","text":""}],"_meta":{"example.com/k":1},"ttlMs":5}')
     assert lowered(raw, E, "resources/read") == {
@@ -150,6 +152,7 @@ def test_a_result_that_comes_as_json_is_completed_for_the_modern():
     }
 
 
+@pytest.mark.requirement("MR-18")
 def test_caching_hints_stand_on_complete_results_only():
     asked = Raw(b'{"resultType":"input_required","requestState":"s"}')
     assert lowered(asked, E, "resources/read") == {
@@ -360,6 +363,7 @@ def test_text_without_decoration_is_the_same_for_all():
         assert content(TextContent("a"), version) == {"type": "text", "text": "a"}
 
 
+@pytest.mark.requirement("RE-8")
 def test_the_date_of_annotations_is_known_since_2025_06_18():
     block = TextContent("a", HINTS, META)
     old = {"type": "text", "text": "a", "annotations": {"audience": ["user"], "priority": 1}}
@@ -371,6 +375,7 @@ def test_the_date_of_annotations_is_known_since_2025_06_18():
     assert [content(block, version) for version in wire.REVISIONS] == [old, old, new, new, new]
 
 
+@pytest.mark.requirement("CO-1", "CO-2")
 def test_audio_is_embedded_as_a_blob_for_2024_11_05():
     block = AudioContent(b"\x00", "audio/wav", HINTS, META)
     assert content(block, A) == {
@@ -386,6 +391,7 @@ def test_two_sounds_get_different_uris():
     assert [each["resource"]["uri"] for each in found["content"]] == ["audio:1", "audio:2"]
 
 
+@pytest.mark.requirement("CO-1", "CO-3")
 def test_a_link_is_told_in_text_before_2025_06_18():
     link = ResourceLink("file:///a", "a", annotations=HINTS)
     described = ResourceLink("file:///a", "a", "An a", "about it")
@@ -418,6 +424,7 @@ def test_an_embedded_resource_loses_its_meta_before_2025_06_18():
 # Structured content and its schemas
 
 
+@pytest.mark.requirement("TO-15")
 @pytest.mark.parametrize("value", [5, "s", None, [1], False, Raw(b"[1]"), Raw(b' "{" ')])
 def test_structured_content_that_is_no_object_travels_as_a_result_before_2026_07_28(value: object):
     plain = json.loads(bytes(value)) if isinstance(value, Raw) else value
@@ -435,6 +442,7 @@ def test_structured_content_that_is_an_object_travels_as_it_is(value: object):
         assert lowered(CallToolResult([], value), version)["structuredContent"] == {"a": 1}
 
 
+@pytest.mark.requirement("TO-16")
 def test_no_structured_content_is_not_null():
     for version in wire.REVISIONS:
         assert "structuredContent" not in lowered(
@@ -447,6 +455,7 @@ def listed(tool: Tool, revision: str) -> Any:
     return found
 
 
+@pytest.mark.requirement("IC-1", "IC-3")
 def test_a_tool_shows_what_the_revision_knows():
     tool = Tool(
         "a", {"type": "object"}, "T", "D", {"type": "object"}, ToolAnnotations("TT"), ICONS, META
@@ -491,6 +500,7 @@ def test_an_input_schema_without_booleans_keeps_all_its_keywords():
         assert listed(Tool("a", schema), version)["inputSchema"] == schema
 
 
+@pytest.mark.requirement("TO-15")
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
@@ -664,6 +674,7 @@ def test_what_asks_is_no_result() -> None:
             ResultEncoder(by_name[revision], INFO).encode(InputRequired(state=b"x"), "tools/call")
 
 
+@pytest.mark.requirement("EC-8")
 def test_a_code_of_one_era_is_an_internal_error_in_the_other() -> None:
     """REQUIREMENTS EC-3: "MUST NOT emit -32002 or -32042"; part B.4."""
     codes = [

@@ -1,5 +1,6 @@
-"""runtime/client_questions.py: handlers that ask, from the loop and from threads, in both eras; each with a Client of ours at the other end.
+"""runtime/client_questions.py: handlers that ask, from the loop and from threads, in both eras.
 
+A Client of ours is at the other end of each.
 What is expected: 2026-07-28 basic/patterns/mrtr and client/*; 2025-11-25 client/*; REQUIREMENTS A.8, A.20.
 """
 
@@ -75,6 +76,7 @@ async def test_a_form_gives_an_object_of_its_class(era: str) -> None:
     assert await text_of(era, ask, elicit=ada) == "Name(name='Ada', age=3)"
 
 
+@pytest.mark.requirement("EL-7")
 @both
 @pytest.mark.parametrize("answer", ["decline", "cancel"])
 @on_a_loop
@@ -225,6 +227,7 @@ async def test_what_once_could_not_make_is_tried_again(era: str) -> None:
     assert await text_of(era, ask) == "5"
 
 
+@pytest.mark.requirement("ME-6")
 @both
 @on_a_loop
 async def test_what_was_not_declared_is_an_error_that_says_what_is_missing(era: str) -> None:
@@ -247,6 +250,7 @@ async def test_what_was_not_declared_is_an_error_that_says_what_is_missing(era: 
     )
 
 
+@pytest.mark.requirement("RE-9", "PM-6")
 @both
 @on_a_loop
 async def test_a_prompt_and_a_resource_ask_too_and_fail_likewise(era: str) -> None:
@@ -297,6 +301,7 @@ async def test_a_suspension_that_a_handler_swallows_is_one_all_the_same(era: str
     assert await text_of(era, ask, elicit=ada) == "accept"
 
 
+@pytest.mark.requirement("EL-6")
 @both
 @on_a_loop
 async def test_what_does_not_fit_the_form_is_a_bad_answer(era: str) -> None:
@@ -431,6 +436,7 @@ async def test_a_client_that_is_gone_leaves_no_handler_waiting() -> None:
     assert failed == ["the input ended before the answer came"]
 
 
+@pytest.mark.requirement("SA-7")
 @both
 @on_a_loop
 async def test_a_call_asks_at_most_sixteen_times(era: str) -> None:
@@ -449,6 +455,7 @@ async def test_a_call_asks_at_most_sixteen_times(era: str) -> None:
                 await client.call_tool("ask")
 
 
+@pytest.mark.requirement("CO-5", "SA-5")
 @both
 @on_a_loop
 async def test_sampling_with_tools_goes_on_from_use_to_result(era: str) -> None:
@@ -478,6 +485,7 @@ async def test_sampling_with_tools_goes_on_from_use_to_result(era: str) -> None:
     assert await text_of(era, ask, sample=model, sampling={"tools": {}}) == "3"
 
 
+@pytest.mark.requirement("EL-11")
 @both
 @on_a_loop
 async def test_a_visit_is_to_a_page_without_secrets(era: str) -> None:
@@ -654,6 +662,7 @@ asyncio.run(main())
     return decode(done.stdout)
 
 
+@pytest.mark.requirement("ME-12", "MR-9")
 def test_a_state_outlives_its_process_if_there_is_a_key_and_only_then(tmp_path: Path) -> None:
     for key, accepted in (("k" * 32, True), (None, False)):
         [first] = states_of(tmp_path, key)

@@ -93,6 +93,7 @@ async def test_serve_raises_what_start_raises() -> None:
     assert backend.closed == 1
 
 
+@pytest.mark.requirement("FR-15", "ME-11")
 @on_a_loop
 async def test_one_backend_serves_many_connections_apart() -> None:
     clients: list[str] = []
@@ -120,6 +121,7 @@ async def test_one_backend_serves_many_connections_apart() -> None:
     assert not host.links
 
 
+@pytest.mark.requirement("ME-18", "ME-19")
 @on_a_loop
 async def test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came() -> None:
     came: list[dict[str, bytes]] = []
@@ -156,6 +158,7 @@ async def test_meta_that_is_not_the_protocol_s_reaches_the_backend_as_it_came() 
     assert came == [meta for meta in expected for _ in range(2)]
 
 
+@pytest.mark.requirement("JR-16")
 @pytest.mark.parametrize(
     "error",
     [ValueError("secret"), KeyError("x"), SystemExit(1), GeneratorExit(), asyncio.CancelledError()],

@@ -82,6 +82,7 @@ async def test_an_error_answer_is_raised() -> None:
     assert str(refused.value) == "no (-32601)"
 
 
+@pytest.mark.requirement("JR-19", "CA-12")
 @on_a_loop
 async def test_no_answer_in_time_is_a_timeout_and_the_server_is_told() -> None:
     ours, theirs = memory_pair()
@@ -111,6 +112,7 @@ async def test_a_time_limit_that_is_no_number_is_refused_and_nothing_is_sent() -
     assert other.came == []
 
 
+@pytest.mark.requirement("CA-12")
 @on_a_loop
 async def test_timeouts_of_different_length_each_come_in_their_time() -> None:
     ours, theirs = memory_pair()
@@ -139,6 +141,7 @@ async def test_a_cancelled_request_tells_the_server() -> None:
     assert other.came[1]["params"]["requestId"] == other.came[0]["id"]
 
 
+@pytest.mark.requirement("JR-19")
 @on_a_loop
 async def test_requests_under_way_fail_at_once_when_the_other_side_is_gone() -> None:
     ours, theirs = memory_pair()

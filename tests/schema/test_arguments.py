@@ -100,6 +100,7 @@ def test_a_simple_handler() -> None:
     )
 
 
+@pytest.mark.requirement("TO-6")
 def test_no_parameters() -> None:
     arguments = argument_decoder(lambda: None)
     assert arguments.schema == {"type": "object", "additionalProperties": False}  # TO-6
@@ -261,6 +262,7 @@ def test_a_pydantic_field_as_a_default() -> None:
     assert arguments.bind(b'{"a":1}', None)[0][2] is not arguments.bind(b'{"a":1}', None)[0][2]
 
 
+@pytest.mark.requirement("TO-10")
 def test_every_problem_is_reported() -> None:
     def handler(
         a: int, b: list[Item], c: str, d: Color = Color.RED, even: Annotated[int, at.Ge(1)] = 1

@@ -55,10 +55,12 @@ def test_a_schema_of_100_levels_passes_and_of_101_does_not() -> None:
     )
 
 
+@pytest.mark.requirement("JS-7")
 def test_a_schema_of_depth_10_000_is_refused() -> None:
     assert "nested too deeply" in refusal(nested(10_000))
 
 
+@pytest.mark.requirement("JS-7")
 def test_a_schema_of_100_000_subschemas_is_refused() -> None:
     assert "too large: expected at most" in refusal({"anyOf": [{} for _ in range(100_000)]})
     assert (
@@ -119,11 +121,13 @@ def test_what_is_no_schema_is_left_to_others() -> None:
 # Dialects
 
 
+@pytest.mark.requirement("JS-1", "JS-2")
 @pytest.mark.parametrize("said", [DIALECT, DIALECT + "#"])
 def test_the_dialect_is_2020_12(said: str) -> None:
     assert extent_of({"$schema": said, "items": {"$schema": said}}) == Extent(2, False)
 
 
+@pytest.mark.requirement("JS-3")
 @pytest.mark.parametrize(
     ("said", "words"),
     [
@@ -152,6 +156,7 @@ def test_another_dialect_is_refused_by_name(said: Any, words: list[str]) -> None
     assert len(text) < 500
 
 
+@pytest.mark.requirement("JS-3")
 def test_another_dialect_inside_is_refused_with_its_place() -> None:
     text = refusal({"$defs": {"a/b~": {"$schema": "http://json-schema.org/draft-07/schema"}}})
     assert text.startswith("#/$defs/a~1b~0/$schema: only JSON Schema 2020-12")
@@ -170,6 +175,7 @@ def test_a_dialect_in_data_is_data() -> None:
 # References
 
 
+@pytest.mark.requirement("JS-5", "JS-6")
 @pytest.mark.parametrize("word", ["$ref", "$dynamicRef"])
 @pytest.mark.parametrize(
     "target",
@@ -194,6 +200,7 @@ def test_a_reference_to_elsewhere_is_refused(word: str, target: str) -> None:
         assert "never fetched: copy what it refers to into $defs" in text
 
 
+@pytest.mark.requirement("JS-6")
 @pytest.mark.parametrize(
     "target",
     ["#/$defs/none", "#none", "#/enum/0", "#/prefixItems/5", "#/prefixItems/x", "#/type/x"],

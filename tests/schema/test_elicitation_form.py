@@ -71,6 +71,7 @@ TITLES = [{"const": "s", "title": "Small"}, {"const": "l", "title": "Large"}]
 MEDIUM = [{"const": "s", "title": "Small"}, {"const": "m", "title": "Medium"}]
 
 
+@pytest.mark.requirement("EL-5")
 def test_every_kind_of_field() -> None:
     schema, _ = form_of(Everything)
     assert schema == {
@@ -118,6 +119,7 @@ def test_every_kind_of_field() -> None:
     wire.check(params, wire.MODERN, "ElicitRequestFormParams")
 
 
+@pytest.mark.requirement("EL-6")
 def test_what_was_filled_in_is_an_object_of_the_class() -> None:
     _, read = form_of(Everything)
     values = {
@@ -184,6 +186,7 @@ def bad(annotation: Any) -> Any:
     return dataclass(type("Bad", (), {"__annotations__": {"it": annotation}}))
 
 
+@pytest.mark.requirement("EL-5")
 @pytest.mark.parametrize(
     "annotation",
     [
@@ -211,6 +214,7 @@ def test_what_is_no_class_with_fields_is_refused(form: Any) -> None:
         form_of(form)
 
 
+@pytest.mark.requirement("EL-8")
 @pytest.mark.parametrize(
     "name", ["password", "apiKey", "api_key", "client_secret", "accessToken", "Passphrase", "cvv"]
 )

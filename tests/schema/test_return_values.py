@@ -262,6 +262,7 @@ def test_text_stays_text() -> None:
             assert type(texts(result)[0]) is str
 
 
+@pytest.mark.requirement("TO-22")
 def test_none_is_no_content_unless_it_is_a_value() -> None:
     for returns in (returning(None), anything(), returning(str | None)):
         assert returns.shape(None) == CallToolResult([])
@@ -336,6 +337,7 @@ def test_a_result_must_hold_what_its_annotation_promises_unless_it_is_an_error(
     )
 
 
+@pytest.mark.requirement("TO-12", "TO-14")
 @pytest.mark.parametrize(
     ("annotation", "value", "text"),
     [
@@ -389,6 +391,7 @@ def test_a_pydantic_model_inside_other_values_is_written_by_its_names() -> None:
     assert written(anything(), {"m": [Model(a=1, b=1.5)]}) == '{"m":[{"a":1,"bee":1.5}]}'
 
 
+@pytest.mark.requirement("TO-10", "TO-12")
 @pytest.mark.parametrize(
     ("annotation", "value", "text"),
     [
@@ -494,6 +497,7 @@ def test_what_has_no_json_form_is_refused() -> None:
         )
 
 
+@pytest.mark.requirement("FR-3")
 def test_raw_json_is_carried_without_newlines() -> None:
     assert written(anything(), Raw(b'{"a": 1}')) == '{"a":1}'
     assert written(anything(), {"a": Raw(b"[1,\n2]")}) == '{"a":[1,2]}'

@@ -168,6 +168,7 @@ CASES = [
 ]
 
 
+@pytest.mark.requirement("RE-4")
 @pytest.mark.parametrize(("template", "expanded"), CASES)
 def test_the_rfcs_own_examples_expand_as_it_says(template: str, expanded: str):
     assert UriTemplate(template).expand(VARIABLES) == expanded
@@ -342,6 +343,7 @@ WAYS_OUT = [
 ]
 
 
+@pytest.mark.requirement("RE-6")
 @pytest.mark.parametrize("value", WAYS_OUT)
 @pytest.mark.parametrize(
     "template", ["a:{x}", "a:/{x}/b", "a:b{.x}", "a:b{/x}", "a:b{/x*}", "a:{x*}", "a:b{;x}"]

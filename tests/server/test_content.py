@@ -9,6 +9,7 @@ import pytest
 from concertino import audio, blob, image
 
 
+@pytest.mark.requirement("PM-5")
 @pytest.mark.parametrize(
     ("data", "mime_type"),
     [

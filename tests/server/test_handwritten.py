@@ -135,6 +135,7 @@ WHOLE: dict[str, Any] = {
 }
 
 
+@pytest.mark.requirement("JS-8")
 def test_every_keyword_and_its_order_is_kept_through_a_list() -> None:
     server = Server("x")
     server.add_tool(take, input_schema=WHOLE, output_schema=WHOLE)
@@ -220,6 +221,7 @@ def test_an_object_that_is_no_json_is_refused() -> None:
 # Arguments
 
 
+@pytest.mark.requirement("JS-7")
 @pytest.mark.parametrize(
     "pattern", ["^(a+)+$", "^(a|a)*$", "(x+x+)+y", "^([a-zA-Z0-9])(([\\-.]|[_]+)?([a-zA-Z0-9]+))*$"]
 )

@@ -178,6 +178,7 @@ async def test_texts_become_what_the_function_wants() -> None:
         assert "<Size.LARGE: 'l'>" in await text(served, "show", f="l")
 
 
+@pytest.mark.requirement("PM-4")
 @on_a_loop
 async def test_what_does_not_fit_is_named() -> None:
     """REQUIREMENTS PM-3, PM-4."""

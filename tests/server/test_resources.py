@@ -509,6 +509,7 @@ class Shelf:
         return "read"
 
 
+@pytest.mark.requirement("RE-6")
 @pytest.mark.parametrize(
     ("uri", "given", "text"),
     [
@@ -606,6 +607,7 @@ async def test_a_bound_method_and_a_function_that_is_given_back_are_fine() -> No
 # Caching, 2026-07-28
 
 
+@pytest.mark.requirement("CH-1")
 @on_a_loop
 async def test_caching_hints_are_the_servers_unless_a_resource_has_its_own() -> None:
     server = Server("x", ttl_s=1.5, cache_scope="public")

@@ -73,6 +73,7 @@ class Served:
 # What is offered
 
 
+@pytest.mark.requirement("CX-3")
 @on_a_loop
 async def test_what_is_said_about_a_server() -> None:
     server = Server(
@@ -276,6 +277,7 @@ async def test_a_def_around_an_async_def_is_a_def() -> None:
 # Registration errors name the tool and what to write
 
 
+@pytest.mark.requirement("TO-5")
 @pytest.mark.parametrize("name", ["", "with space", "ü", "x" * 129, "a/b", "a\n"])
 def test_a_name_that_clients_refuse_is_refused(name: str) -> None:
     with pytest.raises(RegistrationError, match="give name="):
@@ -287,10 +289,12 @@ def test_a_lambda_needs_a_name() -> None:
         Server("x").add_tool(lambda: "x")
 
 
+@pytest.mark.requirement("TO-5")
 def test_a_name_of_128_characters_is_accepted() -> None:
     Server("x").add_tool(lambda: "x", name="x" * 128)
 
 
+@pytest.mark.requirement("TO-5")
 def test_the_same_name_twice_is_refused_and_the_first_stays() -> None:
     server = Server("x")
     server.add_tool(lambda: "first", name="f")
@@ -421,6 +425,7 @@ NO_KEYS = [
 ]
 
 
+@pytest.mark.requirement("ME-16")
 @pytest.mark.parametrize("key", [*KEYS, *NO_KEYS])
 def test_a_key_of_meta_follows_the_grammar(key: str) -> None:
     def f() -> str:
@@ -443,6 +448,7 @@ def test_a_key_of_meta_follows_the_grammar(key: str) -> None:
             server.add_resource("x://a", text="", meta={key: 1})
 
 
+@pytest.mark.requirement("CX-1")
 @pytest.mark.parametrize("key", [*KEYS, *NO_KEYS])
 def test_the_name_of_an_extension_has_a_prefix(key: str) -> None:
     if key in KEYS and "/" in key:
@@ -521,6 +527,7 @@ def test_run_only_marks_the_server_while_a_target_is_imported(
 # Calls
 
 
+@pytest.mark.requirement("JR-16", "TO-7")
 @on_a_loop
 async def test_an_unknown_tool_and_malformed_params_are_protocol_errors() -> None:
     server = Server("x")
@@ -561,6 +568,7 @@ def adding() -> Callable[..., int]:
     return add
 
 
+@pytest.mark.requirement("TO-8")
 @on_a_loop
 async def test_arguments_that_do_not_fit_are_a_result_that_names_each_problem() -> None:
     server = Server("x")
@@ -604,6 +612,7 @@ async def test_coercion_is_off_unless_asked_for() -> None:
             assert bool(result.get("isError")) is not coerce
 
 
+@pytest.mark.requirement("TO-10")
 @on_a_loop
 async def test_the_texts_of_errors() -> None:
     class Quiet(Exception):
@@ -651,6 +660,7 @@ async def test_content_of_every_kind_comes_through() -> None:
         assert [block["type"] for block in content] == ["text", "image"]
 
 
+@pytest.mark.requirement("SU-13")
 @on_a_loop
 async def test_adding_and_removing_while_it_runs_is_announced_once_each() -> None:
     heard: list[str] = []
@@ -844,6 +854,7 @@ async def test_a_hand_written_schema_finds_few_problems_and_cuts_each() -> None:
         assert {len(each) for detail in details for each in detail.values()} == {303}
 
 
+@pytest.mark.requirement("TO-6", "JS-4")
 @pytest.mark.parametrize(
     ("schema", "said"),
     [

@@ -32,6 +32,7 @@ def served(process: Process, id: object = "next") -> None:
     )
 
 
+@pytest.mark.requirement("JR-16")
 @pytest.mark.parametrize(
     "line",
     [
@@ -92,6 +93,7 @@ def test_an_argument_nested_too_deeply_is_an_error() -> None:
         ]
 
 
+@pytest.mark.requirement("JR-16")
 @pytest.mark.parametrize("line", [b"42", b'"x"', b"true", b"null", b"[]", b"{}"])
 def test_json_that_is_no_message_is_an_invalid_request(line: bytes) -> None:
     with Process() as process:
@@ -103,6 +105,7 @@ def test_json_that_is_no_message_is_an_invalid_request(line: bytes) -> None:
         served(process)
 
 
+@pytest.mark.requirement("JR-1")
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -126,6 +129,7 @@ def test_a_malformed_request_is_answered_on_its_id(body: str, code: int) -> None
         served(process)
 
 
+@pytest.mark.requirement("FR-1")
 def test_bad_utf8_inside_an_argument_is_refused_and_the_tool_is_not_called() -> None:
     with Process() as process:
         process.initialize()
@@ -146,6 +150,7 @@ def test_a_bom_crlf_and_blank_lines_are_no_obstacle() -> None:
         assert len(process.messages) == 4
 
 
+@pytest.mark.requirement("FR-1")
 @pytest.mark.parametrize(
     "text",
     [
@@ -166,12 +171,14 @@ def test_text_is_given_back_exactly(text: str) -> None:
         assert text_of(process.ask(call(1, "echo", {"text": text}))) == text
 
 
+@pytest.mark.requirement("JR-2", "JR-6")
 @pytest.mark.parametrize("id", [0, -1, 2**53 + 1, 2**70, "", "1", "ü", "a\nb", 10**40])
 def test_ids_keep_type_and_value(id: Any) -> None:
     with Process() as process:
         assert process.ask(request(id, "ping"))["result"] == {}
 
 
+@pytest.mark.requirement("JR-2", "JR-3")
 @pytest.mark.parametrize("id", [None, True, 1.5, [], {}])
 def test_ids_of_other_types_are_refused_without_one(id: Any) -> None:
     with Process() as process:

@@ -176,6 +176,7 @@ def test_uvloop_serves_the_same_dialogue(tmp_path: Path) -> None:
             assert process.finish() == 0
 
 
+@pytest.mark.requirement("ER-10")
 def test_both_eras_interleave_on_one_connection() -> None:
     with Process() as process:
         old, new = call(1, "who"), call(2, "who", modern=True)
@@ -196,6 +197,7 @@ def test_both_eras_interleave_on_one_connection() -> None:
         assert process.finish() == 0
 
 
+@pytest.mark.requirement("ME-9")
 def test_the_client_of_a_modern_call_is_the_one_in_its_meta() -> None:
     meta = {**MODERN_META, "io.modelcontextprotocol/clientInfo": {"name": "other", "version": "9"}}
     with Process() as process:
@@ -250,6 +252,7 @@ def test_a_second_initialize_is_refused_and_changes_nothing() -> None:
         )
 
 
+@pytest.mark.requirement("LC-12", "LC-13")
 @pytest.mark.parametrize("version", ["1.0", "2027-01-01", "", "2026-07-28"])
 def test_an_unknown_version_is_answered_with_the_newest_that_has_a_handshake(version: str) -> None:
     with Process() as process:
@@ -257,6 +260,7 @@ def test_an_unknown_version_is_answered_with_the_newest_that_has_a_handshake(ver
         assert text_of(process.ask(call(1, "echo", {"text": "x"}))) == "x"
 
 
+@pytest.mark.requirement("LC-12")
 @pytest.mark.parametrize(
     "params", [{}, {"protocolVersion": 5}, {"protocolVersion": None}, {"capabilities": {}}]
 )
@@ -268,6 +272,7 @@ def test_a_malformed_initialize_latches_nothing(params: dict[str, Any]) -> None:
         assert text_of(process.ask(call(7, "echo", {"text": "x"}))) == "x"
 
 
+@pytest.mark.requirement("ER-14")
 def test_an_unsupported_modern_version_is_refused_by_its_own_code() -> None:
     meta = {**MODERN_META, "io.modelcontextprotocol/protocolVersion": "2099-01-01"}
     with Process() as process:
@@ -276,6 +281,7 @@ def test_an_unsupported_modern_version_is_refused_by_its_own_code() -> None:
         assert error["data"] == {"supported": ["2026-07-28"], "requested": "2099-01-01"}
 
 
+@pytest.mark.requirement("FR-11", "JR-12")
 def test_a_batch_is_one_array_of_answers_in_2025_03_26() -> None:
     with Process() as process:
         process.initialize("2025-03-26")
@@ -310,6 +316,7 @@ def test_a_batch_of_notifications_is_not_answered() -> None:
         assert len(process.messages) == 2
 
 
+@pytest.mark.requirement("FR-10", "JR-15")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-06-18", "2025-11-25"])
 def test_a_batch_is_refused_in_the_other_revisions(version: str) -> None:
     with Process() as process:

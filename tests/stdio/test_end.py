@@ -43,6 +43,7 @@ def at(process: Process, name: str) -> None:
 # End of input
 
 
+@pytest.mark.requirement("SH-2", "SH-3")
 def test_end_of_input_while_idle() -> None:
     with Process() as process:
         process.initialize()
@@ -328,6 +329,7 @@ async def sleep(seconds: float) -> str:
 # The client is gone
 
 
+@pytest.mark.requirement("LC-15")
 def test_a_client_that_closes_stdout_ends_the_server() -> None:
     with Process() as process:
         process.initialize()
@@ -444,6 +446,7 @@ def server_behind(process: Process) -> int:
     return int(process.ask(call("pid", "facts"))["result"]["structuredContent"]["pid"])
 
 
+@pytest.mark.requirement("LC-15")
 @pytest.mark.slow
 def test_an_orphan_with_open_pipes_is_gone_after_five_silent_seconds() -> None:
     with wrapped({}) as process:
@@ -506,6 +509,7 @@ def test_twenty_starts_and_stops_leave_nothing_behind() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.requirement("SH-2")
 def test_exit_is_quick_when_nothing_is_under_way() -> None:
     """The normal close of a client must not cost it a wait: below 50 ms promised, ten times that allowed on a busy machine."""
     with Process() as process:

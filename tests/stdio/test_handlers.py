@@ -38,6 +38,7 @@ def cancel(id: object, **more: object) -> dict[str, Any]:
 # Raising
 
 
+@pytest.mark.requirement("TO-9")
 @pytest.mark.parametrize("tool", ["fail_async", "fail_later", "fail_in_thread", "fail_inline"])
 def test_whatever_a_handler_raises_is_a_result_and_the_next_call_is_served(tool: str) -> None:
     kinds = {
@@ -138,6 +139,7 @@ def test_the_name_of_an_unknown_tool_is_not_given_back_at_length() -> None:
 # Threads
 
 
+@pytest.mark.requirement("LC-14")
 def test_64_blocking_handlers_leave_ping_and_async_calls_alone() -> None:
     with Process() as process:
         process.initialize()
@@ -306,6 +308,7 @@ async def begin() -> str:
 # Cancelling
 
 
+@pytest.mark.requirement("CA-5")
 def test_a_cancelled_call_is_not_answered_and_its_finally_runs() -> None:
     with Process() as process:
         process.initialize()
@@ -328,6 +331,7 @@ def test_a_handler_that_swallows_its_cancel_is_not_answered() -> None:
         assert process.answers(1) == []
 
 
+@pytest.mark.requirement("CA-7")
 @pytest.mark.parametrize(
     "params",
     [
@@ -356,6 +360,7 @@ def test_a_cancel_of_something_else_is_ignored(params: dict[str, Any]) -> None:
         assert len([message for message in process.messages if "id" in message]) == 4
 
 
+@pytest.mark.requirement("CA-7")
 def test_a_cancel_of_what_is_done_is_ignored() -> None:
     with Process() as process:
         process.initialize()
@@ -376,6 +381,7 @@ def test_a_cancel_with_the_id_as_another_type_leaves_the_call_alone() -> None:
         assert process.answers(1) == []
 
 
+@pytest.mark.requirement("CA-9")
 @pytest.mark.parametrize("modern", [False, True])
 def test_200_cancel_races_give_at_most_one_answer_each_and_none_twice(modern: bool) -> None:
     chance = random.Random(7)
@@ -433,6 +439,7 @@ def test_of_20_000_progress_messages_a_hundred_a_second_come_and_the_last() -> N
         assert process.messages[-1]["id"] == 1
 
 
+@pytest.mark.requirement("PR-5")
 def test_20_000_progress_messages_all_come_before_the_result_and_none_after() -> None:
     with Process(env=ALL_OF_IT) as process:
         process.initialize()
@@ -492,6 +499,7 @@ def test_without_a_token_no_progress_is_sent() -> None:
         assert process.notifications("notifications/progress") == []
 
 
+@pytest.mark.requirement("LO-4")
 def test_progress_and_log_after_the_answer_are_dropped() -> None:
     with Process() as process:
         process.initialize()
@@ -588,6 +596,7 @@ def test_tools_added_and_removed_while_running_are_announced_and_work(tool: str)
 # Many at once
 
 
+@pytest.mark.requirement("JR-5")
 def test_an_id_in_use_is_refused_and_the_first_call_is_still_answered() -> None:
     with Process() as process:
         process.initialize()
@@ -601,6 +610,7 @@ def test_an_id_in_use_is_refused_and_the_first_call_is_still_answered() -> None:
         assert text_of(process.answers(1)[2]) == "x"
 
 
+@pytest.mark.requirement("TO-10")
 def test_10_000_calls_at_once_are_each_answered_or_told_that_the_server_is_busy() -> None:
     with Process() as process:
         process.initialize()

@@ -84,6 +84,7 @@ def test_a_socket_at_each_end_as_node_gives_its_children() -> None:
         assert process.finish() == 0
 
 
+@pytest.mark.requirement("FR-14")
 def test_one_socket_for_both_directions() -> None:
     ours, theirs = socket.socketpair()
     with Process(
@@ -440,6 +441,7 @@ def test_a_client_that_does_not_read_does_not_keep_the_server_alive() -> None:
         assert process.popen.returncode == 0
 
 
+@pytest.mark.requirement("PR-6")
 @pytest.mark.slow
 def test_progress_to_a_client_that_does_not_read_is_bounded_and_the_last_one_arrives() -> None:
     with Process(env={"CONCERTINO_PROGRESS_PER_S": "1000000"}) as process:

@@ -86,6 +86,7 @@ def names(answer: Any) -> list[str]:
     return [tool["name"] for tool in answer["result"]["tools"]]
 
 
+@pytest.mark.requirement("ME-8", "TO-3", "TO-4")
 def test_everybody_sees_the_same_tools_in_the_order_in_which_they_were_added(
     tmp_path: Path,
 ) -> None:
@@ -109,6 +110,7 @@ def test_everybody_sees_the_same_tools_in_the_order_in_which_they_were_added(
             assert listed[0] == listed[1] == listed[2]
 
 
+@pytest.mark.requirement("TO-2")
 def test_a_server_without_tools_lists_none(tmp_path: Path) -> None:
     with Process([script(tmp_path, RUN)]) as process:
         discovered = process.ask(request(1, "server/discover", modern=True))["result"]
@@ -118,6 +120,7 @@ def test_a_server_without_tools_lists_none(tmp_path: Path) -> None:
         assert names(process.ask(request(3, "tools/list"))) == []
 
 
+@pytest.mark.requirement("CX-2", "CX-4")
 @pytest.mark.parametrize("version", LEGACY)
 def test_capabilities_that_nobody_knows_are_no_obstacle(version: str) -> None:
     unknown: dict[str, Any] = {
@@ -134,6 +137,7 @@ def test_capabilities_that_nobody_knows_are_no_obstacle(version: str) -> None:
         assert text_of(process.ask(request(2, "tools/call", params, modern=True))) == "b"
 
 
+@pytest.mark.requirement("T5-1", "T5-9", "T6-2", "T6-5", "T6-11")
 def test_tasks_are_neither_declared_nor_served_and_a_wish_for_one_is_ignored() -> None:
     wish = {"name": "echo", "arguments": {"text": "a"}, "task": {"ttl": 60000}}
     methods = ["tasks/get", "tasks/result", "tasks/list", "tasks/cancel"]
@@ -159,6 +163,7 @@ def test_tasks_are_neither_declared_nor_served_and_a_wish_for_one_is_ignored() -
         assert TASKS not in discovered["capabilities"].get("extensions", {})
 
 
+@pytest.mark.requirement("PR-7")
 def test_progress_told_by_a_client_is_ignored() -> None:
     told = [
         notification("notifications/progress", {"progressToken": "t", "progress": 1}),
@@ -176,6 +181,7 @@ def test_progress_told_by_a_client_is_ignored() -> None:
         assert len(process.messages) == 2
 
 
+@pytest.mark.requirement("CA-10")
 def test_the_reason_of_a_cancel_is_in_the_log() -> None:
     with Process(env={"LOG_LEVEL": "debug"}) as process:
         process.initialize()
@@ -205,6 +211,7 @@ def pages(process: Process, method: str, kind: str, id: str, *, modern: bool) ->
         params = {"cursor": result["nextCursor"]}
 
 
+@pytest.mark.requirement("TO-3", "RE-2", "PM-2", "PG-4", "PG-5", "CH-2")
 @pytest.mark.parametrize(
     ("method", "kind"),
     [
@@ -237,6 +244,7 @@ def test_every_list_comes_in_pages_that_are_alike_for_all(
     assert [len(each) for each in seen] == [len(seen[0])] * 4
 
 
+@pytest.mark.requirement("RE-3")
 def test_what_is_read_may_have_several_contents_of_text_and_of_bytes(tmp_path: Path) -> None:
     with Process([script(tmp_path, PAGES + RUN)]) as process:
         contents = process.ask(request(1, "resources/read", {"uri": "test://pieces"}, modern=True))[
@@ -247,6 +255,7 @@ def test_what_is_read_may_have_several_contents_of_text_and_of_bytes(tmp_path: P
     assert two == {"uri": "test://pieces/2", "mimeType": "image/png", "blob": "AP8="}  # RFC 4648
 
 
+@pytest.mark.requirement("CP-2")
 @pytest.mark.parametrize("modern", [False, True])
 def test_at_most_100_values_complete_an_argument(modern: bool, tmp_path: Path) -> None:
     asked = {
@@ -265,6 +274,7 @@ def test_at_most_100_values_complete_an_argument(modern: bool, tmp_path: Path) -
     }
 
 
+@pytest.mark.requirement("PM-3")
 @pytest.mark.parametrize("modern", [False, True])
 def test_a_prompt_that_fails_is_an_internal_error_and_the_next_is_served(
     modern: bool, tmp_path: Path
@@ -279,6 +289,7 @@ def test_a_prompt_that_fails_is_an_internal_error_and_the_next_is_served(
         assert process.ask(request(2, "prompts/get", asked, modern=modern))["result"]["messages"]
 
 
+@pytest.mark.requirement("SU-14")
 @pytest.mark.parametrize("version", LEGACY)
 def test_who_subscribes_is_told_of_that_resource_and_of_no_other(
     version: str, tmp_path: Path
@@ -297,6 +308,7 @@ def test_who_subscribes_is_told_of_that_resource_and_of_no_other(
         assert process.notifications(updated) == [{"uri": "test://a"}] * 2
 
 
+@pytest.mark.requirement("SU-1")
 def test_2026_07_28_is_told_of_nothing_unasked(tmp_path: Path) -> None:
     with Process([script(tmp_path, PAGES + RUN)]) as process:
         for id, uri in enumerate(("test://a", "test://pieces")):
@@ -320,6 +332,7 @@ server.add_resource(
 """
 
 
+@pytest.mark.requirement("RE-8")
 @pytest.mark.parametrize("version", [*LEGACY, "2026-07-28"])
 def test_what_a_resource_is_said_to_be_is_shown_to_who_knows_it(
     version: str, tmp_path: Path
@@ -357,6 +370,7 @@ server.add_resource("file:///one", path=root / "one.txt")
 """
 
 
+@pytest.mark.requirement("RE-6")
 def test_no_uri_leads_out_of_a_folder(tmp_path: Path) -> None:
     server = script(tmp_path, FOLDER + RUN)
     (tmp_path / "root" / "sub").mkdir(parents=True)

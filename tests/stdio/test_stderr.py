@@ -40,6 +40,7 @@ def lines(process: Process) -> list[tuple[str, str, str]]:
 # The lines of a life
 
 
+@pytest.mark.requirement("FR-6")
 def test_a_life_in_three_lines() -> None:
     with Process() as process:
         process.initialize()
@@ -383,6 +384,7 @@ def test_300_tracebacks_are_limited_and_counted() -> None:
 # Secrets
 
 
+@pytest.mark.requirement("FR-17")
 @pytest.mark.parametrize("level", ["info", "debug"])
 @pytest.mark.parametrize("form", ["line", "json", "trace"])
 def test_a_secret_of_the_environment_or_an_argument_appears_nowhere(level: str, form: str) -> None:

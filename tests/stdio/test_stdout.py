@@ -26,6 +26,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.requirement("FR-4")
 @pytest.mark.parametrize("how", WAYS)
 def test_what_a_tool_writes_to_stdout_goes_to_stderr(how: str) -> None:
     with Process() as process:
@@ -123,6 +124,7 @@ async def put() -> str:
         assert b"buffered by C" in process.stderr
 
 
+@pytest.mark.requirement("FR-4")
 def test_what_c_stdio_still_holds_at_exit_does_not_reach_the_wire() -> None:
     """The gap: it reaches nobody. The process leaves by os._exit, which does not flush C's buffers (DESIGN decision 6)."""
     with Process() as process:
@@ -160,6 +162,7 @@ def test_a_tool_that_asks_for_input_sees_the_end_of_it() -> None:
         assert text_of(process.ask(call(3, "echo", {"text": "fine"}))) == "fine"
 
 
+@pytest.mark.requirement("FR-4")
 @pytest.mark.parametrize("how", ["exit", "sys.exit", "raise", "return"])
 @pytest.mark.parametrize("tool", ["fork", "fork_in_thread"])
 def test_a_forked_child_cannot_write_frames(tool: str, how: str) -> None:

@@ -152,6 +152,7 @@ async def test_a_child_that_closes_stdin_but_lives_is_over_at_once_and_stopped()
     assert child.exit_status == -signal.SIGTERM
 
 
+@pytest.mark.requirement("SH-1", side="client")
 @pytest.mark.parametrize(
     ("code", "status"),
     [
@@ -241,6 +242,7 @@ async def test_a_sink_that_fails_is_logged_and_stderr_goes_on(
     assert "no disk" in caplog.text
 
 
+@pytest.mark.requirement("SH-6", "SC-2", side="client")
 @on_a_loop
 async def test_only_the_variables_that_are_named_reach_the_child(
     monkeypatch: pytest.MonkeyPatch,
@@ -264,6 +266,7 @@ async def test_only_the_variables_that_are_named_reach_the_child(
     assert variables["PATH"] == os.environ["PATH"]
 
 
+@pytest.mark.requirement("SC-2", side="client")
 @on_a_loop
 async def test_the_working_directory_is_the_one_that_is_given(tmp_path: Path) -> None:
     async with started("import os; print(os.getcwd())", cwd=tmp_path) as (_, ear):

@@ -198,6 +198,7 @@ def test_what_is_not_given_is_not_written():
     assert written(ToolAnnotations()) == {}
 
 
+@pytest.mark.requirement("TO-16")
 def test_structured_content_that_is_null_is_written_and_absent_is_not():
     assert written(CallToolResult([], None)) == {"content": [], "structuredContent": None}
     assert (
@@ -220,10 +221,13 @@ def test_hints_that_are_false_are_written():
     }
 
 
+@pytest.mark.requirement("PM-5")
+@pytest.mark.requirement("CO-2", "CO-3", side="client")
 def test_bytes_travel_as_base64():
     assert written(ImageContent(b"\xff\x00\xfe", "image/png"))["data"] == "/wD+"
 
 
+@pytest.mark.requirement("LO-7")
 def test_the_levels_are_those_of_rfc_5424_least_severe_first():
     assert list(LEVELS) == [
         "debug",
