@@ -1,4 +1,4 @@
-"""runtime/tasks.py: a call started under the name of a spare task behaves as one in a plain asyncio.Task.
+"""runtime/tasks.py: a call whose first step runs at once behaves as one in a plain asyncio.Task.
 
 Each behaviour is run both ways, on asyncio's loop and on uvloop; what a plain task does is the expected value.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Coroutine
@@ -24,9 +25,9 @@ variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 
 
 class Bench:
-    """Starts coroutines from a callback, as a Link does, and collects how they ended.
+    """Starts coroutines from a callback, as a ServerConnection does, and collects how they ended.
 
-    ours: by starter(); else each in a plain task.
+    ours: by eager_task_runner(); else each in a plain task.
     """
 
     def __init__(self, ours: bool) -> None:
@@ -434,22 +435,10 @@ async def test_a_call_that_ends_in_its_first_step_has_no_task() -> None:
     assert await bench.start(work(), work()) == [None, None]
 
 
-@on_a_loop
-async def test_the_spare_serves_again_when_nobody_noticed_it() -> None:
-    bench = Bench(True)
-    seen: list[int] = []
-
-    async def work() -> None:
-        seen.append(id(asyncio.current_task()))
-
-    await bench.start(*(work() for _ in range(10)))
-    assert len(set(seen)) == 1
-
-
 @pytest.mark.parametrize(
     "keeps", ["reference", "weak reference", "callback", "variable", "cancel", "name in a set"]
 )
-def test_the_spare_is_thrown_away_when_the_call_left_a_trace(keeps: str) -> None:
+def test_a_call_that_left_a_trace_on_its_task_leaves_none_on_the_next(keeps: str) -> None:
     async def main() -> None:
         bench = Bench(True)
         kept: list[Any] = []
@@ -504,7 +493,7 @@ def test_a_call_that_sets_a_variable_back_leaves_no_trace_in_the_next() -> None:
 
 
 @on_a_loop
-async def test_all_tasks_does_not_hold_the_unused_spare() -> None:
+async def test_all_tasks_holds_no_task_of_ours_before_or_after_the_calls() -> None:
     bench = Bench(True)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
@@ -518,34 +507,6 @@ async def test_all_tasks_does_not_hold_the_unused_spare() -> None:
 
 
 @on_a_loop
-async def test_all_tasks_does_not_hold_a_call_during_its_first_step() -> None:
-    """A difference to a plain task, kept: to register the spare for each call costs a tenth of a call."""
-    bench = Bench(True)
-
-    async def work() -> bool:
-        return asyncio.current_task() in asyncio.all_tasks()
-
-    await bench.start(work())
-    assert (await bench.all(1))[0][1] is False
-
-
-@on_a_loop
-async def test_inside_a_running_task_a_plain_task_is_made() -> None:
-    bench = Bench(True)
-
-    async def work() -> str:
-        task = asyncio.current_task()
-        return "another" if task is not None and task is not outer else "the same"
-
-    outer = asyncio.current_task()
-    task = bench._start(work(), "x")
-    assert isinstance(task, asyncio.Task)
-    assert bench.ended == []
-    assert await bench.all(1) == [("x", "another")]
-    assert asyncio.current_task() is outer
-
-
-@on_a_loop
 async def test_a_call_that_fails_inside_a_running_task_says_so_too() -> None:
     bench = Bench(True)
 
@@ -556,6 +517,7 @@ async def test_a_call_that_fails_inside_a_running_task_says_so_too() -> None:
     assert await bench.all(1) == [("x", "SystemExit(3)")]
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="eager tasks always begin at once")
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.filterwarnings("error")
 def test_a_call_that_is_cancelled_before_its_first_step_says_so_too(loop: str) -> None:
@@ -564,7 +526,8 @@ def test_a_call_that_is_cancelled_before_its_first_step_says_so_too(loop: str) -
 
     async def test() -> None:
         bench = Bench(True)
-        task = bench._start(work(), "x")  # inside a running task, so it begins a turn later
+        # Inside a running task, where Python 3.11 begins it a loop iteration later.
+        task = bench._start(work(), "x")
         assert task is not None
         task.cancel()
         assert await bench.all(1) == [("x", "CancelledError()")]
@@ -747,19 +710,15 @@ def test_a_variable_is_kept_from_the_next_call_whatever_its_value_says_of_equali
 
 
 @on_a_loop
-async def test_a_call_soon_that_somebody_put_on_the_loop_stays() -> None:
-    loop = asyncio.get_running_loop()
-    original = loop.call_soon
-
-    def theirs(*args: Any, **named: Any) -> asyncio.Handle:
-        return original(*args, **named)
-
-    loop.call_soon = theirs  # type: ignore[method-assign]
+async def test_a_call_started_inside_a_running_task_has_a_task_of_its_own() -> None:
     bench = Bench(True)
 
-    async def work() -> None:
-        await asyncio.sleep(0)
+    async def work() -> str:
+        task = asyncio.current_task()
+        return "another" if task is not None and task is not outer else "the same"
 
-    await bench.start(work())
-    await bench.all(1)
-    assert vars(loop)["call_soon"] is theirs
+    outer = asyncio.current_task()
+    task = bench._start(work(), "x")
+    assert (task is None) == (sys.version_info >= (3, 12))
+    assert await bench.all(1) == [("x", "another")]
+    assert asyncio.current_task() is outer
