@@ -209,7 +209,7 @@ def one(data: bytes) -> None:
 
 def _complained(bad: InvalidArguments, arguments: ArgumentDecoder, raw: bytes) -> None:
     """Every problem names a place that exists, and says something."""
-    assert bad.problems
+    assert bad.violations
     names = set(arguments.schema.get("properties", ()))
     try:
         given = strict(raw)
@@ -217,7 +217,7 @@ def _complained(bad: InvalidArguments, arguments: ArgumentDecoder, raw: bytes) -
         given = None
     if isinstance(given, dict):
         names |= {name[:80] for name in cast("dict[str, object]", given)}
-    for problem in bad.problems:
+    for problem in bad.violations:
         assert problem.message
         assert len(problem.message) < 1000, f"{len(problem.message)} characters of message"
         if problem.path and given is not None:

@@ -1,4 +1,5 @@
-"""docstrings.parse: any text gives a description and parameters that are words of the text itself, in order, and nothing raises.
+"""docstrings.parse_docstring: any text gives a description and parameters, which are words of the text
+itself, in order, and nothing raises.
 
 Input: a docstring as UTF-8; what is no UTF-8 is replaced.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 from inspect import cleandoc
 
-from concertino.schema.docstrings import parse
+from concertino.schema.docstrings import parse_docstring
 
 __all__ = ["MAX_BYTES", "TOKENS", "one"]
 
@@ -41,7 +42,7 @@ TOKENS = (
 def one(data: bytes) -> None:
     """See the head of this file."""
     text = data.decode("utf-8", "replace")
-    doc = parse(text)
+    doc = parse_docstring(text)
     clean = cleandoc(text)
     lines = [line.strip() for line in clean.split("\n")]
     if doc.description is not None:

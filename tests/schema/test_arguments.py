@@ -67,7 +67,7 @@ def taking(annotation: Any, **options: Any) -> ArgumentDecoder:
 def problems(arguments: ArgumentDecoder, raw: bytes) -> list[tuple[str, str]]:
     with pytest.raises(InvalidArguments) as caught:
         arguments.bind(raw, None)
-    return [(problem.path, problem.message) for problem in caught.value.problems]
+    return [(problem.path, problem.message) for problem in caught.value.violations]
 
 
 def test_a_simple_handler() -> None:
@@ -106,7 +106,7 @@ def test_no_parameters() -> None:
     assert arguments.schema == {"type": "object", "additionalProperties": False}  # TO-6
     for raw in (b"", msgspec.Raw(), b"{}", msgspec.Raw(b" {} ")):
         assert arguments.bind(raw, None) == ((), {})
-    assert problems(arguments, b'{"a": 1}') == [("a", "unknown argument; there are none")]
+    assert problems(arguments, b'{"a": 1}') == [("a", "unknown argument; it takes no arguments")]
 
 
 def test_the_annotations_description_comes_first() -> None:
@@ -277,7 +277,7 @@ def test_every_problem_is_reported() -> None:
         ("d", 'expected one of ["r","b"], got \'g\''),
         ("even", "expected int >= 1"),
         ("evn", "unknown argument; did you mean even?"),
-        ("zzz", "unknown argument; there are a, b, c, d, even"),
+        ("zzz", "unknown argument; expected a, b, c, d, even"),
     ]
     with pytest.raises(InvalidArguments) as caught:
         arguments.bind(b'{"a":1,"b":[]}', None)
@@ -297,7 +297,7 @@ def test_reports_are_bounded() -> None:
     raw = json.dumps({"x": 1} | {f"{'y' * 100}{index}": 1 for index in range(100)}).encode()
     found = problems(arguments, raw)
     assert len(found) == 21
-    assert found[0] == ("y" * 80, "unknown argument; there are x")
+    assert found[0] == ("y" * 80, "unknown argument; expected x")
     assert found[20] == ("", "80 more unknown arguments")
     assert problems(taking(Color), b'{"x":"%s"}' % (b"g" * 1000)) == [
         ("x", 'expected one of ["r","b"], got \'' + "g" * 79)

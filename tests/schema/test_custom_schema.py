@@ -14,7 +14,7 @@ import pytest
 import referencing.exceptions
 
 from concertino.errors import RegistrationError
-from concertino.schema.custom_schema import DIALECT, Extent, bounded, extent_of
+from concertino.schema.custom_schema import DIALECT, SchemaSize, check_references, check_size
 
 TREE = {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
 
@@ -30,8 +30,8 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[rep
 
 def refusal(schema: Any) -> str:
     def looked_at() -> None:
-        bounded(schema)
-        extent_of(schema)
+        check_size(schema)
+        check_references(schema)
 
     with pytest.raises(RegistrationError) as refused:
         looked_at()
@@ -49,7 +49,7 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 def test_a_schema_of_100_levels_passes_and_of_101_does_not() -> None:
-    bounded(nested(100))
+    check_size(nested(100))
     assert (
         refusal(nested(102)) == "nested too deeply, or contains itself: expected at most 100 levels"
     )
@@ -67,7 +67,7 @@ def test_a_schema_of_100_000_subschemas_is_refused() -> None:
         refusal({"anyOf": [{} for _ in range(10_001)]})
         == "too large: expected at most 10,000 subschemas"
     )
-    assert extent_of({"anyOf": [{} for _ in range(10_000)]}) == Extent(10_001, False)
+    assert check_references({"anyOf": [{} for _ in range(10_000)]}) == SchemaSize(10_001, False)
     assert refusal({"anyOf": [True] * 10_001}) == "too large: expected at most 10,000 subschemas"
 
 
@@ -94,7 +94,7 @@ def test_one_object_shared_2_to_the_90_times_is_refused() -> None:
 
 
 def test_a_schema_of_more_than_a_million_characters_is_refused() -> None:
-    bounded({"description": "x" * (2**20 - 11)})
+    check_size({"description": "x" * (2**20 - 11)})
     assert (
         refusal({"description": "x" * 2**20})
         == "too large: expected at most 1,048,576 characters in it"
@@ -103,8 +103,8 @@ def test_a_schema_of_more_than_a_million_characters_is_refused() -> None:
 
 
 def test_what_is_no_schema_is_left_to_others() -> None:
-    bounded(5)
-    bounded({5: None, "x": 1.5})
+    check_size(5)
+    check_size({5: None, "x": 1.5})
     odd = {
         "properties": 5,
         "allOf": {},
@@ -115,7 +115,7 @@ def test_what_is_no_schema_is_left_to_others() -> None:
         "$defs": [],
         "items": None,
     }
-    assert extent_of(odd) == Extent(1, False)
+    assert check_references(odd) == SchemaSize(1, False)
 
 
 # Dialects
@@ -124,7 +124,7 @@ def test_what_is_no_schema_is_left_to_others() -> None:
 @pytest.mark.requirement("JS-1", "JS-2")
 @pytest.mark.parametrize("said", [DIALECT, DIALECT + "#"])
 def test_the_dialect_is_2020_12(said: str) -> None:
-    assert extent_of({"$schema": said, "items": {"$schema": said}}) == Extent(2, False)
+    assert check_references({"$schema": said, "items": {"$schema": said}}) == SchemaSize(2, False)
 
 
 @pytest.mark.requirement("JS-3")
@@ -165,7 +165,7 @@ def test_another_dialect_inside_is_refused_with_its_place() -> None:
 def test_a_dialect_in_data_is_data() -> None:
     said = {"$schema": "http://json-schema.org/draft-07/schema", "$ref": "http://169.254.169.254/"}
     assert (
-        extent_of(
+        check_references(
             {"const": said, "enum": [said], "default": said, "examples": [said], "x": said}
         ).expanded
         == 1
@@ -248,7 +248,7 @@ def test_every_form_of_reference_inside_a_schema_is_known(schema: dict[str, Any]
     validator = jsonschema.Draft202012Validator({**schema, "$schema": DIALECT})
     assert validator.is_valid(1)
     assert not validator.is_valid(2)
-    extent = extent_of(schema)
+    extent = check_references(schema)
     assert not extent.recursive
     assert extent.expanded >= 2
 
@@ -262,7 +262,7 @@ def test_an_embedded_resource_has_pointers_of_its_own() -> None:
 
 def test_a_reference_to_true_or_false_is_one() -> None:
     assert (
-        extent_of(
+        check_references(
             {"$ref": "#/$defs/a", "$dynamicRef": "#/$defs/b", "$defs": {"a": True, "b": False}}
         ).expanded
         == 1
@@ -311,7 +311,7 @@ RECURSIVE: list[tuple[dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("schema", "expanded"), RECURSIVE, ids=str)
 def test_a_schema_of_trees_is_taken(schema: dict[str, Any], expanded: int) -> None:
-    assert extent_of(schema) == Extent(expanded, True)
+    assert check_references(schema) == SchemaSize(expanded, True)
 
 
 def doubling(times: int) -> dict[str, Any]:
@@ -326,9 +326,9 @@ def doubling(times: int) -> dict[str, Any]:
 
 def test_references_are_counted_each_time_they_are_followed() -> None:
     # d(0) = 1 and d(n+1) = 3 + 2 d(n), of which the root is one more.
-    assert extent_of(doubling(1)) == Extent(6, False)
-    assert extent_of(doubling(3)) == Extent(30, False)
-    assert extent_of(doubling(14)).expanded == 4 * 2**14 - 3 + 1
+    assert check_references(doubling(1)) == SchemaSize(6, False)
+    assert check_references(doubling(3)) == SchemaSize(30, False)
+    assert check_references(doubling(14)).expanded == 4 * 2**14 - 3 + 1
 
 
 def test_a_schema_that_doubles_90_times_is_refused() -> None:
@@ -339,7 +339,7 @@ def test_a_schema_that_doubles_90_times_is_refused() -> None:
 
 
 def test_definitions_that_nobody_refers_to_cost_nothing() -> None:
-    assert extent_of({"$defs": doubling(10)["$defs"]}) == Extent(1, False)
+    assert check_references({"$defs": doubling(10)["$defs"]}) == SchemaSize(1, False)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -357,10 +357,10 @@ def test_loops_are_found_in_any_graph(seed: int) -> None:
     if any(n in reach[n] for n in reach):
         assert "refers to itself" in refusal(schema)
     else:
-        assert extent_of(schema) == Extent(1, False)
+        assert check_references(schema) == SchemaSize(1, False)
     inside = {
         "$defs": {
             str(n): {"prefixItems": [{"$ref": f"#/$defs/{to}"} for to in leads[n]]} for n in leads
         }
     }
-    assert extent_of(inside).recursive == any(n in reach[n] for n in reach)
+    assert check_references(inside).recursive == any(n in reach[n] for n in reach)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concertino.schema.docstrings import Doc, parse
+from concertino.schema.docstrings import ParsedDocstring, parse_docstring
 
 
 def test_nothing_says_nothing() -> None:
-    assert parse(None) == parse("") == parse("  \n  ") == Doc(None, {})
+    assert (
+        parse_docstring(None)
+        == parse_docstring("")
+        == parse_docstring("  \n  ")
+        == ParsedDocstring(None, {})
+    )
 
 
 def test_prose_is_the_description() -> None:
@@ -18,7 +23,9 @@ def test_prose_is_the_description() -> None:
     More about: this and that.
         Indented.
     """
-    assert parse(doc) == Doc("Say it again.\n\nMore about: this and that.\n    Indented.", {})
+    assert parse_docstring(doc) == ParsedDocstring(
+        "Say it again.\n\nMore about: this and that.\n    Indented.", {}
+    )
 
 
 def test_google_style() -> None:
@@ -47,7 +54,7 @@ def test_google_style() -> None:
     Raises:
         IOError: An error occurred.
     """
-    assert parse(doc) == Doc(
+    assert parse_docstring(doc) == ParsedDocstring(
         "Fetches rows from a Smalltable.\n\nRetrieves rows pertaining to the given keys.",
         {
             "table_handle": "An open smalltable.Table instance.",
@@ -61,27 +68,33 @@ def test_google_style() -> None:
 
 
 def test_google_items_may_stand_at_the_heading() -> None:
-    assert parse("Sum.\nArgs:\na: one\n  more\nb (int): two\nReturns:\n  c: three").parameters == {
+    assert parse_docstring(
+        "Sum.\nArgs:\na: one\n  more\nb (int): two\nReturns:\n  c: three"
+    ).parameters == {
         "a": "one more",
         "b": "two",
     }
-    assert parse("Sum.\n\nArgs:\na: one\n\nNot: an argument").parameters == {"a": "one"}
-    assert parse("Sum.\n\nArgs:\na: one\nnot an argument: no").parameters == {"a": "one"}
+    assert parse_docstring("Sum.\n\nArgs:\na: one\n\nNot: an argument").parameters == {"a": "one"}
+    assert parse_docstring("Sum.\n\nArgs:\na: one\nnot an argument: no").parameters == {"a": "one"}
 
 
 def test_google_one_liner_and_first_line_section() -> None:
-    assert parse("Args:\n  a: x\n  b:\n    y") == Doc(None, {"a": "x", "b": "y"})
+    assert parse_docstring("Args:\n  a: x\n  b:\n    y") == ParsedDocstring(
+        None, {"a": "x", "b": "y"}
+    )
 
 
 def test_a_wrapped_line_without_hanging_indentation_continues_its_item() -> None:
-    assert parse("S.\n\nArgs:\n    a: one\n    and more.\n    b: two").parameters == {
+    assert parse_docstring("S.\n\nArgs:\n    a: one\n    and more.\n    b: two").parameters == {
         "a": "one and more.",
         "b": "two",
     }
 
 
 def test_text_before_the_first_item_belongs_to_none() -> None:
-    assert parse("S.\n\nArgs:\n    These are they.\n    b: two").parameters == {"b": "two"}
+    assert parse_docstring("S.\n\nArgs:\n    These are they.\n    b: two").parameters == {
+        "b": "two"
+    }
 
 
 def test_numpy_style() -> None:
@@ -114,7 +127,7 @@ def test_numpy_style() -> None:
     only_seldom : int
         Seldom.
     """
-    assert parse(doc) == Doc(
+    assert parse_docstring(doc) == ParsedDocstring(
         "Sum of things.\n\nExtended summary.",
         {
             "x": "Description of parameter `x`. Second paragraph: with a colon.",
@@ -141,7 +154,7 @@ def test_sphinx_style() -> None:
     :returns: the message id
     :raises ValueError: if the body is too long
     """
-    assert parse(doc) == Doc(
+    assert parse_docstring(doc) == ParsedDocstring(
         "Send a message.",
         {
             "sender": "The person sending the message",
@@ -163,11 +176,13 @@ def test_prose_is_not_taken_for_sections() -> None:
         "Example:\nnot indented, so prose",
         "Args: a and b",
     ):
-        assert parse(prose) == Doc(prose, {})
+        assert parse_docstring(prose) == ParsedDocstring(prose, {})
 
 
 def test_the_first_text_for_a_parameter_counts() -> None:
-    assert parse("S.\n\nArgs:\n    a: one\n\nParameters:\n    a: two").parameters == {"a": "one"}
+    assert parse_docstring("S.\n\nArgs:\n    a: one\n\nParameters:\n    a: two").parameters == {
+        "a": "one"
+    }
 
 
 _line = st.sampled_from(
@@ -190,6 +205,6 @@ _line = st.sampled_from(
 @settings(derandomize=True, database=None, deadline=None)
 @given(st.lists(_line | st.text(max_size=20), max_size=20))
 def test_any_text_is_read(lines: list[str]) -> None:
-    doc = parse("\n".join(lines))
+    doc = parse_docstring("\n".join(lines))
     assert doc.description is None or doc.description.strip()
     assert all(name and text for name, text in doc.parameters.items())

@@ -258,10 +258,10 @@ def test_a_schema_by_hand_that_is_no_form_is_refused(schema: Any) -> None:
 
 
 def test_classes_made_in_a_loop_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elicitation_form, "MAX_KEPT", 3)
+    monkeypatch.setattr(elicitation_form, "MAX_CACHE", 3)
     made = [
         dataclass(type(f"F{n}", (), {"__annotations__": {"a": str}, "b": field})) for n in range(10)
     ]
     for each in made:
         form_of(each)
-    assert len(elicitation_form.MADE) <= 3
+    assert len(elicitation_form._CACHE) <= 3

@@ -37,10 +37,10 @@ from concertino.errors import ConcertinoError, RegistrationError
 from concertino.schema.return_values import (
     InvalidResult,
     ResultShaper,
-    chunks_of,
+    chunk_shaper,
+    custom_result_shaper,
+    is_generator,
     result_shaper,
-    returns_by,
-    streams,
     text_of,
 )
 from concertino.types.results import (
@@ -333,7 +333,8 @@ def test_a_result_must_hold_what_its_annotation_promises_unless_it_is_an_error(
         assert "does not conform to its annotation: " in refusal(returns, CallToolResult([], bad))
         assert returns.shape(CallToolResult([], bad, is_error=True)).is_error
     assert refusal(returns, CallToolResult([])) == (
-        "the annotation promises structured content: set structured_content, or is_error=True"
+        "the tool's return annotation gives it an output schema, so its result needs "
+        "structured_content; set it, or set is_error=True"
     )
 
 
@@ -429,7 +430,7 @@ def test_pydantic_refuses_what_does_not_conform() -> None:
 def test_text_is_promised_as_text() -> None:
     assert (
         refusal(returning(str), 3)
-        == "expected str, got int: return a str, or annotate what is returned"
+        == "expected str, got int: return a str, or correct the return annotation"
     )
 
 
@@ -582,7 +583,7 @@ def by_hand(handler: Callable[..., Any] = lambda: None) -> tuple[ResultShaper, l
         if bytes(raw) == b"5":
             raise InvalidResult("not 5")
 
-    return returns_by(handler, {"not": {"const": 5}}, conform), checked
+    return custom_result_shaper(handler, {"not": {"const": 5}}, conform), checked
 
 
 @pytest.mark.parametrize(
@@ -622,7 +623,7 @@ def test_a_whole_result_by_hand_keeps_its_content() -> None:
     )
     failed = CallToolResult([TextContent("t")], is_error=True)
     assert returns.shape(failed) == failed
-    with pytest.raises(InvalidResult, match="set structured_content, or is_error=True"):
+    with pytest.raises(InvalidResult, match="set it, or set is_error=True"):
         returns.shape(CallToolResult([TextContent("t")]))
 
 
@@ -646,8 +647,8 @@ def yielding(annotation: Any) -> ResultShaper:
         yield 1
 
     handler.__annotations__["return"] = annotation
-    assert streams(handler)
-    return chunks_of(handler)
+    assert is_generator(handler)
+    return chunk_shaper(handler)
 
 
 def test_texts_that_were_yielded_are_one_text() -> None:
@@ -683,10 +684,10 @@ def test_content_that_was_yielded_stays_content() -> None:
 def test_a_generator_is_annotated_by_what_it_yields() -> None:
     with pytest.raises(
         RegistrationError,
-        match=r"is annotated by what it yields, as in `-> AsyncIterator\[str\]`; got",
+        match=r"annotate a generator with the type that it yields, as in `-> AsyncIterator\[str\]`; got",
     ):
         yielding(int)
-    assert not streams(lambda: None)
+    assert not is_generator(lambda: None)
 
 
 @pytest.mark.parametrize(

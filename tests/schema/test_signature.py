@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import pytest
 
 from concertino.errors import RegistrationError
-from concertino.schema.signature import MISSING, function_of, read
+from concertino.schema.signature import MISSING, function_of, read_signature
 
 if TYPE_CHECKING:
     from nowhere import Absent
@@ -25,7 +25,7 @@ class Box(dict[str, int]):
 
 
 def names(handler: Callable[..., object], *inject: type) -> list[str]:
-    return [parameter.name for parameter in read(handler, inject).parameters]
+    return [parameter.name for parameter in read_signature(handler, inject).parameters]
 
 
 def test_parameters_in_order_with_resolved_annotations() -> None:
@@ -33,7 +33,7 @@ def test_parameters_in_order_with_resolved_annotations() -> None:
         a: int, /, b, c: Box | None = None, *, d: Annotated[str, "D"] = "x"
     ) -> list[Box]: ...
 
-    signature = read(handler)
+    signature = read_signature(handler)
     assert signature.name == "handler"
     assert [
         (p.name, p.annotation, p.default, p.keyword_only, p.injected) for p in signature.parameters
@@ -48,9 +48,9 @@ def test_parameters_in_order_with_resolved_annotations() -> None:
 
 
 def test_nothing_annotated_is_any() -> None:
-    assert read(lambda x: x).parameters[0].annotation is Any
-    assert read(lambda x: x).returns is Any
-    assert read(lambda x: x).name == "<lambda>"
+    assert read_signature(lambda x: x).parameters[0].annotation is Any
+    assert read_signature(lambda x: x).returns is Any
+    assert read_signature(lambda x: x).name == "<lambda>"
 
 
 def test_awaitables_are_unwrapped() -> None:
@@ -58,7 +58,7 @@ def test_awaitables_are_unwrapped() -> None:
     def two() -> Coroutine[Any, Any, Awaitable[str]]: ...
     async def three() -> bytes: ...
 
-    assert [read(f).returns for f in (one, two, three)] == [int, str, bytes]
+    assert [read_signature(f).returns for f in (one, two, three)] == [int, str, bytes]
 
 
 def test_methods_objects_and_partials() -> None:
@@ -89,9 +89,9 @@ def test_methods_objects_and_partials() -> None:
         (functools.partial(adder.method), {"a": int}),
         (wrapper, {"a": int, "b": str, "c": bool}),
     ):
-        assert {p.name: p.annotation for p in read(handler).parameters} == expected
+        assert {p.name: p.annotation for p in read_signature(handler).parameters} == expected
     assert function_of(functools.partial(adder)) is Adder.__call__
-    partial = read(functools.partial(three, b="x")).parameters
+    partial = read_signature(functools.partial(three, b="x")).parameters
     assert [(p.name, p.default, p.keyword_only) for p in partial] == [
         ("a", MISSING, False),
         ("b", "x", True),
@@ -115,19 +115,19 @@ def test_injected_parameters_are_found_however_they_are_written() -> None:
         g: Context | int,
     ) -> None: ...
 
-    assert [p.name for p in read(handler, (Context,)).parameters if p.injected] == [
+    assert [p.name for p in read_signature(handler, (Context,)).parameters if p.injected] == [
         "a",
         "b",
         "c",
         "d",
     ]
-    assert not any(p.injected for p in read(handler).parameters)
+    assert not any(p.injected for p in read_signature(handler).parameters)
 
 
 def test_a_generic_class_is_injected_by_its_origin() -> None:
     def handler(a: dict[str, int], b: list[int]) -> None: ...
 
-    assert [p.name for p in read(handler, (dict,)).parameters if p.injected] == ["a"]
+    assert [p.name for p in read_signature(handler, (dict,)).parameters if p.injected] == ["a"]
 
 
 def test_an_injected_class_need_not_be_importable() -> None:
@@ -137,7 +137,7 @@ def test_an_injected_class_need_not_be_importable() -> None:
 
     handler.__annotations__["a"] = "Gone | None"
     gone = type("Gone", (), {})
-    assert [p.injected for p in read(handler, (gone,)).parameters] == [True, False]
+    assert [p.injected for p in read_signature(handler, (gone,)).parameters] == [True, False]
 
 
 def test_names_that_a_function_closes_over_are_resolved() -> None:
@@ -146,7 +146,7 @@ def test_names_that_a_function_closes_over_are_resolved() -> None:
     def handler(a: Local) -> None:
         Local()
 
-    assert read(handler).parameters[0].annotation is Local
+    assert read_signature(handler).parameters[0].annotation is Local
 
 
 def test_a_name_that_is_not_assigned_yet_is_not_resolved() -> None:
@@ -156,7 +156,7 @@ def test_a_name_that_is_not_assigned_yet_is_not_resolved() -> None:
     with pytest.raises(
         RegistrationError, match=r"handler\(\): the annotation 'Later' of 'a' cannot be resolved"
     ):
-        read(handler)
+        read_signature(handler)
     Later = int
 
 
@@ -165,13 +165,13 @@ def test_what_cannot_be_resolved_is_named() -> None:
     def broken(a: int) -> "1 +": ...  # noqa: F722
 
     with pytest.raises(RegistrationError) as caught:
-        read(handler)
+        read_signature(handler)
     assert str(caught.value) == (
         "handler(): the annotation 'Absent' of 'b' cannot be resolved (name 'Absent' is not defined); "
         "import or define the name at module level, outside `if TYPE_CHECKING`"
     )
     with pytest.raises(RegistrationError, match="of 'return' cannot be resolved"):
-        read(broken)
+        read_signature(broken)
 
 
 def test_an_unresolvable_annotation_that_resolves_alone_is_our_own_failure(
@@ -180,16 +180,16 @@ def test_an_unresolvable_annotation_that_resolves_alone_is_our_own_failure(
     # Not known to happen: the first error is passed on as it is.
     def handler(a: int) -> None: ...
 
-    real = read.__globals__["get_type_hints"]
+    real = read_signature.__globals__["get_type_hints"]
 
     def hints(thing: Any, *args: Any, **kwargs: Any) -> Any:
         if thing is handler:
             raise RuntimeError("odd")
         return real(thing, *args, **kwargs)
 
-    monkeypatch.setitem(read.__globals__, "get_type_hints", hints)
+    monkeypatch.setitem(read_signature.__globals__, "get_type_hints", hints)
     with pytest.raises(RuntimeError, match="odd"):
-        read(handler)
+        read_signature(handler)
 
 
 def test_starred_parameters_are_refused() -> None:
@@ -197,9 +197,9 @@ def test_starred_parameters_are_refused() -> None:
     def two(a: int, **options: int) -> None: ...
 
     with pytest.raises(RegistrationError, match=r"one\(\): \*args has no names"):
-        read(one)
+        read_signature(one)
     with pytest.raises(RegistrationError, match=r"two\(\): \*\*options has no names"):
-        read(two)
+        read_signature(two)
 
 
 def test_a_callable_without_signature_is_refused() -> None:
@@ -209,4 +209,4 @@ def test_a_callable_without_signature_is_refused() -> None:
         def __call__(self) -> None: ...
 
     with pytest.raises(RegistrationError, match="its signature cannot be read; wrap it in a `def`"):
-        read(Unreadable())
+        read_signature(Unreadable())

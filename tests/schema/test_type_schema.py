@@ -47,16 +47,8 @@ import pytest
 from msgspec import Meta, Raw, json
 
 from concertino.errors import RegistrationError
-from concertino.schema.type_schema import (
-    SchemaBuilder,
-    SchemaViolation,
-    TypeSchema,
-    UnsupportedType,
-    decode_hook,
-    json_value,
-    nan_path,
-    violations_of,
-)
+from concertino.schema.type_schema import SchemaBuilder, TypeSchema, json_value, nan_path
+from concertino.schema.violations import decode_hook, violations_of
 
 
 class Color(enum.Enum):
@@ -150,10 +142,10 @@ class Box(Generic[T]):
 
 
 def form(t: Any, **options: bool) -> tuple[TypeSchema, dict[str, Any]]:
-    forms = SchemaBuilder(**options)
-    made = forms.form(t)
-    jsonschema.Draft202012Validator.check_schema({**made.schema, "$defs": forms.definitions})
-    return made, forms.definitions
+    builder = SchemaBuilder(**options)
+    made = builder.build(t)
+    jsonschema.Draft202012Validator.check_schema({**made.schema, "$defs": builder.definitions})
+    return made, builder.definitions
 
 
 def schema(t: Any, **options: bool) -> dict[str, Any]:
@@ -443,18 +435,6 @@ def test_problems_say_where(t: Any, text: str, expected: list[str]) -> None:
     assert problems(t, text) == expected
 
 
-def test_problems_stand_under_the_path_of_their_value() -> None:
-    error = msgspec.ValidationError("Expected `int`, got `str` - at `$[0].b`")
-    assert violations_of(error, "a") == [SchemaViolation("a[0].b", "expected int, got str")]
-    refused = msgspec.ValidationError("x - at `$[1]`")
-    refused.__cause__ = UnsupportedType([SchemaViolation("", "no"), SchemaViolation(".c", "never")])
-    assert violations_of(refused, "a") == [
-        SchemaViolation("a[1]", "no"),
-        SchemaViolation("a[1].c", "never"),
-    ]
-    assert str(refused.__cause__) == "no; .c: never"
-
-
 def test_texts_of_users_classes_are_kept() -> None:
     @dataclasses.dataclass
     class Even:
@@ -472,29 +452,29 @@ def test_two_classes_of_one_name_get_two_definitions() -> None:
     def movie(annotation: Any) -> Any:
         return msgspec.defstruct("Movie", [("inner", annotation)])
 
-    forms = SchemaBuilder()
+    builder = SchemaBuilder()
     first, second, again = movie(Strict), movie(Attrs), movie(list[Strict])
-    schemas = [forms.form(t).schema for t in (first, second, first, again)]
+    schemas = [builder.build(t).schema for t in (first, second, first, again)]
     assert schemas == [
         {"$ref": "#/$defs/Movie"},
         {"$ref": "#/$defs/2.Movie"},
         {"$ref": "#/$defs/Movie"},
         {"$ref": "#/$defs/4.Movie"},
     ]
-    assert forms.definitions["2.Movie"]["properties"] == {"inner": {"$ref": "#/$defs/2.Attrs"}}
-    assert forms.definitions["4.Movie"]["properties"]["inner"]["items"] == {
+    assert builder.definitions["2.Movie"]["properties"] == {"inner": {"$ref": "#/$defs/2.Attrs"}}
+    assert builder.definitions["4.Movie"]["properties"]["inner"]["items"] == {
         "$ref": "#/$defs/4.Strict"
     }
 
 
 def test_pydantic_definitions_are_hoisted_and_renamed_too() -> None:
     other = pydantic.create_model("Address", street=(str, ...))
-    forms = SchemaBuilder()
-    forms.form(list[Address])
-    form = forms.form(list[other])
+    builder = SchemaBuilder()
+    builder.build(list[Address])
+    form = builder.build(list[other])
     assert form.schema == {"type": "array", "items": {"$ref": "#/$defs/1.Address"}}
     assert form.adapter is not None
-    assert set(forms.definitions) == {"Address", "1.Address"}
+    assert set(builder.definitions) == {"Address", "1.Address"}
 
 
 def test_promised_schemas_leave_out_formats_that_output_may_not_meet() -> None:
@@ -508,7 +488,7 @@ def test_promised_schemas_leave_out_formats_that_output_may_not_meet() -> None:
     Times.__annotations__.update(
         format=str, default=datetime.timedelta, day=datetime.date, span=datetime.timedelta
     )
-    made, definitions = form(tuple[Times, datetime.datetime | None], promise=True)
+    made, definitions = form(tuple[Times, datetime.datetime | None], for_results=True)
     assert made.schema["prefixItems"] == [{"$ref": "#/$defs/Times"}, {"anyOf": [STRING, NULL]}]
     assert definitions["Times"]["properties"] == {
         "format": STRING,
@@ -516,8 +496,8 @@ def test_promised_schemas_leave_out_formats_that_output_may_not_meet() -> None:
         "day": {"type": "string", "format": "date"},
         "span": {"type": "string", "default": "P0D"},
     }
-    assert schema(datetime.datetime, promise=True) == STRING
-    assert schema(Literal["format"], promise=True) == {"type": "string", "enum": ["format"]}
+    assert schema(datetime.datetime, for_results=True) == STRING
+    assert schema(Literal["format"], for_results=True) == {"type": "string", "enum": ["format"]}
 
 
 def test_pydantic_promises_what_it_writes() -> None:
@@ -529,7 +509,7 @@ def test_pydantic_promises_what_it_writes() -> None:
         def b(self) -> int:
             return 1
 
-    assert set(schema(Computed, promise=True)["properties"]) == {"a", "b"}
+    assert set(schema(Computed, for_results=True)["properties"]) == {"a", "b"}
     assert set(schema(Computed)["properties"]) == {"a"}
 
 
@@ -567,7 +547,7 @@ def test_pydantic_promises_what_it_writes() -> None:
 )
 def test_unsupported_types_are_refused_with_a_way_out(t: Any, text: str) -> None:
     with pytest.raises(RegistrationError, match=text):
-        SchemaBuilder().form(t)
+        SchemaBuilder().build(t)
 
 
 def test_pydantic_classes_are_nothing_special_without_pydantic(
@@ -575,9 +555,9 @@ def test_pydantic_classes_are_nothing_special_without_pydantic(
 ) -> None:
     monkeypatch.delitem(sys.modules, "pydantic")
     with pytest.raises(RegistrationError, match="Person is not supported; write"):
-        SchemaBuilder().form(Person)
+        SchemaBuilder().build(Person)
     validator = pydantic.AfterValidator(str.upper)
-    assert SchemaBuilder().form(Annotated[str, validator]).schema == STRING
+    assert SchemaBuilder().build(Annotated[str, validator]).schema == STRING
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the `type` statement is 3.12's")
@@ -590,9 +570,9 @@ def test_type_aliases() -> None:
     assert schema(scope["Name"]) == STRING
     assert schema(scope["Pair"][int])["prefixItems"] == [INTEGER, INTEGER]
     with pytest.raises(RegistrationError, match="Json contains itself; write Any in its place"):
-        SchemaBuilder().form(scope["Json"])
+        SchemaBuilder().build(scope["Json"])
     with pytest.raises(RegistrationError, match="Lost: name 'Nowhere' is not defined"):
-        SchemaBuilder().form(scope["Lost"])
+        SchemaBuilder().build(scope["Lost"])
 
 
 class Alias:
@@ -609,7 +589,7 @@ def test_type_aliases_by_their_shape() -> None:
     recursive = Alias(None)
     recursive.__value__ = list[recursive]  # pyright: ignore
     with pytest.raises(RegistrationError, match="contains itself"):
-        SchemaBuilder().form(recursive)
+        SchemaBuilder().build(recursive)
 
 
 def test_generic_aliases_by_their_shape() -> None:
@@ -710,7 +690,7 @@ def read(form: TypeSchema, text: str) -> Any:
 def test_a_slow_pattern_is_matched_by_a_linear_engine(
     annotation: Any, schema: dict[str, Any], good: Any, bad: Any
 ) -> None:
-    form = SchemaBuilder().form(annotation)
+    form = SchemaBuilder().build(annotation)
     assert form.schema.items() >= schema.items()
     assert read(form, json.encode(good).decode()) == good
     with pytest.raises(msgspec.ValidationError):
@@ -724,13 +704,13 @@ def test_a_slow_pattern_takes_its_time_from_nobody() -> None:
         Annotated[str, pydantic.Field(pattern=SLOW)],
     ):
         with pytest.raises(msgspec.ValidationError):
-            read(SchemaBuilder().form(annotation), f'"{"a" * 30_000}!"')
+            read(SchemaBuilder().build(annotation), f'"{"a" * 30_000}!"')
 
 
 def test_what_does_not_match_a_slow_pattern_is_told_as_any_other() -> None:
     told = list[str]()
     for pattern in (SLOW, "^a+$"):
-        form = SchemaBuilder().form(Annotated[str, Meta(pattern=pattern, max_length=3)])
+        form = SchemaBuilder().build(Annotated[str, Meta(pattern=pattern, max_length=3)])
         for text in ('"b"', "5", '"aaaa"'):
             with pytest.raises(msgspec.ValidationError) as raised:
                 read(form, text)
@@ -753,13 +733,13 @@ def test_a_slow_pattern_without_the_linear_engine_is_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(RegistrationError, match=r"pip install 'concertino\[validate\]'"):
-        SchemaBuilder().form(Annotated[str, Meta(pattern=SLOW)])
-    SchemaBuilder().form(Annotated[str, Meta(pattern="^a+$")])
-    SchemaBuilder().form(Annotated[str, pydantic.Field(pattern=SLOW)])
+        SchemaBuilder().build(Annotated[str, Meta(pattern=SLOW)])
+    SchemaBuilder().build(Annotated[str, Meta(pattern="^a+$")])
+    SchemaBuilder().build(Annotated[str, pydantic.Field(pattern=SLOW)])
 
 
 def test_a_slow_pattern_of_a_field_is_refused_by_its_name() -> None:
     with pytest.raises(RegistrationError, match=r"^Slow\.slow: the pattern"):
-        SchemaBuilder().form(list[Slow])
-    forms = SchemaBuilder()
-    assert forms.form(Quick).schema == forms.form(Quick).schema == {"$ref": "#/$defs/Quick"}
+        SchemaBuilder().build(list[Slow])
+    builder = SchemaBuilder()
+    assert builder.build(Quick).schema == builder.build(Quick).schema == {"$ref": "#/$defs/Quick"}

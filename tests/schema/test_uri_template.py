@@ -1,16 +1,18 @@
-"""uri_template.py: expansion by the examples of RFC 6570 section 3.2, matching by the rules at the head of the module.
+"""Tests of uri_template.py: parsing by the examples of RFC 6570 section 3.2, matching by the rules
+at the head of the module.
 
-The official test vectors are in tests/interop/test_uri_template_vectors.py: they come from the package index. What a URI means is
-written out beside it; what is matched is also expanded again, and must give the same URI.
+The meaning of a URI is written out beside it. Expanding the values again must give the same URI.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from uri_expansion import expand
 
 from concertino.schema.uri_template import MAX_URI, UriTemplate
 
@@ -169,33 +171,21 @@ CASES = [
 
 
 @pytest.mark.requirement("RE-4")
-@pytest.mark.parametrize(("template", "expanded"), CASES)
-def test_the_rfcs_own_examples_expand_as_it_says(template: str, expanded: str):
-    assert UriTemplate(template).expand(VARIABLES) == expanded
+@pytest.mark.parametrize(("template", "uri"), CASES)
+def test_the_rfcs_own_examples_match_only_with_values_that_give_the_uri(template: str, uri: str):
+    assert expand(template, VARIABLES) == uri
+    try:
+        values = UriTemplate(template).match(uri)
+    except ValueError:
+        return
+    if values is not None:
+        # A comma in a query is a character of the value, and expanding the value encodes it.
+        assert unquote(expand(template, values)).rstrip("=") == unquote(uri).rstrip("=")
 
 
-@pytest.mark.parametrize(
-    ("template", "values", "expanded"),
-    [
-        ("{x}", {"x": 5}, "5"),
-        ("{x}", {"x": True}, "true"),
-        ("{x}", {"x": [1, None, False]}, "1,false"),
-        ("{?x*}", {"x": {"a": None, "b": 1.5}}, "?b=1.5"),
-        ("{x}", {}, ""),
-        ("{x}", {"x": "é"}, "%C3%A9"),
-        ("é/{x}", {"x": ""}, "%C3%A9/"),
-        ("{+x}", {"x": "%25%2"}, "%25%252"),
-        ("a:b?c#d%20", {}, "a:b?c#d%20"),
-    ],
-)
-def test_other_values_are_written_as_texts(template: str, values: Any, expanded: str):
-    assert UriTemplate(template).expand(values) == expanded
-
-
-@pytest.mark.parametrize("value", [["a"], {"a": "b"}])
-def test_a_prefix_of_a_list_or_dict_is_refused(value: Any):
-    with pytest.raises(ValueError, match=r"\{x:3\}: expected a text"):
-        UriTemplate("{x:3}").expand({"x": value})
+@pytest.mark.parametrize(("template", "uri"), [("é/{x}", "%C3%A9/1"), ("%20{x}", "%201")])
+def test_a_literal_is_matched_percent_encoded(template: str, uri: str):
+    assert UriTemplate(template).match(uri) == {"x": "1"}
 
 
 @pytest.mark.parametrize(
@@ -286,7 +276,7 @@ def test_a_uri_gives_its_values_and_they_give_the_uri(
     if (
         "%" not in template + uri or "+" not in template
     ):  # a reserved value may have been encoded for no need
-        assert UriTemplate(template).expand(values).rstrip("=") == uri.rstrip("=")
+        assert expand(template, values).rstrip("=") == uri.rstrip("=")
 
 
 @pytest.mark.parametrize(
@@ -413,15 +403,12 @@ def test_values_are_decoded_once():
         ("a:b{?p}{&q}", r"write all in one, as in \{\?a,b\}"),
     ],
 )
-def test_what_has_no_one_meaning_is_refused_for_matching_and_can_be_expanded(
-    template: str, text: str
-):
+def test_a_template_with_several_meanings_is_refused(template: str, text: str):
     made = UriTemplate(template)
     with pytest.raises(ValueError, match=text):
         made.check()
     with pytest.raises(ValueError, match=text):
         made.match("a:b")
-    assert made.expand({}).startswith("a:")
 
 
 def test_a_uri_of_any_length_is_answered():
@@ -463,8 +450,8 @@ texts = st.text(
 
 @given(st.dictionaries(st.sampled_from("xyz"), texts, min_size=3))
 def test_whatever_is_expanded_is_matched(values: dict[str, str]):
-    template = UriTemplate("a:{x}/{y}{?z}")
-    assert template.match(template.expand(values)) == values
+    uri = expand("a:{x}/{y}{?z}", values)
+    assert UriTemplate("a:{x}/{y}{?z}").match(uri) == values
 
 
 @given(st.text(alphabet="ab/?&=;#.%2eF:,", max_size=30))

@@ -58,7 +58,7 @@ def problems(schema: dict[str, Any], arguments: Any) -> list[tuple[str, str]]:
         assert bind(raw, None) == ((arguments,), {})
         found = []
     except InvalidArguments as bad:
-        found = [(problem.path, problem.message) for problem in bad.problems]
+        found = [(problem.path, problem.message) for problem in bad.violations]
     assert time.monotonic() - start < BOUND
     return found
 

@@ -399,7 +399,7 @@ class Shelf:
         (Shelf.read, {}, "prompt 'read': Shelf.read is a method without its object"),
         (generated, {}, "prompt 'generated': a generator cannot be a result; return a list"),
         (generated_later, {}, "a generator cannot be a result; return a list"),
-        (lambda *a: "x", {"name": "a"}, "*a has no names a caller could know"),
+        (lambda *a: "x", {"name": "a"}, "*a has no names that a client could use"),
     ],
 )
 def test_what_could_not_be_offered_as_it_is_is_refused(

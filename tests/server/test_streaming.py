@@ -289,7 +289,7 @@ def test_an_annotation_that_is_no_generator_s_is_refused() -> None:
         yield 1j
 
     with pytest.raises(
-        RegistrationError, match=r"wrong\(\): a generator is annotated by what it yields"
+        RegistrationError, match=r"wrong\(\): annotate a generator with the type that it yields"
     ):
         Server("x").add_tool(wrong)
     with pytest.raises(RegistrationError, match=r"unsendable\(\): return: .*complex"):

@@ -69,16 +69,16 @@ class OutputValidator:
 
 
 def _breach_of(schema: dict[str, Any]) -> Breach:
-    from concertino.schema.custom_schema import DIALECT, bounded
-    from concertino.schema.validation import VALIDATORS, problems_by
+    from concertino.schema.custom_schema import DIALECT, check_size
+    from concertino.schema.validation import VALIDATORS, violation_finder
 
-    bounded(schema)
+    check_size(schema)
     dialect = str(schema.get("$schema", DIALECT)).removesuffix("#")
     if dialect != DIALECT and dialect in VALIDATORS:
         schema = {name: value for name, value in schema.items() if name != "$schema"}
     else:
         dialect = DIALECT  # one that nobody knows is refused by its name
-    find = problems_by(schema, "outputSchema", dialect)
+    find = violation_finder(schema, "outputSchema", dialect)
 
     def breach(result: CallToolResult, size: int) -> str:
         if result.is_error:

@@ -1,7 +1,9 @@
-"""The arguments of one handler: its input schema, and a call's JSON -> Python arguments.
+"""Arguments of a handler: the input schema, and the decoder from a call's JSON to Python arguments.
 
-One generated Struct decodes all arguments at once; only when that fails is each argument looked at alone, so that every
-problem is reported. An integral number (`1.0`) counts as an integer, as JSON Schema says.
+One generated Struct decodes all arguments at once. Only if that fails is each argument decoded on
+its own, so that every violation is reported and not just the first. An integral number (`1.0`)
+counts as an integer, as JSON Schema says.
+
 Spec: 2026-07-28 server/tools "Tool", "Error Handling"; JSON Schema 2020-12 validation 6.1.1.
 """
 
@@ -16,38 +18,39 @@ from msgspec import Raw, json
 from msgspec.structs import astuple
 
 from concertino.errors import ConcertinoError, RegistrationError
-from concertino.schema.signature import MISSING, Parameter, read
-from concertino.schema.type_schema import (
-    SchemaBuilder,
-    SchemaViolation,
-    decode_hook,
-    json_value,
-    nan_path,
-    violations_of,
-)
+from concertino.schema.signature import MISSING, Parameter, read_signature
+from concertino.schema.type_schema import SchemaBuilder, json_value, nan_path
+from concertino.schema.violations import SchemaViolation, decode_hook, violations_of
 
-__all__ = ["ArgumentDecoder", "InvalidArguments", "SchemaViolation", "argument_decoder"]
+__all__ = ["ArgumentDecoder", "InvalidArguments", "argument_decoder"]
 
-Bound = tuple[tuple[Any, ...], dict[str, Any]]  # Any: arguments of whatever types the handler has
-_MAX_UNKNOWN = 20  # unknown arguments reported by name; a caller could send any number
-_MAX_NAME = 80  # characters of such a name
+# Positional and keyword arguments. Any: they are of whatever types the handler takes.
+Bound = tuple[tuple[Any, ...], dict[str, Any]]
+
+# A caller could send any number of unknown arguments, with names of any length.
+_MAX_UNKNOWN = 20
+_MAX_NAME_CHARS = 80
 
 
 class InvalidArguments(ConcertinoError):
-    """A call's arguments do not fit. problems: in the order of the parameters, then the unknown arguments."""
+    """The arguments of a call do not fit.
 
-    def __init__(self, problems: list[SchemaViolation]) -> None:
-        super().__init__("; ".join(map(str, problems)))
-        self.problems = problems
+    violations: in the order of the parameters, then those of unknown arguments.
+    """
+
+    def __init__(self, violations: list[SchemaViolation]) -> None:
+        super().__init__("; ".join(map(str, violations)))
+        self.violations = violations
 
 
 class ArgumentDecoder:
-    """What arguments_of gives.
+    """Decodes the arguments of calls to one handler; made by argument_decoder().
 
-    schema: JSON Schema 2020-12 of the arguments object. injected: names of the parameters that bind fills.
-    bind(raw, injected): raw is the JSON text of the arguments, empty for none; injected is passed for each injected
-    parameter. Returns (args, kwargs) for the handler. Raises BadArguments, and what a user's own class raises apart
-    from ValueError and TypeError.
+    schema: JSON Schema 2020-12 of the arguments object.
+    injected: names of the parameters that the server fills, not the client.
+    bind(raw, injected): returns (args, kwargs) for the handler. raw: JSON text of the arguments,
+    empty for none; injected: the value for every injected parameter. Raises InvalidArguments, and
+    what a user's own class raises apart from ValueError and TypeError.
     """
 
     __slots__ = ("bind", "injected", "schema")
@@ -70,32 +73,33 @@ def argument_decoder(
     inject: tuple[type, ...] = (),
     descriptions: Mapping[str, str] = MappingProxyType({}),
 ) -> ArgumentDecoder:
-    """Read a handler's parameters.
+    """Return the ArgumentDecoder of a handler.
 
-    coerce: take "1" for an int and the like. inject: classes of parameters that bind fills, not the caller.
-    descriptions: parameter -> text, for those whose annotation has none.
-    Raises RegistrationError naming function, parameter, type and what to write instead.
+    coerce: accept "1" for an int and the like. inject: classes of parameters that bind() fills.
+    descriptions: parameter -> text, for parameters whose annotation has no description.
+    Raises RegistrationError that names function, parameter, type and what to write instead.
     """
-    signature = read(handler, inject)
-    forms = SchemaBuilder(coerce=coerce)
+    signature = read_signature(handler, inject)
+    builder = SchemaBuilder(coerce=coerce)
     fields: dict[str, _Field] = {}
     for parameter in signature.parameters:
         if parameter.injected:
             continue
         try:
-            fields[parameter.name] = _field(parameter, forms, descriptions.get(parameter.name))
-        except RegistrationError as error:
+            fields[parameter.name] = _field(parameter, builder, descriptions.get(parameter.name))
+        except RegistrationError as exc:
             raise RegistrationError(
-                f"{signature.name}(): parameter {parameter.name!r}: {error}"
+                f"{signature.name}(): parameter {parameter.name!r}: {exc}"
             ) from None
+
     schema: dict[str, Any] = {"type": "object"}
     if fields:
         schema["properties"] = {name: field.schema for name, field in fields.items()}
         if required := [name for name, field in fields.items() if not field.optional]:
             schema["required"] = required
     schema["additionalProperties"] = False
-    if forms.definitions:
-        schema["$defs"] = forms.definitions
+    if builder.definitions:
+        schema["$defs"] = builder.definitions
     injected = tuple(parameter.name for parameter in signature.parameters if parameter.injected)
     return ArgumentDecoder(
         schema, injected, _binder(signature.parameters, fields, strict=not coerce)
@@ -103,51 +107,58 @@ def argument_decoder(
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """One argument. optional: how msgspec.field gets the function's own default object; empty when it is required."""
+    """One argument as a field of the generated Struct.
+
+    optional: arguments of msgspec.field() that give it the function's default; empty if the
+    argument is required.
+    """
 
     type: Any
     schema: dict[str, Any]
     optional: dict[str, Any]
 
 
-def _field(parameter: Parameter, forms: SchemaBuilder, description: str | None) -> _Field:
+def _field(parameter: Parameter, builder: SchemaBuilder, description: str | None) -> _Field:
     annotation, default = parameter.annotation, parameter.default
     optional: dict[str, Any] = {}
-    if type(default).__module__ == "pydantic.fields":  # `x: int = Field(5, ge=0)`
+
+    # pydantic allows `x: int = Field(5, ge=0)`, where the default holds the constraints.
+    if type(default).__module__ == "pydantic.fields":
         annotation = Annotated[annotation, default]
         if default.default_factory is not None:
             optional, default = {"default_factory": default.default_factory}, MISSING
         else:
             default = MISSING if default.is_required() else default.default
-    form = forms.form(annotation)
-    kind, schema = form.type, form.schema
+
+    built = builder.build(annotation)
+    field_type, schema = built.type, built.schema
     if default is not MISSING:
-        # msgspec copies or refuses other defaults.
-        optional = (
-            {"default": default}
-            if type(default) in _PLAIN
-            else {"default_factory": lambda: default}
-        )
-        if default is None and not _takes_null(schema):  # `x: str = None`
-            outside = {
-                word: schema.pop(word) for word in ("description", "title") if word in schema
-            }
-            kind, schema = kind | None, {"anyOf": [schema, {"type": "null"}], **outside}
+        # msgspec copies or refuses defaults of other types; a factory passes them unchanged.
+        is_plain = type(default) in _PLAIN
+        optional = {"default": default} if is_plain else {"default_factory": lambda: default}
+
+        # `x: str = None` accepts null, too.
+        if default is None and not _accepts_null(schema):
+            outer = {word: schema.pop(word) for word in ("description", "title") if word in schema}
+            field_type = field_type | None
+            schema = {"anyOf": [schema, {"type": "null"}], **outer}
         try:
             schema["default"] = json_value(default)
-        except (TypeError, ValueError, RecursionError):  # not JSON: the caller need not know
+        except (TypeError, ValueError, RecursionError):
+            # A default without a JSON form is not shown; callers can do without it.
             pass
+
     if description:
         schema.setdefault("description", description)
-    return _Field(kind, schema, optional)
+    return _Field(field_type, schema, optional)
 
 
 _PLAIN = (type(None), bool, int, float, str)
 
 
-def _takes_null(schema: dict[str, Any]) -> bool:
+def _accepts_null(schema: dict[str, Any]) -> bool:
     if "anyOf" in schema:
-        return any(_takes_null(member) for member in schema["anyOf"])
+        return any(_accepts_null(member) for member in schema["anyOf"])
     return (
         schema.get("type") == "null"
         or None in schema.get("enum", ())
@@ -158,148 +169,164 @@ def _takes_null(schema: dict[str, Any]) -> bool:
 def _binder(
     parameters: list[Parameter], fields: dict[str, _Field], *, strict: bool
 ) -> Callable[[Raw | bytes, object], Bound]:
-    """bind(), specialised to the shape of the signature."""
-    definitions: list[Any] = [  # generated names: an argument may be called __init__
+    """Return a bind() that is specialized for the shape of the signature."""
+    # Fields have generated names, because an argument may be called __init__.
+    definitions: list[Any] = [
         (f"f{index}", field.type, msgspec.field(name=name, **field.optional))
         for index, (name, field) in enumerate(fields.items())
     ]
     struct = msgspec.defstruct(
-        "ArgumentDecoder", definitions, forbid_unknown_fields=True, kw_only=True, gc=False
+        "Arguments", definitions, forbid_unknown_fields=True, kw_only=True, gc=False
     )
     decode = json.Decoder(struct, strict=strict, dec_hook=decode_hook).decode
     if not strict:
-        decode = _finite(decode)
+        decode = _refuse_nan(decode)
 
-    def plain(raw: Raw | bytes, injected: object) -> Bound:
+    def bind_values(raw: Raw | bytes, injected: object) -> Bound:
         try:
             return astuple(decode(raw or b"{}")), {}
-        except _UNREADABLE:
-            return astuple(struct(**_each(raw, fields, strict))), {}
+        except _DECODE_ERRORS:
+            return astuple(struct(**_decode_each(raw, fields, strict))), {}
 
-    places = [index for index, parameter in enumerate(parameters) if parameter.injected]
+    positions = [index for index, parameter in enumerate(parameters) if parameter.injected]
     keywords = [parameter.name for parameter in parameters if parameter.keyword_only]
-    if not places and not keywords:
-        return plain
-    if len(places) == 1 and not keywords:
-        (only,) = places
+    if not positions and not keywords:
+        return bind_values
 
-        def around(raw: Raw | bytes, injected: object) -> Bound:
+    # The usual shape of a handler that takes a Context has a binder of its own, which saves a call.
+    if len(positions) == 1 and not keywords:
+        (position,) = positions
+
+        def bind_with_one(raw: Raw | bytes, injected: object) -> Bound:
             try:
                 values = astuple(decode(raw or b"{}"))
-            except _UNREADABLE:
-                values = astuple(struct(**_each(raw, fields, strict)))
-            return (*values[:only], injected, *values[only:]), {}
+            except _DECODE_ERRORS:
+                values = astuple(struct(**_decode_each(raw, fields, strict)))
+            return (*values[:position], injected, *values[position:]), {}
 
-        return around
-    first = len(parameters) - len(keywords)  # keyword-only parameters come last
+        return bind_with_one
+
+    # Keyword-only parameters come last.
+    first_keyword = len(parameters) - len(keywords)
 
     def bind(raw: Raw | bytes, injected: object) -> Bound:
-        values, _ = plain(raw, injected)
-        for place in places:
-            values = (*values[:place], injected, *values[place:])
-        return values[:first], dict(zip(keywords, values[first:], strict=True))
+        values, _ = bind_values(raw, injected)
+        for position in positions:
+            values = (*values[:position], injected, *values[position:])
+        return values[:first_keyword], dict(zip(keywords, values[first_keyword:], strict=True))
 
     return bind
 
 
-def _finite(decode: Callable[[Raw | bytes], Any]) -> Callable[[Raw | bytes], Any]:
-    """A decoder that takes numbers as texts, without "nan" and "inf", which no JSON could say: _each tells of them."""
+def _refuse_nan(decode: Callable[[Raw | bytes], Any]) -> Callable[[Raw | bytes], Any]:
+    """Return a decoder that raises DecodeError for NaN and infinity.
 
-    def finite(raw: Raw | bytes) -> Any:
+    With strict=False msgspec reads the texts "nan" and "inf" as numbers, which JSON does not have.
+    _decode_each() then reports where they are.
+    """
+
+    def decode_finite(raw: Raw | bytes) -> Any:
         decoded = decode(raw)
         if nan_path(astuple(decoded)) is not None:
             raise msgspec.DecodeError
         return decoded
 
-    return finite
+    return decode_finite
 
 
-# ValidationError is a DecodeError; more than about 1,000 levels are a RecursionError; broken UTF-8 is the third.
-_UNREADABLE = (msgspec.DecodeError, RecursionError, UnicodeError)
+# ValidationError is a DecodeError. More than about 1,000 levels cause a RecursionError, and broken
+# UTF-8 the third.
+_DECODE_ERRORS = (msgspec.DecodeError, RecursionError, UnicodeError)
 
 
-def _each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> dict[str, Any]:
-    """Decode argument by argument: the Struct's fields, or BadArguments with every problem."""
+def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> dict[str, Any]:
+    """Decode argument by argument; return the fields of the generated Struct.
+
+    Raises InvalidArguments with every violation.
+    """
     try:
-        given = json.decode(raw or b"{}", type=dict[str, Raw])
-    except _UNREADABLE as error:
-        raise InvalidArguments(_unreadable(error, "")) from None
-    problems: list[SchemaViolation] = []
+        arguments = json.decode(raw or b"{}", type=dict[str, Raw])
+    except _DECODE_ERRORS as exc:
+        raise InvalidArguments(_violations(exc, "")) from None
+
+    violations: list[SchemaViolation] = []
     values: dict[str, Any] = {}
     for index, (name, field) in enumerate(fields.items()):
-        if name in given:
+        if name in arguments:
             try:
-                value = values[f"f{index}"] = _decoded(given.pop(name), field.type, strict)
-                if not strict and (place := nan_path(value, name)) is not None:
-                    problems.append(
-                        SchemaViolation(place, "expected a finite number, got NaN or infinity")
-                    )
-            except _UNREADABLE as error:
-                problems += _unreadable(error, name, field.schema.get("enum"))
+                value = values[f"f{index}"] = _decode(arguments.pop(name), field.type, strict)
+                if not strict and (path := nan_path(value, name)) is not None:
+                    message = "expected a finite number, got NaN or infinity"
+                    violations.append(SchemaViolation(path, message))
+            except _DECODE_ERRORS as exc:
+                violations += _violations(exc, name, field.schema.get("enum"))
         elif not field.optional:
-            problems.append(SchemaViolation(name, "required, but missing"))
-    for name in list(given)[:_MAX_UNKNOWN]:
-        problems.append(
-            SchemaViolation(
-                name[:_MAX_NAME], "unknown argument" + _suggestion(name[:_MAX_NAME], fields)
-            )
-        )
-    if len(given) > _MAX_UNKNOWN:
-        problems.append(SchemaViolation("", f"{len(given) - _MAX_UNKNOWN} more unknown arguments"))
-    if problems:
-        raise InvalidArguments(problems)
+            violations.append(SchemaViolation(name, "required, but missing"))
+
+    violations += _unknown_arguments(list(arguments), fields)
+    if violations:
+        raise InvalidArguments(violations)
     return values
 
 
-def _decoded(raw: Raw, kind: Any, strict: bool) -> Any:
-    decoder = json.Decoder(kind, strict=strict, dec_hook=decode_hook)
+def _unknown_arguments(names: list[str], fields: dict[str, _Field]) -> list[SchemaViolation]:
+    violations: list[SchemaViolation] = []
+    for name in names[:_MAX_UNKNOWN]:
+        name = name[:_MAX_NAME_CHARS]
+        violations.append(SchemaViolation(name, "unknown argument" + _suggestion(name, fields)))
+    if len(names) > _MAX_UNKNOWN:
+        more = f"{len(names) - _MAX_UNKNOWN} more unknown arguments"
+        violations.append(SchemaViolation("", more))
+    return violations
+
+
+def _decode(raw: Raw, field_type: Any, strict: bool) -> Any:
+    decoder = json.Decoder(field_type, strict=strict, dec_hook=decode_hook)
     try:
         return decoder.decode(raw)
-    except msgspec.ValidationError as error:
-        # 1.0 is an integer to JSON Schema, not to msgspec. Only what failed gets here, so that 1.0 stays a float
-        # wherever a float is taken. And of a member that stands twice the last counts, msgspec looks at both.
+    except msgspec.ValidationError as exc:
+        # 1.0 is an integer to JSON Schema, but not to msgspec. The second attempt runs only after
+        # a failure, so 1.0 stays a float wherever a float is expected. It also forgives a key that
+        # occurs twice: json.decode keeps the last one, while msgspec checks both.
         try:
-            return decoder.decode(json.encode(_whole(json.decode(raw))))
+            return decoder.decode(json.encode(_integral_to_int(json.decode(raw))))
         except msgspec.ValidationError:
-            raise error  # noqa: B904 # with its own cause; the second speaks of what did not come
+            # The first error speaks of the values as they were sent, and keeps its own cause.
+            raise exc  # noqa: B904
 
 
-def _whole(value: Any) -> Any:
-    """A JSON tree with integers for integral numbers, as far as floats are exact (2**53)."""
+def _integral_to_int(value: Any) -> Any:
+    """Return a JSON tree with integers for integral floats, as far as floats are exact (2**53)."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) <= 2**53 else value
     if isinstance(value, list):
-        return [_whole(item) for item in cast("list[Any]", value)]
+        return [_integral_to_int(item) for item in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {key: _whole(item) for key, item in cast("dict[str, Any]", value).items()}
+        tree = cast("dict[str, Any]", value)
+        return {key: _integral_to_int(item) for key, item in tree.items()}
     return value
 
 
-def _unreadable(
+def _violations(
     error: Exception, path: str, allowed: list[Any] | None = None
 ) -> list[SchemaViolation]:
-    """What to say of a failed decode. allowed: the values of an enum, which msgspec does not tell."""
+    """Describe a failed decode. allowed: the values of an enum, which msgspec does not name."""
     if isinstance(error, RecursionError):
         return [SchemaViolation(path, "nested too deeply")]
     if not isinstance(error, msgspec.ValidationError):
-        return [
-            SchemaViolation(
-                path, f"not readable as JSON (a lone surrogate, or broken text): {error}"
-            )
-        ]
+        message = f"not readable as JSON (a lone surrogate, or broken text): {error}"
+        return [SchemaViolation(path, message)]
     if allowed and str(error).startswith("Invalid enum value"):
-        given = str(error).removeprefix("Invalid enum value ")
-        return [
-            SchemaViolation(
-                path, f"expected one of {json.encode(allowed).decode()}, got {given[:_MAX_NAME]}"
-            )
-        ]
+        got = str(error).removeprefix("Invalid enum value ")[:_MAX_NAME_CHARS]
+        message = f"expected one of {json.encode(allowed).decode()}, got {got}"
+        return [SchemaViolation(path, message)]
     return violations_of(error, path)
 
 
 def _suggestion(name: str, fields: dict[str, _Field]) -> str:
-    from difflib import get_close_matches  # 4 ms, and only for a mistake
+    # Importing difflib takes 4 ms, and only a caller's mistake needs it.
+    from difflib import get_close_matches
 
     if close := get_close_matches(name, fields, 1):
         return f"; did you mean {close[0]}?"
-    return f"; there are {', '.join(fields)}" if fields else "; there are none"
+    return f"; expected {', '.join(fields)}" if fields else "; it takes no arguments"

@@ -1,7 +1,8 @@
-"""Values that msgspec cannot decode itself: each function here makes the `convert` of a stand-in class (schema.py).
+"""Converters for values that msgspec cannot decode itself.
 
-A convert takes a JSON value, and gives the value for the handler or raises Refused. Imported when a handler first has such a type:
-few have any.
+Each function here returns the `convert` of a custom type (violations.py): it takes a JSON value, and
+returns the value for the handler or raises InvalidValue. type_schema.py imports this module when a
+handler first has such a type, which is rare.
 """
 
 from __future__ import annotations
@@ -13,22 +14,28 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, json
 
-from concertino.schema.type_schema import (
+from concertino.schema.violations import (
+    InvalidValue,
     SchemaViolation,
-    UnsupportedType,
     decode_hook,
     violations_of,
 )
 
-__all__ = ["choice", "matching", "member_of", "validation"]
+__all__ = ["decode_first_match", "look_up_member", "match_linearly", "validate_with"]
 
 # `Any` in this file: annotations are arbitrary objects, JSON values are open trees.
-MAX_PROBLEMS = 20  # of one argument; pydantic finds all
-MAX_STEP = 80  # characters of a caller's key in a path
+
+# Per argument. pydantic reports as many as there are.
+MAX_VIOLATIONS = 20
+# A key in a path comes from the caller, and may have any length.
+MAX_KEY_CHARS = 80
 
 
-def choice(members: list[Any], strict: bool) -> Callable[[Any], Any]:
-    """A union that msgspec refuses: the first member that takes the value has it."""
+def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]:
+    """Return a converter for a union that msgspec refuses: the first member that fits is decoded.
+
+    strict: as for msgspec.convert.
+    """
 
     def convert(value: Any) -> Any:
         messages: list[str] = []
@@ -37,69 +44,67 @@ def choice(members: list[Any], strict: bool) -> Callable[[Any], Any]:
                 return msgspec.convert(
                     value, member, strict=strict, dec_hook=decode_hook, str_keys=True
                 )
-            except msgspec.ValidationError as error:
-                messages += [str(problem) for problem in violations_of(error, "")]
-        raise UnsupportedType(
-            [
-                SchemaViolation(
-                    "", "fits no member of the union: " + "; or ".join(dict.fromkeys(messages))
-                )
-            ]
-        )
+            except msgspec.ValidationError as exc:
+                messages += [str(violation) for violation in violations_of(exc, "")]
+
+        # Members may refuse a value for the same reason; each reason is reported once.
+        reasons = "; or ".join(dict.fromkeys(messages))
+        raise InvalidValue([SchemaViolation("", f"fits no member of the union: {reasons}")])
 
     return convert
 
 
-def member_of(known: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
-    """One of these: pairs of what is written and what it stands for. By type and value: 1 is neither True nor 1.0."""
+def look_up_member(members: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
+    """Return a converter from the JSON form of a member to the member.
+
+    members: pairs of (JSON form, member). They are told apart by type and value: 1 is neither True
+    nor 1.0.
+    """
 
     def convert(value: Any) -> Any:
-        for written, member in known:
+        for written, member in members:
             if type(value) is type(written) and value == written:
                 return member
-        raise UnsupportedType(
-            [
-                SchemaViolation(
-                    "", f"expected one of {', '.join(json.encode(w).decode() for w, _ in known)}"
-                )
-            ]
-        )
+        allowed = ", ".join(json.encode(written).decode() for written, _ in members)
+        raise InvalidValue([SchemaViolation("", f"expected one of {allowed}")])
 
     return convert
 
 
-def matching(pattern: str, others: dict[str, Any], why: str) -> Callable[[Any], Any]:
-    """Takes a str that a linear engine finds the pattern in. others: the limits that go with it; why: of patterns.why_not_linear.
+def match_linearly(pattern: str, constraints: dict[str, Any], reason: str) -> Callable[[Any], Any]:
+    """Return a converter that accepts a str in which a linear engine finds the pattern.
 
-    Raises RegistrationError when there is no such engine.
+    constraints: other arguments of msgspec.Meta for the str. reason: from find_backtracking().
+    Raises RegistrationError if no linear engine is installed.
     """
-    from concertino.schema.regex_safety import linear  # nothing else here needs it
+    # No other converter needs the module.
+    from concertino.schema.regex_safety import linear_matcher
 
-    matches = linear(pattern, why)
-    kind = Annotated[str, Meta(**others)]
+    matches = linear_matcher(pattern, reason)
+    annotation = Annotated[str, Meta(**constraints)]
 
     def convert(value: Any) -> Any:
         try:
-            text = msgspec.convert(value, kind)
-        except msgspec.ValidationError as error:
-            raise UnsupportedType(violations_of(error, "")) from None
+            text = msgspec.convert(value, annotation)
+        except msgspec.ValidationError as exc:
+            raise InvalidValue(violations_of(exc, "")) from None
         if not matches(text):
-            raise UnsupportedType([SchemaViolation("", f"expected str matching regex {pattern!r}")])
+            raise InvalidValue([SchemaViolation("", f"expected str matching regex {pattern!r}")])
         return text
 
     return convert
 
 
-def validation(adapter: Any) -> Callable[[Any], Any]:
-    """What pydantic takes. adapter: a TypeAdapter."""
+def validate_with(adapter: Any) -> Callable[[Any], Any]:
+    """Return a converter that has pydantic validate the value. adapter: a pydantic.TypeAdapter."""
 
     def convert(value: Any) -> Any:
         try:
             return adapter.validate_json(json.encode(value))
-        except sys.modules["pydantic"].ValidationError as error:
-            found: Any = error.errors(include_url=False, include_input=False)[:MAX_PROBLEMS]
-            raise UnsupportedType(
-                [SchemaViolation(_path(item["loc"]), item["msg"]) for item in found]
+        except sys.modules["pydantic"].ValidationError as exc:
+            errors: Any = exc.errors(include_url=False, include_input=False)[:MAX_VIOLATIONS]
+            raise InvalidValue(
+                [SchemaViolation(_path(error["loc"]), error["msg"]) for error in errors]
             ) from None
 
     return convert
@@ -107,5 +112,5 @@ def validation(adapter: Any) -> Callable[[Any], Any]:
 
 def _path(steps: tuple[str | int, ...]) -> str:
     return "".join(
-        f"[{step}]" if isinstance(step, int) else f".{step[:MAX_STEP]}" for step in steps
+        f"[{step}]" if isinstance(step, int) else f".{step[:MAX_KEY_CHARS]}" for step in steps
     )

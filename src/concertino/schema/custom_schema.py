@@ -1,8 +1,11 @@
-"""What is asked of a JSON Schema that somebody wrote by hand, before anything else reads it.
+"""Checks of a hand-written JSON Schema, made before anything else reads it.
 
-Bounds on its size and on the work it can cause, one dialect, and references that stay inside it. Nothing is fetched, here or
-later: a reference to anywhere else is an error. Values are checked by schema_problems.py.
-Spec: 2026-07-28 basic/index "JSON Schema Usage"; JSON Schema 2020-12 core 8 (identifiers, references), 10 and 11 (applicators).
+They bound its size and the work that it can cause, accept a single dialect, and accept references
+only if they stay inside the schema. Nothing is ever fetched: a reference to another document is an
+error. validation.py then checks values against the schema.
+
+Spec: 2026-07-28 basic/index "JSON Schema Usage"; JSON Schema 2020-12 core 8 (identifiers,
+references), 10 and 11 (applicators).
 """
 
 from __future__ import annotations
@@ -13,102 +16,119 @@ from typing import Any, cast
 from msgspec import Struct
 
 from concertino.errors import RegistrationError
+from concertino.excerpts import shorten_repr
 
-__all__ = ["DIALECT", "Extent", "bounded", "extent_of"]
+__all__ = ["DIALECT", "SchemaSize", "check_references", "check_size"]
 
 # `Any` in this file: a JSON Schema is an open tree.
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-MAX_LEVELS = 100  # of lists and objects in each other; the deepest schemas in use have about 30
-MAX_VALUES = 100_000  # in the whole text of a schema, enum members and the like included
-MAX_CHARACTERS = 2**20  # of all its strings and keys
+
+# Levels of lists and objects in each other. The deepest schemas in use have about 30.
+MAX_LEVELS = 100
+# Values in the whole schema, including enum members and the like.
+MAX_VALUES = 100_000
+# Characters of all strings and keys together.
+MAX_CHARACTERS = 2**20
 MAX_SUBSCHEMAS = 10_000
-MAX_EXPANDED = 100_000  # subschemas, when each reference is replaced by what it refers to
+# Subschemas, counted after each reference was replaced by what it refers to.
+MAX_EXPANDED = 100_000
+# Characters of a value that an error message quotes.
+MAX_QUOTE_CHARS = 200
 
 
-class Extent(Struct, frozen=True):
-    """How much work a schema can cause. expanded: its subschemas when references are replaced, a loop of them taken once.
+class SchemaSize(Struct, frozen=True):
+    """How much work a schema can cause.
 
-    recursive: whether it describes values of any depth.
+    expanded: number of subschemas after references are replaced, cycles followed once.
+    recursive: whether the schema describes values of any depth.
     """
 
     expanded: int
     recursive: bool
 
 
-def bounded(schema: object) -> None:
-    """Refuse what is too large to be looked at, before anything that recurses or copies does.
+def check_size(schema: object) -> None:
+    """Refuse an object that is too large to examine; call it before anything recurses or copies.
 
-    schema: any Python object. One that contains itself is found by its depth, one shared many times over by its number of values.
-    Raises RegistrationError.
+    schema: any Python object. One that contains itself fails by its depth; one that shares a part
+    many times fails by its number of values. Raises RegistrationError.
     """
-    level: list[Any] = [schema]  # values at one depth
-    values = characters = levels = 0
+    # Breadth first: all values at one depth, then those inside of them.
+    level: list[Any] = [schema]
+    values = characters = depth = 0
     while level:
         values += len(level)
-        inside: list[Any] = []
+        below: list[Any] = []
         for value in level:
             if isinstance(value, str):
                 characters += len(value)
             elif isinstance(value, Mapping):
                 tree = cast("Mapping[Any, Any]", value)
                 characters += sum(len(key) for key in tree if isinstance(key, str))
-                inside.extend(tree.values())
+                below.extend(tree.values())
             elif isinstance(value, (list, tuple)):
-                inside.extend(cast("list[Any]", value))
-            if values + len(inside) > MAX_VALUES:
+                below.extend(cast("list[Any]", value))
+            if values + len(below) > MAX_VALUES:
                 raise RegistrationError(f"too large: expected at most {MAX_VALUES:,} values in it")
         if characters > MAX_CHARACTERS:
             raise RegistrationError(
                 f"too large: expected at most {MAX_CHARACTERS:,} characters in it"
             )
-        level, levels = inside, levels + 1
-        if levels > MAX_LEVELS + 1:
+        level, depth = below, depth + 1
+        if depth > MAX_LEVELS + 1:
             raise RegistrationError(
                 f"nested too deeply, or contains itself: expected at most {MAX_LEVELS} levels"
             )
 
 
-def extent_of(schema: dict[str, Any]) -> Extent:
-    """Check the dialect and the references of a schema, and measure it.
+def check_references(schema: dict[str, Any]) -> SchemaSize:
+    """Check the dialect and the references of a schema; return its size.
 
-    schema: plain JSON that has passed bounded(). Keywords of the wrong shape are left to the meta-schema.
-    Raises RegistrationError naming the place, as a JSON pointer, what was expected and what came.
+    schema: plain JSON that has passed check_size(). Keywords with values of the wrong shape are
+    left to the meta-schema. Raises RegistrationError that names the place, as a JSON pointer, what
+    was expected and what came instead.
     """
-    places = _Places(schema)
-    edges = [[target for target, _ in node.edges] for node in places.nodes]
-    inplace = [[target for target, here in node.edges if here] for node in places.nodes]
-    for group in _groups(inplace):
-        if len(group) > 1 or group[0] in inplace[group[0]]:
-            where = ", ".join(places.nodes[number].where for number in sorted(group)[:5])
+    graph = _SubschemaGraph(schema)
+    edges = [[target for target, _ in node.edges] for node in graph.nodes]
+    in_place = [[target for target, same_value in node.edges if same_value] for node in graph.nodes]
+
+    # A cycle of subschemas that all apply to the same value would never end.
+    for group in _strong_components(in_place):
+        if len(group) > 1 or group[0] in in_place[group[0]]:
+            where = ", ".join(graph.nodes[number].where for number in sorted(group)[:5])
             raise RegistrationError(
-                f"{where}: refers to itself for the same value, so that checking would never end; a recursive schema has to "
-                f"step into the value, through properties, items and the like"
+                f"{where}: refers to itself for the same value, so that checking would never end; "
+                f"a recursive schema has to step into the value, through properties, items and "
+                f"the like"
             )
+
+    # Components come after those that they refer to, so each size is known when it is needed.
     expanded, group_of, recursive = dict[int, int](), dict[int, int](), False
-    for number, group in enumerate(_groups(edges)):  # those referred to come first
+    for number, group in enumerate(_strong_components(edges)):
         group_of.update(dict.fromkeys(group, number))
-        outside = [
+        others = [
             group_of[target]
             for node in group
             for target in edges[node]
             if group_of[target] != number
         ]
         recursive = recursive or len(group) > 1 or group[0] in edges[group[0]]
-        expanded[number] = min(
-            len(group) + sum(expanded[other] for other in outside), MAX_EXPANDED + 1
-        )
+        total = len(group) + sum(expanded[other] for other in others)
+        expanded[number] = min(total, MAX_EXPANDED + 1)
+
     size = expanded[group_of[0]]
     if size > MAX_EXPANDED:
         raise RegistrationError(
             f"its references lead to more than {MAX_EXPANDED:,} subschemas when each is followed"
         )
-    return Extent(size, recursive)
+    return SchemaSize(size, recursive)
 
 
-class _Node:
-    """One subschema. where: JSON pointer as a fragment. base: URI that its references are relative to.
+class _Subschema:
+    """One subschema, a node of the graph.
 
-    edges: (number of a node, whether it applies to the same value and not to a part of it).
+    where: JSON pointer to it, as a URI fragment. base: the URI that its references are relative to.
+    edges: (number of another node, whether that one applies to the same value, not to a part).
     """
 
     __slots__ = ("base", "edges", "number", "schema", "where")
@@ -123,114 +143,118 @@ class _Node:
 
 _SAME_VALUE = ("not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas")
 _PART = (
-    *(
-        "properties",
-        "patternProperties",
-        "additionalProperties",
-        "propertyNames",
-        "unevaluatedProperties",
-    ),
-    *("prefixItems", "items", "contains", "unevaluatedItems", "contentSchema"),
+    *("properties", "patternProperties", "additionalProperties", "propertyNames"),
+    *("unevaluatedProperties", "prefixItems", "items", "contains", "unevaluatedItems"),
+    "contentSchema",
 )
-_ELSEWHERE = ("$defs", "definitions")  # applied only where something refers to them
-_OF_NAMES = ("dependentSchemas", "properties", "patternProperties", *_ELSEWHERE)
-_OF_SEVERAL = ("allOf", "anyOf", "oneOf", "prefixItems")
+# These apply only where a reference leads to them.
+_DEFINITIONS = ("$defs", "definitions")
+# Keywords whose value is an object of subschemas, or a list of them; all others have a single one.
+_WITH_NAMES = ("dependentSchemas", "properties", "patternProperties", *_DEFINITIONS)
+_WITH_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
 _REFERENCES = ("$ref", "$dynamicRef")
 
 
-class _Places:
-    """The subschemas of a schema, and what leads from each to others."""
+class _SubschemaGraph:
+    """The subschemas of a schema, with edges to those that they contain or refer to."""
 
     def __init__(self, root: dict[str, Any]) -> None:
-        self.nodes: list[_Node] = []
-        self._number: dict[
-            int, int
-        ] = {}  # id() of a subschema -> its node; all of them live as long as the root
-        self._resources: dict[str, dict[str, Any]] = {"": root}  # base URI -> root of what has it
+        self.nodes: list[_Subschema] = []
+        # id() of a subschema -> number of its node. The root keeps all of them alive.
+        self._number: dict[int, int] = {}
+        # Base URI -> root of the schema resource with that URI.
+        self._resources: dict[str, dict[str, Any]] = {"": root}
         self._anchors: dict[tuple[str, str], dict[str, Any]] = {}
         self._dynamic: dict[str, list[dict[str, Any]]] = {}
         self._subschemas = 0
-        self._waiting: list[_Node] = []
+        self._to_visit: list[_Subschema] = []
         self._add(root, "#", "")
-        done = 0
-        while self._waiting:
-            while self._waiting:
-                self._walk(self._waiting.pop())
-            # Anchors are known now. A reference may lead to a subschema under a keyword nobody knows: that is walked then.
-            fresh, done = self.nodes[done:], len(self.nodes)
+
+        followed = 0
+        while self._to_visit:
+            while self._to_visit:
+                self._visit(self._to_visit.pop())
+            # All anchors are known now. A reference may lead to a subschema below an unknown
+            # keyword, which was not visited yet; the outer loop visits it.
+            fresh, followed = self.nodes[followed:], len(self.nodes)
             for node in fresh:
                 self._follow(node)
 
     def _add(self, schema: dict[str, Any], where: str, base: str) -> int:
+        """Return the number of a subschema's node; make the node if it is new."""
         if (number := self._number.get(id(schema))) is None:
             number = self._number[id(schema)] = len(self.nodes)
-            node = _Node(number, schema, where, base)
+            node = _Subschema(number, schema, where, base)
             self.nodes.append(node)
-            self._waiting.append(node)
+            self._to_visit.append(node)
         return number
 
-    def _walk(self, node: _Node) -> None:
+    def _visit(self, node: _Subschema) -> None:
+        """Record a subschema's identifiers and the subschemas that it contains."""
         schema = node.schema
-        _dialect(schema, node.where)
+        _check_dialect(schema, node.where)
         if isinstance(name := schema.get("$id"), str):
-            node.base = _joined(node.base, name, f"{node.where}/$id")[0]
+            node.base = _resolve(node.base, name, f"{node.where}/$id")[0]
             self._resources.setdefault(node.base, schema)
         for word in ("$anchor", "$dynamicAnchor"):
             if isinstance(name := schema.get(word), str):
                 self._anchors[node.base, name] = schema
                 if word == "$dynamicAnchor":
                     self._dynamic.setdefault(name, []).append(schema)
-        for word in schema.keys() & {*_SAME_VALUE, *_PART, *_ELSEWHERE}:
+
+        for word in schema.keys() & {*_SAME_VALUE, *_PART, *_DEFINITIONS}:
             for step, part in _parts(word, schema[word]):
                 self._subschemas += 1
                 if self._subschemas > MAX_SUBSCHEMAS:
                     raise RegistrationError(
                         f"too large: expected at most {MAX_SUBSCHEMAS:,} subschemas"
                     )
+                # A subschema may also be true or false, which leads nowhere.
                 if isinstance(part, dict):
                     number = self._add(
                         cast("dict[str, Any]", part), f"{node.where}/{word}{step}", node.base
                     )
-                    if word not in _ELSEWHERE:
+                    if word not in _DEFINITIONS:
                         node.edges.append((number, word in _SAME_VALUE))
 
-    def _follow(self, node: _Node) -> None:
+    def _follow(self, node: _Subschema) -> None:
+        """Add the edges of a subschema's references."""
         for word in _REFERENCES:
             reference = node.schema.get(word)
             if not isinstance(reference, str):
                 continue
             where = f"{node.where}/{word}"
-            uri, fragment = _joined(node.base, reference, where)
+            uri, fragment = _resolve(node.base, reference, where)
             root = self._resources.get(uri)
             if root is None:
                 raise RegistrationError(
-                    f"{where}: expected a reference inside the schema, got {_short(reference)}; others are never fetched: copy "
-                    f"what it refers to into $defs"
+                    f"{where}: expected a reference inside the schema, got {_quote(reference)}; "
+                    f"others are never fetched: copy what it refers to into $defs"
                 )
-            found = (
-                _at(root, fragment)
-                if fragment[:1] in ("", "/")
-                else self._anchors.get((uri, fragment))
-            )
-            if not isinstance(found, (dict, bool)):
-                raise RegistrationError(f"{where}: there is no {_short(reference)} in the schema")
-            targets: list[Any] = [found]
-            if word == "$dynamicRef":  # which of these it is depends on the way to it
+
+            is_pointer = fragment[:1] in ("", "/")
+            anchor = (uri, fragment)
+            target = _at_pointer(root, fragment) if is_pointer else self._anchors.get(anchor)
+            if not isinstance(target, (dict, bool)):
+                raise RegistrationError(f"{where}: there is no {_quote(reference)} in the schema")
+            targets: list[Any] = [target]
+
+            # The path of evaluation decides which dynamic anchor is meant, so assume all of them.
+            if word == "$dynamicRef":
                 targets += self._dynamic.get(fragment, [])
             for target in targets:
                 if isinstance(target, dict):
-                    node.edges.append(
-                        (self._add(cast("dict[str, Any]", target), f"#{fragment}", uri), True)
-                    )
+                    number = self._add(cast("dict[str, Any]", target), f"#{fragment}", uri)
+                    node.edges.append((number, True))
 
 
 def _parts(word: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The subschemas of one keyword, each with the step that leads to it."""
-    if word in _OF_NAMES:
+    """Yield the subschemas of one keyword, each with the step of a JSON pointer that leads to it."""
+    if word in _WITH_NAMES:
         if isinstance(value, dict):
             for name, part in cast("dict[str, Any]", value).items():
                 yield "/" + name.replace("~", "~0").replace("/", "~1"), part
-    elif word in _OF_SEVERAL:
+    elif word in _WITH_LIST:
         if isinstance(value, list):
             for index, part in enumerate(cast("list[Any]", value)):
                 yield f"/{index}", part
@@ -238,45 +262,51 @@ def _parts(word: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value
 
 
-_DRAFTS = {  # name of an older dialect in its URI -> what is written differently now
+# Part of the URI of an older dialect -> what is written differently in 2020-12.
+_DRAFTS = {
     "draft-03": "",
-    "draft-04": "write $id for id, $defs for definitions, and numbers for exclusiveMinimum and exclusiveMaximum",
+    "draft-04": "write $id for id, $defs for definitions, and numbers for exclusiveMinimum and "
+    "exclusiveMaximum",
     "draft-06": "write $defs for definitions and prefixItems for a list of items",
-    "draft-07": "write $defs for definitions, prefixItems for a list of items, dependentRequired for dependencies",
+    "draft-07": "write $defs for definitions, prefixItems for a list of items, dependentRequired "
+    "for dependencies",
     "draft/2019-09": "write prefixItems for a list of items, $dynamicRef for $recursiveRef",
 }
 
 
-def _dialect(schema: dict[str, Any], where: str) -> None:
-    said = schema.get("$schema", DIALECT)
-    if isinstance(said, str) and said.removesuffix("#") == DIALECT:
+def _check_dialect(schema: dict[str, Any], where: str) -> None:
+    dialect = schema.get("$schema", DIALECT)
+    if isinstance(dialect, str) and dialect.removesuffix("#") == DIALECT:
         return
-    draft = next(
-        (each for each in _DRAFTS if isinstance(said, str) and f"json-schema.org/{each}/" in said),
-        "",
-    )
-    got = f"{draft.replace('/', ' ')} ({said})" if draft else _short(said)
+
+    draft = ""
+    if isinstance(dialect, str):
+        drafts = (name for name in _DRAFTS if f"json-schema.org/{name}/" in dialect)
+        draft = next(drafts, "")
+    got = f"{draft.replace('/', ' ')} ({dialect})" if draft else _quote(dialect)
     hint = f"; {_DRAFTS[draft]}" if draft and _DRAFTS[draft] else ""
     raise RegistrationError(
-        f"{where}/$schema: only JSON Schema 2020-12 is supported, got {got}: leave $schema out, or write {DIALECT!r}{hint}"
+        f"{where}/$schema: only JSON Schema 2020-12 is supported, got {got}: leave $schema out, or "
+        f"write {DIALECT!r}{hint}"
     )
 
 
-def _joined(base: str, reference: str, where: str) -> tuple[str, str]:
-    """A reference as an absolute URI and its fragment, percent-decoded."""
+def _resolve(base: str, reference: str, where: str) -> tuple[str, str]:
+    """Return the absolute URI of a reference, and its fragment, percent-decoded."""
     from urllib.parse import unquote, urldefrag, urljoin
 
     uri, _, fragment = reference.partition("#")
-    if not uri:  # also below a urn:, which urljoin does not know
+    # urljoin() does not know the scheme urn:, below which a bare fragment is valid, too.
+    if not uri:
         return base, unquote(fragment)
     try:
         return urldefrag(urljoin(base, uri)).url, unquote(fragment)
     except ValueError:
-        raise RegistrationError(f"{where}: expected a URI, got {_short(reference)}") from None
+        raise RegistrationError(f"{where}: expected a URI, got {_quote(reference)}") from None
 
 
-def _at(root: Any, pointer: str) -> Any:
-    """What is at a JSON pointer, None where nothing is. RFC 6901."""
+def _at_pointer(root: Any, pointer: str) -> Any:
+    """Return the value at a JSON pointer (RFC 6901); None if there is none."""
     for step in pointer.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(root, dict):
@@ -289,42 +319,45 @@ def _at(root: Any, pointer: str) -> Any:
     return root
 
 
-def _groups(edges: list[list[int]]) -> Iterator[list[int]]:
-    """The strongly connected components of a graph, those that others lead to first. Tarjan 1972, without recursion."""
-    found: dict[int, int] = {}  # node -> order in which it was met
+def _strong_components(edges: list[list[int]]) -> Iterator[list[int]]:
+    """Yield the strongly connected components of a graph, each after those it has edges to.
+
+    edges: the targets of each node. Tarjan's algorithm (1972), without recursion.
+    """
+    # Node -> order of its first visit.
+    order: dict[int, int] = {}
     lowest: dict[int, int] = {}
     path: list[int] = []
     on_path: set[int] = set()
     for start in range(len(edges)):
-        if start in found:
+        if start in order:
             continue
         work: list[tuple[int, Iterator[int]]] = [(start, iter(edges[start]))]
-        found[start] = lowest[start] = len(found)
+        order[start] = lowest[start] = len(order)
         path.append(start)
         on_path.add(start)
         while work:
             node, rest = work[-1]
             for target in rest:
-                if target not in found:
-                    found[target] = lowest[target] = len(found)
+                if target not in order:
+                    order[target] = lowest[target] = len(order)
                     path.append(target)
                     on_path.add(target)
                     work.append((target, iter(edges[target])))
                     break
                 if target in on_path:
-                    lowest[node] = min(lowest[node], found[target])
+                    lowest[node] = min(lowest[node], order[target])
             else:
                 work.pop()
                 if work:
-                    above = work[-1][0]
-                    lowest[above] = min(lowest[above], lowest[node])
-                if lowest[node] == found[node]:
+                    parent = work[-1][0]
+                    lowest[parent] = min(lowest[parent], lowest[node])
+                if lowest[node] == order[node]:
                     group = path[path.index(node) :] if path[-1] != node else [node]
                     del path[-len(group) :]
                     on_path.difference_update(group)
                     yield group
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:200] + "..."
+def _quote(value: object) -> str:
+    return shorten_repr(value, MAX_QUOTE_CHARS)

@@ -1,7 +1,9 @@
-"""Docstrings -> a description of the tool and of each parameter: Google, NumPy and Sphinx (reStructuredText) styles.
+"""Docstrings -> a description of the tool and of each parameter, in Google, NumPy or Sphinx style.
 
-The description is the summary and the extended text before the first section; Returns, Raises, Examples and the like
-are dropped. A parser of our own: it runs at every start, and importing a library would cost more than all of it.
+The description is the summary and the text that follows it, up to the first section. Returns,
+Raises, Examples and similar sections are dropped. The parser is our own because it runs at every
+start: importing a library would take longer than parsing.
+
 Sources: Google Python Style Guide 3.8.3; numpydoc "Sections"; Sphinx "Info field lists".
 """
 
@@ -12,125 +14,126 @@ from inspect import cleandoc
 
 from msgspec import Struct
 
-__all__ = ["Doc", "parse"]
+__all__ = ["ParsedDocstring", "parse_docstring"]
 
 
-class Doc(Struct, frozen=True):
-    """description: None when there is none. parameters: name (without stars) -> text; none for those without a text."""
+class ParsedDocstring(Struct, frozen=True):
+    """What a docstring says.
+
+    description: None if there is none. parameters: name, without stars -> text; parameters without
+    a text are left out.
+    """
 
     description: str | None
     parameters: dict[str, str]
 
 
-def parse(doc: str | None) -> Doc:
-    """Read a docstring as Python gives it. Raises nothing: what is not understood belongs to the description."""
+def parse_docstring(doc: str | None) -> ParsedDocstring:
+    """Return the description and the parameters' texts of a docstring, as Python holds it.
+
+    Raises nothing: text that is not understood becomes part of the description.
+    """
     lines = cleandoc(doc or "").split("\n")
     parameters: dict[str, str] = {}
-    described = len(lines)  # lines that are the description: those before the first section
+    # The description ends where the first section begins.
+    description_end = len(lines)
     index = 0
     while index < len(lines):
         end = (
-            _sphinx(lines, index, parameters)
-            or _numpy(lines, index, parameters)
-            or _google(lines, index, parameters)
+            _read_sphinx_field(lines, index, parameters)
+            or _read_numpy_section(lines, index, parameters)
+            or _read_google_section(lines, index, parameters)
         )
         if end:
-            described = min(described, index)
+            description_end = min(description_end, index)
         index = end or index + 1
-    return Doc("\n".join(lines[:described]).strip() or None, parameters)
+    return ParsedDocstring("\n".join(lines[:description_end]).strip() or None, parameters)
 
 
 _PARAMETERS = {
-    "args",
-    "arguments",
-    "parameters",
-    "params",
-    "keyword args",
-    "keyword arguments",
-    "other parameters",
+    *("args", "arguments", "parameters", "params"),
+    *("keyword args", "keyword arguments", "other parameters"),
 }
 _OTHERS = (
-    "attributes|example|examples|except|exceptions|methods|note|notes|raise|raises|receives|references|return|returns"
-    "|see also|todo|warning|warnings|warns|yield|yields"
+    "attributes|example|examples|except|exceptions|methods|note|notes|raise|raises|receives"
+    "|references|return|returns|see also|todo|warning|warnings|warns|yield|yields"
 )
 _SECTIONS = _PARAMETERS | set(_OTHERS.split("|"))
-# The patterns are compiled by `re` when the first docstring needs them: 1 to 2 ms.
+
+# `re` compiles these patterns when the first docstring needs them; that takes 1 to 2 ms.
 _NAMES = r"(?P<names>\\?\*{0,2}\w+(?:\s*,\s*\\?\*{0,2}\w+)*)"
-_GOOGLE_ITEM = (
-    _NAMES + r"\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)?:(?:\s+(?P<text>.*))?$"
-)  # name (type): text
-_NUMPY_ITEM = _NAMES + r"\s*(?::(?P<text>).*)?$"  # name : type, and the text below
-_FIELD = r":(?P<field>[a-z]+)(?P<argument>\s[^:]*)?:(?:\s+(?P<text>.*))?$"  # :param type name: text
+# name (type): text
+_GOOGLE_ITEM = _NAMES + r"\s*(?:\((?:[^()]|\([^()]*\))*\)\s*)?:(?:\s+(?P<text>.*))?$"
+# name : type, with the text on the lines below
+_NUMPY_ITEM = _NAMES + r"\s*(?::(?P<text>).*)?$"
+# :param type name: text
+_SPHINX_FIELD = r":(?P<field>[a-z]+)(?P<argument>\s[^:]*)?:(?:\s+(?P<text>.*))?$"
+
 _FIELD_PARAMETERS = {"param", "parameter", "arg", "argument", "key", "keyword"}
 _FIELDS = _FIELD_PARAMETERS | {
-    *(
-        "type",
-        "return",
-        "returns",
-        "rtype",
-        "raise",
-        "raises",
-        "except",
-        "exception",
-        "yield",
-        "yields",
-        "ytype",
-    ),
-    *("var", "ivar", "cvar", "vartype", "meta"),
+    *("type", "return", "returns", "rtype", "raise", "raises", "except", "exception"),
+    *("yield", "yields", "ytype", "var", "ivar", "cvar", "vartype", "meta"),
 }
 
-# Each of the three below reads the section that starts at a line, and gives the line after it; 0 when none starts.
+# Each of the next three functions reads the section that starts at a line. It adds the parameters
+# that it finds, and returns the number of the line after the section; 0 if none starts there.
 
 
-def _sphinx(lines: list[str], index: int, parameters: dict[str, str]) -> int:
-    field = re.match(_FIELD, line) if (line := lines[index].strip()).startswith(":") else None
+def _read_sphinx_field(lines: list[str], index: int, parameters: dict[str, str]) -> int:
+    line = lines[index].strip()
+    field = re.match(_SPHINX_FIELD, line) if line.startswith(":") else None
     if field is None or field["field"] not in _FIELDS:
         return 0
-    end = _block(lines, index)
+
+    end = _block_end(lines, index)
     if field["field"] in _FIELD_PARAMETERS and (words := (field["argument"] or "").split()):
         _add(parameters, words[-1], [field["text"] or "", *lines[index + 1 : end]])
     return end
 
 
-def _numpy(lines: list[str], index: int, parameters: dict[str, str]) -> int:
-    if not _is_underlined(lines, index):
+def _read_numpy_section(lines: list[str], index: int, parameters: dict[str, str]) -> int:
+    if not _is_numpy_heading(lines, index):
         return 0
+
     end = index + 2
-    while end < len(lines) and not _is_underlined(lines, end):
+    while end < len(lines) and not _is_numpy_heading(lines, end):
         end += 1
     if lines[index].strip().lower() in _PARAMETERS:
-        _items(lines[index + 2 : end], _NUMPY_ITEM, parameters)
+        _read_items(lines[index + 2 : end], _NUMPY_ITEM, parameters)
     return end
 
 
-def _google(lines: list[str], index: int, parameters: dict[str, str]) -> int:
-    if not (title := _title(lines[index])):
+def _read_google_section(lines: list[str], index: int, parameters: dict[str, str]) -> int:
+    if not (title := _google_title(lines[index])):
         return 0
-    end = _block(lines, index)
+
+    end = _block_end(lines, index)
     if title in _PARAMETERS and not any(lines[index + 1 : end]):
-        # Items at the indentation of their heading; they end at a blank line.
+        # The items may stand at the indentation of their heading; then a blank line ends them.
         while (
             end < len(lines)
             and re.match(_GOOGLE_ITEM, lines[end].strip())
-            and not _title(lines[end])
+            and not _google_title(lines[end])
         ):
-            end = _block(lines, end)
+            end = _block_end(lines, end)
             if not lines[end - 1]:
                 break
+
+    # A heading with nothing below it is prose.
     if not any(lines[index + 1 : end]):
-        return 0  # a heading with nothing under it is prose
+        return 0
     if title in _PARAMETERS:
-        _items(lines[index + 1 : end], _GOOGLE_ITEM, parameters)
+        _read_items(lines[index + 1 : end], _GOOGLE_ITEM, parameters)
     return end
 
 
-def _title(line: str) -> str:
-    """The section that a line opens in Google's style, in lower case; "" for another line."""
+def _google_title(line: str) -> str:
+    """Return the title of the Google section that a line opens, in lower case; else ""."""
     title = line.strip().lower()
     return title[:-1] if title.endswith(":") and title[:-1] in _SECTIONS else ""
 
 
-def _is_underlined(lines: list[str], index: int) -> bool:
+def _is_numpy_heading(lines: list[str], index: int) -> bool:
     underline = lines[index + 1].strip() if index + 1 < len(lines) else ""
     return (
         lines[index].strip().lower() in _SECTIONS
@@ -143,8 +146,8 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _block(lines: list[str], index: int) -> int:
-    """The line after those that are blank or stand deeper than the given one."""
+def _block_end(lines: list[str], index: int) -> int:
+    """Return the first line after `index` that is neither blank nor indented more than it."""
     end = index + 1
     while end < len(lines) and (
         not lines[end].strip() or _indent(lines[end]) > _indent(lines[index])
@@ -153,8 +156,8 @@ def _block(lines: list[str], index: int) -> int:
     return end
 
 
-def _items(lines: list[str], pattern: str, parameters: dict[str, str]) -> None:
-    """Read the items of a parameter section: the first line's indentation is that of all items."""
+def _read_items(lines: list[str], pattern: str, parameters: dict[str, str]) -> None:
+    """Add the items of a parameter section. The first line has the indentation of all items."""
     margin = next((_indent(line) for line in lines if line.strip()), 0)
     names, text = "", list[str]()
     for line in lines:

@@ -1,9 +1,13 @@
-"""Whether Python's `re`, which msgspec matches patterns with, takes a time linear in the text, whatever the text.
+"""Proof that a pattern matches in linear time with Python's `re`, whatever the text.
 
-`re` tries one way after the other. It is linear where the next character says which way to go: then a wrong way ends at once. That
-is looked at here, for the syntax that `re` and ECMA-262 share; with room for a few ways more, up to MAX_TRIES for any character.
-What cannot be shown to be linear is not necessarily slow, only unknown. What happens then: schema.py.
-Source: Bruggemann-Klein, Wood: One-unambiguous regular languages (1998). Decision 0007 compares the ways there are.
+msgspec matches patterns with `re`, which tries one alternative after another. That is linear where
+the next character decides which alternative applies, since then a wrong one fails at once. This
+module looks for such a proof, for the syntax that `re` and ECMA-262 share. It tolerates a few more
+attempts: up to MAX_TRIES for any character. A pattern without a proof is not necessarily slow, only
+unknown; type_schema.py then uses another engine.
+
+Source: Bruggemann-Klein, Wood: One-unambiguous regular languages (1998). Decision 0007 compares the
+possible ways.
 """
 
 from __future__ import annotations
@@ -14,69 +18,81 @@ from typing import Any, cast
 
 from concertino.errors import RegistrationError
 
-__all__ = ["check_fields", "find_backtracking", "linear"]
+__all__ = ["check_fields", "find_backtracking", "linear_matcher"]
 
 MAX_TRIES = 256
-MAX_CHARACTERS = (
-    2000  # of a pattern; also the bound for the work here, which is quadratic in alternatives
-)
-MAX_GROUPS = 50  # in each other
+# Length of a pattern. It also bounds the work here, which is quadratic in the alternatives.
+MAX_CHARACTERS = 2000
+# Depth of groups in each other.
+MAX_GROUPS = 50
 _LAST = 0x10FFFF
-Characters = list[tuple[int, int]]  # first and last of each run, in no order
+
+# A set of characters: first and last code point of each range, in any order.
+Characters = list[tuple[int, int]]
 ANY: Characters = [(0, _LAST)]
 
 
 def find_backtracking(pattern: str) -> str | None:
-    """Why matching a pattern may take more than linear time with `re.search`, in a few words; None when it cannot."""
+    """Return why `re.search` may take more than linear time for a pattern, in a few words.
+
+    Returns None if it cannot.
+    """
     try:
         if len(pattern) > MAX_CHARACTERS:
-            raise _Unproved(f"it is longer than {MAX_CHARACTERS:,} characters")
-        branches = _Reader(pattern).pattern()
-        if (
-            sum(
-                part.tries([], 0) * (1 if anchored else part.longest or 1)
-                for anchored, part in branches
-            )
-            > MAX_TRIES
-        ):
-            raise _Unproved("too many of its parts can match the same text")
-    except _Unproved as why:
-        return str(why)
+            raise _NoProof(f"it is longer than {MAX_CHARACTERS:,} characters")
+        branches = _PatternReader(pattern).read_pattern()
+        # Without an anchor every character of a match may also be the start of another attempt.
+        tries = sum(
+            part.tries([], 0) * (1 if anchored else part.longest or 1)
+            for anchored, part in branches
+        )
+        if tries > MAX_TRIES:
+            raise _NoProof("too many of its parts can match the same text")
+    except _NoProof as exc:
+        return str(exc)
     return None
 
 
-def linear(pattern: str, why: str) -> Callable[[str], bool]:
-    """What tells whether a text matches somewhere, by an engine without backtracking, as ECMA-262 reads it.
+def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
+    """Return a function that tells whether a pattern matches somewhere in a text.
 
-    why: from why_not_linear, for the RegistrationError when there is no such engine here, or it does not know the syntax.
+    It uses an engine without backtracking, which reads the pattern as ECMA-262 does.
+    reason: from find_backtracking(), for the message.
+    Raises RegistrationError if no such engine is installed, or it does not know the syntax.
     """
     try:
         from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
     except ImportError:
         raise RegistrationError(
-            f"{_slow(pattern, why)}; {_ADVICE}, or have it matched by a linear engine: pip install 'concertino[validate]'"
+            f"{_slow(pattern, reason)}; {_ADVICE}, or have it matched by a linear engine: "
+            f"pip install 'concertino[validate]'"
         ) from None
+
     try:
         return Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions()).is_valid
     except ValidationError:
         raise RegistrationError(
-            f"{_slow(pattern, why)}, and the linear engine does not take it: {_ADVICE}, without look-around and back-references"
+            f"{_slow(pattern, reason)}, and the linear engine does not accept it: {_ADVICE}, "
+            f"without look-around and back-references"
         ) from None
 
 
 def check_fields(schema: Any, path: str = "") -> None:
-    """Refuse patterns of the fields of a class, as its schema shows them, that `re` may take long for: msgspec uses no other.
+    """Refuse patterns in the fields of a class for which `re` may take long.
 
-    Raises RegistrationError naming the field.
+    schema: the class's JSON Schema. msgspec matches its fields and knows no other engine.
+    Raises RegistrationError that names the field.
     """
     if isinstance(schema, list):
         for item in cast("list[Any]", schema):
             check_fields(item, path)
+
     tree = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     pattern = tree.get("pattern")
-    if isinstance(pattern, str) and (why := find_backtracking(pattern)):
+    if isinstance(pattern, str) and (reason := find_backtracking(pattern)):
         raise RegistrationError(
-            f"{path}: {_slow(pattern, why)}; {_ADVICE}, or write a pydantic model, whose engine is linear"
+            f"{path}: {_slow(pattern, reason)}; {_ADVICE}, or write a pydantic model, whose engine "
+            f"is linear"
         )
     for word, value in tree.items():
         if word == "properties":
@@ -86,22 +102,22 @@ def check_fields(schema: Any, path: str = "") -> None:
             check_fields(value, path)
 
 
-_ADVICE = "write it so that each character says how to go on"
+_ADVICE = "rewrite it so that each character decides how to continue"
 
 
-def _slow(pattern: str, why: str) -> str:
-    return f"the pattern {pattern!r} could take Python's `re` very long ({why})"
+def _slow(pattern: str, reason: str) -> str:
+    return f"the pattern {pattern!r} could take Python's `re` very long ({reason})"
 
 
-class _Unproved(Exception):
-    """The reason, for people."""
+class _NoProof(Exception):
+    """No proof was found. The text says why, in words for the author of the pattern."""
 
 
 class _Part:
-    """A part of a pattern: one character of some. first: what it may begin with, at least; longest: None for no bound.
+    """A part of a pattern; by itself: one character out of a set.
 
-    tries(follow, tail): how often the same text may be looked at in a row, when `follow` may come after the part, and at
-    most `tail` characters are matched after it. Raises _Unproved where that has no bound.
+    first: the characters that it may begin with, possibly with others. empty: whether it may match
+    nothing. longest: length of its longest match; None if there is no bound.
     """
 
     def __init__(self, first: Characters, *, empty: bool = False, longest: int | None = 1) -> None:
@@ -110,10 +126,17 @@ class _Part:
         self.longest = longest
 
     def tries(self, follow: Characters, tail: int | None) -> int:
+        """Return how often the same text may be examined.
+
+        follow: characters that may come after the part. tail: how many characters at most are
+        matched after it; None for no bound. Raises _NoProof if the result has no bound.
+        """
         return 1
 
 
 class _Sequence(_Part):
+    """Parts that follow each other."""
+
     def __init__(self, parts: list[_Part]) -> None:
         first: Characters = []
         for part in parts:
@@ -136,25 +159,26 @@ class _Sequence(_Part):
 
 
 class _Choice(_Part):
+    """Alternatives: a|b."""
+
     def __init__(self, branches: list[_Part]) -> None:
-        lengths = [branch.longest for branch in branches]
-        longest = (
-            None if None in lengths else max(length for length in lengths if length is not None)
-        )
+        lengths = [branch.longest for branch in branches if branch.longest is not None]
+        longest = max(lengths) if len(lengths) == len(branches) else None
         first = [run for branch in branches for run in branch.first]
         super().__init__(first, empty=any(branch.empty for branch in branches), longest=longest)
         self.branches = branches
 
     def tries(self, follow: Characters, tail: int | None) -> int:
-        each = [branch.tries(follow, tail) for branch in self.branches]
+        counts = [branch.tries(follow, tail) for branch in self.branches]
         starts = [branch.first + (follow if branch.empty else []) for branch in self.branches]
-        unclear = sum(branch.empty for branch in self.branches) > 1
-        unclear = unclear or any(_meet(one, other) for one, other in combinations(starts, 2))
-        return sum(each) if unclear else max(each)
+        # If two branches may begin alike, all of them may be tried; else the next character decides.
+        ambiguous = sum(branch.empty for branch in self.branches) > 1
+        ambiguous = ambiguous or any(_overlap(one, two) for one, two in combinations(starts, 2))
+        return sum(counts) if ambiguous else max(counts)
 
 
 class _Repeat(_Part):
-    """text: for people."""
+    """A repetition: a*, a+, a?, a{2,3}. most: None for no bound. text: its source, for messages."""
 
     def __init__(self, part: _Part, least: int, most: int | None, text: str) -> None:
         longest = None if most is None or part.longest is None else most * part.longest
@@ -166,151 +190,168 @@ class _Repeat(_Part):
 
     def tries(self, follow: Characters, tail: int | None) -> int:
         if self.part.empty and self.most != 1:
-            raise _Unproved(f"{self.text} repeats what may be empty")
+            raise _NoProof(f"{self.text} repeats what may be empty")
+
+        # What the later repetitions may match counts as tail of the first one.
         rest = None if self.most is None else 0 if self.most < 2 else self.part.longest
-        inside = self.part.tries(
-            self.part.first + follow, _plus(tail, rest and rest * ((self.most or 1) - 1))
-        )
-        unclear = self.least != self.most and _meet(self.part.first, follow)
+        inner_tail = _plus(tail, rest and rest * ((self.most or 1) - 1))
+        inner = self.part.tries(self.part.first + follow, inner_tail)
+
+        # The next character may both continue the repetition and come after it.
+        ambiguous = self.least != self.most and _overlap(self.part.first, follow)
         if self.most is None:
-            if inside > 1:
-                raise _Unproved(f"{self.text} repeats what can match in several ways")
-            if unclear and tail is None:
-                raise _Unproved(f"{self.text} can end at many places, and so can what follows")
-            return max(1, tail or 0) if unclear else 1
-        total = 1 if inside == 1 else min(inside ** min(self.most, 9), MAX_TRIES + 1)
-        return min(total * (self.most - self.least + 1 if unclear else 1), MAX_TRIES + 1)
+            if inner > 1:
+                raise _NoProof(f"{self.text} repeats what can match in several ways")
+            if ambiguous and tail is None:
+                raise _NoProof(f"{self.text} can end at many places, and so can what follows")
+            return max(1, tail or 0) if ambiguous else 1
+
+        total = 1 if inner == 1 else min(inner ** min(self.most, 9), MAX_TRIES + 1)
+        return min(total * (self.most - self.least + 1 if ambiguous else 1), MAX_TRIES + 1)
 
 
-class _Reader:
-    """Reads a pattern. Anything that `re` and ECMA-262 do not both know, or do not mean alike, is _Unproved."""
+class _PatternReader:
+    """Reads a pattern into parts.
+
+    Raises _NoProof for syntax that `re` and ECMA-262 do not both know, or understand differently.
+    """
 
     def __init__(self, pattern: str) -> None:
         self.text = pattern
         self.at = 0
         self.groups = 0
 
-    def pattern(self) -> list[tuple[bool, _Part]]:
-        """The alternatives, each with whether it begins at the start of the text only."""
-        branches = [self.branch()]
-        while self.take("|"):
-            branches.append(self.branch())
+    def read_pattern(self) -> list[tuple[bool, _Part]]:
+        """Return the alternatives, each with whether it is anchored at the start of the text."""
+        branches = [self.read_branch()]
+        while self.skip("|"):
+            branches.append(self.read_branch())
         if self.at < len(self.text):
             raise self.unknown()
         return branches
 
-    def branch(self) -> tuple[bool, _Part]:
-        anchored = self.take("^")
-        parts = self.parts()
-        if (
-            not self.take("$")
-            and parts
-            and isinstance(last := parts[-1], _Repeat)
-            and not last.part.empty
-        ):
-            parts[-1] = _Repeat(
-                last.part, last.least, last.least, last.text
-            )  # after these nothing can fail any more
+    def read_branch(self) -> tuple[bool, _Part]:
+        anchored = self.skip("^")
+        parts = self.read_parts()
+        if not self.skip("$") and parts:
+            # Nothing can fail after the least number of repetitions, so the search ends there.
+            last = parts[-1]
+            if isinstance(last, _Repeat) and not last.part.empty:
+                parts[-1] = _Repeat(last.part, last.least, last.least, last.text)
+
         part = _Sequence(parts)
         if not anchored and part.longest is None:
-            raise _Unproved("it may begin anywhere and has no longest match: begin it with ^")
+            raise _NoProof("it may begin anywhere and has no longest match: begin it with ^")
         return anchored, part
 
-    def parts(self) -> list[_Part]:
+    def read_parts(self) -> list[_Part]:
         parts: list[_Part] = []
         while self.at < len(self.text) and self.text[self.at] not in "|)$":
             start = self.at
-            parts.append(self.repeated(self.part(), start))
+            parts.append(self.read_repetition(self.read_part(), start))
         return parts
 
-    def part(self) -> _Part:
+    def read_part(self) -> _Part:
         char = self.next()
         if char == "(":
-            return self.group()
+            return self.read_group()
         if char == "[":
-            return _Part(self.characters())
+            return _Part(self.read_set())
         if char == ".":
-            return _Part(_others([(10, 10)]))
+            return _Part(_complement([(10, 10)]))
         if char == "\\":
-            return _Part(self.escaped()[0])
+            return _Part(self.read_escape()[0])
         if char in "^*+?{}]":
             raise self.unknown()
         return _Part([(ord(char), ord(char))])
 
-    def group(self) -> _Part:
-        if self.take("?") and not self.take(":"):
-            raise _Unproved("it has groups that look around, refer back or set flags")
+    def read_group(self) -> _Part:
+        if self.skip("?") and not self.skip(":"):
+            raise _NoProof("it has groups that look around, refer back or set flags")
         self.groups += 1
         if self.groups > MAX_GROUPS:
-            raise _Unproved("it is nested too deeply")
-        branches: list[_Part] = [_Sequence(self.parts())]
-        while self.take("|"):
-            branches.append(_Sequence(self.parts()))
-        if not self.take(")"):
+            raise _NoProof("it is nested too deeply")
+        branches: list[_Part] = [_Sequence(self.read_parts())]
+        while self.skip("|"):
+            branches.append(_Sequence(self.read_parts()))
+        if not self.skip(")"):
             raise self.unknown()
         self.groups -= 1
         return _Choice(branches) if len(branches) > 1 else branches[0]
 
-    def repeated(self, part: _Part, start: int) -> _Part:
+    def read_repetition(self, part: _Part, start: int) -> _Part:
+        """Return the part, as a _Repeat if a quantifier follows. start: where the part begins."""
         sign = self.text[self.at : self.at + 1]
         if sign not in ("*", "+", "?", "{"):
             return part
         self.at += 1
-        least, most = _TIMES.get(sign) or self.times()
-        self.take("?")  # the order in which ways are tried does not matter here
+        least, most = _QUANTIFIERS.get(sign) or self.read_braces()
+        # A lazy quantifier changes only the order in which the alternatives are tried.
+        self.skip("?")
         if self.text[self.at : self.at + 1] in ("*", "+", "?", "{"):
             raise self.unknown()
         return _Repeat(part, least, most, self.text[start : self.at][:80])
 
-    def times(self) -> tuple[int, int | None]:
-        inside, found, _ = self.text[self.at :].partition("}")
+    def read_braces(self) -> tuple[int, int | None]:
+        inside, brace, _ = self.text[self.at :].partition("}")
         low, comma, high = inside.partition(",")
-        if not found or not low.isdecimal() or not (high or "0").isdecimal() or len(inside) > 12:
+        if not brace or not low.isdecimal() or not (high or "0").isdecimal() or len(inside) > 12:
             raise self.unknown()
         self.at += len(inside) + 1
         if high and int(high) < int(low):
             raise self.unknown()
-        return int(low), (int(high) if high else None) if comma else int(low)
+        if not comma:
+            return int(low), int(low)
+        return int(low), int(high) if high else None
 
-    def characters(self) -> Characters:
-        """What is in [...]: at least what may match, since \\d and its like depend on the version of Unicode."""
-        negated = self.take("^")
-        perhaps: Characters = []
-        surely: Characters = []
-        while not self.take("]"):
-            low = self.one()
+    def read_set(self) -> Characters:
+        """Return the characters of a set [...], possibly with others.
+
+        It is not exact, because \\d and similar classes depend on the version of Unicode.
+        """
+        negated = self.skip("^")
+        possible: Characters = []
+        certain: Characters = []
+        while not self.skip("]"):
+            member = self.read_member()
             if self.text[self.at : self.at + 1] == "-" and self.text[
                 self.at + 1 : self.at + 2
             ] not in ("]", ""):
                 self.at += 1
-                high = self.one()
-                start, end = low[0][0][0], high[0][0][1]
-                if not _is_one(low) or not _is_one(high) or end < start:
+                last = self.read_member()
+                start, end = member[0][0][0], last[0][0][1]
+                if not _is_single(member) or not _is_single(last) or end < start:
                     raise self.unknown()
-                low = [(start, end)], [(start, end)]
-            perhaps, surely = perhaps + low[0], surely + low[1]
-        if not perhaps:  # `[]` is never and `[^]` always in ECMA-262, and something else in `re`
-            raise self.unknown()
-        return _others(surely) if negated else perhaps
+                member = [(start, end)], [(start, end)]
+            possible, certain = possible + member[0], certain + member[1]
 
-    def one(self) -> tuple[Characters, Characters]:
+        # In ECMA-262 `[]` never matches and `[^]` always does; in `re` they mean something else.
+        if not possible:
+            raise self.unknown()
+        return _complement(certain) if negated else possible
+
+    def read_member(self) -> tuple[Characters, Characters]:
+        """Return one member of a set, as read_escape() does."""
         char = self.next()
         if char == "\\":
-            return self.escaped()
+            return self.read_escape()
         return [(ord(char), ord(char))], [(ord(char), ord(char))]
 
-    def escaped(self) -> tuple[Characters, Characters]:
-        """What may match, and what surely matches."""
+    def read_escape(self) -> tuple[Characters, Characters]:
+        """Return the characters that may match an escape, and those that certainly do."""
         char = self.next()
         if char.lower() in _CLASSES:
-            surely, perhaps = _CLASSES[char.lower()], [*_CLASSES[char.lower()], (128, _LAST)]
-            return (perhaps, surely) if char.islower() else (_others(surely), _others(perhaps))
+            certain = _CLASSES[char.lower()]
+            possible = [*certain, (128, _LAST)]
+            if char.islower():
+                return possible, certain
+            return _complement(certain), _complement(possible)
+
         if char in "xu":
-            digits = self.text[self.at : self.at + (2 if char == "x" else 4)]
+            length = 2 if char == "x" else 4
+            digits = self.text[self.at : self.at + length]
             self.at += len(digits)
-            if len(digits) < (2 if char == "x" else 4) or not set(digits) <= set(
-                "0123456789abcdefABCDEF"
-            ):
+            if len(digits) < length or not set(digits) <= set("0123456789abcdefABCDEF"):
                 raise self.unknown()
             code = int(digits, 16)
         elif char in _CONTROL:
@@ -327,45 +368,48 @@ class _Reader:
         self.at += 1
         return self.text[self.at - 1]
 
-    def take(self, char: str) -> bool:
-        found = self.text[self.at : self.at + 1] == char
-        self.at += found
-        return found
+    def skip(self, char: str) -> bool:
+        """Return whether the next character is this one, and step over it if so."""
+        is_next = self.text[self.at : self.at + 1] == char
+        self.at += is_next
+        return is_next
 
-    def unknown(self) -> _Unproved:
-        return _Unproved(
-            f"its syntax at character {min(self.at, len(self.text))} is not one that all engines share"
+    def unknown(self) -> _NoProof:
+        return _NoProof(
+            f"its syntax at character {min(self.at, len(self.text))} is not one that all engines "
+            f"share"
         )
 
 
-_TIMES: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+_QUANTIFIERS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _CONTROL = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _CLASSES: dict[str, Characters] = {
     "d": [(48, 57)],
     "w": [(48, 57), (65, 90), (95, 95), (97, 122)],
-    "s": [(9, 13), (28, 32)],  # 28 to 31 in `re` only, which is what matches here
+    # 28 to 31 are spaces in `re` only; `re` is the engine that matches here.
+    "s": [(9, 13), (28, 32)],
 }
 
 
-def _is_one(found: tuple[Characters, Characters]) -> bool:
-    (start, end), *more = found[0]
+def _is_single(member: tuple[Characters, Characters]) -> bool:
+    (start, end), *more = member[0]
     return not more and start == end
 
 
-def _plus(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
+def _plus(one: int | None, two: int | None) -> int | None:
+    return None if one is None or two is None else one + two
 
 
-def _others(characters: Characters) -> Characters:
-    """All characters but these."""
-    found: Characters = []
+def _complement(characters: Characters) -> Characters:
+    """Return all characters but these."""
+    others: Characters = []
     start = 0
     for low, high in sorted(characters):
         if start < low:
-            found.append((start, low - 1))
+            others.append((start, low - 1))
         start = max(start, high + 1)
-    return [*found, (start, _LAST)] if start <= _LAST else found
+    return [*others, (start, _LAST)] if start <= _LAST else others
 
 
-def _meet(one: Characters, other: Characters) -> bool:
-    return any(low <= end and start <= high for low, high in one for start, end in other)
+def _overlap(one: Characters, two: Characters) -> bool:
+    return any(low <= end and start <= high for low, high in one for start, end in two)

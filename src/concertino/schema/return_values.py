@@ -1,7 +1,9 @@
-"""The results of one handler: its output schema, and a Python value -> CallToolResult.
+"""Return values of a handler: the output schema, and the conversion of a value to a CallToolResult.
 
-Text stays text; content blocks stay content; everything else is JSON, written once and carried both as structured
-content and as text. A value that its annotation does not allow, or that JSON cannot hold, is refused.
+Text stays text and content blocks stay content. Everything else is JSON: encoded once, and sent both
+as structured content and as text. A value that the annotation does not allow, or that JSON cannot
+hold, is refused with InvalidResult.
+
 Spec: 2026-07-28 server/tools "Tool Result", "Structured Content", "Output Schema".
 """
 
@@ -27,14 +29,9 @@ from msgspec import UNSET, Raw, json
 from msgspec.structs import replace
 
 from concertino.errors import ConcertinoError, RegistrationError
-from concertino.schema.signature import function_of, read
-from concertino.schema.type_schema import (
-    SchemaBuilder,
-    TypeSchema,
-    decode_hook,
-    nan_path,
-    violations_of,
-)
+from concertino.schema.signature import function_of, read_signature
+from concertino.schema.type_schema import SchemaBuilder, TypeSchema, nan_path
+from concertino.schema.violations import decode_hook, violations_of
 from concertino.types.results import (
     AudioContent,
     CallToolResult,
@@ -47,11 +44,11 @@ from concertino.types.results import (
 __all__ = [
     "InvalidResult",
     "ResultShaper",
-    "chunks_of",
-    "fitting",
+    "check_struct",
+    "chunk_shaper",
+    "custom_result_shaper",
+    "is_generator",
     "result_shaper",
-    "returns_by",
-    "streams",
     "text_of",
 ]
 
@@ -61,14 +58,15 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class InvalidResult(ConcertinoError):
-    """A handler returned what cannot be sent. The text says what came and what to return instead."""
+    """A handler returned a value that cannot be sent. The text says what to return instead."""
 
 
 class ResultShaper:
-    """What returns_of gives.
+    """Turns the return values of one handler into results; made by result_shaper().
 
-    schema: JSON Schema 2020-12 of the structured content, None where nothing is promised.
-    shape(value): the value a handler returned, as a result. Raises BadResult, and what a user's own class raises.
+    schema: JSON Schema 2020-12 of the structured content; None if the tool shows no output schema.
+    shape(value): returns the result for a value that the handler returned. Raises InvalidResult,
+    and what a user's own class raises.
     """
 
     __slots__ = ("schema", "shape")
@@ -79,101 +77,109 @@ class ResultShaper:
 
 
 def result_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = ()) -> ResultShaper:
-    """Read a handler's return annotation. inject: as for arguments_of.
+    """Return the ResultShaper for a handler's return annotation.
 
-    Raises RegistrationError, naming the function, for generators and for types that have no JSON form.
+    inject: as for argument_decoder(). Raises RegistrationError that names the function, for
+    generators and for types without a JSON form.
     """
-    function = function_of(handler)
-    signature = read(handler, inject)
+    signature = read_signature(handler, inject)
     annotation = signature.returns
-    generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    if generator or get_origin(annotation) in _GENERATORS:
+    if is_generator(handler) or get_origin(annotation) in _GENERATORS:
         raise RegistrationError(f"{signature.name}(): {_NO_GENERATOR}")
     if annotation is str:
-        return ResultShaper(None, _text)
+        return ResultShaper(None, _shape_text)
     if _has_content(annotation):
-        return ResultShaper(None, _content)
+        return ResultShaper(None, _shape_content)
     if _is_unstructured(annotation):
-        return ResultShaper(None, _by_value)
-    return _promised(annotation, signature.name)
+        return ResultShaper(None, _shape_any)
+    return _structured_shaper(annotation, signature.name)
 
 
-def streams(handler: Callable[..., object]) -> bool:
-    """Whether the handler is a generator: what it yields are the parts of its result."""
+def is_generator(handler: Callable[..., object]) -> bool:
+    """Return whether the handler is a generator function, which yields the parts of its result."""
     function = function_of(handler)
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def chunks_of(handler: Callable[..., object], *, inject: tuple[type, ...] = ()) -> ResultShaper:
-    """Read what a generator yields: `-> AsyncIterator[T]`. The result is all of it: texts joined, anything else as a list.
+def chunk_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = ()) -> ResultShaper:
+    """Return the ResultShaper for a generator function, annotated as `-> AsyncIterator[T]`.
 
-    shape() takes the list of what was yielded. Raises RegistrationError as returns_of does, and for another annotation.
+    Its shape() takes the list of all values that were yielded: texts are joined, others become a
+    list. Raises RegistrationError as result_shaper() does, and for another annotation.
     """
-    signature = read(handler, inject)
+    signature = read_signature(handler, inject)
     annotation = signature.returns
     if annotation is Any:
-        return ResultShaper(None, _joined)
+        return ResultShaper(None, _shape_chunks)
     if annotation not in _GENERATORS and get_origin(annotation) not in _GENERATORS:
         raise RegistrationError(
-            f"{signature.name}(): a generator is annotated by what it yields, as in `-> AsyncIterator[str]`; got {annotation!r}"
+            f"{signature.name}(): annotate a generator with the type that it yields, as in "
+            f"`-> AsyncIterator[str]`; got {annotation!r}"
         )
+
     item = get_args(annotation)[0] if get_args(annotation) else Any
     if item is str or _is_unstructured(item):
-        return ResultShaper(None, _joined)
+        return ResultShaper(None, _shape_chunks)
     if _has_content(item):
-        return ResultShaper(None, _content)
-    return _promised(list[item], signature.name)
+        return ResultShaper(None, _shape_content)
+    return _structured_shaper(list[item], signature.name)
 
 
 def text_of(value: Any) -> str:
-    """One part of a result as text, for people. Raises BadResult for what cannot be sent."""
+    """Return one part of a result as text for people; empty for images, sound and the like.
+
+    Raises InvalidResult for a value that cannot be sent.
+    """
     if isinstance(value, str):
         return _text_block(value).text
     if isinstance(value, _CONTENT):
         return value.text if isinstance(value, TextContent) else ""
-    return _written(value)[1]
+    return _encode_json(value)[1]
 
 
-def _joined(chunks: list[Any]) -> CallToolResult:
+def _shape_chunks(chunks: list[Any]) -> CallToolResult:
     if all(isinstance(chunk, str) for chunk in chunks):
-        return _text("".join(chunks))
-    return _by_value(chunks)
+        return _shape_text("".join(chunks))
+    return _shape_any(chunks)
 
 
-def _promised(annotation: Any, name: str) -> ResultShaper:
-    forms = SchemaBuilder(promise=True)
+def _structured_shaper(annotation: Any, name: str) -> ResultShaper:
+    builder = SchemaBuilder(for_results=True)
     try:
-        form = forms.form(annotation)
-    except RegistrationError as error:
-        raise RegistrationError(f"{name}(): return: {error}") from None
-    return ResultShaper(_rooted(form.schema, forms.definitions), _structured(form))
+        type_schema = builder.build(annotation)
+    except RegistrationError as exc:
+        raise RegistrationError(f"{name}(): return: {exc}") from None
+    schema = _inline_root(type_schema.schema, builder.definitions)
+    return ResultShaper(schema, _structured_shape(type_schema))
 
 
-def returns_by(
-    handler: Callable[..., object], schema: dict[str, Any], conform: Callable[[Raw | bytes], None]
+def custom_result_shaper(
+    handler: Callable[..., object],
+    schema: dict[str, Any],
+    validate: Callable[[Raw | bytes], None],
 ) -> ResultShaper:
-    """The results of a handler whose output schema its author wrote; the return annotation is not read.
+    """Return the ResultShaper for a handler with a hand-written output schema.
 
-    conform: raises BadResult for structured content, as JSON, that the schema does not allow.
-    Raises RegistrationError for generators.
+    The return annotation is not read. validate: raises InvalidResult for structured content, as
+    JSON, that the schema does not allow. Raises RegistrationError for generators.
     """
-    function = function_of(handler)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if is_generator(handler):
         raise RegistrationError(_NO_GENERATOR)
 
     def shape(value: Any) -> CallToolResult:
         if not isinstance(value, CallToolResult):
-            raw, text = _written(value)
-            conform(raw)
+            raw, text = _encode_json(value)
+            validate(raw)
             return _result(raw, text)
-        if fitting(value).is_error:
-            return _checked(value)
+        if check_struct(value).is_error:
+            return _check_result(value)
         if value.structured_content is UNSET:
             raise InvalidResult(
-                "output_schema promises structured content: set structured_content, or is_error=True"
+                "the tool has an output_schema, so its result needs structured_content; "
+                "set it, or set is_error=True"
             )
-        value = replace(value, structured_content=Raw(_written(value.structured_content)[0]))
-        conform(value.structured_content)
+        value = replace(value, structured_content=Raw(_encode_json(value.structured_content)[0]))
+        validate(value.structured_content)
         return value
 
     return ResultShaper(schema, shape)
@@ -187,7 +193,7 @@ _UNSTRUCTURED: tuple[Any, ...] = (str, *_BYTES, None, type(None), Any, object, R
 
 
 def _is_unstructured(annotation: Any) -> bool:
-    """Whether nothing is promised: text, anything, and unions of these."""
+    """Return whether an annotation gives no output schema: text, anything, and unions of these."""
     if annotation in _UNSTRUCTURED:
         return True
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -204,32 +210,39 @@ def _has_content(annotation: Any) -> bool:
     )
 
 
-def _rooted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """One schema, its root written out: clients of 2025 look for `type: object` there, not for a $ref."""
+def _inline_root(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return one schema whose root is not a reference.
+
+    Clients of the revisions of 2025 expect `type: object` at the root, not a $ref.
+    """
     definitions = definitions.copy()
     if reference := schema.get("$ref"):
         name = reference.removeprefix("#/$defs/")
         schema = {**definitions[name], **{word: schema[word] for word in schema if word != "$ref"}}
+
+        # A recursive class refers to itself, so its definition has to stay.
         if f'"{reference}"'.encode() not in json.encode([schema, definitions]):
             del definitions[name]
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def _text(value: Any) -> CallToolResult:
-    """shape() of `-> str`."""
-    if type(value) is str and value.isascii():  # the way of nearly all: 0.2 us
+def _shape_text(value: Any) -> CallToolResult:
+    """Shape the value of a handler with `-> str`."""
+    # Nearly every value takes this branch: 0.2 us.
+    if type(value) is str and value.isascii():
         return CallToolResult([TextContent(value)])
     if isinstance(value, str):
         return CallToolResult([_text_block(value)])
     if isinstance(value, CallToolResult):
-        return _checked(value)
+        return _check_result(value)
     raise InvalidResult(
-        f"expected str, got {_kind(value)}: return a str, or annotate what is returned"
+        f"expected str, got {_kind(value)}: return a str, or correct the return annotation"
     )
 
 
 def _text_block(value: str) -> TextContent:
-    text = str.__str__(value)  # the plain text of a subclass: msgspec writes exact str only
+    # msgspec writes exact str only, so take the plain text of a subclass.
+    text = str.__str__(value)
     if not text.isascii():
         try:
             text.encode()
@@ -238,34 +251,33 @@ def _text_block(value: str) -> TextContent:
     return TextContent(text)
 
 
-def _content(value: Any) -> CallToolResult:
-    """shape() where the annotation speaks of content: an empty list is no content, and not JSON."""
-    return (
-        CallToolResult([])
-        if isinstance(value, (list, tuple)) and not value
-        else _by_value(cast("Any", value))
-    )
+def _shape_content(value: Any) -> CallToolResult:
+    """Shape a value annotated as content: there an empty list means no content, not JSON."""
+    if isinstance(value, (list, tuple)) and not value:
+        return CallToolResult([])
+    return _shape_any(cast("Any", value))
 
 
-def _by_value(value: Any) -> CallToolResult:
-    """shape() where the annotation promises nothing."""
+def _shape_any(value: Any) -> CallToolResult:
+    """Shape a value by its own type, where the annotation gives no output schema."""
     if isinstance(value, str):
         return CallToolResult([_text_block(value)])
     if value is None:
         return CallToolResult([])
     if isinstance(value, CallToolResult):
-        return _checked(value)
+        return _check_result(value)
     if isinstance(value, _CONTENT):
         return CallToolResult([_block(value)])
     if isinstance(value, _BYTES):
         raise InvalidResult(
-            f"the result is {_kind(value)}: return concertino.blob(...) or concertino.image(...) with it"
+            f"the result is {_kind(value)}: return concertino.blob(...) or concertino.image(...) "
+            f"with it"
         )
     if isinstance(value, (list, tuple)):
         items = cast("Sequence[Any]", value)
         if any(isinstance(item, _CONTENT) for item in items):
             return CallToolResult([_block(item) for item in items])
-    return _result(*_written(cast("Any", value)))
+    return _result(*_encode_json(cast("Any", value)))
 
 
 def _block(item: Any) -> Any:
@@ -275,29 +287,36 @@ def _block(item: Any) -> Any:
         raise InvalidResult(
             f"expected only content blocks and str in the list, got {_kind(item)} among them"
         )
-    return fitting(item)
+    return check_struct(item)
 
 
-def _checked(result: CallToolResult) -> CallToolResult:
-    """A result as the handler made it, its structured content written out: later is too late to refuse it."""
-    fitting(result)
+def _check_result(result: CallToolResult) -> CallToolResult:
+    """Check a result that the handler made itself; return it with its structured content encoded.
+
+    It is encoded here, because later there is no way to refuse it.
+    """
+    check_struct(result)
     if result.structured_content is UNSET or type(result.structured_content) is Raw:
         return result
-    return replace(result, structured_content=Raw(_written(result.structured_content)[0]))
+    return replace(result, structured_content=Raw(_encode_json(result.structured_content)[0]))
 
 
-def fitting(made: S) -> S:
-    """A Struct of types.py that a handler put together, as it is. Raises BadResult if it is not what the schema says."""
-    from concertino.types.result_checks import check  # few handlers do
+def check_struct(value: S) -> S:
+    """Return a Struct of concertino.types that a handler made, after checking its fields.
+
+    Raises InvalidResult if it does not conform to the MCP schema.
+    """
+    # Few handlers make one, so the module is loaded when it is needed.
+    from concertino.types.result_checks import check
 
     try:
-        check(made)
-    except TypeError as why:
-        raise InvalidResult(f"{type(made).__name__}: {why}") from None
-    return made
+        check(value)
+    except TypeError as exc:
+        raise InvalidResult(f"{type(value).__name__}: {exc}") from None
+    return value
 
 
-# Schemas that the exact type of a value proves.
+# Schemas that a value of exactly this type always fits.
 _EXACT: dict[str, type] = {
     "integer": int,
     "boolean": bool,
@@ -307,46 +326,56 @@ _EXACT: dict[str, type] = {
 }
 
 
-def _structured(form: TypeSchema) -> Shape:
-    """shape() where an output schema promises that the result conforms."""
-    decode = json.Decoder(form.type, dec_hook=decode_hook).decode
-    exact = _EXACT.get(form.schema["type"]) if form.schema.keys() == {"type"} else None
-    adapter = form.adapter
+def _structured_shape(type_schema: TypeSchema) -> Shape:
+    """Return the shape() of a tool that has an output schema; its results conform to it."""
+    decode = json.Decoder(type_schema.type, dec_hook=decode_hook).decode
+    schema = type_schema.schema
+    exact = _EXACT.get(schema["type"]) if schema.keys() == {"type"} else None
+    adapter = type_schema.adapter
 
-    def conform(raw: bytes | Raw) -> None:
+    def validate(raw: bytes | Raw) -> None:
         try:
             decode(raw)
-        except (msgspec.DecodeError, RecursionError) as error:
-            problem = violations_of(error, "")[0]
+        except (msgspec.DecodeError, RecursionError) as exc:
+            violation = violations_of(exc, "")[0]
             raise InvalidResult(
-                f"the result does not conform to its annotation: {problem}"
+                f"the result does not conform to its annotation: {violation}"
             ) from None
+
+    def shape_result(value: CallToolResult) -> CallToolResult:
+        content = value.structured_content
+        if check_struct(value).is_error:
+            return _check_result(value)
+        if content is UNSET:
+            raise InvalidResult(
+                "the tool's return annotation gives it an output schema, so its result needs "
+                "structured_content; set it, or set is_error=True"
+            )
+        # Content that the author built as JSON: pydantic would write only its own objects.
+        if type(content) is Raw or (adapter is not None and isinstance(content, (dict, list))):
+            value = _check_result(value)
+            validate(cast("Raw", value.structured_content))
+            return value
+        return replace(value, structured_content=shape(content).structured_content)
 
     def shape(value: Any) -> CallToolResult:
         if isinstance(value, CallToolResult):
-            content = value.structured_content
-            if fitting(value).is_error:
-                return _checked(value)
-            if content is UNSET:
-                raise InvalidResult(
-                    "the annotation promises structured content: set structured_content, or is_error=True"
-                )
-            if type(content) is Raw or (adapter is not None and isinstance(content, (dict, list))):
-                value = _checked(value)  # JSON by hand: pydantic writes only its own objects
-                conform(value.structured_content)
-                return value
-            return replace(value, structured_content=shape(content).structured_content)
-        if adapter is not None and value is not None:  # pydantic writes a None for any model
+            return shape_result(value)
+
+        # pydantic writes None for any model, so None is left to validate().
+        if adapter is not None and value is not None:
             try:
                 value = adapter.dump_python(value, mode="json", by_alias=True, warnings="error")
-            except ValueError as error:  # PydanticSerializationError is one
+            except ValueError as exc:
+                # PydanticSerializationError is a ValueError.
                 raise InvalidResult(
-                    f"the result does not conform to its annotation: {error}"
+                    f"the result does not conform to its annotation: {exc}"
                 ) from None
-            return _result(*_written(value))
-        raw, text = _written(value)
+            return _result(*_encode_json(value))
+
+        raw, text = _encode_json(value)
         if type(value) is not exact:
-            conform(raw)
+            validate(raw)
         return _result(raw, text)
 
     return shape
@@ -356,51 +385,61 @@ def _result(raw: bytes, text: str) -> CallToolResult:
     return CallToolResult([TextContent(text)], Raw(raw))
 
 
-def _written(value: Any) -> tuple[bytes, str]:
-    """A value as JSON without newlines, as bytes and as text, or BadResult."""
+def _encode_json(value: Any) -> tuple[bytes, str]:
+    """Return a value as JSON without newlines, both as bytes and as text. Raises InvalidResult."""
     try:
         raw = _encode(value)
         text = raw.decode()
-        if "\n" in text or type(value) is Raw:  # only a Raw brings one, and it would end the frame
+
+        # Only a Raw of the author's can hold a newline, which would end the frame too early.
+        if "\n" in text or type(value) is Raw:
             raw = json.encode(json.decode(raw))
             text = raw.decode()
-        # msgspec writes NaN as null: without a null there is none.
-        place = (
-            nan_path(msgspec.to_builtins(value, enc_hook=_encode_hook)) if "null" in text else None
-        )
+
+        # msgspec writes NaN as null, so a text without a null needs no search.
+        path = None
+        if "null" in text:
+            path = nan_path(msgspec.to_builtins(value, enc_hook=_encode_hook))
     except RecursionError:
         raise InvalidResult("the result is nested too deeply, or contains itself") from None
     except UnicodeEncodeError:
         raise InvalidResult(_SURROGATE) from None
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidResult(f"the result cannot be written as JSON: {error}") from None
-    if place is not None:
-        where = f" at {place}" if place else ""
+    except (TypeError, ValueError, OverflowError) as exc:
+        raise InvalidResult(f"the result cannot be written as JSON: {exc}") from None
+
+    if path is not None:
+        where = f" at {path}" if path else ""
         raise InvalidResult(
-            f"the result holds NaN or infinity{where}, which JSON cannot: return None or a str for it"
+            f"the result holds NaN or infinity{where}, which JSON cannot: return None or a str "
+            f"for it"
         )
     return raw, text
 
 
-_SURROGATE = "the result holds a lone surrogate, which JSON cannot: replace it, as in s.encode(errors='replace').decode()"
+_SURROGATE = (
+    "the result holds a lone surrogate, which JSON cannot: replace it, as in "
+    "s.encode(errors='replace').decode()"
+)
 
 
 def _encode_hook(value: Any) -> Any:
-    """What msgspec does not write itself."""
-    if type(value) in (
-        tuple,
-        frozenset,
-        bool,
-        type(None),
-    ):  # msgspec writes these itself, unless they are keys
+    """Convert a value that msgspec does not encode itself; see msgspec's enc_hook."""
+    # msgspec encodes these types everywhere but as keys of an object.
+    if type(value) in (tuple, frozenset, bool, type(None)):
         raise TypeError(f"{_kind(value)} cannot be a key of a JSON object; make it a str")
-    if isinstance(value, str):  # subclasses of these three
+
+    # Subclasses of str, int and float.
+    if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, (int, float)):
         return int(value) if isinstance(value, int) else float(value)
-    if isinstance(value, Raw):  # on the way to nan_path
+
+    # to_builtins() passes a Raw here, on the way to nan_path().
+    if isinstance(value, Raw):
         return json.decode(value)
-    if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model
+
+    # A pydantic model; pydantic is not imported here.
+    if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json", by_alias=True)
     if callable(path := getattr(value, "__fspath__", None)):
         return path()
@@ -409,7 +448,8 @@ def _encode_hook(value: Any) -> Any:
     if isinstance(value, (Sequence, Set)):
         return list(cast("Sequence[Any]", value))
     raise TypeError(
-        f"{_kind(value)} has no JSON form; return a str, number, list, dict, dataclass or pydantic model"
+        f"{_kind(value)} has no JSON form; return a str, number, list, dict, dataclass or "
+        f"pydantic model"
     )
 
 

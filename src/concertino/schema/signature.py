@@ -1,8 +1,9 @@
-"""What a handler takes and gives, read from the callable: parameters in order, resolved annotations, the return.
+"""Signatures of handlers: parameters in order, resolved annotations, and the return annotation.
 
-Functions, bound and class methods, callable objects, `functools.partial` and `functools.wraps` are understood; string
-annotations are resolved. What the annotations mean in JSON is schema.py's.
-`inspect` is used freely: msgspec and asyncio have imported it already (measured: 0 ms), signature() costs 8 us.
+Functions, bound and class methods, callable objects, `functools.partial` and `functools.wraps` are
+understood; string annotations are resolved. type_schema.py says what the annotations mean in JSON.
+Using `inspect` costs nothing at the start: msgspec and asyncio have imported it already. A call of
+inspect.signature() takes 8 us.
 """
 
 from __future__ import annotations
@@ -17,36 +18,46 @@ from msgspec import Struct
 
 from concertino.errors import RegistrationError
 
-__all__ = ["MISSING", "Parameter", "Signature", "function_of", "is_injected", "read"]
+__all__ = ["MISSING", "Parameter", "Signature", "function_of", "is_injected", "read_signature"]
 
-MISSING: Any = inspect.Parameter.empty  # no default; compared by identity
-_ABSTRACT = (Awaitable, Coroutine)
+# The default of a parameter without one; compared by identity.
+MISSING: Any = inspect.Parameter.empty
+_AWAITABLES = (Awaitable, Coroutine)
 
 
 class Parameter(Struct, frozen=True):
-    """One parameter. annotation: Any when there is none; default: the function's own object, or MISSING."""
+    """One parameter of a handler.
+
+    annotation: Any if there is none; annotations are arbitrary objects.
+    default: the object that the function has as its default, or MISSING.
+    injected: whether the annotation asks for one of the injected classes.
+    """
 
     name: str
-    annotation: Any  # annotations are arbitrary objects
+    annotation: Any
     default: Any
     keyword_only: bool
     injected: bool
 
 
 class Signature(Struct, frozen=True):
-    """name: for messages. returns: the annotation without Awaitable or Coroutine around it, Any when there is none."""
+    """The signature of a handler.
+
+    name: the function's qualified name, for messages.
+    returns: the return annotation without Awaitable or Coroutine around it; Any if there is none.
+    """
 
     name: str
     parameters: list[Parameter]
     returns: Any
 
 
-def read(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signature:
-    """Read a callable.
+def read_signature(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signature:
+    """Return the signature of a callable.
 
-    inject: classes whose parameters are filled by the caller of bind(); they are `injected`.
-    Raises RegistrationError, naming function and parameter, for *args, **kwargs, annotations that cannot be resolved
-    and callables without a readable signature.
+    inject: classes whose instances we pass ourselves; parameters of these are marked as injected.
+    Raises RegistrationError, naming function and parameter, for *args, **kwargs, annotations that
+    cannot be resolved, and callables without a readable signature.
     """
     function = function_of(handler)
     name = getattr(function, "__qualname__", type(handler).__qualname__).rpartition("<locals>.")[2]
@@ -56,14 +67,15 @@ def read(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signa
         raise RegistrationError(
             f"{name}: its signature cannot be read; wrap it in a `def` with annotations"
         ) from None
-    hints = _hints(function, name, inject)
+
+    hints = _resolve_hints(function, name, inject)
     parameters: list[Parameter] = []
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise RegistrationError(
-                f"{name}(): {stars}{parameter.name} has no names a caller could know; write each parameter out, "
-                f"or take one list or dict"
+                f"{name}(): {stars}{parameter.name} has no names that a client could use; write "
+                f"each parameter out, or take one list or dict"
             )
         annotation = hints.get(parameter.name, parameter.annotation)
         if annotation is MISSING:
@@ -73,14 +85,18 @@ def read(handler: Callable[..., object], inject: tuple[type, ...] = ()) -> Signa
         parameters.append(
             Parameter(parameter.name, annotation, parameter.default, keyword_only, injected)
         )
+
     returns = hints.get("return", signature.return_annotation)
-    while get_origin(returns) in _ABSTRACT:
+    while get_origin(returns) in _AWAITABLES:
         returns = get_args(returns)[-1]
     return Signature(name, parameters, Any if returns is MISSING else returns)
 
 
-def function_of(handler: Any) -> Any:  # Any: it looks at attributes of whatever is callable
-    """The function whose annotations describe the handler."""
+def function_of(handler: Any) -> Any:
+    """Return the function whose annotations describe the handler.
+
+    handler: any callable. A class counts as its __init__, a callable object as its __call__.
+    """
     while isinstance(handler, functools.partial):
         handler = handler.func
     handler = inspect.unwrap(handler)
@@ -91,43 +107,51 @@ def function_of(handler: Any) -> Any:  # Any: it looks at attributes of whatever
     return inspect.unwrap(getattr(handler, "__func__", handler))
 
 
-def _hints(function: Any, name: str, inject: tuple[type, ...]) -> dict[str, Any]:
+def _resolve_hints(function: Any, name: str, inject: tuple[type, ...]) -> dict[str, Any]:
+    """Return the annotations by parameter, strings resolved. Raises RegistrationError."""
     annotations: dict[str, Any] = getattr(function, "__annotations__", {})
     scope: dict[str, Any] = getattr(function, "__globals__", {})
-    # What the function closes over, its type parameters, and the injected classes by name: people import Context
-    # under TYPE_CHECKING only.
+
+    # Names that annotations may use besides the globals: the injected classes, since people import
+    # Context under TYPE_CHECKING only; type parameters; and variables of an enclosing function.
     local: dict[str, Any] = {cls.__name__: cls for cls in inject if cls.__name__ not in scope}
     local |= {variable.__name__: variable for variable in getattr(function, "__type_params__", ())}
     code = getattr(function, "__code__", None)
-    for variable, cell in zip(
-        code.co_freevars if code else (), getattr(function, "__closure__", None) or (), strict=True
-    ):
+    names = code.co_freevars if code else ()
+    for variable, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True):
         try:
             local[variable] = cell.cell_contents
-        except ValueError:  # not assigned yet
+        except ValueError:
+            # The enclosing function has not assigned the variable yet.
             pass
+
     try:
         return get_type_hints(
             function, localns=scope | local if local else None, include_extras=True
         )
-    except Exception:  # annotations are code: a name, an attribute, a syntax error, anything
+    except Exception:
+        # Annotations are code, so any exception is possible. Look for the one that failed.
         for parameter, annotation in annotations.items():
             try:
                 single: Any = SimpleNamespace(__annotations__={parameter: annotation})
                 get_type_hints(single, scope, scope | local, include_extras=True)
-            except Exception as error:
+            except Exception as exc:
                 raise RegistrationError(
-                    f"{name}(): the annotation {annotation!r} of {parameter!r} cannot be resolved ({error}); import or "
-                    f"define the name at module level, outside `if TYPE_CHECKING`"
+                    f"{name}(): the annotation {annotation!r} of {parameter!r} cannot be resolved "
+                    f"({exc}); import or define the name at module level, outside "
+                    f"`if TYPE_CHECKING`"
                 ) from None
         raise
 
 
 def is_injected(annotation: Any, inject: tuple[type, ...]) -> bool:
-    """Whether an annotation asks for one of these classes: the class itself, in an `Annotated`, or with `| None`."""
+    """Return whether an annotation asks for one of the classes in `inject`.
+
+    It may be the class itself, or stand inside of an Annotated, or with `| None`.
+    """
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return is_injected(arguments[0], inject)
-    if origin is Union or origin is UnionType:  # Context | None
+    if origin is Union or origin is UnionType:
         return all(member is type(None) or is_injected(member, inject) for member in arguments)
     return annotation in inject or origin in inject

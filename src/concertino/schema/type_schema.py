@@ -1,10 +1,15 @@
-"""Python types -> what msgspec decodes, and JSON Schema 2020-12. One walk gives both, so that they agree.
+"""Python types -> the types that msgspec decodes, and their JSON Schema 2020-12.
 
-msgspec knows most types. Added here: constraints from annotated_types and pydantic.Field, unions that msgspec refuses
-(members are tried in order), enums of other values, paths, and pydantic types, which are left to pydantic wherever
-they appear. What msgspec cannot decode itself becomes a stand-in class with a `convert` of stand_ins.py, reached through
-decode_hook; so do patterns that Python's `re`, which msgspec uses, may take long to match (patterns.py, decision 0007).
-Neither pydantic nor anything else is imported here. How arguments and results use it: arguments.py, results.py.
+One walk over the annotation yields both, so that they always agree. msgspec knows most types. Added
+here are constraints from annotated_types and pydantic.Field, unions that msgspec does not decode
+(members are tried in order), enums with values other than str or int, paths, and pydantic types,
+which pydantic decodes wherever they appear.
+
+What msgspec cannot decode itself becomes a custom type (violations.py) with a converter from
+custom_decoders.py. Patterns that Python's `re`, which msgspec uses, may take long to match are
+treated alike (regex_safety.py, decision 0007). Neither pydantic nor any other library is imported
+here. arguments.py and return_values.py apply this to handlers.
+
 Spec: 2026-07-28 server/tools "Input Schema", "Output Schema"; basic/index "JSON Schema Usage".
 """
 
@@ -24,125 +29,113 @@ from typing import Annotated, Any, Literal, NewType, TypeVar, Union, cast, get_a
 from msgspec import Meta, Raw, Struct, json
 
 from concertino.errors import RegistrationError
+from concertino.schema.violations import custom_type
 
-__all__ = [
-    "SchemaBuilder",
-    "SchemaViolation",
-    "TypeSchema",
-    "UnsupportedType",
-    "decode_hook",
-    "json_value",
-    "nan_path",
-    "violations_of",
-]
+__all__ = ["SchemaBuilder", "TypeSchema", "json_value", "nan_path"]
 
-# `Any` in this file: annotations are arbitrary objects, JSON Schemas and JSON values are open dicts and trees.
+# `Any` in this file: annotations are arbitrary objects, JSON Schemas and values are open trees.
 Schema = dict[str, Any]
 NONE = type(None)
 
 
 class TypeSchema(Struct, frozen=True):
-    """A type as it is decoded. adapter: the pydantic TypeAdapter that rules it, None when msgspec does."""
+    """A type as msgspec decodes it, with its JSON Schema.
+
+    adapter: the pydantic TypeAdapter that decodes and encodes it; None where msgspec does.
+    """
 
     type: Any
     schema: Schema
     adapter: Any = None
 
 
-class SchemaViolation(Struct, frozen=True):
-    """One thing wrong with a value. path: `items[2].name`, "" for the whole; message: what was expected, what came."""
-
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
-
-
-class UnsupportedType(ValueError):
-    """Raised by a stand-in's convert; msgspec keeps it as the cause of its ValidationError."""
-
-    def __init__(self, problems: list[SchemaViolation]) -> None:
-        super().__init__("; ".join(map(str, problems)))
-        self.problems = problems
-
-
 class SchemaBuilder:
-    """Walks the annotations of one handler; `definitions` collects what goes to the root's `$defs`.
+    """Builds the TypeSchemas of one handler. definitions: collects the entries of the root's `$defs`.
 
-    coerce: decode as msgspec's strict=False does ("1" for an int).
-    promise: the schemas are for results: formats that our output may not meet to the letter are left out.
+    coerce: decode as msgspec does with strict=False ("1" for an int).
+    for_results: leave out formats that our own output may not meet to the letter.
     """
 
-    def __init__(self, *, coerce: bool = False, promise: bool = False) -> None:
+    def __init__(self, *, coerce: bool = False, for_results: bool = False) -> None:
         self.definitions: dict[str, Schema] = {}
         self._strict = not coerce
-        self._promise = promise
+        self._for_results = for_results
 
-    def form(self, annotation: Any) -> TypeSchema:
-        """The form of one annotation. Raises RegistrationError saying what is not supported and what to write."""
+    def build(self, annotation: Any) -> TypeSchema:
+        """Return the TypeSchema of one annotation.
+
+        Raises RegistrationError that says what is not supported and what to write instead.
+        """
         try:
-            form = self._walk(annotation, _Limits())
+            built = self._walk(annotation, _Constraints())
             if annotation not in _SCALARS:
-                json.Decoder(form.type)  # refuses what msgspec cannot decode
-        except _Foreign:
-            form = self._foreign(annotation)
+                # Making a decoder raises TypeError for types that msgspec cannot decode.
+                json.Decoder(built.type)
+        except _NeedsPydantic:
+            built = self._build_with_pydantic(annotation)
         except RecursionError:
             raise RegistrationError(
                 f"{_name(annotation)} contains itself; write Any in its place"
             ) from None
-        except NameError as error:
+        except NameError as exc:
             raise RegistrationError(
-                f"{_name(annotation)}: {error}; define the name at module level"
+                f"{_name(annotation)}: {exc}; define the name at module level"
             ) from None
-        except (TypeError, ValueError) as error:
-            hint = next((hint for text, hint in _HINTS.items() if text in str(error)), "")
-            raise RegistrationError(
-                f"{_name(annotation)} is not supported: {error}{hint}"
-            ) from None
-        return (
-            TypeSchema(form.type, _without_formats(form.schema), form.adapter)
-            if self._promise
-            else form
-        )
+        except (TypeError, ValueError) as exc:
+            hint = next((hint for text, hint in _HINTS.items() if text in str(exc)), "")
+            raise RegistrationError(f"{_name(annotation)} is not supported: {exc}{hint}") from None
 
-    def _walk(self, t: Any, limits: _Limits) -> TypeSchema:
-        if (schema := _SCALARS.get(t)) is not None:
-            return limits.on(Any if t is object else t, schema)
-        origin, arguments = get_origin(t), get_args(t)
+        if self._for_results:
+            return TypeSchema(built.type, _without_formats(built.schema), built.adapter)
+        return built
+
+    def _walk(self, annotation: Any, constraints: _Constraints) -> TypeSchema:
+        if (schema := _SCALARS.get(annotation)) is not None:
+            return constraints.apply(Any if annotation is object else annotation, schema)
+
+        origin, arguments = get_origin(annotation), get_args(annotation)
+        if origin is not None:
+            return self._walk_generic(annotation, origin, arguments, constraints)
+        if (container := _CONTAINERS.get(annotation)) is not None:
+            return constraints.apply(*self._container(container, ()))
+
+        # `type Name = str`, NewType and TypeVar name another annotation.
+        if (inner := _target_of_alias(annotation)) is not _NO_ALIAS:
+            return self._walk(inner, constraints)
+        if isinstance(annotation, enum.EnumType):
+            return _enumeration(annotation)
+        return self._class(annotation)
+
+    def _walk_generic(
+        self, annotation: Any, origin: Any, arguments: tuple[Any, ...], constraints: _Constraints
+    ) -> TypeSchema:
+        """Build an annotation with arguments in square brackets, or a union."""
         if origin is Annotated:
-            return self._annotated(arguments[0], arguments[1:], limits)
+            return self._with_metadata(arguments[0], arguments[1:], constraints)
         if origin is Union or origin is types.UnionType:
-            return self._union([self._walk(member, limits) for member in arguments])
+            return self._union([self._walk(member, constraints) for member in arguments])
         if origin is Literal:
             return _literal(arguments)
-        if (kind := _CONTAINERS.get(origin or t)) is not None:
-            return limits.on(*self._container(kind, arguments))
-        if hasattr(origin, "__value__"):  # `type Pair[T] = tuple[T, T]`
-            return self._walk(origin.__value__[arguments], limits)
-        if hasattr(t, "__value__"):  # `type Name = str`
-            return self._walk(t.__value__, limits)
-        if isinstance(t, NewType):
-            return self._walk(t.__supertype__, limits)
-        if isinstance(t, TypeVar):
-            return self._walk(t.__bound__ or Union[t.__constraints__ or (Any,)], limits)  # noqa: UP007 # of any number
-        if isinstance(t, enum.EnumType):
-            return _enumeration(t)
-        if _is_foreign(t):
-            raise _Foreign
-        if _is_path(t):
-            return TypeSchema(t, {"type": "string", "format": "path"})
-        return self._class(t)
+        if (container := _CONTAINERS.get(origin)) is not None:
+            return constraints.apply(*self._container(container, arguments))
 
-    def _annotated(self, t: Any, metadata: tuple[Any, ...], limits: _Limits) -> TypeSchema:
-        limits, extra = limits.copy(), dict[str, Any]()
+        # `type Pair[T] = tuple[T, T]`, written as Pair[int]
+        if hasattr(origin, "__value__"):
+            return self._walk(origin.__value__[arguments], constraints)
+        return self._class(annotation)
+
+    def _with_metadata(
+        self, annotation: Any, metadata: tuple[Any, ...], constraints: _Constraints
+    ) -> TypeSchema:
+        constraints, words = constraints.copy(), dict[str, Any]()
         for part in [part for item in metadata for part in _parts(item)]:
-            limits.take(part)
-            extra |= _described(part)
-        form = self._walk(t, limits)
-        if unused := limits.unused():
-            raise RegistrationError(f"{', '.join(unused)} does not fit {_name(t)}")
-        return TypeSchema(form.type, {**form.schema, **extra})
+            constraints.collect(part)
+            words |= _describe(part)
+
+        built = self._walk(annotation, constraints)
+        if unfit := constraints.find_unfit():
+            raise RegistrationError(f"{', '.join(unfit)} does not fit {_name(annotation)}")
+        return TypeSchema(built.type, {**built.schema, **words})
 
     def _union(self, members: list[TypeSchema]) -> TypeSchema:
         union: Any = Union[tuple(member.type for member in members)]  # noqa: UP007 # of any number
@@ -152,90 +145,109 @@ class SchemaBuilder:
             try:
                 json.Decoder(union)
             except TypeError:
-                from concertino.schema.custom_decoders import choice
+                from concertino.schema.custom_decoders import decode_first_match
 
-                union = _stand_in(choice(others, self._strict))
+                union = custom_type(decode_first_match(others, self._strict))
                 if len(others) < len(members):
                     union = union | None
         return TypeSchema(union, schema)
 
-    def _container(self, kind: Any, arguments: tuple[Any, ...]) -> tuple[Any, Schema]:
-        generic = kind  # by another name: pyright would narrow it
+    def _container(self, container: Any, arguments: tuple[Any, ...]) -> tuple[Any, Schema]:
+        # Under another name, because pyright would narrow the type of `container` below.
+        generic = container
         if not arguments:
-            return kind, _BARE[kind].copy()
-        # The limits of an Annotated around a container are the container's own; those inside are their types'.
-        if kind is dict:
-            key, value = (self._walk(argument, _Limits()) for argument in arguments)
-            return dict[key.type, value.type], _mapping(key, value)
-        if kind is tuple and arguments[-1] is not ...:
-            forms = [self._walk(argument, _Limits()) for argument in arguments]
-            items = {"prefixItems": [form.schema for form in forms], "items": False}
-            sizes = {"minItems": len(forms), "maxItems": len(forms)}
-            return generic[tuple(form.type for form in forms)], {**_BARE[kind], **items, **sizes}
-        item = self._walk(arguments[0], _Limits())
-        schema = _BARE[kind] | ({"items": item.schema} if item.schema else {})
-        return generic[(item.type, ...) if kind is tuple else item.type], schema
+            return container, _BARE[container].copy()
 
-    def _class(self, t: Any) -> TypeSchema:
-        """A dataclass, TypedDict, NamedTuple, Struct or attrs class: msgspec's own, or nobody's."""
+        # Constraints of an Annotated around a container are the container's own. Those of its items
+        # come from the Annotated of the item, so each item starts without any.
+        if container is dict:
+            key, value = (self._walk(argument, _Constraints()) for argument in arguments)
+            return dict[key.type, value.type], _mapping_schema(key, value)
+        if container is tuple and arguments[-1] is not ...:
+            members = [self._walk(argument, _Constraints()) for argument in arguments]
+            items = {"prefixItems": [member.schema for member in members], "items": False}
+            sizes = {"minItems": len(members), "maxItems": len(members)}
+            schema = {**_BARE[container], **items, **sizes}
+            return generic[tuple(member.type for member in members)], schema
+
+        item = self._walk(arguments[0], _Constraints())
+        schema = _BARE[container] | ({"items": item.schema} if item.schema else {})
+        return generic[(item.type, ...) if container is tuple else item.type], schema
+
+    def _class(self, cls: Any) -> TypeSchema:
+        """Build a class with fields: a dataclass, TypedDict, NamedTuple, Struct or attrs class."""
+        if _is_pydantic(cls):
+            raise _NeedsPydantic
+        if _is_path(cls):
+            return TypeSchema(cls, {"type": "string", "format": "path"})
 
         def components(template: str) -> tuple[Schema, dict[str, Schema]]:
-            (schema,), found = json.schema_components(
-                [t], schema_hook=_schema_hook, ref_template=template
+            (schema,), definitions = json.schema_components(
+                [cls], schema_hook=_schema_hook, ref_template=template
             )
-            return schema, found
+            return schema, definitions
 
-        known = set(self.definitions)
+        before = set(self.definitions)
         schema = self._adopt(components, "#/$defs/{name}")
-        found = {name: self.definitions[name] for name in self.definitions if name not in known}
-        if b'"pattern":' in json.encode([schema, found]):
+        added = {name: self.definitions[name] for name in self.definitions if name not in before}
+
+        # Importing the check costs time at the start; few classes have patterns.
+        if b'"pattern":' in json.encode([schema, added]):
             from concertino.schema.regex_safety import check_fields
 
-            check_fields({"properties": found})
-        return TypeSchema(t, schema)
+            check_fields({"properties": added})
+        return TypeSchema(cls, schema)
 
-    def _foreign(self, t: Any) -> TypeSchema:
-        from concertino.schema.custom_decoders import validation
+    def _build_with_pydantic(self, annotation: Any) -> TypeSchema:
+        from concertino.schema.custom_decoders import validate_with
 
         try:
-            adapter = sys.modules["pydantic"].TypeAdapter(t)
+            adapter = sys.modules["pydantic"].TypeAdapter(annotation)
 
             def components(template: str) -> tuple[Schema, dict[str, Schema]]:
-                mode = "serialization" if self._promise else "validation"
+                mode = "serialization" if self._for_results else "validation"
                 schema = adapter.json_schema(mode=mode, ref_template=template)
                 return schema, schema.pop("$defs", {})
 
-            return TypeSchema(
-                _stand_in(validation(adapter)), self._adopt(components, "#/$defs/{model}"), adapter
-            )
-        except (
-            Exception
-        ) as error:  # pydantic raises its own classes and whatever the user's hooks raise
-            raise RegistrationError(f"{_name(t)} is not supported by pydantic: {error}") from error
+            schema = self._adopt(components, "#/$defs/{model}")
+            return TypeSchema(custom_type(validate_with(adapter)), schema, adapter)
+        except Exception as exc:
+            # pydantic raises classes of its own, and whatever hooks of the user's types raise.
+            raise RegistrationError(
+                f"{_name(annotation)} is not supported by pydantic: {exc}"
+            ) from exc
 
     def _adopt(
         self, components: Callable[[str], tuple[Schema, dict[str, Schema]]], template: str
     ) -> Schema:
-        """Take over what a generator gives. Names already taken by other definitions get a prefix, in the refs too."""
-        schema, found = components(template)
+        """Add generated definitions to ours; return the schema that refers to them.
+
+        components: generates schema and definitions for a template of references. If a name is
+        taken by a different definition, all names get a prefix, in the references too.
+        """
+        schema, definitions = components(template)
         if any(
             self.definitions.get(name, definition) != definition
-            for name, definition in found.items()
+            for name, definition in definitions.items()
         ):
             prefix = f"{len(self.definitions)}."
-            schema, found = components(template.replace("/{", f"/{prefix}{{"))
-            found = {prefix + name: definition for name, definition in found.items()}
-        self.definitions |= (
-            {n: _without_formats(d) for n, d in found.items()} if self._promise else found
-        )
+            schema, definitions = components(template.replace("/{", f"/{prefix}{{"))
+            definitions = {prefix + name: value for name, value in definitions.items()}
+
+        if self._for_results:
+            definitions = {name: _without_formats(value) for name, value in definitions.items()}
+        self.definitions |= definitions
         return schema
 
 
-class _Foreign(Exception):
-    """A pydantic type was met: the whole annotation goes to pydantic."""
+class _NeedsPydantic(Exception):
+    """The annotation contains a pydantic type, so pydantic has to decode all of it."""
 
 
-# Types with a fixed schema. Formats are hints: msgspec takes a date-time without a zone too.
+# Distinguishes "no alias" from an alias of None.
+_NO_ALIAS: Any = object()
+
+# Types with a fixed schema. Formats are hints only: msgspec accepts a date-time without a zone.
 _SCALARS: dict[Any, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
@@ -269,22 +281,33 @@ _BARE: dict[Any, Schema] = {
     dict: {"type": "object"},
 }
 _INTEGER_KEY: Schema = {"pattern": "^-?(0|[1-9][0-9]*)$"}
-_HINTS = {  # part of an error of msgspec's -> what to write instead
-    "unions may not": "; such a union can be the type of a parameter or result, there also inside list, dict, tuple "
-    "and Optional, but not of a field of a class",
+
+# Part of an error text of msgspec -> what to write instead.
+_HINTS = {
+    "unions may not": "; such a union can be the type of a parameter or result, there also inside "
+    "list, dict, tuple and Optional, but not of a field of a class",
     "Encoding objects": "; it is the default of a field: write default_factory=lambda: ... there",
 }
 
 
-def _mapping(key: TypeSchema, value: TypeSchema) -> Schema:
+def _target_of_alias(annotation: Any) -> Any:
+    """Return the annotation that an alias, a NewType or a TypeVar stands for; _NO_ALIAS for others."""
+    if hasattr(annotation, "__value__"):
+        return annotation.__value__
+    if isinstance(annotation, NewType):
+        return annotation.__supertype__
+    if isinstance(annotation, TypeVar):
+        return annotation.__bound__ or Union[annotation.__constraints__ or (Any,)]  # noqa: UP007 # of any number
+    return _NO_ALIAS
+
+
+def _mapping_schema(key: TypeSchema, value: TypeSchema) -> Schema:
     kind = key.schema.get("type")
     if kind not in ("string", "integer") and key.schema:
         raise RegistrationError(f"{_name(key.type)} cannot be a key in JSON; write str")
-    names = (
-        _INTEGER_KEY
-        if kind == "integer"
-        else {word: key.schema[word] for word in key.schema if word != "type"}
-    )
+
+    words = {word: key.schema[word] for word in key.schema if word != "type"}
+    names = _INTEGER_KEY if kind == "integer" else words
     schema = _BARE[dict].copy()
     if names:
         schema["propertyNames"] = names
@@ -293,7 +316,8 @@ def _mapping(key: TypeSchema, value: TypeSchema) -> Schema:
     return schema
 
 
-# Constraint -> keyword, by the JSON type it applies to. The names are those of annotated_types and msgspec.Meta.
+# Constraint -> keyword, by the JSON type it applies to. The names of the constraints are those of
+# annotated_types and msgspec.Meta.
 _NUMERIC = {
     "gt": "exclusiveMinimum",
     "ge": "minimum",
@@ -311,255 +335,234 @@ _KEYWORDS = {
 _NAMES = (*_NUMERIC, "min_length", "max_length", "pattern")
 
 
-class _Limits:
-    """The constraints of one Annotated on their way down to the types they fit: through unions, not into containers."""
+class _Constraints:
+    """The constraints of one Annotated on their way to the types that they apply to.
+
+    They pass through unions, to each member that they fit, but not into containers.
+    """
 
     def __init__(self) -> None:
-        self._values: dict[str, Any] = {}  # what reaches a type
-        self._own: set[str] = set()  # those that this Annotated brought
-        self._used: set[str] = set()  # shared along the way
-        self._pydantic = False  # whether the pattern is pydantic's, which has a linear engine
+        # Everything in effect, from this Annotated and those around it.
+        self._values: dict[str, Any] = {}
+        # The names that this Annotated added.
+        self._own: set[str] = set()
+        # The names that some type has used; shared by all copies.
+        self._used: set[str] = set()
+        # Whether the pattern is pydantic's, which matches with a linear engine.
+        self._is_pydantic = False
 
-    def copy(self) -> _Limits:
-        limits = _Limits()
-        limits._values, limits._used, limits._pydantic = (
-            self._values.copy(),
-            self._used,
-            self._pydantic,
-        )
-        return limits
+    def copy(self) -> _Constraints:
+        constraints = _Constraints()
+        constraints._values = self._values.copy()
+        constraints._used = self._used
+        constraints._is_pydantic = self._is_pydantic
+        return constraints
 
-    def take(self, item: object) -> None:
-        found = {name: getattr(item, name, None) for name in _NAMES}
+    def collect(self, item: object) -> None:
+        """Add the constraints of one piece of metadata: an annotated_types object, Meta or Field."""
+        values = {name: getattr(item, name, None) for name in _NAMES}
         if isinstance(item, Meta):
-            found["tz"] = item.tz
-        if found["pattern"] is not None:
-            self._pydantic = type(item).__module__.startswith("pydantic")
-        for name, value in found.items():
+            values["tz"] = item.tz
+        if values["pattern"] is not None:
+            self._is_pydantic = type(item).__module__.startswith("pydantic")
+
+        for name, value in values.items():
             if value is not None and not callable(value):
-                self._values[name] = getattr(
-                    value, "pattern", value
-                )  # pydantic allows a compiled pattern
+                # pydantic accepts a compiled pattern, too; its text is the attribute `pattern`.
+                self._values[name] = getattr(value, "pattern", value)
                 self._own.add(name)
 
-    def on(self, t: Any, schema: Schema) -> TypeSchema:
-        """A type with those constraints that fit it."""
+    def apply(self, kind: Any, schema: Schema) -> TypeSchema:
+        """Return the TypeSchema of a type with those constraints that fit it."""
         schema = schema.copy()
         if not self._values:
-            return TypeSchema(t, schema)
+            return TypeSchema(kind, schema)
+
         keywords = dict[str, str]()
-        if t in (datetime.datetime, datetime.time):
+        if kind in (datetime.datetime, datetime.time):
             keywords = {"tz": ""}
-        elif t is str or schema.get("type") != "string":
+        elif kind is str or schema.get("type") != "string":
             keywords = _KEYWORDS.get(schema.get("type", ""), keywords)
         fitting = {name: value for name, value in self._values.items() if name in keywords}
         if not fitting:
-            return TypeSchema(t, schema)
+            return TypeSchema(kind, schema)
+
         self._used.update(fitting)
         schema |= {keywords[name]: value for name, value in fitting.items() if keywords[name]}
         if "pattern" in fitting:
-            from concertino.schema.regex_safety import (
-                find_backtracking,  # few handlers have patterns
-            )
+            # Few handlers have patterns.
+            from concertino.schema.regex_safety import find_backtracking
 
-            if why := find_backtracking(fitting["pattern"]):
-                if self._pydantic:
-                    raise _Foreign
-                from concertino.schema.custom_decoders import matching
+            if reason := find_backtracking(fitting["pattern"]):
+                if self._is_pydantic:
+                    raise _NeedsPydantic
+                from concertino.schema.custom_decoders import match_linearly
 
-                return TypeSchema(_stand_in(matching(fitting.pop("pattern"), fitting, why)), schema)
-        return TypeSchema(Annotated[t, Meta(**fitting)], schema)
+                convert = match_linearly(fitting.pop("pattern"), fitting, reason)
+                return TypeSchema(custom_type(convert), schema)
+        return TypeSchema(Annotated[kind, Meta(**fitting)], schema)
 
-    def unused(self) -> list[str]:
+    def find_unfit(self) -> list[str]:
+        """Return the names of this Annotated's constraints that fitted no type."""
         return sorted(self._own - self._used)
 
 
 def _parts(item: Any) -> list[Any]:
-    """One piece of Annotated metadata, with what it groups. Raises _Foreign for what only pydantic understands."""
+    """Return a piece of Annotated metadata with the pieces that it groups.
+
+    Raises _NeedsPydantic for a piece that only pydantic understands.
+    """
     module = type(item).__module__
-    if module == "pydantic.fields":  # FieldInfo
+    # FieldInfo keeps constraints as a list of metadata.
+    if module == "pydantic.fields":
         return [item, *item.metadata]
     if module.partition(".")[0] == "pydantic" and "pydantic" in sys.modules:
-        raise _Foreign
+        raise _NeedsPydantic
+    # annotated_types.Interval and Len consist of other constraints.
     if module.partition(".")[0] == "annotated_types" and isinstance(item, abc.Iterable):
-        return [*cast("abc.Iterable[Any]", item)]  # Interval, Len
+        return [*cast("abc.Iterable[Any]", item)]
     return [item]
 
 
-def _described(item: Any) -> Schema:
-    """What a plain string, typing_extensions.Doc, msgspec.Meta or pydantic.Field says about meaning."""
+def _describe(item: Any) -> Schema:
+    """Return the schema words for the meaning of a type, from one piece of Annotated metadata.
+
+    item: a plain string, typing_extensions.Doc, msgspec.Meta or pydantic.Field; others say nothing.
+    """
     if isinstance(item, str):
         return {"description": item}
-    described: Schema = {}
+
+    words: Schema = {}
+    # typing_extensions need not be installed, so its Doc is recognized by its attribute.
     if isinstance(text := getattr(item, "documentation", None), str):
-        described["description"] = text
+        words["description"] = text
     if isinstance(item, Meta) or type(item).__module__ == "pydantic.fields":
         for word in ("title", "description", "examples"):
             if (value := getattr(item, word, None)) is not None:
-                described[word] = value
-        described |= getattr(item, "extra_json_schema", None) or {}
-    return described
+                words[word] = value
+        if isinstance(item, Meta):
+            words |= item.extra_json_schema or {}
+    return words
 
 
 def _literal(values: tuple[Any, ...]) -> TypeSchema:
     if any(isinstance(value, enum.Enum) for value in values):
         return _one_of(list(values))
-    return TypeSchema(Literal[values], _listed(list(values)))
+    return TypeSchema(Literal[values], _enum_schema(list(values)))
 
 
-def _enumeration(t: enum.EnumType) -> TypeSchema:
-    members: list[Any] = list(t)
+def _enumeration(cls: enum.EnumType) -> TypeSchema:
+    members: list[Any] = list(cls)
     values = [member.value for member in members]
     if all(type(value) is str for value in values) or all(type(value) is int for value in values):
-        return TypeSchema(t, _listed(values))
+        return TypeSchema(cls, _enum_schema(values))
     return _one_of(members)
 
 
-def _listed(values: list[Any]) -> Schema:
+def _enum_schema(values: list[Any]) -> Schema:
     kind = cast("Any", type(values[0])) if values else None
-    return {
-        **(_SCALARS.get(kind, {}) if all(type(value) is kind for value in values) else {}),
-        "enum": values,
-    }
+    has_one_type = all(type(value) is kind for value in values)
+    return {**(_SCALARS.get(kind, {}) if has_one_type else {}), "enum": values}
 
 
 def _one_of(members: list[Any]) -> TypeSchema:
-    """Enum members (and literals) of any JSON value, told apart by type and value: 1 is neither True nor 1.0."""
-    from concertino.schema.custom_decoders import member_of
+    """Build an enumeration of any JSON values, told apart by type and value.
 
-    known = [(json_value(member), member) for member in members]
-    return TypeSchema(_stand_in(member_of(known)), _listed([written for written, _ in known]))
+    1 is neither True nor 1.0 here, while Python counts them as equal.
+    """
+    from concertino.schema.custom_decoders import look_up_member
 
-
-class _Open(type):
-    """msgspec checks that a hook gives an instance; a stand-in takes anything its convert gives."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return True
+    pairs = [(json_value(member), member) for member in members]
+    schema = _enum_schema([written for written, _ in pairs])
+    return TypeSchema(custom_type(look_up_member(pairs)), schema)
 
 
-def _stand_in(convert: Callable[[Any], Any]) -> Any:
-    return _Open("StandIn", (), {"convert": staticmethod(convert)})
-
-
-def decode_hook(t: Any, value: Any) -> Any:
-    """The dec_hook that every decoder of a Form's type needs."""
-    if isinstance(t, _Open):
-        return cast("Any", t).convert(value)
-    if not isinstance(value, str):
-        raise UnsupportedType(
-            [SchemaViolation("", f"expected a path as str, got {type(value).__name__}")]
-        )
-    return t(value)
-
-
-def _schema_hook(t: Any) -> Schema:
-    if _is_foreign(t):
-        raise _Foreign
-    if _is_path(t):
+def _schema_hook(cls: Any) -> Schema:
+    """Return the schema of a field's class that msgspec has none for; see msgspec's schema_hook."""
+    if _is_pydantic(cls):
+        raise _NeedsPydantic
+    if _is_path(cls):
         return {"type": "string", "format": "path"}
     raise RegistrationError(
-        f"{_name(t)} is not supported; write a dataclass, TypedDict, NamedTuple, msgspec.Struct, attrs class or "
-        f"pydantic model, or take a str or dict and convert it yourself"
+        f"{_name(cls)} is not supported; write a dataclass, TypedDict, NamedTuple, msgspec.Struct, "
+        f"attrs class or pydantic model, or take a str or dict and convert it yourself"
     )
 
 
-def _is_foreign(t: Any) -> bool:
+def _is_pydantic(cls: Any) -> bool:
     return "pydantic" in sys.modules and (
-        hasattr(t, "__get_pydantic_core_schema__") or hasattr(t, "__pydantic_core_schema__")
+        hasattr(cls, "__get_pydantic_core_schema__") or hasattr(cls, "__pydantic_core_schema__")
     )
 
 
-def _is_path(t: Any) -> bool:
-    return isinstance(t, type) and any(
-        base.__name__ == "PurePath" and base.__module__.startswith("pathlib") for base in t.__mro__
+def _is_path(cls: Any) -> bool:
+    """Return whether it is a path class of pathlib, without importing pathlib."""
+    return isinstance(cls, type) and any(
+        base.__name__ == "PurePath" and base.__module__.startswith("pathlib")
+        for base in cls.__mro__
     )
 
 
-def _name(t: Any) -> str:
-    return t.__name__ if isinstance(t, type) and not get_args(t) else str(t)
+def _name(annotation: Any) -> str:
+    if isinstance(annotation, type) and not get_args(annotation):
+        return annotation.__name__
+    return str(annotation)
 
 
-_UNPROMISED = ("date-time", "time", "duration", "decimal", "path", "partial-time")
+_INEXACT_FORMATS = ("date-time", "time", "duration", "decimal", "path", "partial-time")
 
 
 def _without_formats(schema: Any) -> Any:
-    """A schema without the formats that clients check more narrowly than msgspec writes: no zone, P1DT0.5S."""
+    """Return a schema without the formats that clients check more narrowly than msgspec writes.
+
+    msgspec writes a date-time without a zone, for example, and durations such as P1DT0.5S.
+    """
     if isinstance(schema, list):
         return [_without_formats(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
+
     tree = {
         word: value
         for word, value in cast("Schema", schema).items()
-        if word != "format" or value not in _UNPROMISED
+        if word != "format" or value not in _INEXACT_FORMATS
     }
+    # These hold values, not schemas.
     for word in tree.keys() - {"default", "enum", "const", "examples"}:
-        names = tree[word]
-        tree[word] = (
-            {n: _without_formats(names[n]) for n in names}
-            if word == "properties"
-            else _without_formats(names)
-        )
+        part = tree[word]
+        # A property may be called "format".
+        if word == "properties":
+            tree[word] = {name: _without_formats(part[name]) for name in part}
+        else:
+            tree[word] = _without_formats(part)
     return tree
 
 
-def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
-    """What a failed decode says, under the path of the value that was decoded.
-
-    One problem, the first; from pydantic, all of them. Texts of msgspec are put plainly, others are kept.
-    """
-    text, place = str(error), ""
-    head, found, tail = text.rpartition(" - at `")
-    key, inside, rest = (
-        tail[:-1].partition("` in `") if found else ("", "", "")
-    )  # `$.a[0]`, and `key` in `$.a`
-    if found:
-        text, place = head, (rest if inside else key)[1:]
-    cause = error.__cause__
-    if isinstance(cause, UnsupportedType):
-        return [
-            SchemaViolation(_joined(path, place + problem.path), problem.message)
-            for problem in cause.problems
-        ]
-    if cause is None:
-        text = text[:1].lower() + text[1:].replace("`", "")
-    if inside:
-        text = f"{key}: {text}"
-    return [
-        SchemaViolation(
-            _joined(path, place), text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "..."
-        )
-    ]
-
-
-_MAX_MESSAGE = 300  # characters; msgspec quotes a refused enum value whole
-
-
-def _joined(path: str, place: str) -> str:
-    return path + place if path else place.removeprefix(".")
-
-
 def json_value(value: Any) -> Any:
-    """A Python value as the JSON tree it is written as. Raises ValueError or TypeError when it has none (NaN too)."""
+    """Return a Python value as the JSON tree that msgspec writes for it.
+
+    Raises ValueError or TypeError if it has none; NaN and infinity have none either.
+    """
     if (place := nan_path(value)) is not None:
         raise ValueError(f"NaN or infinity{place}")
     return json.decode(json.encode(value))
 
 
 def nan_path(value: Any, path: str = "") -> str | None:
-    """Where a tree of dicts, lists, tuples and sets holds a NaN or an infinity; None when it holds none."""
+    """Return the place of a NaN or an infinity in a tree of dicts, lists, tuples and sets.
+
+    Returns a path that starts with `path`, such as `a[0].b`; None if every number is finite.
+    """
     if isinstance(value, float):
         return None if math.isfinite(value) else path
+
     items: abc.Iterable[tuple[str, Any]] = ()
     if isinstance(value, dict):
         tree = cast("dict[Any, Any]", value)
         items = ((f"{path}.{key}" if path else str(key), item) for key, item in tree.items())
     elif isinstance(value, (list, tuple, set, frozenset)):
-        items = (
-            (f"{path}[{index}]", item)
-            for index, item in enumerate(cast("abc.Iterable[Any]", value))
-        )
+        members = cast("abc.Iterable[Any]", value)
+        items = ((f"{path}[{index}]", item) for index, item in enumerate(members))
     for place, item in items:
         if (found := nan_path(item, place)) is not None:
             return found

@@ -1,20 +1,28 @@
-"""URI templates (RFC 6570): expand all four levels, and match URIs against what MCP servers use of them.
+"""URI templates (RFC 6570): match URIs and return the values of the template's variables.
 
-Expansion is the RFC's. Matching is not in it; these are the rules here, for an expression's variables to have one meaning each:
+The RFC defines how templates are expanded, but not how they are matched. These are our rules; they
+give the variables of each expression a single meaning:
 
-    {x} {a,b} {.x} {/x}     every variable is there, not empty: unreserved characters and percent-encodings
-    {+x}                    the same with reserved characters; without `?` and `#` where the template has a query or a fragment
-    {#x}                    the same, or absent
-    {x*} {+x*} {.x*}        a list of at least one; {/x*} may be absent
-    {?a,b} {&a} {;a}        name=value pairs in any order, each at most once, or absent; a variable with a star collects the rest:
-                            as a list if they bear its name, else as a dict
+    {x} {a,b} {.x} {/x}   every variable is present and not empty: unreserved characters and
+                          percent-encodings
+    {+x}                  the same with reserved characters; without `?` and `#` if the template has
+                          a query or a fragment
+    {#x}                  the same, or absent
+    {x*} {+x*} {.x*}      a list of at least one item; {/x*} may be absent
+    {?a,b} {&a} {;a}      name=value pairs in any order, each at most once, or absent; a variable
+                          with a star collects all others: as a list if they have its name, else as
+                          a dict
 
-Where a URI could be cut in several ways, a variable further left gets as much as possible. Time grows with the length of the URI
-times the number of expressions, whatever the URI. Values are percent-decoded once, as UTF-8.
+If a URI could be split in several ways, the variables further left get as much as possible. Matching
+takes time proportional to the length of the URI times the number of expressions, whatever the URI
+contains. Values are percent-decoded once, as UTF-8.
 
-What would lead out of a folder is no match. In {x} {.x} {/x} {;x}: a value that is `.` or `..`, or holds a slash or a backslash,
-however it was encoded. In {+x} {#x} {?x} {&x}, which are for paths and texts: a value with a segment `..`, between slashes or
-backslashes, or one that begins with a slash or a backslash or like `C:\\`. Anywhere: NUL, and what is not UTF-8.
+Values that could escape from a folder do not match. In {x} {.x} {/x} {;x} that is `.`, `..`, and
+whatever contains a slash or a backslash, even if it was percent-encoded. In {+x} {#x} {?x} {&x},
+which are meant for paths and texts, it is a value with a segment `..`, between slashes or
+backslashes, and one that begins with a slash, a backslash or a drive such as `C:\\`. NUL and invalid
+UTF-8 never match.
+
 Source: RFC 6570; 2026-07-28 server/resources "Resource Templates", "Security Considerations".
 """
 
@@ -22,44 +30,47 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
 
 from msgspec import Struct
 
-__all__ = ["UriTemplate", "Value", "Values"]
+__all__ = ["UriTemplate", "Value"]
 
 Value = str | list[str] | dict[str, str]
-Values = Mapping[
-    str, "str | int | float | Sequence[str] | Mapping[str, str] | None"
-]  # None: undefined
 
-MAX_URI = 8192  # characters of a URI that are looked at; RFC 9110 4.1 asks for 8000
+# Longest URI that is examined, in characters; RFC 9110 4.1 asks for 8000.
+MAX_URI = 8192
 
 
 class Operator(Struct, frozen=True):
-    """How an expression is written out: RFC 6570 appendix A. named: `x=value`; empty: `x=` for an empty value."""
+    """How the values of an expression stand in a URI: RFC 6570 appendix A.
+
+    first: comes before the first value. between: separates values. reserved: whether values may
+    contain reserved characters.
+    """
 
     first: str
     between: str
-    named: bool
-    empty: str
-    reserved: bool  # reserved characters stay as they are
+    reserved: bool
 
 
 OPERATORS: Mapping[str, Operator] = {
-    "": Operator("", ",", False, "", False),
-    "+": Operator("", ",", False, "", True),
-    "#": Operator("#", ",", False, "", True),
-    ".": Operator(".", ".", False, "", False),
-    "/": Operator("/", "/", False, "", False),
-    ";": Operator(";", ";", True, "", False),
-    "?": Operator("?", "&", True, "=", False),
-    "&": Operator("&", "&", True, "=", False),
+    "": Operator("", ",", False),
+    "+": Operator("", ",", True),
+    "#": Operator("#", ",", True),
+    ".": Operator(".", ".", False),
+    "/": Operator("/", "/", False),
+    ";": Operator(";", ";", False),
+    "?": Operator("?", "&", False),
+    "&": Operator("&", "&", False),
 }
 
 
 class Variable(Struct, frozen=True):
-    """One variable of an expression. prefix: how many characters of its value are taken, 0 for all; star: a list or a dict."""
+    """One variable of an expression.
+
+    prefix: number of characters of its value that are used; 0 for all. star: whether its value is a
+    list or a dict.
+    """
 
     name: str
     prefix: int = 0
@@ -67,16 +78,16 @@ class Variable(Struct, frozen=True):
 
 
 class Expression(Struct, frozen=True):
-    """`{?a,b*}`: its operator's character and its variables."""
+    """An expression such as `{?a,b*}`: the character of its operator, and its variables."""
 
     operator: str
     variables: tuple[Variable, ...]
 
 
 class UriTemplate:
-    """One template. text: as it was given; variables: their names, in order.
+    """One template. text: as the author wrote it. variables: their names, in order.
 
-    Raises ValueError that says what was expected, and where, for what is no template.
+    Raises ValueError, which says what was expected and where, for a text that is no template.
     """
 
     def __init__(self, text: str) -> None:
@@ -85,82 +96,79 @@ class UriTemplate:
         self._expressions = [part for part in self._parts if isinstance(part, Expression)]
         self.variables = tuple(
             dict.fromkeys(
-                each.name for expression in self._expressions for each in expression.variables
+                variable.name
+                for expression in self._expressions
+                for variable in expression.variables
             )
         )
         self._pattern: list[_Literal | _Run] | None = None
 
-    def expand(self, values: Values) -> str:
-        """The URI for these values. What is not among them, None, and an empty list or dict are undefined: they leave nothing.
-
-        Raises ValueError for a prefix (`{x:3}`) of a list or dict.
-        """
-        return "".join(
-            part if isinstance(part, str) else _expanded(part, values) for part in self._parts
-        )
-
     @property
     def optional(self) -> frozenset[str]:
-        """The names that match() may leave out."""
+        """Return the names that may be missing from the result of match()."""
         return frozenset(
-            each.name
+            variable.name
             for expression in self._expressions
-            for each in expression.variables
-            if expression.operator in OPTIONAL or (each.star and expression.operator == "/")
+            for variable in expression.variables
+            if expression.operator in OPTIONAL or (variable.star and expression.operator == "/")
         )
 
     @property
     def lists(self) -> frozenset[str]:
-        """The names whose values match() gives as lists or dicts."""
+        """Return the names whose values are lists or dicts in the result of match()."""
         return frozenset(
-            each.name
+            variable.name
             for expression in self._expressions
-            for each in expression.variables
-            if each.star
+            for variable in expression.variables
+            if variable.star
         )
 
     def check(self) -> None:
-        """Raise ValueError for what can be expanded but not matched."""
-        self._compiled()
+        """Raise ValueError for a valid template that match() does not support."""
+        self._compile()
 
     def match(self, uri: str) -> dict[str, Value] | None:
-        """The values in a URI, or None if it is none of this template. See the head of this file for the rules.
+        """Return the values in a URI; None if it does not match. The module's head has the rules.
 
-        Raises ValueError if the template is of a kind that cannot be matched, whatever the URI; see check().
+        Raises ValueError if the template cannot be matched, whatever the URI; see check().
         """
-        pattern = self._compiled()
+        pattern = self._compile()
         if len(uri) > MAX_URI:
             return None
+
+        # Backwards: from which places of the URI on do the remaining parts match to its end?
         after = bytearray(len(uri) + 1)
         after[-1] = True
-        fits = [after]
+        matches = [after]
         for part in reversed(pattern):
-            fits.append(part.fits(uri, fits[-1]))
-        if not fits.pop()[0]:
+            matches.append(part.find_starts(uri, matches[-1]))
+        if not matches.pop()[0]:
             return None
-        found: Found = {}
+
+        # Forwards: give each part as much as leaves a match for the others.
+        values: Values = {}
         place = 0
         for part in pattern:
-            end = part.end(uri, place, fits.pop())
-            values = part.read(uri[place:end])
-            if values is None:
+            end = part.find_end(uri, place, matches.pop())
+            part_values = part.read(uri[place:end])
+            if part_values is None:
                 return None
-            found |= values
+            values |= part_values
             place = end
-        return found
+        return values
 
-    def _compiled(self) -> list[_Literal | _Run]:
+    def _compile(self) -> list[_Literal | _Run]:
         if self._pattern is None:
-            self._pattern = _pattern(self._parts)
+            self._pattern = _compile_pattern(self._parts)
         return self._pattern
 
     def __repr__(self) -> str:
         return f"UriTemplate({self.text!r})"
 
 
-# Reading a template
+# Parsing a template
 
-# RFC 6570 2.1 and erratum 6937: what stands outside of expressions. `%` begins a percent-encoding only.
+# Text outside of expressions: RFC 6570 2.1 and erratum 6937. `%` only begins a percent-encoding.
 _LITERAL = re.compile(r"(?:[^\x00-\x20\"%<>\\^`{|}\x7f]|%[0-9A-Fa-f]{2})+")
 _NAME = r"(?:\w|%[0-9A-Fa-f]{2})+(?:\.(?:\w|%[0-9A-Fa-f]{2})+)*"
 _EXPRESSION = re.compile(
@@ -173,330 +181,294 @@ def _parse(text: str) -> Iterable[str | Expression]:
     place = 0
     while place < len(text):
         if literal := _LITERAL.match(text, place):
-            yield _encoded(literal[0], reserved=True)
+            yield _encode_literal(literal[0])
             place = literal.end()
         elif expression := _EXPRESSION.match(text, place):
-            yield Expression(
-                expression[1], tuple(_variable(each) for each in expression[2].split(","))
-            )
+            variables = tuple(_parse_variable(item) for item in expression[2].split(","))
+            yield Expression(expression[1], variables)
             place = expression.end()
         else:
             raise ValueError(
-                f"URI template {text!r}: at character {place + 1}: expected an expression such as {{name}}, or characters "
-                f"that a URI may hold, got {text[place : place + 20]!r}"
+                f"URI template {text!r}: at character {place + 1}: expected an expression such as "
+                f"{{name}}, or characters that a URI may hold, got {text[place : place + 20]!r}"
             )
 
 
-def _variable(text: str) -> Variable:
+def _parse_variable(text: str) -> Variable:
     if text.endswith("*"):
         return Variable(text[:-1], star=True)
     name, _, prefix = text.partition(":")
     return Variable(name, int(prefix or 0))
 
 
-# Expanding
-
-PLAIN = frozenset(
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-)  # RFC 3986 2.3, unreserved
-ANY = PLAIN | frozenset(":/?#[]@!$&'()*+,;=")  # 2.2, reserved
+# RFC 3986 2.3 and 2.2
+UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+RESERVED = frozenset(":/?#[]@!$&'()*+,;=")
+IN_LITERAL = UNRESERVED | RESERVED | {"%"}
 _TRIPLET = re.compile("(%[0-9A-Fa-f]{2})")
 
 
-def _encoded(text: str, *, reserved: bool) -> str:
-    if not reserved:
-        return _quoted(text, PLAIN)
-    # What is percent-encoded already stays so (RFC 6570 3.2.3).
-    parts = _TRIPLET.split(text)
-    return "".join(part if number % 2 else _quoted(part, ANY) for number, part in enumerate(parts))
+def _encode_literal(text: str) -> str:
+    """Return a literal as it stands in a URI, with other characters percent-encoded.
 
-
-def _quoted(text: str, kept: frozenset[str]) -> str:
+    A `%` in it always begins an encoding, which stays (RFC 6570 3.1).
+    """
     return "".join(
-        each
-        if each in kept
-        else "".join(f"%{byte:02X}" for byte in each.encode("utf-8", "surrogatepass"))
-        for each in text
+        char
+        if char in IN_LITERAL
+        else "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+        for char in text
     )
-
-
-def _expanded(expression: Expression, values: Values) -> str:
-    operator = OPERATORS[expression.operator]
-    written = [
-        text
-        for variable in expression.variables
-        if (value := values.get(variable.name)) is not None
-        for text in _written(variable, value, operator)
-    ]
-    return operator.first + operator.between.join(written) if written else ""
-
-
-def _written(variable: Variable, value: object, operator: Operator) -> Iterable[str]:
-    """What one variable with a value adds: nothing, one text, or several."""
-    if isinstance(value, Mapping):
-        pairs = [
-            (str(key), str(each))
-            for key, each in cast("Mapping[object, object]", value).items()
-            if each is not None
-        ]
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        pairs = [
-            (None, _text(each)) for each in cast("Sequence[object]", value) if each is not None
-        ]
-    else:
-        text = _text(value)
-        return [
-            _named(
-                variable.name,
-                _encoded(text[: variable.prefix or None], reserved=operator.reserved),
-                operator,
-            )
-        ]
-    if variable.prefix:
-        raise ValueError(
-            f"{{{variable.name}:{variable.prefix}}}: expected a text to take a prefix of, got {value!r}"
-        )
-
-    def encoded(text: str) -> str:
-        return _encoded(text, reserved=operator.reserved)
-
-    if not pairs:
-        return []
-    if not variable.star:
-        flat = ",".join(
-            encoded(each) if key is None else f"{encoded(key)},{encoded(each)}"
-            for key, each in pairs
-        )
-        return [_named(variable.name, flat, operator)]
-    return [
-        (
-            _named(variable.name, encoded(each), operator)
-            if key is None
-            else f"{encoded(key)}={encoded(each)}"
-        )
-        for key, each in pairs
-    ]
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _named(name: str, text: str, operator: Operator) -> str:
-    if not operator.named:
-        return text
-    return f"{name}={text}" if text else name + operator.empty
 
 
 # Matching
 
-OPTIONAL = frozenset("#;?&")  # operators whose variables may be absent
-SIMPLE = PLAIN | {"%"}
-WITH_RESERVED = ANY | {"%"}
+# Operators whose variables may be absent.
+OPTIONAL = frozenset("#;?&")
+SIMPLE = UNRESERVED | {"%"}
+WITH_RESERVED = UNRESERVED | RESERVED | {"%"}
 IN_QUERY = WITH_RESERVED - {"#"}
-PAIRS = {";": SIMPLE | {";", "="}, "?": IN_QUERY, "&": IN_QUERY}  # in a region of name=value pairs
+# Operators of name=value pairs -> the characters that these consist of.
+PAIRS = {";": SIMPLE | {";", "="}, "?": IN_QUERY, "&": IN_QUERY}
 _DRIVE = re.compile(r"[A-Za-z]:[/\\]")
 _LONE_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
 
-Found = dict[str, Value]
+Values = dict[str, Value]
+ReadValues = Callable[[str], Values | None]
 
 
 class _Literal(Struct, frozen=True):
+    """A fixed text between expressions."""
+
     text: str
 
-    def fits(self, uri: str, after: bytearray) -> bytearray:
-        """For each place of the URI whether this can begin there, so that what follows fits. after: the same of what follows."""
-        found = bytearray(len(uri) + 1)
+    def find_starts(self, uri: str, after: bytearray) -> bytearray:
+        """Return the places of the URI where this part can begin, as one flag for each.
+
+        after: the same for the part that follows.
+        """
+        starts = bytearray(len(uri) + 1)
         place = uri.find(self.text)
         while place >= 0:
-            found[place] = after[place + len(self.text)]
+            starts[place] = after[place + len(self.text)]
             place = uri.find(self.text, place + 1)
-        return found
+        return starts
 
-    def end(self, uri: str, place: int, after: bytearray) -> int:
-        """Where what begins here ends: as far on as it can, so that what follows fits."""
+    def find_end(self, uri: str, place: int, after: bytearray) -> int:
+        """Return the furthest end of this part, if it begins here, that lets the others match."""
         return place + len(self.text)
 
-    def read(self, text: str) -> Found | None:
-        """The values in this stretch of the URI; None if they are not allowed."""
+    def read(self, text: str) -> Values | None:
+        """Return the values in this stretch of the URI; None if they are not allowed."""
         return {}
 
 
 class _Run(Struct, frozen=True):
-    """A stretch of at least one character of one kind, behind `first`. values: of the stretch, see read()."""
+    """A run of at least one character out of `allowed`, after the text `first`.
+
+    read_values: returns the values in the run, without `first`; see read().
+    """
 
     first: str
-    kind: frozenset[str]
+    allowed: frozenset[str]
     optional: bool
-    values: Callable[[str], Found | None]
+    read_values: ReadValues
 
-    def fits(self, uri: str, after: bytearray) -> bytearray:
-        stretch = bytearray(
-            len(uri) + 1
-        )  # whether the characters from here on, at least one, lead to where what follows fits
+    def find_starts(self, uri: str, after: bytearray) -> bytearray:
+        # Places from which a run of at least one character leads to a match of what follows.
+        runs = bytearray(len(uri) + 1)
         for place in range(len(uri) - 1, -1, -1):
-            stretch[place] = uri[place] in self.kind and (after[place + 1] or stretch[place + 1])
-        found = bytearray(after) if self.optional else bytearray(len(uri) + 1)
-        for place in range(len(uri)):
-            if stretch[min(place + len(self.first), len(uri))] and uri.startswith(
-                self.first, place
-            ):
-                found[place] = True
-        return found
+            runs[place] = uri[place] in self.allowed and (after[place + 1] or runs[place + 1])
 
-    def end(self, uri: str, place: int, after: bytearray) -> int:
+        starts = bytearray(after) if self.optional else bytearray(len(uri) + 1)
+        for place in range(len(uri)):
+            run_start = min(place + len(self.first), len(uri))
+            if runs[run_start] and uri.startswith(self.first, place):
+                starts[place] = True
+        return starts
+
+    def find_end(self, uri: str, place: int, after: bytearray) -> int:
         furthest = place
         if uri.startswith(self.first, place):
             place += len(self.first)
-            while place < len(uri) and uri[place] in self.kind:
+            while place < len(uri) and uri[place] in self.allowed:
                 place += 1
                 if after[place]:
                     furthest = place
         return furthest
 
-    def read(self, text: str) -> Found | None:
-        return self.values(text[len(self.first) :]) if text else {}
+    def read(self, text: str) -> Values | None:
+        return self.read_values(text[len(self.first) :]) if text else {}
 
 
-def _pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]:
-    """What match() walks along. Raises ValueError for what has no one meaning."""
-    pattern: list[_Literal | _Run] = []
-    names: set[str] = set()
-    bounded = any(
+def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]:
+    """Return the parts that match() goes through.
+
+    Raises ValueError for a template whose URIs could be understood in more than one way.
+    """
+    _check_variables(parts)
+
+    # With a query or a fragment in the template, {+x} ends where that begins.
+    has_query = any(
         part.operator in ("?", "&", "#")
         if isinstance(part, Expression)
         else ("?" in part or "#" in part)
         for part in parts
     )
-    wide = WITH_RESERVED - {"?", "#"} if bounded else WITH_RESERVED
-    queried = ""  # the operator of the query that has begun
+    in_path = WITH_RESERVED - {"?", "#"} if has_query else WITH_RESERVED
+    pattern: list[_Literal | _Run] = []
+    # The operator of the query or fragment that has begun, if one has.
+    query = ""
     for part in parts:
         if isinstance(part, str):
-            if queried:
+            if query:
                 raise ValueError(
-                    f"{part!r} behind {{{queried}...}} cannot be matched: write a query last"
+                    f"{part!r} behind {{{query}...}} cannot be matched: write a query last"
                 )
             pattern.append(_Literal(part))
             continue
-        for variable in part.variables:
-            if variable.prefix:
-                raise ValueError(
-                    f"{{{variable.name}:{variable.prefix}}} cannot be matched: the rest of its value is unknown"
-                )
-            if variable.name in names:
-                raise ValueError(
-                    f"{{{variable.name}}} stands twice and cannot be matched: give each variable its own name"
-                )
-            names.add(variable.name)
-        if queried and part.operator not in ("#", "&"):
-            raise ValueError(
-                f"{{{part.operator}...}} behind {{{queried}...}} cannot be matched: write a query last"
-            )
+
+        if query:
+            _check_after_query(part.operator, query)
         if part.operator in PAIRS:
-            if part.operator == "&" and queried:
-                raise ValueError(
-                    "{&...} behind {?...} or {&...} cannot be matched: write all in one, as in {?a,b}"
-                )
-            queried = part.operator if part.operator != ";" else ""
-            pattern.append(_Run(part.operator, PAIRS[part.operator], True, _pairs(part)))
+            query = part.operator if part.operator != ";" else ""
+            pattern.append(_Run(part.operator, PAIRS[part.operator], True, _pairs_reader(part)))
         elif part.operator == "#":
-            queried = "#"
-            pattern.append(_Run("#", IN_QUERY, True, _fragment(part.variables)))
+            query = "#"
+            pattern.append(_Run("#", IN_QUERY, True, _fragment_reader(part.variables)))
         else:
-            pattern += _values(part, wide)
+            pattern += _value_parts(part, in_path)
     return pattern
 
 
-def _values(expression: Expression, wide: frozenset[str]) -> Iterable[_Literal | _Run]:
-    """The parts of an expression whose values stand there without their names."""
+def _check_variables(parts: Sequence[str | Expression]) -> None:
+    names: set[str] = set()
+    variables = [
+        variable for part in parts if isinstance(part, Expression) for variable in part.variables
+    ]
+    for variable in variables:
+        if variable.prefix:
+            raise ValueError(
+                f"{{{variable.name}:{variable.prefix}}} cannot be matched: the rest of its value "
+                f"is unknown"
+            )
+        if variable.name in names:
+            raise ValueError(
+                f"{{{variable.name}}} stands twice and cannot be matched: give each variable its "
+                f"own name"
+            )
+        names.add(variable.name)
+
+
+def _check_after_query(operator: str, query: str) -> None:
+    if operator not in ("#", "&"):
+        raise ValueError(
+            f"{{{operator}...}} behind {{{query}...}} cannot be matched: write a query last"
+        )
+    if operator == "&":
+        raise ValueError(
+            "{&...} behind {?...} or {&...} cannot be matched: write all in one, as in {?a,b}"
+        )
+
+
+def _value_parts(expression: Expression, in_path: frozenset[str]) -> Iterable[_Literal | _Run]:
+    """Yield the parts of an expression whose values stand in the URI without their names."""
     operator = OPERATORS[expression.operator]
-    kind = wide if operator.reserved else SIMPLE
+    allowed = in_path if operator.reserved else SIMPLE
     for number, variable in enumerate(expression.variables):
         if number and not operator.first:
             yield _Literal(operator.between)
         if variable.star:
-            values = _list(variable.name, operator)
-            yield _Run(operator.first, kind | {operator.between}, operator.first == "/", values)
+            read = _list_reader(variable.name, operator)
+            may_be_absent = operator.first == "/"
+            yield _Run(operator.first, allowed | {operator.between}, may_be_absent, read)
         else:
-            yield _Run(operator.first, kind, False, _single(variable.name, operator))
+            yield _Run(operator.first, allowed, False, _single_reader(variable.name, operator))
 
 
-def _single(name: str, operator: Operator) -> Callable[[str], Found | None]:
-    def values(text: str) -> Found | None:
-        value = _decoded(text, operator.reserved)
+def _single_reader(name: str, operator: Operator) -> ReadValues:
+    def read(text: str) -> Values | None:
+        value = _decode(text, operator.reserved)
         return None if value is None else {name: value}
 
-    return values
+    return read
 
 
-def _list(name: str, operator: Operator) -> Callable[[str], Found | None]:
-    def values(text: str) -> Found | None:
+def _list_reader(name: str, operator: Operator) -> ReadValues:
+    def read(text: str) -> Values | None:
         items: list[str] = []
-        for each in text.split(operator.between):
-            value = _decoded(each, operator.reserved)
+        for item in text.split(operator.between):
+            value = _decode(item, operator.reserved)
             if not value:
                 return None
             items.append(value)
         return {name: items}
 
-    return values
+    return read
 
 
-def _fragment(variables: tuple[Variable, ...]) -> Callable[[str], Found | None]:
-    def values(text: str) -> Found | None:
-        texts = text.rsplit(",", len(variables) - 1)
-        found: Found = {}
-        for variable, each in zip(variables, texts, strict=False):
-            value = _decoded(each, True)
+def _fragment_reader(variables: tuple[Variable, ...]) -> ReadValues:
+    def read(text: str) -> Values | None:
+        items = text.rsplit(",", len(variables) - 1)
+        values: Values = {}
+        for variable, item in zip(variables, items, strict=False):
+            value = _decode(item, True)
             if not value:
                 return None
-            found[variable.name] = value.split(",") if variable.star else value
-        return found if len(texts) == len(variables) else None
+            values[variable.name] = value.split(",") if variable.star else value
+        return values if len(items) == len(variables) else None
 
-    return values
+    return read
 
 
-def _pairs(expression: Expression) -> Callable[[str], Found | None]:
+def _pairs_reader(expression: Expression) -> ReadValues:
     between = OPERATORS[expression.operator].between
     lenient = expression.operator != ";"
-    names = {each.name for each in expression.variables if not each.star}
-    stars = [each.name for each in expression.variables if each.star]
+    names = {variable.name for variable in expression.variables if not variable.star}
+    stars = [variable.name for variable in expression.variables if variable.star]
 
-    def values(text: str) -> Found | None:
-        found: Found = {}
-        rest: list[tuple[str, str]] = []
+    def read(text: str) -> Values | None:
+        values: Values = {}
+        others: list[tuple[str, str]] = []
         for pair in text.split(between):
-            name, _, written = pair.partition("=")
-            value = _decoded(written, lenient)
-            key = _decoded(name, lenient)
+            name, _, encoded_value = pair.partition("=")
+            value = _decode(encoded_value, lenient)
+            key = _decode(name, lenient)
             if value is None or not key:
                 return None
             if key not in names:
-                rest.append((key, value))
-            elif key in found:
+                others.append((key, value))
+            elif key in values:
                 return None
             else:
-                found[key] = value
-        return _collected(found, rest, stars)
+                values[key] = value
+        return _assign_stars(values, others, stars)
 
-    return values
+    return read
 
 
-def _collected(found: Found, rest: list[tuple[str, str]], stars: list[str]) -> Found | None:
-    """Give the pairs that no variable bears the name of to those with a star: to their own, and all others to the last."""
+def _assign_stars(values: Values, others: list[tuple[str, str]], stars: list[str]) -> Values | None:
+    """Return the values with the other pairs assigned to the variables with a star.
+
+    Pairs with the name of such a variable become its list; the last one gets all others as a dict.
+    Returns None if there is nowhere to put them.
+    """
     for star in stars:
-        if own := [value for key, value in rest if key == star]:
-            found[star] = own
-            rest = [pair for pair in rest if pair[0] != star]
-    if not rest:
-        return found
-    if not stars or stars[-1] in found or len(dict(rest)) < len(rest):
+        if own := [value for key, value in others if key == star]:
+            values[star] = own
+            others = [pair for pair in others if pair[0] != star]
+    if not others:
+        return values
+    if not stars or stars[-1] in values or len(dict(others)) < len(others):
         return None
-    return {**found, stars[-1]: dict(rest)}
+    return {**values, stars[-1]: dict(others)}
 
 
-def _decoded(text: str, lenient: bool) -> str | None:
-    """A value, percent-decoded once; None for what is not allowed. lenient: slashes are."""
+def _decode(text: str, lenient: bool) -> str | None:
+    """Return a value, percent-decoded once; None if it is not allowed.
+
+    lenient: allow slashes and backslashes inside of it, but no path that leads out of a folder.
+    """
     if _LONE_PERCENT.search(text):
         return None
     try:
@@ -508,8 +480,9 @@ def _decoded(text: str, lenient: bool) -> str | None:
         return None
     if "\0" in value:
         return None
+
     segments = value.replace("\\", "/").split("/")
     if not lenient:
         return None if len(segments) > 1 or value in (".", "..") else value
-    absolute = len(segments) > 1 and not segments[0]
-    return None if ".." in segments or absolute or _DRIVE.match(value) else value
+    is_absolute = len(segments) > 1 and not segments[0]
+    return None if ".." in segments or is_absolute or _DRIVE.match(value) else value

@@ -1,9 +1,12 @@
-"""How a value does not fit a JSON Schema that somebody else wrote, found out by jsonschema_rs (the extra `validate`).
+"""Validation against JSON Schemas that somebody wrote by hand, with jsonschema_rs (the extra `validate`).
 
-Whether a value fits is asked first: that is linear in the value for each subschema, whatever the schema, with patterns matched by
-a linear engine. Saying why it does not fit is not: an error holds those of all alternatives. So problems are named one by one
-only where their number has a bound, and otherwise member by member. Nothing is ever fetched.
-Spec: 2026-07-28 basic/index "JSON Schema Usage". What a schema may be: schema_checks.py.
+First comes the question whether a value fits: its cost is linear in the value for each subschema,
+whatever the schema, and patterns are matched by a linear engine. Explaining why a value does not fit
+has no such bound, because an error contains the errors of all alternatives. Therefore violations are
+listed one by one only where their number is bounded, and per top-level member otherwise. Nothing is
+ever fetched.
+
+Spec: 2026-07-28 basic/index "JSON Schema Usage". custom_schema.py says which schemas are accepted.
 """
 
 from __future__ import annotations
@@ -14,14 +17,19 @@ from itertools import islice
 from typing import Any, cast
 
 from concertino.errors import RegistrationError
-from concertino.schema.arguments import SchemaViolation
-from concertino.schema.custom_schema import DIALECT, extent_of
+from concertino.excerpts import shorten
+from concertino.schema.custom_schema import DIALECT, SchemaSize, check_references
+from concertino.schema.violations import SchemaViolation
 
-__all__ = ["VALIDATORS", "Problems", "problems_by"]
+__all__ = ["VALIDATORS", "FindViolations", "violation_finder"]
 
 # `Any` in this file: JSON Schemas and JSON values are open trees.
-Problems = Callable[[Any, int], list[SchemaViolation]]
-# Dialects, and what checks by them. Servers of ours take the first alone; servers of others publish schemas in the others too.
+
+# (value, its size in bytes as JSON) -> its violations; empty if the value fits.
+FindViolations = Callable[[Any, int], list[SchemaViolation]]
+
+# Dialect -> class of jsonschema_rs. Our servers accept the first one only; other servers publish
+# schemas in the others, too.
 VALIDATORS: Mapping[str, str] = {
     DIALECT: "Draft202012Validator",
     "https://json-schema.org/draft/2019-09/schema": "Draft201909Validator",
@@ -29,90 +37,110 @@ VALIDATORS: Mapping[str, str] = {
     "http://json-schema.org/draft-06/schema": "Draft6Validator",
     "http://json-schema.org/draft-04/schema": "Draft4Validator",
 }
-MAX_PROBLEMS = 20  # that are reported of one value
-MAX_PROBLEM_CHARACTERS = 300  # of each; they quote what came
-# Problems are looked for one by one up to this many values times subschemas, and bytes times subschemas. jsonschema_rs makes all
-# of them before it gives the first, at 10 to 40 us each, and each holds what came as text.
+MAX_VIOLATIONS = 20
+# Of each violation's text, which quotes the value.
+MAX_MESSAGE_CHARS = 300
+
+# Violations are listed one by one up to this many (values times subschemas) and (bytes times
+# subschemas). jsonschema_rs makes all errors before it returns the first, at 10 to 40 us each, and
+# each one holds the value as text.
 MAX_VALUES = 50_000
 MAX_BYTES = 20_000_000
 
 
-def problems_by(schema: dict[str, Any], what: str, dialect: str = DIALECT) -> Problems:
-    """What finds out how a value, of so many bytes as JSON, does not fit: nothing if it does.
+def violation_finder(
+    schema: dict[str, Any], schema_name: str, dialect: str = DIALECT
+) -> FindViolations:
+    """Return a function that finds the violations of a value.
 
-    schema: plain JSON that has passed schema_checks.bounded(). what: its name for errors. dialect: one of VALIDATORS; if it is not
-    ours, the schema says nothing of it. Raises RegistrationError for a schema that cannot be enforced as it is.
+    schema: plain JSON that has passed custom_schema.check_size(). schema_name: for messages.
+    dialect: a key of VALIDATORS, used where the schema itself names none.
+    Raises RegistrationError for a schema that cannot be enforced as it is.
     """
     try:
-        extent = extent_of(schema)
-    except RegistrationError as why:
-        raise RegistrationError(f"{what}: {why}") from None
+        size = check_references(schema)
+    except RegistrationError as exc:
+        raise RegistrationError(f"{schema_name}: {exc}") from None
+    validator = _compile(schema, schema_name, dialect)
+    find_coarsely = _coarse_finder(schema, dialect)
+
+    def find(value: Any, size_bytes: int) -> list[SchemaViolation]:
+        try:
+            if validator.is_valid(value):
+                return []
+            if _is_unbounded(value, size_bytes, size):
+                return find_coarsely(value)
+            return [
+                SchemaViolation(_cut(".".join(map(str, error.instance_path))), _cut(error.message))
+                for error in islice(validator.iter_errors(value), MAX_VIOLATIONS)
+            ]
+        except ValueError:
+            # jsonschema_rs limits a value to 255 levels where it copies it, to quote or compare it.
+            return [_WHOLE]
+
+    return find
+
+
+def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:
+    """Return the validator of jsonschema_rs. Raises RegistrationError."""
     try:
         import jsonschema_rs
-        from jsonschema_rs import RegexOptions, ValidationError, validator_map_for
     except ImportError:
         raise RegistrationError(
-            f"a hand-written {what} is enforced by an extra: pip install 'concertino[validate]'"
+            f"a hand-written {schema_name} is enforced by an extra: "
+            f"pip install 'concertino[validate]'"
         ) from None
-    # RegexOptions chooses the engine without backtracking. extent_of has found no reference that would be retrieved.
-    options: dict[str, Any] = {"pattern_options": RegexOptions(), "retriever": _refuse}
+
     try:
-        validator = getattr(jsonschema_rs, VALIDATORS[dialect])(schema, **options)
-    except ValidationError as why:
-        place = "/".join(("#", *map(str, why.instance_path)))
-        linear = why.message.endswith('is not a "regex"')
-        hint = (
-            "; a pattern is matched in linear time, without look-around and back-references"
-            if linear
-            else ""
-        )
-        raise RegistrationError(f"{what}: {place}: {_cut(why.message)}{hint}") from None
-    except ValueError as why:
-        raise RegistrationError(f"{what}: {why}") from None
+        # The name of the class comes from the table above.
+        return getattr(jsonschema_rs, VALIDATORS[dialect])(schema, **_options())
+    except jsonschema_rs.ValidationError as exc:
+        place = "/".join(("#", *map(str, exc.instance_path)))
+        hint = ""
+        if exc.message.endswith('is not a "regex"'):
+            hint = "; patterns are matched in linear time, without look-around and back-references"
+        raise RegistrationError(f"{schema_name}: {place}: {_cut(exc.message)}{hint}") from None
+    except ValueError as exc:
+        raise RegistrationError(f"{schema_name}: {exc}") from None
 
+
+def _options() -> dict[str, Any]:
+    from jsonschema_rs import RegexOptions
+
+    # RegexOptions selects the engine without backtracking. check_references() has made sure that no
+    # reference leads outside, so the retriever is a second line of defence.
+    return {"pattern_options": RegexOptions(), "retriever": _refuse}
+
+
+def _coarse_finder(schema: dict[str, Any], dialect: str) -> Callable[[Any], list[SchemaViolation]]:
+    """Return a function that names the top-level members that do not fit, each checked once."""
+    properties: dict[str, Any] = schema.get("properties", {})
+
+    # Compiled on first use, which is the first mistake of a caller.
     @cache
-    def of_properties() -> (
-        Any
-    ):  # compiled when it is needed, which is when a caller makes a mistake
-        return validator_map_for({**schema, "$schema": dialect}, **options)
+    def validators() -> Any:
+        from jsonschema_rs import validator_map_for
 
-    def coarse(value: Any) -> list[SchemaViolation]:
-        """Problems by top-level member, each of which is asked for once."""
+        return validator_map_for({**schema, "$schema": dialect}, **_options())
+
+    def find(value: Any) -> list[SchemaViolation]:
         members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-        known: dict[str, Any] = schema.get("properties", {})
-        found = [
+        violations = [
             SchemaViolation(name, "required, but missing")
             for name in schema.get("required", ())
             if name not in members
         ]
-        for name in [name for name in known if name in members]:
+        for name in [name for name in properties if name in members]:
             step = name.replace("~", "~0").replace("/", "~1")
-            if not of_properties()[f"#/properties/{step}"].is_valid(members[name]):
-                found.append(SchemaViolation(_cut(name), "does not fit its schema"))
+            if not validators()[f"#/properties/{step}"].is_valid(members[name]):
+                violations.append(SchemaViolation(_cut(name), "does not fit its schema"))
         if schema.get("additionalProperties") is False and "patternProperties" not in schema:
-            unknown = (name for name in members if name not in known)
-            found += [
+            unknown = (name for name in members if name not in properties)
+            violations += [
                 SchemaViolation(_cut(name), "unknown name")
-                for name in islice(unknown, MAX_PROBLEMS)
+                for name in islice(unknown, MAX_VIOLATIONS)
             ]
-        return found[:MAX_PROBLEMS] or [_WHOLE]
-
-    def find(value: Any, size: int) -> list[SchemaViolation]:
-        try:
-            if validator.is_valid(value):
-                return []
-            if (
-                extent.recursive
-                or size > MAX_BYTES // extent.expanded
-                or _has_more(value, MAX_VALUES // extent.expanded)
-            ):
-                return coarse(value)
-            return [
-                SchemaViolation(_cut(".".join(map(str, error.instance_path))), _cut(error.message))
-                for error in islice(validator.iter_errors(value), MAX_PROBLEMS)
-            ]
-        except ValueError:  # its limit of 255 levels, met where it takes a value over as a whole: to quote or to compare it
-            return [_WHOLE]
+        return violations[:MAX_VIOLATIONS] or [_WHOLE]
 
     return find
 
@@ -120,23 +148,31 @@ def problems_by(schema: dict[str, Any], what: str, dialect: str = DIALECT) -> Pr
 _WHOLE = SchemaViolation("", "does not fit the schema")
 
 
-def _has_more(value: Any, than: int) -> bool:
-    """Whether a JSON value is made of more values than that."""
-    waiting = [value]
-    for number, each in enumerate(waiting):  # which grows meanwhile
-        if number > than:
+def _is_unbounded(value: Any, size_bytes: int, size: SchemaSize) -> bool:
+    """Return whether listing all violations of a value could take too long."""
+    return (
+        size.recursive
+        or size_bytes > MAX_BYTES // size.expanded
+        or _has_more_values(value, MAX_VALUES // size.expanded)
+    )
+
+
+def _has_more_values(value: Any, limit: int) -> bool:
+    """Return whether a JSON value consists of more than `limit` values."""
+    values = [value]
+    # The list grows while it is iterated over.
+    for number, item in enumerate(values):
+        if number > limit:
             return True
-        if isinstance(each, (dict, list)):
-            waiting.extend(
-                cast("dict[str, Any]", each).values()
-                if isinstance(each, dict)
-                else cast("list[Any]", each)
-            )
+        if isinstance(item, dict):
+            values.extend(cast("dict[str, Any]", item).values())
+        elif isinstance(item, list):
+            values.extend(cast("list[Any]", item))
     return False
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MAX_PROBLEM_CHARACTERS else text[:MAX_PROBLEM_CHARACTERS] + "..."
+    return shorten(text, MAX_MESSAGE_CHARS)
 
 
 def _refuse(uri: str) -> Any:

@@ -15,7 +15,7 @@ from msgspec import DecodeError, Struct
 from concertino.backend.interface import Call, Context
 from concertino.errors import RegistrationError
 from concertino.schema.return_values import InvalidResult
-from concertino.schema.signature import read
+from concertino.schema.signature import read_signature
 from concertino.server.functions import (
     Bound,
     Function,
@@ -54,7 +54,7 @@ def completer(handler: Handler, what: str) -> Completer:
     Raises RegistrationError for one that takes anything else.
     """
     made = make_function(handler, what, inline=False)
-    parameters = read(handler, (Context,)).parameters
+    parameters = read_signature(handler, (Context,)).parameters
     asked = [each for each in parameters if not each.injected]
     if not 1 <= len(asked) <= 2:
         raise RegistrationError(

@@ -13,10 +13,11 @@ from msgspec.json import decode
 
 from concertino.backend.interface import Context
 from concertino.errors import RegistrationError
-from concertino.schema.arguments import InvalidArguments, SchemaViolation
+from concertino.schema.arguments import InvalidArguments
 from concertino.schema.return_values import InvalidResult
-from concertino.schema.signature import read
-from concertino.schema.validation import problems_by
+from concertino.schema.signature import read_signature
+from concertino.schema.validation import violation_finder
+from concertino.schema.violations import SchemaViolation
 
 __all__ = ["arguments_by", "results_by"]
 
@@ -35,8 +36,8 @@ def arguments_by(
         raise RegistrationError(
             f"input_schema: expected type 'object' at its root, got {schema.get('type')!r}"
         )
-    find = problems_by(schema, "input_schema")
-    parameters = read(handler, (Context,)).parameters
+    find = violation_finder(schema, "input_schema")
+    parameters = read_signature(handler, (Context,)).parameters
     takes_context = any(parameter.injected for parameter in parameters)
     if len(parameters) != 1 + takes_context or parameters[0].injected:
         raise RegistrationError(
@@ -57,7 +58,7 @@ def results_by(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
 
     Raises RegistrationError for a schema that cannot be enforced as it is.
     """
-    find = problems_by(schema, "output_schema")
+    find = violation_finder(schema, "output_schema")
 
     def conform(raw: Raw | bytes) -> None:
         if problems := find(decode(raw), len(bytes(raw))):

@@ -23,7 +23,7 @@ from msgspec.json import decode, encode
 from concertino.backend.interface import Context
 from concertino.errors import RegistrationError
 from concertino.schema.arguments import ArgumentDecoder, argument_decoder
-from concertino.schema.docstrings import Doc, parse
+from concertino.schema.docstrings import ParsedDocstring, parse_docstring
 from concertino.schema.signature import function_of
 
 __all__ = [
@@ -68,11 +68,11 @@ def make_function(handler: Handler, what: str, *, inline: bool) -> Function:
     return Function(handler, is_async(handler), inline)
 
 
-def parse_doc(handler: Any) -> Doc:
+def parse_doc(handler: Any) -> ParsedDocstring:
     """What the function's docstring says. That of a partial is its function's: its own speaks of partials."""
     while isinstance(handler, partial):
         handler = cast("Any", handler).func
-    return parse(getattr(handler, "__doc__", None))
+    return parse_docstring(getattr(handler, "__doc__", None))
 
 
 async def call_handler(function: Function, bound: Bound, in_thread: InThread) -> Any:

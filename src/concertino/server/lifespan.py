@@ -21,7 +21,7 @@ from inspect import isasyncgen, isasyncgenfunction, isgenerator, isgeneratorfunc
 from typing import Any, TypeVar, cast, get_args, get_origin
 
 from concertino.errors import RegistrationError
-from concertino.schema.signature import function_of, is_injected, read
+from concertino.schema.signature import function_of, is_injected, read_signature
 from concertino.server.functions import Handler, is_async, lacks_self
 
 __all__ = ["Lifespans"]
@@ -53,7 +53,7 @@ class Lifespans:
 
         Raises RegistrationError for anything else, for a class that another function gives, and once the server has started.
         """
-        signature = read(function)
+        signature = read_signature(function)
         name = signature.name
         generates = function_of(function)
         if not (isasyncgenfunction(generates) or isgeneratorfunction(generates)):
@@ -94,7 +94,7 @@ class Lifespans:
             parameter.name: next(
                 kind for kind in classes if is_injected(parameter.annotation, (kind,))
             )
-            for parameter in read(handler, classes).parameters
+            for parameter in read_signature(handler, classes).parameters
             if parameter.injected
         }
         return _filled(handler, filled, self._value) if filled else handler

@@ -31,8 +31,8 @@ from msgspec.json import encode
 from concertino.backend.interface import Context, ContextWrapper
 from concertino.errors import RegistrationError, ToolError
 from concertino.runtime.threads import Threads
-from concertino.schema.return_values import InvalidResult, chunks_of, result_shaper, streams
-from concertino.schema.signature import read
+from concertino.schema.return_values import InvalidResult, chunk_shaper, is_generator, result_shaper
+from concertino.schema.signature import read_signature
 from concertino.server.functions import Function, Handler, call_handler, is_async, lacks_self
 from concertino.server.server import Server
 from concertino.server.settings import positive
@@ -154,7 +154,9 @@ class Operations:
             raise RegistrationError(
                 f"{name or handler!r}: expected a function or a bound method, without schemas written by hand"
             )
-        shape = (chunks_of if streams(handler) else result_shaper)(handler, inject=(Context,)).shape
+        shape = (chunk_shaper if is_generator(handler) else result_shaper)(
+            handler, inject=(Context,)
+        ).shape
         run = self._runner(handler, inline)
         signature, own = _with_context(handler)
 
@@ -187,7 +189,7 @@ class Operations:
         self._server.add_tool(start, name=name, **settings)
 
     def _runner(self, handler: Any, inline: bool) -> Run:
-        if streams(handler):
+        if is_generator(handler):
             return streamed(handler, _unbound, None if inline else self._in_thread)[0]
         function = Function(handler, is_async(handler), inline)
 
@@ -469,7 +471,7 @@ _CONTEXT = "concertino_context"
 
 def _with_context(handler: Handler) -> tuple[Signature, str | None]:
     """A handler's signature, its annotations resolved, with a parameter for the context; the name of its own, if it has one."""
-    found = read(handler, (Context,))
+    found = read_signature(handler, (Context,))
     own = next((each.name for each in found.parameters if each.injected), None)
     parameters = [
         Parameter(

@@ -14,7 +14,7 @@ from msgspec.json import Decoder
 from concertino.backend.interface import Call, Context
 from concertino.errors import RegistrationError
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult, fitting
+from concertino.schema.return_values import InvalidResult, check_struct
 from concertino.server.completion import Completer, completers_of
 from concertino.server.content import user
 from concertino.server.functions import (
@@ -147,7 +147,7 @@ class Prompts:
         try:
             bound = prompt.texts.bind(given, context)
         except InvalidArguments as bad:
-            raise invalid_params("; ".join(map(sentence, bad.problems))) from None
+            raise invalid_params("; ".join(map(sentence, bad.violations))) from None
         return _result(
             await call_handler(prompt.function, bound, self._in_thread), prompt.prompt.description
         )
@@ -155,11 +155,11 @@ class Prompts:
 
 def _result(value: Any, description: str | None) -> GetPromptResult:
     if isinstance(value, GetPromptResult):
-        return fitting(value)
+        return check_struct(value)
     items: list[Any] = (
         list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value]
     )
-    return fitting(GetPromptResult([_message(each) for each in items], description))
+    return check_struct(GetPromptResult([_message(each) for each in items], description))
 
 
 def _message(value: Any) -> PromptMessage:

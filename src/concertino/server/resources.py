@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from concertino.backend.interface import Call, Context
 from concertino.errors import INVALID_PARAMS, RegistrationError, ResourceNotFound, RpcError
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult, fitting, result_shaper
+from concertino.schema.return_values import InvalidResult, check_struct, result_shaper
 from concertino.schema.uri_template import UriTemplate
 from concertino.server.completion import Completer, completers_of
 from concertino.server.files import File
@@ -292,7 +292,7 @@ class Resources:
                 bound = each.texts.bind(values, context)
             except InvalidArguments as bad:
                 details += [
-                    f"{each.template.text}: {sentence(problem)}" for problem in bad.problems
+                    f"{each.template.text}: {sentence(problem)}" for problem in bad.violations
                 ]
                 continue
             contents = await call_handler(each.function, bound, self._in_thread)
@@ -371,7 +371,7 @@ _as_json = result_shaper(_unpromised).shape
 
 def _result(value: Any, uri: str, mime_type: str | None, hints: CacheHints) -> ReadResourceResult:
     if isinstance(value, ReadResourceResult):
-        return fitting(value)
+        return check_struct(value)
     if value is None:
         raise _not_found(uri)
     pieces: list[Any] = [value]
@@ -388,7 +388,7 @@ _PIECES = (ResourceContents, bytes, bytearray, memoryview)
 
 def _piece(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
     if isinstance(value, ResourceContents):
-        return fitting(value)
+        return check_struct(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(cast("bytes", value))
         return ResourceContents(uri, blob=data, mime_type=mime_type or "application/octet-stream")

@@ -429,7 +429,7 @@ class Server:
             return tool.shape(value)
         except InvalidArguments as bad:
             return self._tools.bad_arguments(
-                bad.problems, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip()
+                bad.violations, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip()
             )
         except (ToolError, InvalidResult) as error:
             return tool_error_result(error)

@@ -11,7 +11,8 @@ from msgspec.json import Encoder, decode
 from msgspec.structs import fields
 
 from concertino.errors import RegistrationError
-from concertino.schema.type_schema import SchemaViolation, nan_path, violations_of
+from concertino.schema.type_schema import nan_path
+from concertino.schema.violations import SchemaViolation, violations_of
 from concertino.types.results import Annotations, CacheScope, Icon
 
 __all__ = [

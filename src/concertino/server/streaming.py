@@ -2,7 +2,7 @@
 
 The protocol has no partial results; progress notifications are what a caller may look at meanwhile (2026-07-28
 basic/patterns/progress). They are for showing only: a caller that asked for none, or got not all of them because it reads slowly or
-they come fast (Limits.progress_per_s), has lost nothing when the result comes. How the whole becomes one is schema/return_values.py's.
+they come fast (Limits.progress_per_s), loses nothing.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from concertino.errors import (
     ToolError,
 )
 from concertino.logs.redact import redactor
-from concertino.schema.arguments import SchemaViolation
+from concertino.schema.violations import SchemaViolation
 from concertino.types.results import CallToolResult, TextContent
 
 __all__ = [

@@ -14,14 +14,15 @@ from msgspec.json import Decoder, encode
 
 from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import RegistrationError, RpcError
-from concertino.schema.arguments import SchemaViolation, argument_decoder
+from concertino.schema.arguments import argument_decoder
 from concertino.schema.return_values import (
     ResultShaper,
-    chunks_of,
+    chunk_shaper,
+    custom_result_shaper,
+    is_generator,
     result_shaper,
-    returns_by,
-    streams,
 )
+from concertino.schema.violations import SchemaViolation
 from concertino.server.functions import Bound, Handler, InThread, is_async, lacks_self, parse_doc
 from concertino.server.registry import Registry
 from concertino.server.settings import CacheHints, ToolSettings, check_setting
@@ -179,7 +180,7 @@ def register(
     tool = _checked(
         tool, name
     )  # what was read from the handler too: a docstring may hold a lone surrogate
-    if streams(handler):
+    if is_generator(handler):
         from concertino.server.streaming import streamed
 
         run, bind = streamed(handler, bind, None if settings.inline else in_thread)
@@ -220,12 +221,14 @@ def _returns(handler: Handler, settings: ToolSettings, name: str, version: str) 
             None, wrap_result(result_shaper(handler, inject=(Context,)).shape, version)
         )
     if settings.output_schema is None:
-        return (chunks_of if streams(handler) else result_shaper)(handler, inject=(Context,))
+        return (chunk_shaper if is_generator(handler) else result_shaper)(
+            handler, inject=(Context,)
+        )
     from concertino.server.custom_tools import results_by
 
     schema = dict(settings.output_schema)
     try:
-        return returns_by(handler, schema, results_by(schema))
+        return custom_result_shaper(handler, schema, results_by(schema))
     except RegistrationError as why:
         raise RegistrationError(f"{name}: {why}") from None
 
@@ -234,10 +237,10 @@ def _bounded(settings: ToolSettings, name: str) -> None:
     """Refuse hand-written schemas that are too large to be looked at: before anything walks through them."""
     for what in ("input_schema", "output_schema"):
         if (schema := getattr(settings, what)) is not None:
-            from concertino.schema.custom_schema import bounded
+            from concertino.schema.custom_schema import check_size
 
             try:
-                bounded(schema)
+                check_size(schema)
             except RegistrationError as why:
                 raise RegistrationError(f"{name}: {what}: {why}") from None
 
