@@ -1,11 +1,12 @@
-"""A thousand lives and a thousand deaths: nothing is left of any.
+"""Start and end a thousand servers in many ways, and check that nothing is left behind.
 
     python soak/cycles.py [--cycles 1000] [--kills 1000] [--at-once 25]
 
-Lives: start, handshake, a call, end of input; the exit code is 0, stdout held messages only. Deaths: half of them of a client that
-is killed, idle or during a call; half of a wrapper (`sh -c`) that is killed while all pipes stay open, so that only the death of
-the parent tells. Before and after, a census: processes that carry our mark in their environment, our own descriptors and threads,
-files in the servers' temporary directory.
+A cycle is a start, a handshake, a call, and the end of input: the exit code must be 0, and stdout
+must hold messages only. Of the kills, half hit a client that is idle or in a call, and half hit a
+wrapper (`sh -c`) whose pipes stay open, so that only the death of its parent tells the server to
+end. Before and after, the program counts the processes that carry its mark in their environment,
+its own descriptors and threads, and the files in the servers' temporary directory.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from concertino.check.case import CheckFinding
 from concertino.check.case_context import CaseContext
-from concertino.check.child_process import PLAIN, ServerProcess, StdioSetup, kill_all
-from concertino.check.run import look
-from concertino.check.server_under_test import ServerUnderTest, Settings
+from concertino.check.findings import CheckFinding
+from concertino.check.run import inspect_server
+from concertino.check.server_process import ServerProcess, kill_all
+from concertino.check.server_under_test import CheckSettings, ServerUnderTest
+from concertino.check.stdio_setup import PLAIN, StdioSetup
 
 SERVER = [sys.executable, "-m", "concertino.check.reference_server"]
 MARK = f"CONCERTINO_SOAK={os.getpid()}"
-GONE_S = 12.0  # silence of 5 s, the drain of 2, and a busy machine
-# A client in a process of its own, to be killed: starts the server it is given, opens it, calls what it is told to, says its pid.
+# 5 s of silence, 2 s for calls under way, and a margin for a busy machine.
+EXIT_S = 12.0
+# A client to be killed: it starts a server, writes a session to it, and prints the server's pid.
 CLIENT = """
 import subprocess, sys, time
 server = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -48,9 +51,12 @@ OPEN = (
 CALL = '{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"%s","arguments":{"seconds":600}}}\\n'
 
 
-def marked() -> list[int]:
-    """Every running process that was started by us, or by what we started: they inherit the mark."""
-    found: list[int] = []
+def find_marked() -> list[int]:
+    """Return the running processes that this program started, directly or indirectly.
+
+    They inherit the mark in their environment.
+    """
+    pids: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
@@ -59,74 +65,82 @@ def marked() -> list[int]:
             except OSError:
                 continue
             if has_mark and state not in "ZX":
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
-def census(folder: str) -> dict[str, object]:
-    """What must be the same before and after."""
+def take_inventory(folder: str) -> dict[str, object]:
+    """Return what must be the same before and after."""
     return {
-        "processes": marked(),
+        "processes": find_marked(),
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
         "threads": threading.active_count(),
-        "temporary files": sorted(each.name for each in Path(folder).iterdir()),
+        "temporary files": sorted(path.name for path in Path(folder).iterdir()),
     }
 
 
-def live(subject: ServerUnderTest) -> str:
-    """One life; what was wrong with it, or nothing."""
-    with ServerProcess(SERVER, PLAIN, dict(os.environ)) as child:
-        trial = CaseContext(subject, child)
+def run_cycle(server: ServerUnderTest) -> str:
+    """Start, use and end a server. Return what was wrong, or an empty string."""
+    with ServerProcess(SERVER, PLAIN, dict(os.environ)) as process:
+        context = CaseContext(server, process)
         try:
-            trial.open()
-            trial.echoed("alive")
-            trial.end_of_input()
-            code = trial.must_end(10.0, "the end of input")
-        except CheckFinding as found:
-            return f"{found.verdict}: {found}"
+            context.open()
+            context.require_echo("alive")
+            context.close_stdin()
+            code = context.require_exit(10.0, "the end of input")
+        except CheckFinding as finding:
+            return f"{finding.verdict}: {finding}"
+        stray_lines, stderr = process.output.stray_lines, process.stderr
         if (
             code
-            or child.strays
-            or b"Fatal Python error" in child.stderr
-            or b"Traceback" in child.stderr
+            or stray_lines
+            or b"Fatal Python error" in stderr.tail
+            or b"Traceback" in stderr.tail
         ):
-            return f"exit code {code}, {child.strays[:1]}, {child.stderr_tail()}"
+            return f"exit code {code}, {stray_lines[:1]}, {stderr.format_last_lines()}"
     return ""
 
 
-def client_dies(number: int) -> str:
-    """A client is killed: idle, in a call that waits, in a call that blocks."""
+def kill_client(number: int) -> str:
+    """Kill a client that is idle, in a call that waits, or in a call that blocks.
+
+    Return what was wrong, or an empty string.
+    """
     call = ("", CALL % "sleep", CALL % "block")[number % 3]
     client = subprocess.Popen(
         [sys.executable, "-c", CLIENT, OPEN + call, *SERVER], stdout=subprocess.PIPE
     )
     assert client.stdout is not None
     with client:
-        said = client.stdout.readline()
+        line = client.stdout.readline()
         client.kill()
         client.wait()
-    return (
-        ""
-        if said and gone(int(said))
-        else f"the server of a killed client ({call or 'idle'}) still runs: {said!r}"
-    )
+    if line and wait_for_exit(int(line)):
+        return ""
+    return f"the server of a killed client ({call or 'idle'}) still runs: {line!r}"
 
 
-def wrapper_dies(subject: ServerUnderTest) -> str:
-    """A shell between us and the server is killed, and no pipe closes."""
-    with ServerProcess(SERVER, StdioSetup(wrapped=True), dict(os.environ)) as child:
+def kill_wrapper(server: ServerUnderTest) -> str:
+    """Kill the shell between this program and a server. No pipe closes.
+
+    Return what was wrong, or an empty string.
+    """
+    with ServerProcess(SERVER, StdioSetup(wrapped=True), dict(os.environ)) as process:
         try:
-            CaseContext(subject, child).open()
-        except CheckFinding as found:
-            return f"{found.verdict}: {found}"
-        child.popen.send_signal(signal.SIGKILL)
-        if not child.wait(GONE_S):
+            CaseContext(server, process).open()
+        except CheckFinding as finding:
+            return f"{finding.verdict}: {finding}"
+        process.popen.send_signal(signal.SIGKILL)
+        if not process.wait_for_exit(EXIT_S):
             return "the server behind a killed wrapper still runs"
     return ""
 
 
-def gone(pid: int) -> bool:
-    """Wait for the end of a process that is not our child; it is killed if it does not come."""
+def wait_for_exit(pid: int) -> bool:
+    """Wait for the end of a process that is not our child, and return whether it ended in time.
+
+    It is killed if it did not.
+    """
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -134,7 +148,7 @@ def gone(pid: int) -> bool:
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        if poll.poll(GONE_S * 1000):
+        if poll.poll(EXIT_S * 1000):
             return True
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -143,8 +157,8 @@ def gone(pid: int) -> bool:
         os.close(descriptor)
 
 
-def say(text: str) -> None:
-    """A line for whoever runs this, at once."""
+def print_line(text: str) -> None:
+    """Print a line at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -159,44 +173,47 @@ def main() -> int:
         "--at-once",
         type=int,
         default=25,
-        help="wrappers killed at a time; each takes five seconds to be noticed",
+        help="wrappers killed at a time; a server needs five seconds to notice each",
     )
-    given = parser.parse_args()
+    args = parser.parse_args()
     name, _, value = MARK.partition("=")
     os.environ[name] = value
-    wrong: list[str] = []
+
+    problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = folder
         try:
-            subject = look(SERVER, Settings(timeout_s=30))
-            wrong += [
-                why for why in (live(subject), client_dies(0), wrapper_dies(subject)) if why
-            ]  # what is made once is made
-            before = census(folder)
+            server = inspect_server(SERVER, CheckSettings(timeout_s=30))
+            # The first round creates what is created once, such as caches.
+            problems += filter(None, (run_cycle(server), kill_client(0), kill_wrapper(server)))
+            before = take_inventory(folder)
+
             began = time.monotonic()
-            wrong += [why for _ in range(given.cycles) if (why := live(subject))]
-            say(f"{given.cycles} lives in {time.monotonic() - began:.0f} s, {len(wrong)} wrong")
+            problems += filter(None, (run_cycle(server) for _ in range(args.cycles)))
+            took_s = time.monotonic() - began
+            print_line(f"{args.cycles} cycles in {took_s:.0f} s, {len(problems)} wrong")
+
             began = time.monotonic()
+            clients = args.kills // 2
             with ThreadPoolExecutor(4) as pool:
-                wrong += filter(None, pool.map(client_dies, range(given.kills // 2)))
-            with ThreadPoolExecutor(given.at_once) as pool:
-                wrong += filter(
-                    None, pool.map(wrapper_dies, [subject] * (given.kills - given.kills // 2))
-                )
-            say(
-                f"{given.kills} deaths in {time.monotonic() - began:.0f} s, {len(wrong)} wrong in all"
-            )
-            after = census(folder)
+                problems += filter(None, pool.map(kill_client, range(clients)))
+            with ThreadPoolExecutor(args.at_once) as pool:
+                wrappers = pool.map(kill_wrapper, [server] * (args.kills - clients))
+                problems += filter(None, wrappers)
+            took_s = time.monotonic() - began
+            print_line(f"{args.kills} kills in {took_s:.0f} s, {len(problems)} wrong in all")
+            after = take_inventory(folder)
         finally:
             kill_all()
-    for why in wrong[:20]:
-        say(f"  {why}")
-    say(f"before: {before}\nafter:  {after}")
-    for pid in marked():
+
+    for problem in problems[:20]:
+        print_line(f"  {problem}")
+    print_line(f"before: {before}\nafter:  {after}")
+    for pid in find_marked():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    ok = not wrong and before == after
-    say("nothing is left" if ok else "SOMETHING IS LEFT OR WRONG")
+    ok = not problems and before == after
+    print_line("nothing is left" if ok else "SOMETHING IS LEFT OR WRONG")
     return 0 if ok else 1
 
 

@@ -1,9 +1,10 @@
-"""Pressure that takes longer than a test may: an endless line, a reader that stops for a minute, floods, a long load.
+"""Run pressure cases that take longer than a test may.
 
     python soak/pressure.py [--only NAME] [--load-s 600] [-- COMMAND...]
 
-Without a command, concertino's own toolbox is the server. The cases are like those of `concertino check`, each against a process of
-its own, with its oracle. Exit code 1 when one is not ok.
+Without a command, concertino's own reference server is checked. The cases are like those of
+`concertino check`: each runs against a process of its own, and the invariants are checked after it.
+Exit code 1 when a case is not ok.
 """
 
 from __future__ import annotations
@@ -14,136 +15,135 @@ import sys
 import time
 
 from concertino.check import process_stats
-from concertino.check.case import Case, Crash, Deviation, Hang, Violation
+from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
-from concertino.check.cases.limits import flood, memory
-from concertino.check.cases.pressure import reader_stops
-from concertino.check.report import Terminal, summary
-from concertino.check.run import failed, look, run, selected
-from concertino.check.server_under_test import Settings
+from concertino.check.cases.limits import flood_notifications, limit_memory
+from concertino.check.cases.pressure import write_without_reading
+from concertino.check.findings import Crash, Deviation, Hang, Violation
+from concertino.check.messages import Message
+from concertino.check.process_stats import ProcessStats
+from concertino.check.report import TerminalReport, format_summary
+from concertino.check.run import has_failures, inspect_server, run_cases, select_cases
+from concertino.check.server_under_test import CheckSettings
 
 MIB = 2**20
-SECOND_S = 10.0  # for the endless line
+# How long the endless line is.
+LINE_S = 10.0
+# The growth of memory under a long load that still counts as none.
 FLAT_BYTES = 16 * MIB
 
 
-def endless_line(trial: CaseContext) -> None:
-    """Bytes without a newline as fast as they are taken, for ten seconds; then SIGTERM while they still come."""
+def write_endless_line(context: CaseContext) -> None:
+    process = context.process
     chunk = b"x" * MIB
     written = 0
-    before = process_stats.take(trial.child.pid)
+    before = process_stats.measure(process.pid)
     began = time.monotonic()
-    trial.garbage += 1
-    with memory(trial, trial.settings.message_limit_bytes + 64 * MIB):
-        while time.monotonic() < began + SECOND_S:
-            trial.write(chunk)
+    context.malformed_lines += 1
+    with limit_memory(context, context.settings.message_limit_bytes + 64 * MIB):
+        while time.monotonic() < began + LINE_S:
+            context.write(chunk)
             written += len(chunk)
-    took = time.monotonic() - began
-    after = process_stats.take(trial.child.pid)
+    took_s = time.monotonic() - began
+    after = process_stats.measure(process.pid)
+
     if before and after:
-        grown, used = after.rss_bytes - before.rss_bytes, after.cpu_s - before.cpu_s
-        say(
-            f"  {written / 2**30:.1f} GiB in {took:.1f} s, memory {grown / MIB:+.0f} MiB, {used / took:.0%} of a processor"
-        )
-        if used > 1.2 * took:
-            trial.note(Deviation(f"{used:.1f} s of processor in {took:.1f} s"))
-    trial.ended = True
-    trial.child.signal(signal.SIGTERM)
-    until = time.monotonic() + 5.0
+        growth, used_s = after.rss_bytes - before.rss_bytes, after.cpu_s - before.cpu_s
+        volume = f"{written / 2**30:.1f} GiB in {took_s:.1f} s"
+        print_line(f"  {volume}, memory {growth / MIB:+.0f} MiB, {used_s / took_s:.0%} of a CPU")
+        if used_s > 1.2 * took_s:
+            context.report(Deviation(f"{used_s:.1f} s of CPU time in {took_s:.1f} s"))
+
+    # The signal must be obeyed although input keeps coming.
+    context.ended = True
+    process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + 5.0
     try:
-        while time.monotonic() < until and trial.child.exit is None:
-            if not trial.child.write_now(chunk):
-                trial.child.pump(lambda: trial.child.exit is not None, 0.02)
+        while time.monotonic() < deadline and process.exit_code is None:
+            if not process.write_available(chunk):
+                context.read_for(0.02)
     except Crash:
-        pass  # stdin is closed: it is ending
-    if not trial.child.wait(5.0):
+        # stdin is closed: the server is shutting down.
+        pass
+    if not process.wait_for_exit(5.0):
         raise Hang("SIGTERM was not obeyed within 5 s while bytes came")
-    if trial.child.exit != 0:
-        raise Deviation(f"exit code {trial.child.exit} after SIGTERM")
+    if process.exit_code != 0:
+        raise Deviation(f"exit code {process.exit_code} after SIGTERM")
 
 
-def endless_line_then_served(trial: CaseContext) -> None:
-    """The same, then a newline, then the next request."""
+def end_endless_line(context: CaseContext) -> None:
     chunk = b"x" * MIB
-    until = time.monotonic() + SECOND_S
-    trial.garbage += 1
-    with memory(trial, trial.settings.message_limit_bytes + 64 * MIB):
-        while time.monotonic() < until:
-            trial.write(chunk)
-        trial.write(b"\n")
-        trial.must_serve()
+    deadline = time.monotonic() + LINE_S
+    context.malformed_lines += 1
+    with limit_memory(context, context.settings.message_limit_bytes + 64 * MIB):
+        while time.monotonic() < deadline:
+            context.write(chunk)
+        context.write(b"\n")
+        context.require_service()
 
 
-def reader_stops_60_s(trial: CaseContext) -> None:
-    reader_stops(trial, 60.0)
+def write_60_s_without_reading(context: CaseContext) -> None:
+    write_without_reading(context, 60.0)
 
 
-def notifications_5_s(trial: CaseContext) -> None:
-    flood(trial, 5.0)
+def flood_for_5_s(context: CaseContext) -> None:
+    flood_notifications(context, 5.0)
 
 
-def load(seconds: float) -> Case:
-    """A hundred calls a second, of every kind, one in a hundred of them a fault; nothing grows."""
+def _run_load_round(context: CaseContext, number: int) -> None:
+    """Make ten calls of several kinds. Now and then send a malformed line or let a tool fail."""
+    calls = [context.make_call("echo", text=f"{number}-{index}" * 20) for index in range(6)]
+    calls += [context.make_call("sleep", seconds=0.05), context.make_call("block", seconds=0.01)]
+    cancelled = context.make_call("sleep", seconds=5)
+    calls.append(context.make_request("tools/list"))
+    context.send(*calls, cancelled)
+    if number % 10 == 0:
+        context.write_malformed(b"{not json}\n")
+    if number % 20 == 0:
+        choices = context.find_tool("fail").choices
+        calls.append(context.make_call("fail", how=choices[number // 20 % len(choices)]))
+        context.send(calls[-1])
+    context.send(context.make_cancellation(cancelled["id"]))
+    context.wait_for_responses([call["id"] for call in calls])
+    _forget_messages(context, [*calls, cancelled])
 
-    def round_of(trial: CaseContext, number: int) -> None:
-        calls = [trial.call("echo", text=f"{number}-{index}" * 20) for index in range(6)]
-        calls += [trial.call("sleep", seconds=0.05), trial.call("block", seconds=0.01)]
-        cancelled = trial.call("sleep", seconds=5)
-        calls.append(trial.request("tools/list"))
-        trial.send(*calls, cancelled)
-        if number % 10 == 0:
-            trial.write_garbage(b"{not json}\n")
-        if number % 20 == 0:
-            calls.append(
-                trial.call(
-                    "fail",
-                    how=trial.tool("fail").choices[number // 20 % len(trial.tool("fail").choices)],
-                )
-            )
-            trial.send(calls[-1])
-        trial.send(trial.cancel(cancelled["id"]))
-        trial.all_answered([each["id"] for each in calls])
-        # What is over is taken off the books, or they would be what grows.
-        for each in (*calls, cancelled):
-            trial.due.pop((int, each["id"]), None)
-            answers = trial.child.answers.pop((int, each["id"]), [])
-            trial.child.arrived.pop((int, each["id"]), None)
-            if len(answers) > 1:
-                raise Violation(f"answered {len(answers)} times")
-        trial.child.order.clear()
-        trial.child.notifications.clear()
-        del trial.child.idless[:-1]
-        trial.garbage = max(trial.garbage, 1)
-        trial.child.forget_volume()
 
-    def run_load(trial: CaseContext) -> None:
-        samples: list[process_stats.ProcessStats] = []
+def _forget_messages(context: CaseContext, requests: list[Message]) -> None:
+    """Drop everything recorded about requests that are done, so that the records do not grow."""
+    output = context.process.output
+    for request in requests:
+        key = (int, request["id"])
+        context.expected.pop(key, None)
+        output.arrival_times.pop(key, None)
+        responses = output.responses.pop(key, [])
+        if len(responses) > 1:
+            raise Violation(f"answered {len(responses)} times")
+    output.messages.clear()
+    output.notifications.clear()
+    del output.responses_without_id[:-1]
+    context.malformed_lines = max(context.malformed_lines, 1)
+    output.reset_volume()
+
+
+def make_load_case(seconds: float) -> Case:
+    """Return a case that makes a hundred calls a second and checks that nothing grows."""
+
+    def run_load(context: CaseContext) -> None:
+        samples: list[ProcessStats] = []
         began = time.monotonic()
         number = 0
         while (now := time.monotonic() - began) < seconds:
-            round_of(trial, number)
+            _run_load_round(context, number)
             number += 1
-            if (now * 20) // seconds > len(samples) and (
-                taken := process_stats.take(trial.child.pid)
-            ) is not None:
-                samples.append(taken)
-            trial.spend(max(0.0, began + number * 0.1 - time.monotonic()))
-        if len(samples) < 8:
-            return
-        warm, late = samples[len(samples) // 4], samples[-1]
-        grown = late.rss_bytes - warm.rss_bytes
-        say(
-            f"  {number * 10} calls in {seconds:.0f} s: memory {grown / MIB:+.1f} MiB, descriptors "
-            f"{late.descriptors - warm.descriptors:+}, threads {late.threads - warm.threads:+}"
-        )
-        if grown > FLAT_BYTES:
-            trial.note(Deviation(f"memory grew by {grown / MIB:.0f} MiB after it was warm"))
-        if (
-            late.descriptors > warm.descriptors
-            or late.threads > warm.threads
-            or late.pids != warm.pids
-        ):
-            trial.note(Deviation(f"descriptors, threads or processes grew: {warm} to {late}"))
+            # Twenty samples, evenly spread over the load.
+            is_due = (now * 20) // seconds > len(samples)
+            if is_due and (stats := process_stats.measure(context.process.pid)) is not None:
+                samples.append(stats)
+            context.read_for(max(0.0, began + number * 0.1 - time.monotonic()))
+        if len(samples) >= 8:
+            # The first quarter is the warm-up.
+            _compare(context, samples[len(samples) // 4], samples[-1])
+        print_line(f"  {number * 10} calls in {seconds:.0f} s")
 
     return Case(
         "load",
@@ -156,7 +156,21 @@ def load(seconds: float) -> Case:
     )
 
 
-def cases(load_s: float) -> tuple[Case, ...]:
+def _compare(context: CaseContext, warm: ProcessStats, late: ProcessStats) -> None:
+    growth = late.rss_bytes - warm.rss_bytes
+    print_line(
+        f"  memory {growth / MIB:+.1f} MiB, descriptors {late.descriptors - warm.descriptors:+}, "
+        f"threads {late.threads - warm.threads:+}"
+    )
+    if growth > FLAT_BYTES:
+        context.report(Deviation(f"memory grew by {growth / MIB:.0f} MiB after the warm-up"))
+    if late.descriptors > warm.descriptors or late.threads > warm.threads or late.pids != warm.pids:
+        text = f"descriptors, threads or processes grew: {warm} to {late}"
+        context.report(Deviation(text))
+
+
+def make_cases(load_s: float) -> tuple[Case, ...]:
+    """Return the cases. load_s: the duration of the load, in seconds."""
     return (
         Case(
             "endless-line-10-s",
@@ -164,7 +178,7 @@ def cases(load_s: float) -> tuple[Case, ...]:
             "writes without a newline for 10 s at full speed, then sends SIGTERM",
             "flat memory, at most one processor, the end in 5 s",
             "policy",
-            endless_line,
+            write_endless_line,
         ),
         Case(
             "endless-line-then-served",
@@ -172,7 +186,7 @@ def cases(load_s: float) -> tuple[Case, ...]:
             "writes without a newline for 10 s at full speed, then one",
             "flat memory; the next request is served",
             "policy",
-            endless_line_then_served,
+            end_endless_line,
         ),
         Case(
             "notifications-5-s",
@@ -180,7 +194,7 @@ def cases(load_s: float) -> tuple[Case, ...]:
             "sends notifications for 5 s as fast as the pipe takes them",
             "bounded memory; the next request is served in a second",
             "policy",
-            notifications_5_s,
+            flood_for_5_s,
         ),
         Case(
             "reader-stops-60-s",
@@ -188,14 +202,14 @@ def cases(load_s: float) -> tuple[Case, ...]:
             "does not read for a minute while it writes",
             "no answer is lost; at most 64 MiB more memory",
             "policy",
-            reader_stops_60_s,
+            write_60_s_without_reading,
         ),
-        load(load_s),
+        make_load_case(load_s),
     )
 
 
-def say(text: str) -> None:
-    """A line for whoever runs this, at once."""
+def print_line(text: str) -> None:
+    """Print a line at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
@@ -207,17 +221,16 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--load-s", type=float, default=600.0)
     parser.add_argument("command", nargs="*")
-    given = parser.parse_args()
-    subject = look(
-        given.command or [sys.executable, "-m", "concertino.check.reference_server"],
-        Settings(timeout_s=30),
-    )
-    terminal = Terminal(coloured=sys.stdout.isatty())
-    say(terminal.opening(subject))
-    chosen = selected(cases(given.load_s), given.only)
-    results = run(subject, chosen, lambda result: say(terminal.result(result)))
-    say(summary(results))
-    return 1 if failed(results, strict=True) or not results else 0
+    args = parser.parse_args()
+
+    command = args.command or [sys.executable, "-m", "concertino.check.reference_server"]
+    server = inspect_server(command, CheckSettings(timeout_s=30))
+    terminal = TerminalReport(colour=sys.stdout.isatty())
+    print_line(terminal.format_server(server))
+    cases = select_cases(make_cases(args.load_s), args.only)
+    results = run_cases(server, cases, lambda result: print_line(terminal.format_result(result)))
+    print_line(format_summary(results))
+    return 1 if has_failures(results, strict=True) or not results else 0
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from concertino.check.case import RANK
-from concertino.check.messages import Stray, messages_of, shown
+from concertino.check.findings import RANK
+from concertino.check.messages import StrayLine, excerpt, parse_line
 from concertino.check.table import CASES
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
@@ -239,10 +239,10 @@ def _runs(pid: int) -> bool:
 
 
 def test_what_a_server_said_cannot_command_the_terminal() -> None:
-    assert shown("\x1b[2J\x07\u202eabc\n") == r"\x1b[2J\x07\u202eabc\n"
-    assert shown(b"\xff\x00ok") == r"\xff\x00ok"
-    assert shown("abc" * 1000, 30) == "abcabcabcabcabcabcab ... (3000 in all)"
-    assert shown("0123456789" * 4, 20) == "0123456789012 ... 56789 (40 in all)"
+    assert excerpt("\x1b[2J\x07\u202eabc\n") == r"\x1b[2J\x07\u202eabc\n"
+    assert excerpt(b"\xff\x00ok") == r"\xff\x00ok"
+    assert excerpt("abc" * 1000, 30) == "abcabcabcabcabcabcab ... (3000 in all)"
+    assert excerpt("0123456789" * 4, 20) == "0123456789012 ... 56789 (40 in all)"
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_what_a_server_said_cannot_command_the_terminal() -> None:
     ],
 )
 def test_what_is_no_message_is_a_stray_line(line: bytes) -> None:
-    assert isinstance(messages_of(line, arrays=False), Stray)
+    assert isinstance(parse_line(line, allow_batch=False), StrayLine)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_what_is_no_message_is_a_stray_line(line: bytes) -> None:
     ],
 )
 def test_what_is_a_message_is_none(line: bytes) -> None:
-    assert messages_of(line, arrays=False) == [json.loads(line)]
+    assert parse_line(line, allow_batch=False) == [json.loads(line)]
 
 
 def test_the_verdicts_have_an_order() -> None:

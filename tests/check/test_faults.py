@@ -1,4 +1,4 @@
-"""Each kind of verdict can come: servers with one fault each, and the cases that must find it, and no other."""
+"""Each kind of verdict can come: servers with one fault result, and the cases that must find it, and no other."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from concertino.check.case import Verdict
-from concertino.check.run import look, run
-from concertino.check.server_under_test import ServerUnderTest, Settings
+from concertino.check.findings import Verdict
+from concertino.check.run import inspect_server, run_cases
+from concertino.check.server_under_test import CheckSettings, ServerUnderTest
 from concertino.check.table import CASES
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
-SETTINGS = Settings(timeout_s=3, start_s=30, grace_s=0.1)
-# What is asked of every server here: cases of each room, quick ones, and those that the faults below are made for.
+SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1)
+# What is asked of every server here: cases of result room, quick ones, and those that the faults below are made for.
 ASKED = (
     "not-json", "not-utf8", "crlf", "separators-in-ids", "separators-in-text",
     "messages-1000", "nested-arrays", "object-empty", "unknown-method", "ids-kept", "stray-responses",
@@ -51,7 +51,7 @@ FAULTS: dict[str, dict[str, Verdict]] = {
     "ends after an unknown method": {"unknown-method": "crash"},
     "closes stdout": {"unknown-method": "hang"},
     "answers somebody else": {"unknown-method": "wrong"},
-    "takes each read for a message": {"one-byte-per-write": "wrong", "nested-arrays": "wrong"},
+    "takes result read for a message": {"one-byte-per-write": "wrong", "nested-arrays": "wrong"},
     "ends lines at U+2028": {"separators-in-ids": "wrong"},
     "does not know CR": {"crlf": "wrong"},
     "loses what comes in bulk": {"messages-1000": "wrong"},
@@ -74,13 +74,15 @@ AT_EVERY_END: dict[str, Verdict] = {
 
 
 def found(fault: str, asked: tuple[str, ...]) -> dict[str, Verdict]:
-    """What the cases say of a server with this fault, as far as it is not ok."""
-    subject: ServerUnderTest = look([sys.executable, "-S", FAULTY, fault], SETTINGS)
+    """Return the verdicts on a server with this fault that are not ok."""
+    server: ServerUnderTest = inspect_server([sys.executable, "-S", FAULTY, fault], SETTINGS)
     cases = [case for case in CASES if case.name in asked]
     assert len(cases) == len(asked)
-    results = run(subject, cases, lambda _: None, jobs=6)
+    results = run_cases(server, cases, lambda _: None, jobs=6)
     return {
-        each.case.name: each.verdict for each in results if each.verdict not in ("ok", "skipped")
+        result.case.name: result.verdict
+        for result in results
+        if result.verdict not in ("ok", "skipped")
     }
 
 

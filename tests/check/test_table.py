@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from concertino.check.case import SECTIONS, Case
-from concertino.check.run import look, run, selected
-from concertino.check.server_under_test import TOOLS, Settings
+from concertino.check.run import inspect_server, run_cases, select_cases
+from concertino.check.server_under_test import TOOLS, CheckSettings
 from concertino.check.table import CASES
 
 COMMAND = [sys.executable, "-m", "concertino.check.reference_server"]
-# One of each kind, for the fast run; the slow one has them all.
+# One of result kind, for the fast run; the slow one has them all.
 QUICK = (
     "not-json", "not-utf8-in-argument", "separators-in-text", "messages-1000", "stdin-socket", "stdin-null", "small-pipe",
     "nested-arrays", "nested-in-params", "json-number", "jsonrpc-missing", "nan", "unknown-method", "ids-kept",
@@ -21,18 +21,24 @@ QUICK = (
     "result-unsendable", "stdout-written", "tool-forks", "secret-in-exception", "cancel-races", "id-in-use",
     "stderr-unread", "eof-idle", "eof-after-50-calls", "sigterm", "client-gone",
 )  # fmt: skip
-MODERN = [case for case in CASES if not case.era]  # the others speak one era, whatever is asked for
-JOBS = 4  # most of the time is spent in waiting
+# The other cases speak one era, whatever the settings say.
+MODERN = [case for case in CASES if not case.era]
+# Most of the time is spent waiting.
+JOBS = 4
 
 
 def not_ok(cases: list[Case], era: str | None) -> list[tuple[str, str, tuple[str, ...]]]:
-    """What is not ok: its name, verdict and what came."""
-    subject = look(COMMAND, Settings(era=era, timeout_s=30))
-    assert set(subject.tools) == set(TOOLS)
-    assert (subject.legacy, subject.modern) == (era is None, True)
-    results = run(subject, cases, lambda _: None, JOBS)
-    assert [each.case for each in results] == cases
-    return [(each.case.name, each.verdict, each.came) for each in results if each.verdict != "ok"]
+    """Return name, verdict and findings of the cases that are not ok."""
+    server = inspect_server(COMMAND, CheckSettings(era=era, timeout_s=30))
+    assert set(server.tools) == set(TOOLS)
+    assert (server.legacy, server.modern) == (era is None, True)
+    results = run_cases(server, cases, lambda _: None, JOBS)
+    assert [result.case for result in results] == cases
+    return [
+        (result.case.name, result.verdict, result.came)
+        for result in results
+        if result.verdict != "ok"
+    ]
 
 
 @pytest.mark.slow
@@ -71,16 +77,16 @@ def test_every_case_says_what_it_does_what_is_expected_and_who_says_so() -> None
 
 
 def test_cases_are_chosen_by_section_name_or_pattern() -> None:
-    assert {case.section for case in selected(CASES, ["3"])} == {3}
-    assert [case.name for case in selected(CASES, ["eof-idle"])] == ["eof-idle"]
-    assert [case.name for case in selected(CASES, ["json-*"])] == [
+    assert {case.section for case in select_cases(CASES, ["3"])} == {3}
+    assert [case.name for case in select_cases(CASES, ["eof-idle"])] == ["eof-idle"]
+    assert [case.name for case in select_cases(CASES, ["json-*"])] == [
         "json-number",
         "json-string",
         "json-true",
         "json-null",
     ]
-    assert {case.name for case in selected(CASES, ["crlf", "nan?", "infin*"])} == {
+    assert {case.name for case in select_cases(CASES, ["crlf", "nan?", "infin*"])} == {
         "crlf",
         "infinity",
     }
-    assert selected(CASES, ["no such case"]) == []
+    assert select_cases(CASES, ["no such case"]) == []

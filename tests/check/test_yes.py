@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from concertino.check.run import Result, look, run
-from concertino.check.server_under_test import Settings
+from concertino.check.run import CaseResult, inspect_server, run_cases
+from concertino.check.server_under_test import CheckSettings
 from concertino.check.table import CASES
 
 YES = str(Path(__file__).parent / "yes.py")
-# Where it breaks a must, or the oracle.
+# Where it breaks a must, or an invariant.
 WRONG = {
     "separators-in-text", "echo-70-kb", "echo-10-mb", "id-true", "batch-2025-03-26", "unknown-method",
     "stray-responses", "initialize-unknown-version", "discover", "eras-interleaved", "version-unsupported",
@@ -24,11 +24,13 @@ WRONG = {
 
 @pytest.mark.slow
 def test_nearly_every_case_finds_something() -> None:
-    subject = look([sys.executable, "-S", YES], Settings(timeout_s=3, start_s=30, grace_s=0.1))
-    results: list[Result] = run(subject, CASES, lambda _: None, jobs=6)
+    server = inspect_server(
+        [sys.executable, "-S", YES], CheckSettings(timeout_s=3, start_s=30, grace_s=0.1)
+    )
+    results: list[CaseResult] = run_cases(server, CASES, lambda _: None, jobs=6)
     # 104 of 150 when counted by hand; whether a few find something depends on who is quicker.
-    assert sum(each.verdict != "ok" for each in results) >= 95
+    assert sum(result.verdict != "ok" for result in results) >= 95
     assert {
-        each.case.name for each in results if each.verdict in ("wrong", "hang", "crash")
+        result.case.name for result in results if result.verdict in ("wrong", "hang", "crash")
     } >= WRONG
-    assert not [each.case.name for each in results if each.verdict == "skipped"]
+    assert not [result.case.name for result in results if result.verdict == "skipped"]

@@ -1,18 +1,27 @@
-"""A fault check for any MCP server that speaks over stdio, in whatever language: `concertino check -- COMMAND...`.
+"""A fault check for any MCP server that speaks over stdio: `concertino check -- COMMAND...`.
 
-    case.py       what a case is, what it can find, and the rows that are only bytes and an answer
-    cases/        the cases, one room for each section of docs/reference/check.md
-    table.py      all of them in order
-    subject.py    what the server under check is: eras, tools, limits; found out before the first case
-    child.py      one process of that server, its pipes and what came through them
-    census.py     what that process and its children hold: memory, descriptors, processor time
-    trial.py      what a case works with: a child, requests in the server's era, waits with a bound
-    oracle.py     what holds after every case
-    run.py        one case after the other, each against a process of its own
-    report.py     the terminal and the JSON document
-    toolbox.py    a server that has every tool the cases look for
+    findings.py           verdicts, and the exceptions that report a finding
+    messages.py           JSON-RPC messages as the check writes and reads them
+    process_stats.py      memory, descriptors, threads and CPU time of a process group
+    server_output.py      the messages and stray lines that one server process wrote to stdout
+    stdio_setup.py        the kinds of stdin, stdout and stderr that a process can be started with
+    server_process.py     one process of the server, its pipes and its output
+    server_under_test.py  the server's eras and tools, found before the first case
+    case_context.py       what a case works with: one process, requests, and waits with a time limit
+    case.py               one fault and the expected reaction
+    cases/                the cases, one or two modules for each section of docs/reference/check.md
+    table.py              all cases, in order
+    invariants.py         the checks that follow every case
+    run.py                runs the cases, each against a process of its own
+    report.py             the results as terminal text and as a JSON document
+    reference_server.py   a server with every tool that the cases look for
 
-Nothing here trusts the server: every wait has an end, what is kept of its output has a limit, and what was started is killed.
-Policies of our own (verdict `differs`) are told from the protocol's musts (`wrong`) by one rule: only a client that keeps the
-rules can be wronged, or the oracle. Requires POSIX; what /proc tells is checked on Linux alone.
+The server is untrusted: every wait has a time limit, the recorded output has a size limit, and
+every started process is killed in the end.
+
+Two verdicts keep the protocol's rules and our own policies apart. `wrong` means that the server
+broke a MUST towards a client that kept the rules itself, or broke an invariant. `differs` means
+that only a policy of this project is not met.
+
+Requires POSIX. Resources are measured through /proc, so on Linux only.
 """

@@ -1,7 +1,9 @@
-"""What a case works with: a child of its own, requests in the server's era, and waits that end.
+"""What a case works with: one server process, requests in the server's era, and bounded waits.
 
-Every id that is sent is on the books here (`due`), so that the oracle can ask afterwards whether each was answered once. An answer
-that does not come is told apart: the process is gone (Crash), the next request is not served either (Hang), or it is (Wrong).
+Every request is registered here together with the number of responses that it may get, so that
+invariants.py can check afterwards that each was answered exactly once. A missing response becomes
+one of three findings: Crash if the process is gone, Hang if it does not serve the next request
+either, and Violation if it does.
 """
 
 from __future__ import annotations
@@ -13,8 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from concertino.check import process_stats
-from concertino.check.case import CheckFinding, Crash, Deviation, Hang, Skipped, Violation
-from concertino.check.child_process import ServerProcess
+from concertino.check.findings import CheckFinding, Crash, Deviation, Hang, Skipped, Violation
 from concertino.check.messages import (
     CAPABILITIES,
     LEGACY,
@@ -22,80 +23,224 @@ from concertino.check.messages import (
     VERSION,
     Id,
     Message,
-    frame,
-    list_of,
-    object_of,
-    shown,
+    as_array,
+    as_object,
+    encode_frame,
+    excerpt,
 )
-from concertino.check.server_under_test import ServerUnderTest, ToolShape
+from concertino.check.server_output import IdKey
+from concertino.check.server_process import ServerProcess
+from concertino.check.server_under_test import CheckTool, ServerUnderTest
 
-__all__ = ["CaseContext", "ExpectedReplies", "modern_meta", "text_of"]
+__all__ = ["INITIALIZED", "CaseContext", "ExpectedReplies", "tool_result_text"]
+
+INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 class ExpectedReplies(Struct):
-    """How often an id may be answered, and what it was sent for."""
+    """The least and the greatest number of responses to an id. subject: what the id was sent for."""
 
-    what: str
+    subject: str
     least: int = 1
     most: int = 1
 
 
-def modern_meta(version: str = MODERN) -> Message:
-    """The `_meta` of a 2026-07-28 request."""
-    return {VERSION: version, CAPABILITIES: {}}
-
-
 class CaseContext:
-    """One case against one child. era: the one to speak, when not the subject's."""
+    """One case and its server process.
 
-    def __init__(self, subject: ServerUnderTest, child: ServerProcess, era: str = "") -> None:
-        self.subject = subject
-        self.settings = subject.settings
-        self.child = child
-        self.modern = (
-            era or subject.era
-        ) == "modern"  # how requests are written that do not say it
+    era: the era to speak if it is not the server's preferred one. opened: the session is open.
+    ended: the case ended the process, or asked it to end, so it need not serve requests any more.
+    expected: the expected responses to each id. malformed_lines: the number of lines sent that may
+    be answered without an id. allows_unknown_id: returns whether a response to an id is acceptable
+    although the id was never sent.
+    """
+
+    def __init__(self, server: ServerUnderTest, process: ServerProcess, era: str = "") -> None:
+        self.server = server
+        self.settings = server.settings
+        self.process = process
+        self.modern = (era or server.era) == "modern"
         self.opened = False
-        self.ended = False  # the case ended the process, or asked it to: nothing is served any more
+        self.ended = False
         self.findings: list[CheckFinding] = []
-        self.due: dict[tuple[type, Id], ExpectedReplies] = {}
-        self.garbage = 0  # lines sent whose answer may lack an id
-        self.tolerated: Callable[[Id], bool] = lambda _: (
-            False
-        )  # ids that may be answered though they were never sent
-        self.secret = ""  # what must not appear in an answer
-        self._next = 1
-        child.on_request = self._asked
+        self.expected: dict[IdKey, ExpectedReplies] = {}
+        self.malformed_lines = 0
+        self.allows_unknown_id: Callable[[Id], bool] = lambda _: False
+        self._last_id = 1
+        process.output.on_request = self._on_server_request
 
-    def _asked(self, message: Message) -> None:
-        """The server asks us something: a ping is answered, anything else is refused; we declared no capability."""
-        answer: Message = {"jsonrpc": "2.0", "id": message["id"]}
+    def _on_server_request(self, message: Message) -> None:
+        """Answer a request of the server: a ping with a result, all others with an error."""
+        response: Message = {"jsonrpc": "2.0", "id": message["id"]}
         if message["method"] == "ping":
-            answer["result"] = {}
+            response["result"] = {}
         else:
-            answer["error"] = {"code": -32601, "message": "method not found"}
-        if self.child.writing >= 0:
-            self.child.write_now(
-                frame(answer)
-            )  # into an empty pipe; a server that asks and does not read goes without
+            # The check declares no client capability.
+            response["error"] = {"code": -32601, "message": "method not found"}
+        # Do not wait for room in the pipe: a server that asks and does not read gets no response.
+        if self.process.ends.stdin >= 0:
+            self.process.write_available(encode_frame(response))
 
     # Findings
 
-    def note(self, finding: CheckFinding) -> None:
-        """Something to report, and the case goes on."""
+    def report(self, finding: CheckFinding) -> None:
+        """Record a finding and continue the case."""
         self.findings.append(finding)
 
     @property
-    def first_s(self) -> float:
-        """How long a first answer may take that need not come at all: a few times what the first of all took."""
-        return max(2.0, 4 * self.subject.opening_s)
+    def start_grace_s(self) -> float:
+        """How long to wait for a first response that may never come, in seconds.
+
+        A few times as long as the first opening of the server took.
+        """
+        return max(2.0, 4 * self.server.opening_s)
+
+    # Making messages
+
+    def new_id(self) -> int:
+        """Return an id that was not used before."""
+        self._last_id += 1
+        return self._last_id
+
+    def make_request(
+        self,
+        method: str,
+        params: Message | None = None,
+        id: Id | None = None,
+        *,
+        modern: bool | None = None,
+    ) -> Message:
+        """Return a request in the server's era, and expect one response to it.
+
+        id: a new one by default. modern: overrides the era.
+        """
+        id = self.new_id() if id is None else id
+        members = dict(params or {})
+        if self.modern if modern is None else modern:
+            meta: Message = {VERSION: MODERN, CAPABILITIES: {}}
+            members["_meta"] = {**meta, **members.get("_meta", {})}
+        self.expect(id, method)
+        message: Message = {"jsonrpc": "2.0", "id": id, "method": method}
+        if members:
+            message["params"] = members
+        return message
+
+    def make_call(self, tool: str, **arguments: object) -> Message:
+        """Return a tools/call request. tool: one of server_under_test.TOOLS."""
+        return self.make_request("tools/call", self.find_tool(tool).make_params(**arguments))
+
+    def make_ping(self, id: Id | None = None, params: Message | None = None) -> Message:
+        """Return the cheapest request that every server must serve.
+
+        This is `ping`, or server/discover in 2026-07-28, which has no ping.
+        """
+        return self.make_request("server/discover" if self.modern else "ping", params, id)
+
+    def make_initialize(self, version: str = LEGACY, **more: Any) -> Message:
+        """Return an initialize request. more: further members of its params."""
+        client = {"name": "concertino-check", "version": "1"}
+        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client, **more}
+        return self.make_request("initialize", params, modern=False)
+
+    def make_cancellation(self, id: object, *, excuses_response: bool = True) -> Message:
+        """Return a notifications/cancelled. excuses_response: the id need not be answered now."""
+        if excuses_response and isinstance(id, int | str) and (type(id), id) in self.expected:
+            self.make_optional(id)
+        return {
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": {"requestId": id, "reason": "check"},
+        }
+
+    def find_tool(self, name: str) -> CheckTool:
+        """Return one of server_under_test.TOOLS. Raises Skipped when the server has none."""
+        tool = self.server.tools.get(name)
+        if tool is None:
+            raise Skipped(f"the server has no tool {name}")
+        return tool
+
+    def expect(self, id: Id, subject: str, least: int = 1, most: int = 1) -> None:
+        """Register how many responses an id may get. subject: what it was sent for."""
+        self.expected[type(id), id] = ExpectedReplies(subject, least, most)
+
+    def make_optional(self, id: Id) -> None:
+        """Accept that a registered id gets no response."""
+        self.expected[type(id), id].least = 0
 
     # Writing
 
-    def id(self) -> int:
-        """A new id."""
-        self._next += 1
-        return self._next
+    def send(self, *messages: Message) -> None:
+        """Write messages, one line each, in one write. Raises as write() does."""
+        self.write(b"".join(map(encode_frame, messages)))
+
+    def write(self, data: bytes, within_s: float | None = None) -> None:
+        """Write bytes. Raises Hang or Crash when the server does not read them in time."""
+        self.process.write(data, self.settings.timeout_s if within_s is None else within_s)
+
+    def write_malformed(self, data: bytes, lines: int = 1, within_s: float | None = None) -> None:
+        """Write malformed lines, each of which may be answered once without an id."""
+        self.malformed_lines += lines
+        self.write(data, within_s)
+
+    # Reading
+
+    def responses(self, id: Id) -> list[Message]:
+        """Return every response to an id so far. The type of the id must be equal too."""
+        return self.process.output.responses.get((type(id), id), [])
+
+    def wait_for_missing(self, ids: Sequence[Id], within_s: float | None = None) -> list[Id]:
+        """Wait for a response to each id, and return the ids without one when the time is up."""
+        within_s = self.settings.timeout_s if within_s is None else within_s
+        responses = self.process.output.responses
+        missing: set[IdKey] = {(type(id), id) for id in ids}
+        seen = -1
+
+        def all_came() -> bool:
+            nonlocal seen
+            # Called after each event, with thousands of ids: look only if something new came.
+            if len(responses) != seen:
+                seen = len(responses)
+                missing.difference_update([key for key in missing if key in responses])
+            return not missing
+
+        self.process.wait_until(all_came, within_s)
+        return [id for _, id in missing]
+
+    def wait_for_response(self, id: Id, within_s: float | None = None) -> Message:
+        """Return the first response to a request. Raises as wait_for_responses() does."""
+        self.wait_for_responses([id], within_s)
+        return self.responses(id)[0]
+
+    def wait_for_responses(self, ids: Sequence[Id], within_s: float | None = None) -> None:
+        """Wait for a response to each id. Raises Crash, Hang or Violation when one is missing."""
+        within_s = self.settings.timeout_s if within_s is None else within_s
+        missing = self.wait_for_missing(ids, within_s)
+        if not missing:
+            return
+
+        subject = self.expected[type(missing[0]), missing[0]].subject
+        text = f"no answer to {subject} (id {excerpt(missing[0])})"
+        if len(missing) > 1:
+            text = f"{len(missing)} of {len(ids)} requests not answered, the first: {text}"
+        if self.process.exit_code is not None or self.process.eof:
+            raise self.process.crash_or_hang(text)
+
+        text += f" in {within_s:g} s"
+        # The invariants must not report the same responses again.
+        for id in missing:
+            self.make_optional(id)
+        if self.opened and self.is_serving():
+            raise Violation(text + "; the next request was served")
+        raise Hang(text)
+
+    def require_results(self, ids: Sequence[Id], within_s: float | None = None) -> None:
+        """Wait for a result to each id. Raises Crash, Hang or Violation, the last for an error."""
+        self.wait_for_responses(ids, within_s)
+        for id in ids:
+            response = self.responses(id)[0]
+            if "error" in response:
+                subject = self.expected[type(id), id].subject
+                raise Violation(f"{subject} was refused: {excerpt(response)}")
 
     def request(
         self,
@@ -105,254 +250,126 @@ class CaseContext:
         *,
         modern: bool | None = None,
     ) -> Message:
-        """A request in the server's era; its id is on the books from now on."""
-        id = self.id() if id is None else id
-        members = dict(params or {})
-        if self.modern if modern is None else modern:
-            members["_meta"] = {**modern_meta(), **members.get("_meta", {})}
-        self.expect(id, method)
-        message: Message = {"jsonrpc": "2.0", "id": id, "method": method}
-        if members:
-            message["params"] = members
-        return message
-
-    def expect(self, id: Id, what: str, least: int = 1, most: int = 1) -> None:
-        """Put an id on the books: it is to be answered so often."""
-        self.due[type(id), id] = ExpectedReplies(what, least, most)
-
-    def call(self, name: str, **arguments: object) -> Message:
-        """A tools/call of one of subject.TOOLS."""
-        return self.request("tools/call", self.tool(name).params(**arguments))
-
-    def tool(self, name: str) -> ToolShape:
-        """One of subject.TOOLS. Raises Skipped when the server has none; Case.needs says so before a child is started."""
-        found = self.subject.tools.get(name)
-        if found is None:
-            raise Skipped(f"the server has no tool {name}")
-        return found
-
-    def light(self, id: Id | None = None, params: Message | None = None) -> Message:
-        """The lightest request that every server must serve: `ping`, or server/discover, which took its place."""
-        return self.request("server/discover" if self.modern else "ping", params, id)
-
-    def send(self, *messages: Message) -> None:
-        """Write messages, one line each, in one go."""
-        self.write(b"".join(map(frame, messages)))
-
-    def write(self, data: bytes, within_s: float | None = None) -> None:
-        """Write bytes. Raises Hang or Crash when they are not taken in time."""
-        self.child.write(data, self.settings.timeout_s if within_s is None else within_s)
-
-    def write_garbage(self, data: bytes, lines: int = 1, within_s: float | None = None) -> None:
-        """Write lines that are no messages: each may be answered once without an id."""
-        self.garbage += lines
-        self.write(data, within_s)
-
-    def cancel(self, id: object, *, counts: bool = True) -> Message:
-        """A cancellation. counts: the id need not be answered from now on."""
-        if counts and isinstance(id, int | str) and (type(id), id) in self.due:
-            self.due[type(id), id].least = 0
-        return {
-            "jsonrpc": "2.0",
-            "method": "notifications/cancelled",
-            "params": {"requestId": id, "reason": "check"},
-        }
-
-    # Reading
-
-    def answers(self, id: Id) -> list[Message]:
-        """Every answer with this id so far; equal in type too."""
-        return self.child.answers.get((type(id), id), [])
-
-    def come(self, ids: Sequence[Id], within_s: float | None = None) -> list[Id]:
-        """Wait until all of these are answered; those that are not when time is up."""
-        within_s = self.settings.timeout_s if within_s is None else within_s
-        missing = {(type(id), id) for id in ids}
-
-        def none_missing() -> bool:
-            missing.difference_update([each for each in missing if each in self.child.answers])
-            return not missing
-
-        answers = self.child.answers
-        left = len(ids)
-        seen = -1
-
-        def all_there() -> bool:
-            nonlocal seen, left
-            if len(answers) != seen:  # only looked through when something came
-                seen = len(answers)
-                none_missing()
-                left = len(missing)
-            return left == 0
-
-        self.child.pump(all_there, within_s)
-        return [id for _, id in missing]
-
-    def answer(self, id: Id, within_s: float | None = None) -> Message:
-        """The answer to a request. Raises Crash, Hang or Wrong when none comes."""
-        self.all_answered([id], within_s)
-        return self.answers(id)[0]
-
-    def all_answered(self, ids: Sequence[Id], within_s: float | None = None) -> None:
-        """Wait for the answers to all of these. Raises Crash, Hang or Wrong when one does not come."""
-        within_s = self.settings.timeout_s if within_s is None else within_s
-        missing = self.come(ids, within_s)
-        if not missing:
-            return
-        what = self.due[type(missing[0]), missing[0]].what
-        one = f"no answer to {what} (id {shown(missing[0])})"
-        text = (
-            one
-            if len(missing) == 1
-            else f"{len(missing)} of {len(ids)} requests not answered, the first: {one}"
-        )
-        if self.child.exit is not None or self.child.eof:
-            raise self.child.gone(text)
-        text += f" in {within_s:g} s"
-        for id in missing:
-            self.due[type(id), id].least = 0  # said once
-        if self.opened and self.served():
-            raise Violation(text + "; the next request was served")
-        raise Hang(text)
-
-    def must_succeed(self, ids: Sequence[Id], within_s: float | None = None) -> None:
-        """Wait for the answers to all of these; none may be an error. Raises Crash, Hang or Wrong."""
-        self.all_answered(ids, within_s)
-        for id in ids:
-            answer = self.answers(id)[0]
-            if "error" in answer:
-                raise Violation(f"{self.due[type(id), id].what} was refused: {shown(answer)}")
-
-    def ask(
-        self,
-        method: str,
-        params: Message | None = None,
-        id: Id | None = None,
-        *,
-        modern: bool | None = None,
-    ) -> Message:
-        """Send a request and return its answer."""
-        message = self.request(method, params, id, modern=modern)
+        """Send a request and return its response. Raises as wait_for_responses() does."""
+        message = self.make_request(method, params, id, modern=modern)
         self.send(message)
-        return self.answer(message["id"])
+        return self.wait_for_response(message["id"])
 
-    def use(self, name: str, **arguments: object) -> Message:
-        """Call one of subject.TOOLS and return the answer."""
-        message = self.call(name, **arguments)
+    def call_tool(self, name: str, **arguments: object) -> Message:
+        """Call one of server_under_test.TOOLS and return the response."""
+        message = self.make_call(name, **arguments)
         self.send(message)
-        return self.answer(message["id"])
+        return self.wait_for_response(message["id"])
 
-    def echoed(self, text: str, within_s: float | None = None) -> None:
-        """Have a text echoed. Raises Wrong when it comes back as another."""
-        before, after = self.subject.around
-        message = self.call("echo", text=text)
-        self.write(frame(message), within_s)
-        answer = self.answer(message["id"], within_s)
-        came = text_of(answer)
-        if came is None:
-            raise Violation(f"echo answered {shown(answer)}")
-        if came != before + text + after:
-            raise Violation(f"echo of {shown(text)} gave back {shown(came)}")
+    def require_echo(self, text: str) -> None:
+        """Have the echo tool return a text. Raises Violation when it returns another one."""
+        before, after = self.server.echo_frame
+        response = self.call_tool("echo", text=text)
+        echoed = tool_result_text(response)
+        if echoed is None:
+            raise Violation(f"echo answered {excerpt(response)}")
+        if echoed != before + text + after:
+            raise Violation(f"echo of {excerpt(text)} gave back {excerpt(echoed)}")
 
-    def served(self, within_s: float | None = None) -> bool:
-        """Whether the next request is answered. Notes when that took longer than it should. Raises Crash when nobody is there."""
-        within_s = self.settings.timeout_s if within_s is None else within_s
-        message = self.light()
-        key: tuple[type, Id] = (int, message["id"])
-        queued = process_stats.queued_s(self.child.pid)
+    def is_serving(self) -> bool:
+        """Send one more request and return whether it is answered.
+
+        Reports a Deviation if the response took too long. Raises Crash when the process is gone.
+        """
+        message = self.make_ping()
+        key: IdKey = (int, message["id"])
+        waited_before_s = process_stats.cpu_wait_s(self.process.pid)
         began = time.monotonic()
         try:
             self.send(message)
         except Hang:
-            self.due.pop(key)
+            self.expected.pop(key)
             return False
-        if self.come([message["id"]], within_s):
-            self.due.pop(key)
-            if self.child.exit is not None:
-                raise self.child.gone("the next request was not answered")
+        if self.wait_for_missing([message["id"]]):
+            self.expected.pop(key)
+            if self.process.exit_code is not None:
+                raise self.process.crash_or_hang("the next request was not answered")
             return False
-        took = self.child.arrived[key] - began
-        if took > self.settings.served_s:
-            took -= process_stats.queued_s(self.child.pid) - queued
-        if took > self.settings.served_s:
-            self.note(
-                Deviation(
-                    f"the next request was served after {took:.1f} s; {self.settings.served_s:g} s are allowed"
-                )
-            )
+
+        took_s = self.process.output.arrival_times[key] - began
+        # Reading /proc costs more than the request, so only a late response is corrected.
+        if took_s > self.settings.served_s:
+            took_s -= process_stats.cpu_wait_s(self.process.pid) - waited_before_s
+        if took_s > self.settings.served_s:
+            allowed = f"{self.settings.served_s:g} s are allowed"
+            self.report(Deviation(f"the next request was served after {took_s:.1f} s; {allowed}"))
         return True
 
-    def must_serve(self) -> None:
-        """Raises Hang when the next request is not served."""
-        if not self.served():
+    def require_service(self) -> None:
+        """Raise Hang unless the server answers one more request."""
+        if not self.is_serving():
             raise Hang(f"the next request was not answered in {self.settings.timeout_s:g} s")
 
-    def settle(self) -> None:
-        """Give what may still come a moment to come."""
-        self.child.pump(lambda: False, min(0.05, self.settings.grace_s))
+    def wait_for_stragglers(self) -> None:
+        """Give unexpected messages a moment to arrive."""
+        self.process.read_for(min(0.05, self.settings.grace_s))
 
-    def spend(self, seconds: float) -> None:
-        """Let time pass, reading what comes; ends early when the process does."""
-        self.child.pump(lambda: self.child.exit is not None, seconds)
+    def read_for(self, seconds: float) -> None:
+        """Let time pass and read output. Returns early when the process ends."""
+        self.process.wait_until(lambda: self.process.exit_code is not None, seconds)
 
-    # The handshake
+    # Opening and closing
 
     def open(self, version: str = LEGACY, within_s: float | None = None) -> Message:
-        """The handshake of a legacy server, or the discovery of a modern one. Returns the result; raises when there is none."""
+        """Open the session and return the result of initialize or server/discover.
+
+        version: the revision to offer to a legacy server. Raises a CheckFinding on failure.
+        """
         if self.modern:
-            answer = self._opening(self.request("server/discover"), within_s)
+            response = self._send_opening(self.make_request("server/discover"), within_s)
         else:
-            answer = self._opening(self.initialize(version), within_s)
-            if "result" in answer:
-                self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+            response = self._send_opening(self.make_initialize(version), within_s)
+            if "result" in response:
+                self.send(INITIALIZED)
         self.opened = True
-        if "result" not in answer:
-            raise Violation(f"the opening was refused: {shown(answer['error'])}")
-        return answer["result"]
+        if "result" not in response:
+            raise Violation(f"the opening was refused: {excerpt(response['error'])}")
+        return response["result"]
 
-    def initialize(self, version: str = LEGACY, **more: Any) -> Message:
-        """An initialize request."""
-        client = {"name": "concertino-check", "version": "1"}
-        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client, **more}
-        return self.request("initialize", params, modern=False)
-
-    def _opening(self, message: Message, within_s: float | None) -> Message:
+    def _send_opening(self, message: Message, within_s: float | None) -> Message:
         try:
             self.send(message)
         except Crash:
-            if self.child.exit is None:
+            # If it ended, wait_for_response() names the request in its report.
+            if self.process.exit_code is None:
                 raise
-        return self.answer(message["id"], self.settings.start_s if within_s is None else within_s)
+        within_s = self.settings.start_s if within_s is None else within_s
+        return self.wait_for_response(message["id"], within_s)
 
-    # The end
-
-    def end_of_input(self) -> None:
-        """Close stdin: from now on the process may end."""
+    def close_stdin(self) -> None:
+        """Send the end of input, after which the process may end."""
         self.ended = True
-        self.child.close_stdin()
+        self.process.close_stdin()
 
-    def must_end(self, within_s: float, why: str) -> int:
-        """Wait for the end of the process and of all it started; the exit code. Raises Hang."""
+    def require_exit(self, within_s: float, cause: str) -> int:
+        """Wait for the end of the process and return its exit code.
+
+        Raises Hang when it still runs, and Violation when it left other processes behind.
+        """
         self.ended = True
-        if not self.child.wait(within_s):
-            if self.child.exit is None:
-                raise Hang(f"still running {within_s:g} s after {why}")
-            raise Violation(
-                f"ended after {why}, but left processes behind: {sorted(process_stats.members(self.child.pid) or ())}"
-            )
-        code = self.child.exit
+        if not self.process.wait_for_exit(within_s):
+            if self.process.exit_code is None:
+                raise Hang(f"still running {within_s:g} s after {cause}")
+            left = sorted(process_stats.find_group_pids(self.process.pid) or ())
+            raise Violation(f"ended after {cause}, but left processes behind: {left}")
+        code = self.process.exit_code
         assert code is not None
         return code
 
 
-def text_of(answer: Message) -> str | None:
-    """The text of a tool's result that is no error, its text blocks put together; None if it has none."""
-    result = object_of(answer.get("result"))
-    content = list_of(result.get("content")) if result and not result.get("isError") else None
+def tool_result_text(response: Message) -> str | None:
+    """Return the joined text blocks of a tool's result. None for an error, or without text."""
+    result = as_object(response.get("result"))
+    content = as_array(result.get("content")) if result and not result.get("isError") else None
     blocks = [
         block
-        for each in content or ()
-        if (block := object_of(each)) and block.get("type") == "text"
+        for element in content or ()
+        if (block := as_object(element)) and block.get("type") == "text"
     ]
-    texts = [text for each in blocks if isinstance(text := each.get("text"), str)]
+    texts = [text for block in blocks if isinstance(text := block.get("text"), str)]
     return "".join(texts) if texts else None

@@ -1,118 +1,121 @@
-"""What holds after every case, whatever it did.
+"""The invariants: what must hold after every case, whatever the case did.
 
-The process lives unless the case asked otherwise; the next request is served; every id was answered exactly once, or not at
-all when cancelled; stdout held nothing but JSON-RPC messages; no answer carries a stack trace; memory and descriptors are back; no
-process is left over. `served()` and the books it reads are in trial.py.
+- The process runs, unless the case asked it to end, and serves the next request.
+- Every request was answered exactly once, or not at all once it was cancelled.
+- stdout held nothing but JSON-RPC messages, and no response carries a stack trace.
+- Memory and descriptors are back to what they were, and no extra process is left.
 """
 
 from __future__ import annotations
 
+from itertools import chain
+
 from concertino.check import process_stats
-from concertino.check.case import Crash, Deviation, Hang, Violation
 from concertino.check.case_context import CaseContext
-from concertino.check.messages import looks_like_a_traceback, shown
+from concertino.check.findings import Crash, Deviation, Hang, Violation
+from concertino.check.messages import excerpt, find_stack_trace
 from concertino.check.process_stats import ProcessStats
 
-__all__ = ["after", "closed", "said"]
+__all__ = ["check_output", "check_running", "check_shutdown"]
 
 MIB = 2**20
-SPARE_BYTES = 64 * MIB  # what memory may grow by, beside one message of the allowed size
-SPARE_DESCRIPTORS = 4  # opened when first needed, and kept: an event loop's, a log's
+# The growth of memory that is allowed besides one message of the largest size.
+SPARE_BYTES = 64 * MIB
+# Some descriptors are opened on first use and kept, such as those of an event loop or a log.
+SPARE_DESCRIPTORS = 4
 
 
-def after(trial: CaseContext, before: ProcessStats | None) -> None:
-    """Ask while the process still runs. Notes what it finds; raises Crash or Hang."""
-    child = trial.child
-    if child.exit is not None:
-        raise child.gone("nobody had asked it to")
-    if not trial.opened:
-        trial.open()
+def check_running(context: CaseContext, before: ProcessStats | None) -> None:
+    """Check the server while it still runs. Reports findings, and raises Crash or Hang.
+
+    before: its resources at the beginning of the case; None where they cannot be measured.
+    """
+    process = context.process
+    if process.exit_code is not None:
+        raise process.crash_or_hang("nobody had asked it to")
+    if not context.opened:
+        context.open()
+
     missing = [
-        id for (kind, id), due in trial.due.items() if due.least and (kind, id) not in child.answers
+        id
+        for (kind, id), expected in context.expected.items()
+        if expected.least and (kind, id) not in process.output.responses
     ]
     if missing:
-        trial.all_answered(missing)
-    trial.must_serve()
-    trial.settle()
-    if child.exit is not None:
-        raise child.gone("right after it had served the next request")
-    if child.eof and child.reading >= 0:
+        context.wait_for_responses(missing)
+    context.require_service()
+    context.wait_for_stragglers()
+
+    if process.exit_code is not None:
+        raise process.crash_or_hang("right after it had served the next request")
+    if process.eof and process.ends.stdout >= 0:
         raise Hang("stdout was closed, and the process lives")
-    _holds(trial, before)
+    _check_resources(context, before)
 
 
-def said(trial: CaseContext) -> None:
-    """What came through stdout in the whole life of the child. Notes what it finds."""
-    child = trial.child
-    for stray in child.strays[:3]:
-        trial.note(
-            Violation(
-                f"stdout held a line that is no JSON-RPC message ({stray.why}): {shown(stray.line)}"
-            )
-        )
-    known = trial.due
-    for key, answers in child.answers.items():
-        due = known.get(key)
-        if due is None:
-            if not trial.tolerated(key[1]):
-                trial.note(
-                    Violation(f"an answer with an id that was never sent: {shown(answers[0])}")
-                )
-        elif len(answers) > due.most:
-            trial.note(
-                Violation(
-                    f"{due.what} (id {shown(key[1])}) was answered {len(answers)} times: {shown(answers[-1])}"
-                )
-            )
-    if len(child.idless) > trial.garbage:
-        trial.note(
-            Violation(
-                f"{len(child.idless)} answers without an id for {trial.garbage} malformed lines: {shown(child.idless[-1])}"
-            )
-        )
-    if trial.modern and child.requests:
-        trial.note(
-            Violation(
-                f"a request to the client, which 2026-07-28 does not allow: {shown(child.requests[0])}"
-            )
-        )
-    for message in (
-        *child.idless,
-        *(each for answers in child.answers.values() for each in answers),
-    ):
-        if mark := looks_like_a_traceback(message):
-            trial.note(
-                Violation(f"a stack trace ({mark}) was sent to the client: {shown(message, 400)}")
-            )
+def check_output(context: CaseContext) -> None:
+    """Check everything that the server wrote to stdout in its whole life. Reports findings."""
+    output = context.process.output
+    # The first few lines are enough to find the cause.
+    for line in output.stray_lines[:3]:
+        reason = f"stdout held a line that is no JSON-RPC message ({line.reason})"
+        context.report(Violation(f"{reason}: {excerpt(line.line)}"))
+
+    for key, responses in output.responses.items():
+        expected = context.expected.get(key)
+        if expected is None:
+            if not context.allows_unknown_id(key[1]):
+                text = f"an answer with an id that was never sent: {excerpt(responses[0])}"
+                context.report(Violation(text))
+        elif len(responses) > expected.most:
+            times = f"was answered {len(responses)} times: {excerpt(responses[-1])}"
+            context.report(Violation(f"{expected.subject} (id {excerpt(key[1])}) {times}"))
+
+    without_id = output.responses_without_id
+    if len(without_id) > context.malformed_lines:
+        lines = f"{context.malformed_lines} malformed lines: {excerpt(without_id[-1])}"
+        context.report(Violation(f"{len(without_id)} answers without an id for {lines}"))
+    if context.modern and output.requests:
+        text = f"a request to the client, which 2026-07-28 does not allow: {excerpt(output.requests[0])}"
+        context.report(Violation(text))
+
+    for message in chain(without_id, *output.responses.values()):
+        if mark := find_stack_trace(message):
+            text = f"a stack trace ({mark}) was sent to the client: {excerpt(message, 400)}"
+            context.report(Violation(text))
             break
 
 
-def closed(trial: CaseContext) -> None:
-    """End the child as a client does: close its stdin, and see that nothing is left over when it goes by itself."""
-    child = trial.child
-    if trial.ended or child.exit is not None:
+def check_shutdown(context: CaseContext) -> None:
+    """End the server as a client does, by closing its stdin. Reports findings."""
+    process = context.process
+    if context.ended or process.exit_code is not None:
         return
-    child.close_stdin()
-    within_s = 2.0 if trial.subject.obeys_eof else 0.2
-    child.pump(lambda: child.exit is not None, within_s)
-    if child.exit is None:
-        return  # that it outlives its input is said by the cases of section 7
-    if not child.wait(2.0):
-        left = sorted(process_stats.members(child.pid) or ())
-        trial.note(Violation(f"the process ended and left others behind: {left}"))
-    code = child.exit
+
+    process.close_stdin()
+    within_s = 2.0 if context.server.obeys_eof else 0.2
+    process.wait_until(lambda: process.exit_code is not None, within_s)
+    code = process.exit_code
+    if code is None:
+        # The cases of section 7 report a server that ignores the end of its input.
+        return
+
+    if not process.wait_for_exit(2.0):
+        left = sorted(process_stats.find_group_pids(process.pid) or ())
+        context.report(Violation(f"the process ended and left others behind: {left}"))
     if code < 0:
-        trial.note(Crash(f"died of signal {-code} after the end of its input"))
+        context.report(Crash(f"died of signal {-code} after the end of its input"))
 
 
-def _holds(trial: CaseContext, before: ProcessStats | None) -> None:
-    """Memory, descriptors and children are as they were, within reason."""
+def _check_resources(context: CaseContext, before: ProcessStats | None) -> None:
+    """Check that memory, descriptors and processes are back to what they were before."""
     if before is None:
         return
-    allowed = trial.settings.message_limit_bytes + SPARE_BYTES
+    pid = context.process.pid
+    allowed = context.settings.message_limit_bytes + SPARE_BYTES
 
-    def settled() -> bool:
-        now = process_stats.take(trial.child.pid)
+    def is_back() -> bool:
+        now = process_stats.measure(pid)
         return (
             now is not None
             and now.rss_bytes - before.rss_bytes <= allowed
@@ -120,18 +123,17 @@ def _holds(trial: CaseContext, before: ProcessStats | None) -> None:
             and now.pids <= before.pids
         )
 
-    if settled() or trial.child.pump(settled, 2.0):
+    # Give a garbage collector or an ending child two seconds.
+    if is_back() or context.process.wait_until(is_back, 2.0):
         return
-    now = process_stats.take(trial.child.pid)
+    now = process_stats.measure(pid)
     if now is None:
         return
-    if (grown := now.rss_bytes - before.rss_bytes) > allowed:
-        trial.note(
-            Deviation(
-                f"memory grew by {grown / MIB:.0f} MiB and stayed; {allowed / MIB:.0f} MiB are allowed"
-            )
-        )
+
+    if (growth := now.rss_bytes - before.rss_bytes) > allowed:
+        limit = f"{allowed / MIB:.0f} MiB are allowed"
+        context.report(Deviation(f"memory grew by {growth / MIB:.0f} MiB and stayed; {limit}"))
     if (more := now.descriptors - before.descriptors) > SPARE_DESCRIPTORS:
-        trial.note(Deviation(f"{more} more descriptors are open than before"))
+        context.report(Deviation(f"{more} more descriptors are open than before"))
     if left := now.pids - before.pids:
-        trial.note(Deviation(f"processes that were not there before are left: {sorted(left)}"))
+        context.report(Deviation(f"processes that were not there before are left: {sorted(left)}"))

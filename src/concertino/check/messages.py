@@ -1,4 +1,8 @@
-"""Messages as the check writes and reads them: with json, on purpose another reader and writer than concertino's own."""
+"""JSON-RPC messages as the check writes and reads them.
+
+This module uses the json module on purpose and not concertino's own codec: an error in the codec
+must not hide the same error in a server that is built with it.
+"""
 
 from __future__ import annotations
 
@@ -14,103 +18,123 @@ __all__ = [
     "VERSION",
     "Id",
     "Message",
-    "Stray",
-    "frame",
+    "StrayLine",
+    "as_array",
+    "as_object",
+    "encode_frame",
+    "excerpt",
+    "find_stack_trace",
     "is_id",
-    "list_of",
-    "looks_like_a_traceback",
-    "messages_of",
-    "object_of",
-    "shown",
+    "parse_line",
 ]
 
+# A fraction is not a valid id, but a server may still send one back.
 Id = int | str | float
-Message = dict[str, Any]  # JSON from outside: anything
+# JSON from outside may hold anything.
+Message = dict[str, Any]
 
-LEGACY = "2025-11-25"  # the newest revision with a handshake
-MODERN = "2026-07-28"  # the revision in which each request speaks for itself
+# The newest revision with a handshake.
+LEGACY = "2025-11-25"
+# The first revision whose requests carry version and capabilities themselves, in `_meta`.
+MODERN = "2026-07-28"
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 
+# Stray lines are kept for the report only, so their beginning is enough.
+KEPT_STRAY_BYTES = 1000
 
-class Stray(Struct, frozen=True):
-    """A line of stdout that is no JSON-RPC message, and why it is none."""
+
+class StrayLine(Struct, frozen=True):
+    """A line of stdout that is not a JSON-RPC message, cut to its beginning. reason: why not."""
 
     line: bytes
-    why: str
+    reason: str
 
 
-def frame(message: object) -> bytes:
-    """One message as a line."""
+def encode_frame(message: object) -> bytes:
+    """Return a message as one line of JSON, with its newline."""
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
-def object_of(value: object) -> Message | None:
-    """The value as a JSON object, if it is one."""
-    return cast("Message", value) if isinstance(value, dict) else None  # json gives str keys
+def as_object(value: object) -> Message | None:
+    """Return the value if it is a JSON object; None otherwise."""
+    # The keys of an object from json.loads() are always strings.
+    return cast("Message", value) if isinstance(value, dict) else None
 
 
-def list_of(value: object) -> list[Any] | None:
-    """The value as a JSON array, if it is one."""
+def as_array(value: object) -> list[Any] | None:
+    """Return the value if it is a JSON array; None otherwise."""
     return cast("list[Any]", value) if isinstance(value, list) else None
 
 
-def messages_of(line: bytes, *, arrays: bool) -> list[Message] | Stray:
-    """What a line of stdout holds. arrays: a batch is allowed.
+def parse_line(line: bytes, *, allow_batch: bool) -> list[Message] | StrayLine:
+    """Return the messages in one line of stdout, or a StrayLine if it is not valid JSON-RPC.
 
-    Spec: JSON-RPC 2.0 sections 4 and 5; basic/transports "stdio": the server MUST NOT write anything to its stdout that is not a
-    valid MCP message.
+    allow_batch: accept an array of messages; revision 2025-03-26 alone has these.
+    Spec: JSON-RPC 2.0 sections 4 and 5; basic/transports "stdio": the server MUST NOT write
+    anything to its stdout that is not a valid MCP message.
     """
+    kept = line[:KEPT_STRAY_BYTES]
     try:
-        content: object = json.loads(str(line, "utf-8"), parse_constant=_no_constant)
-    except UnicodeDecodeError as why:
-        return Stray(line[:1000], f"not UTF-8 at byte {why.start}")
+        content: object = json.loads(str(line, "utf-8"), parse_constant=_reject_constant)
+    except UnicodeDecodeError as exc:
+        return StrayLine(kept, f"not UTF-8 at byte {exc.start}")
     except (ValueError, RecursionError):
-        return Stray(line[:1000], "not JSON")
-    elements: list[object] = (list_of(content) if arrays else None) or [content]
-    found: list[Message] = []
-    for each in elements:
-        message = object_of(each)
-        why = "no JSON object" if message is None else _wrong_with(message)
-        if message is None or why:
-            return Stray(line[:1000], why)
-        found.append(message)
-    return found
+        return StrayLine(kept, "not JSON")
+
+    elements: list[object] = (as_array(content) if allow_batch else None) or [content]
+    messages: list[Message] = []
+    for element in elements:
+        message = as_object(element)
+        reason = "not a JSON object" if message is None else _find_error(message)
+        if message is None or reason:
+            return StrayLine(kept, reason)
+        messages.append(message)
+    return messages
 
 
-def _wrong_with(message: Message) -> str:
-    """Why this is no message; empty if it is one."""
+def _find_error(message: Message) -> str:
+    """Return why an object is not a JSON-RPC message; an empty string if it is one."""
     if message.get("jsonrpc") != "2.0":
         return 'jsonrpc is not "2.0"'
     if "method" in message:
-        if not isinstance(message["method"], str):
-            return "method is no string"
-        if "result" in message or "error" in message:
-            return "a method together with a result or an error"
-        return "" if object_of(message.get("params", {})) is not None else "params is no object"
+        return _find_request_error(message)
     if ("result" in message) is ("error" in message):
         return "neither or both of result and error, and no method"
+
     has_id = is_id(message.get("id"))
     if "result" in message:
-        if object_of(message["result"]) is None:
-            return "result is no object"
+        if as_object(message["result"]) is None:
+            return "result is not an object"
         return "" if has_id else "a result without an id"
-    error = object_of(message["error"])
+
+    error = as_object(message["error"])
     if error is None or type(error.get("code")) is not int or type(error.get("message")) is not str:
         return "error lacks an integer code or a string message"
-    return "" if has_id or message.get("id") is None else "id is no id"
+    # An error may have no id: that of a malformed request cannot always be read.
+    return "" if has_id or message.get("id") is None else "id is neither a string nor a number"
+
+
+def _find_request_error(message: Message) -> str:
+    if not isinstance(message["method"], str):
+        return "method is not a string"
+    if "result" in message or "error" in message:
+        return "a method together with a result or an error"
+    return "" if as_object(message.get("params", {})) is not None else "params is not an object"
 
 
 def is_id(value: object) -> TypeGuard[Id]:
-    """Whether this may stand for a request. A fraction may not, but is an id that a server can give back."""
+    """Return whether a value can be the id of a response: a string or a number."""
     return isinstance(value, int | str | float) and not isinstance(value, bool)
 
 
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON")
+def _reject_constant(name: str) -> object:
+    # json.loads() accepts NaN and Infinity, which JSON does not have.
+    raise ValueError(f"{name} is not JSON")
 
 
-TRACES = (  # as printed by Python, Node, Go, Rust, Java and .NET
+# The beginnings of stack traces as Python, Node, Go, Rust, Java and .NET print them.
+TRACES = (
     "Traceback (most recent call last)",
     "\n    at ",
     "goroutine 1 [",
@@ -120,25 +144,31 @@ TRACES = (  # as printed by Python, Node, Go, Rust, Java and .NET
 )
 
 
-def looks_like_a_traceback(message: Message) -> str:
-    """The mark of a stack trace in the text of an answer, or nothing."""
+def find_stack_trace(message: Message) -> str:
+    """Return the first mark of a stack trace in a message; an empty string if there is none."""
     text = json.dumps(message, ensure_ascii=False).replace("\\n", "\n").replace("\\t", "\t")
     return next((mark.strip() for mark in TRACES if mark in text), "")
 
 
-def shown(what: object, limit: int = 240) -> str:
-    """Anything on one line for a terminal: control and invisible characters escaped, the middle cut out."""
-    if isinstance(what, bytes | bytearray):
-        text = bytes(what[: 4 * limit]).decode("utf-8", "backslashreplace")
-    elif isinstance(what, str):
-        text = what[: 4 * limit]
+def excerpt(value: object, limit: int = 240) -> str:
+    """Return a value as one line that is safe to print on a terminal.
+
+    Control and invisible characters are escaped, since the text comes from an untrusted server.
+    limit: the characters to keep; the middle of a longer text is replaced by "...".
+    """
+    # Only the beginning of a huge text is decoded and escaped.
+    if isinstance(value, bytes | bytearray):
+        text = bytes(value[: 4 * limit]).decode("utf-8", "backslashreplace")
+    elif isinstance(value, str):
+        text = value[: 4 * limit]
     else:
-        text = json.dumps(what, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False)
     text = "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
-    size = len(what) if isinstance(what, bytes | bytearray | str) else len(text)
+    size = len(value) if isinstance(value, bytes | bytearray | str) else len(text)
     if len(text) <= limit:
         return text
+
     tail = f"{text[-(limit // 4) :]} " if size <= 4 * limit else ""
     return f"{text[: limit * 2 // 3]} ... {tail}({size} in all)"

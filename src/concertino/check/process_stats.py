@@ -1,7 +1,8 @@
-"""What a process group holds: memory, descriptors, processor time, and how long it had to wait for a processor.
+"""Memory, descriptors, threads and CPU time of a process group, and how long it waited for a CPU.
 
-Read from /proc, so on Linux alone: elsewhere `take()` gives None and what depends on it is not checked. A group, not a process:
-`npx server` is three processes of which the last is the server.
+A group and not a single process is measured, since `npx server` is three processes of which the
+last is the server. The figures come from /proc, so they exist on Linux only: elsewhere measure()
+returns None, and the checks that need it are left out.
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from pathlib import Path
 
 from msgspec import Struct
 
-__all__ = ["ProcessStats", "members", "queued_s", "take"]
+__all__ = ["ProcessStats", "cpu_wait_s", "find_group_pids", "measure"]
 
 PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class ProcessStats(Struct, frozen=True):
-    """Sums over all processes of a group. Sizes in bytes; peak_bytes: the sum of what each held at most; cpu_s: used so far."""
+    """Sums over all processes of a group.
+
+    rss_bytes: resident memory now. peak_bytes: the sum of the peaks of each process.
+    cpu_s: CPU time used since the processes started, in seconds.
+    """
 
     pids: frozenset[int]
     rss_bytes: int
@@ -28,63 +33,71 @@ class ProcessStats(Struct, frozen=True):
     cpu_s: float
 
 
-def take(group: int) -> ProcessStats | None:
-    """Count a process group now; None where there is no /proc."""
-    pids = members(group)
+def measure(group: int) -> ProcessStats | None:
+    """Return the current figures of a process group. None if there is no /proc."""
+    pids = find_group_pids(group)
     if pids is None:
         return None
+
     rss = peak = descriptors = threads = 0
     cpu = 0.0
     for pid in pids:
         try:
             status = (PROC / str(pid) / "status").read_text()
-            fields = _fields(pid)
-            descriptors += len(os.listdir(PROC / str(pid) / "fd"))  # noqa: PTH208  # names, not paths
+            fields = _read_stat(pid)
+            descriptors += len(os.listdir(PROC / str(pid) / "fd"))  # noqa: PTH208
         except (OSError, ValueError):
-            continue  # it ended meanwhile
-        rss += _kib(status, "VmRSS:")
-        peak += _kib(status, "VmHWM:")
+            # The process ended in the meantime.
+            continue
+        rss += _parse_kib(status, "VmRSS:")
+        peak += _parse_kib(status, "VmHWM:")
         threads += int(fields[17])
         cpu += (int(fields[11]) + int(fields[12])) / TICKS
     return ProcessStats(frozenset(pids), rss, peak, descriptors, threads, cpu)
 
 
-def members(group: int) -> list[int] | None:
-    """The processes of a group that still run (zombies do not); None where there is no /proc."""
+def find_group_pids(group: int) -> list[int] | None:
+    """Return the running processes of a group, without zombies. None if there is no /proc."""
     try:
         names = os.listdir(PROC)  # noqa: PTH208
     except OSError:
         return None
-    found: list[int] = []
+
+    pids: list[int] = []
     for name in names:
         if name.isdigit():
             try:
-                fields = _fields(int(name))
+                fields = _read_stat(int(name))
             except (OSError, ValueError):
                 continue
             if int(fields[2]) == group and fields[0] not in "ZX":
-                found.append(int(name))
-    return found if found or (PROC / "self" / "stat").exists() else None
+                pids.append(int(name))
+    # /proc may exist without being the /proc of Linux.
+    return pids if pids or (PROC / "self" / "stat").exists() else None
 
 
-def queued_s(group: int) -> float:
-    """Seconds for which this process and the group's wanted a processor and got none: a busy machine's fault, not the server's."""
-    pids = [os.getpid(), *(members(group) or ())]
-    total = 0
-    for pid in pids:
+def cpu_wait_s(group: int) -> float:
+    """Return how long this process and a group were ready to run but had no CPU, in seconds.
+
+    Subtract it from measured times: on a busy machine that delay is not the server's fault.
+    Source: the second field of /proc/PID/task/TID/schedstat, in nanoseconds.
+    """
+    total_ns = 0
+    for pid in [os.getpid(), *(find_group_pids(group) or ())]:
         try:
             for task in (PROC / str(pid) / "task").iterdir():
-                total += int((task / "schedstat").read_text().split()[1])
+                total_ns += int((task / "schedstat").read_text().split()[1])
         except (OSError, ValueError, IndexError):
             continue
-    return total / 1e9
+    return total_ns / 1e9
 
 
-def _fields(pid: int) -> list[str]:
-    """/proc/PID/stat from its third field on: the second may hold blanks."""
+def _read_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third one on."""
+    # The second field is the program's name in parentheses, which may hold spaces and parentheses.
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
-def _kib(status: str, name: str) -> int:
+def _parse_kib(status: str, name: str) -> int:
     _, found, rest = status.partition(name)
     return int(rest.split(None, 1)[0]) * 1024 if found else 0

@@ -1,6 +1,9 @@
-"""A server that has every tool the cases look for: `concertino check -- python -m concertino.check.reference_server`.
+"""A server with every tool that the cases look for.
 
-What each must do, for servers in other languages, is in docs/reference/check.md.
+    concertino check -- python -m concertino.check.reference_server
+
+docs/reference/check.md says what each tool must do, for servers in other languages. The tools
+misbehave on purpose: each does to the library what a careless author might do.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from concertino.server.server import Server
 __all__ = ["server"]
 
 server = Server("check toolbox", version="1")
-_kept: list[asyncio.Task[None]] = []  # the loop keeps no task alive by itself
+# The event loop holds only weak references to its tasks.
+_background_tasks: list[asyncio.Task[None]] = []
 
-Failure = Literal[
+FailureKind = Literal[
     "exception",
     "tool error",
     "SystemExit",
@@ -36,10 +40,10 @@ Failure = Literal[
     "after a while",
     "with a long text",
 ]
-Unsendable = Literal[
+UnsendableKind = Literal[
     "object", "NaN", "infinity", "bytes", "cycle", "deep", "complex", "half a surrogate pair"
 ]
-Way = Literal[
+StdoutWay = Literal[
     "print",
     "print without newline",
     "sys.stdout.buffer",
@@ -52,14 +56,15 @@ Way = Literal[
     "C stdio, unflushed",
     "logging",
 ]
-Fork = Literal["exit", "sys.exit", "raise", "return", "multiprocessing"]
+ForkEnd = Literal["exit", "sys.exit", "raise", "return", "multiprocessing"]
 
 
-class Odd(BaseException):
-    """Nobody expects this one."""
+class UnusualError(BaseException):
+    """An exception that is neither an Exception nor one of Python's own."""
 
 
-RAISED: dict[str, BaseException] = {
+# The values of FailureKind that raise an exception at once.
+EXCEPTIONS: dict[str, BaseException] = {
     "exception": ValueError("no good"),
     "tool error": ToolError("in your words"),
     "SystemExit": SystemExit(3),
@@ -68,14 +73,14 @@ RAISED: dict[str, BaseException] = {
     "CancelledError": asyncio.CancelledError(),
     "MemoryError": MemoryError(),
     "StopIteration": StopIteration("over"),
-    "BaseException": Odd("odd"),
+    "BaseException": UnusualError("odd"),
     "with a long text": RuntimeError("x" * 1_000_000),
 }
 
 
 @server.tool
 async def echo(text: str) -> str:
-    """Give the text back."""
+    """Return the text."""
     return text
 
 
@@ -88,13 +93,13 @@ async def sleep(seconds: float) -> str:
 
 @server.tool
 def block(seconds: float) -> str:
-    """Wait and block the thread."""
+    """Block the thread."""
     time.sleep(seconds)
     return "blocked"
 
 
 @server.tool
-async def fail(how: Failure) -> str:
+async def fail(how: FailureKind) -> str:
     """Fail in one of many ways."""
     if how.endswith("in a thread"):
         return await asyncio.to_thread(
@@ -107,17 +112,19 @@ async def fail(how: Failure) -> str:
 
 
 def _raise(how: str) -> str:
+    # This recursion has no end: it raises RecursionError.
     if how == "RecursionError":
         return _raise(how)
-    raise type(RAISED[how])(*RAISED[how].args)
+    raise type(EXCEPTIONS[how])(*EXCEPTIONS[how].args)
 
 
 @server.tool
-async def give(what: Unsendable) -> Any:
+async def give(what: UnsendableKind) -> Any:
     """Return what JSON cannot hold."""
-    cycle: list[Any] = []  # Any: a list that holds itself has no other type
+    # A list that holds itself, or nothing but lists, can only be typed as a list of Any.
+    cycle: list[Any] = []
     cycle.append(cycle)
-    deep: list[Any] = []  # ditto
+    deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
     values: dict[str, object] = {
@@ -140,11 +147,11 @@ async def big(characters: int) -> str:
 
 
 @server.tool
-async def say(how: Way, text: str) -> str:
-    """Write a line to stdout in one of the ways there are."""
+async def say(how: StdoutWay, text: str) -> str:
+    """Write a line to stdout in one of many ways."""
     line = text + "\n"
     if how.startswith("print"):
-        print(text, end="\n" if how == "print" else "")  # noqa: T201  # what this tool is for
+        print(text, end="\n" if how == "print" else "")  # noqa: T201
     elif how == "sys.stdout.buffer":
         sys.stdout.buffer.write(line.encode())
         sys.stdout.buffer.flush()
@@ -177,8 +184,8 @@ async def say(how: Way, text: str) -> str:
 
 
 @server.tool
-def fork(how: Fork) -> str:
-    """Fork a child that writes to every descriptor it has, and wait for it."""
+def fork(how: ForkEnd) -> str:
+    """Fork a child that writes to each of its descriptors, and wait for it."""
     if how == "multiprocessing":
         import multiprocessing
 
@@ -186,6 +193,8 @@ def fork(how: Fork) -> str:
         process.start()
         process.join()
         return "joined"
+
+    # A child that returns or raises runs into the server's own code: it must not serve requests.
     pid = os.fork()
     if pid == 0:
         _write_everywhere()
@@ -196,11 +205,13 @@ def fork(how: Fork) -> str:
         if how == "raise":
             raise RuntimeError("in the child")
         return "the child's answer"
+
     os.waitpid(pid, 0)
     return "the parent's answer"
 
 
 def _write_everywhere() -> None:
+    """Write a line to every descriptor that is open, as a confused child might."""
     for descriptor in range(64):
         try:
             os.write(descriptor, b"forged\n")
@@ -210,7 +221,7 @@ def _write_everywhere() -> None:
 
 @server.tool
 async def disturb() -> str:
-    """Change what belongs to the whole process."""
+    """Change settings of the whole process."""
     import io
     import locale
     import signal
@@ -220,7 +231,8 @@ async def disturb() -> str:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     locale.setlocale(locale.LC_ALL, "C")
-    if sys.version_info < (3, 14):  # where it is not yet deprecated
+    # Policies are deprecated since Python 3.14.
+    if sys.version_info < (3, 14):
         asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())  # pyright: ignore[reportDeprecated]
     sys.stdout = io.StringIO()
     sys.stderr = None
@@ -231,7 +243,7 @@ async def disturb() -> str:
 
 @server.tool
 async def count(to: int, context: Context) -> str:
-    """Tell progress so many times."""
+    """Report progress on every number up to `to`."""
     for number in range(1, to + 1):
         await context.progress(number, to)
     return "counted"
@@ -239,21 +251,21 @@ async def count(to: int, context: Context) -> str:
 
 @server.tool
 async def tell_late(context: Context) -> str:
-    """Tell progress, answer, and tell again."""
+    """Report progress, return, and report progress again after that."""
 
-    async def late() -> None:
+    async def report_late() -> None:
         await asyncio.sleep(0.2)
         await context.progress(99)
         await context.log("error", "too late")
 
     await context.progress(1)
-    _kept.append(asyncio.ensure_future(late()))
+    _background_tasks.append(asyncio.ensure_future(report_late()))
     return "told"
 
 
 @server.tool
 async def noise(bytes: int) -> str:
-    """Write so many bytes to stderr."""
+    """Write a number of bytes to stderr."""
     for _ in range(0, bytes, 1000):
         sys.stderr.write("e" * 999 + "\n")
     return "heard"
@@ -261,7 +273,7 @@ async def noise(bytes: int) -> str:
 
 @server.tool
 async def leak(secret: str) -> str:
-    """Fail with a secret in the message."""
+    """Fail with the secret in the error message."""
     raise RuntimeError(f"cannot log in with {secret}")
 
 

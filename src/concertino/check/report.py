@@ -1,4 +1,4 @@
-"""What a run looks like: lines on a terminal, or one JSON document."""
+"""The results of a run, as lines for a terminal or as one JSON document."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from concertino.check.case import RANK, SECTIONS, Case, Verdict
-from concertino.check.messages import shown
-from concertino.check.run import Result
+from concertino.check.case import SECTIONS, Case
+from concertino.check.findings import RANK, Verdict
+from concertino.check.messages import excerpt
+from concertino.check.run import CaseResult
 from concertino.check.server_under_test import ServerUnderTest
 
-__all__ = ["Terminal", "document", "listing", "summary"]
+__all__ = ["TerminalReport", "format_case_list", "format_json", "format_summary"]
 
+# Parameters of the ANSI escape sequence SGR.
 COLOURS: dict[Verdict, str] = {
     "ok": "32",
     "differs": "33",
@@ -27,57 +29,71 @@ NAME_WIDTH = 28
 WIDTH = 110
 
 
-class Terminal:
-    """Lines for people. coloured: ANSI, only for a terminal."""
+class TerminalReport:
+    """Formats results as lines for people. colour: with ANSI colours, for a terminal only."""
 
-    def __init__(self, *, coloured: bool) -> None:
-        self._coloured = coloured
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
         self._section = 0
 
-    def opening(self, subject: ServerUnderTest) -> str:
-        """What was found out about the server."""
-        eras = " and ".join(
-            [f"{subject.revision} (initialize)"] * subject.legacy
-            + ["2026-07-28 (server/discover)"] * subject.modern
-        )
-        tools = f"{len(subject.tool_names)} tools, {len(subject.tools)} of them made for checks or known to them"
-        return f"{subject.name or 'a server'} {subject.version}: {eras}; {tools}; cases speak {subject.era}"
+    def format_server(self, server: ServerUnderTest) -> str:
+        """Return one line with the server's name, eras and tools."""
+        eras: list[str] = []
+        if server.legacy:
+            eras.append(f"{server.revision} (initialize)")
+        if server.modern:
+            eras.append("2026-07-28 (server/discover)")
+        tools = f"{len(server.tool_names)} tools, {len(server.tools)} of them known to the cases"
+        name = f"{server.name or 'a server'} {server.version}"
+        return f"{name}: {' and '.join(eras)}; {tools}; cases speak {server.era}"
 
-    def result(self, result: Result) -> str:
-        """One line; for what is not ok a few more."""
+    def format_result(self, result: CaseResult) -> str:
+        """Return one line for a result, and an explanation if the verdict is not `ok`."""
         case = result.case
         lines: list[str] = []
         if case.section != self._section:
             self._section = case.section
             lines.append(f"\n{case.section}. {SECTIONS[case.section]}")
-        verdict = self._in_colour(f"{result.verdict:8}", COLOURS[result.verdict])
+
+        verdict = self._paint(f"{result.verdict:8}", COLOURS[result.verdict])
         time = f"{result.seconds:6.2f} s" if result.verdict != "skipped" else " " * 8
         lines.append(f"  {verdict} {case.name:{NAME_WIDTH}} {time}")
         if result.verdict == "skipped":
             lines[-1] += f"  {result.came[0]}"
         elif result.verdict != "ok":
-            lines += _paragraph("it", case.does)
-            lines += _paragraph("expected", f"{case.expected} [{case.source}]")
-            for came in result.came:
-                lines += _paragraph("came", came)
-            tail = result.stderr.splitlines()
-            for number, line in enumerate(tail[-3:] if result.verdict == "differs" else tail):
-                lines.append(f"      {'stderr' if not number else '':9} {line[:WIDTH]}")
+            lines += _explain(result)
         return "\n".join(lines)
 
-    def _in_colour(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self._coloured else text
+    def _paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour else text
 
 
-def summary(results: Sequence[Result]) -> str:
-    """One line: how many of each verdict."""
-    counted = Counter(each.verdict for each in results)
-    parts = [f"{counted[verdict]} {verdict}" for verdict in RANK if counted[verdict]]
-    return f"{len(results)} cases in {sum(each.seconds for each in results):.0f} s: {', '.join(parts) or 'none'}"
+def _explain(result: CaseResult) -> list[str]:
+    case = result.case
+    lines = _format_paragraph("it", case.does)
+    lines += _format_paragraph("expected", f"{case.expected} [{case.source}]")
+    for sentence in result.came:
+        lines += _format_paragraph("came", sentence)
+
+    # What the server logged matters less where only a policy is not met.
+    stderr = result.stderr.splitlines()
+    if result.verdict == "differs":
+        stderr = stderr[-3:]
+    for number, line in enumerate(stderr):
+        lines.append(f"      {'stderr' if not number else '':9} {line[:WIDTH]}")
+    return lines
 
 
-def listing(cases: Sequence[Case]) -> str:
-    """Every case with what it does, expects and needs."""
+def format_summary(results: Sequence[CaseResult]) -> str:
+    """Return one line with the number of results for each verdict."""
+    counts = Counter(result.verdict for result in results)
+    parts = [f"{counts[verdict]} {verdict}" for verdict in RANK if counts[verdict]]
+    seconds = sum(result.seconds for result in results)
+    return f"{len(results)} cases in {seconds:.0f} s: {', '.join(parts) or 'none'}"
+
+
+def format_case_list(cases: Sequence[Case]) -> str:
+    """Return every case with what it does, expects and needs."""
     lines: list[str] = []
     section = 0
     for case in cases:
@@ -86,53 +102,58 @@ def listing(cases: Sequence[Case]) -> str:
             lines.append(f"{section}. {SECTIONS[section]}")
         lines.append(f"  {case.name}")
         needs = f" (needs {', '.join(case.needs)})" if case.needs else ""
-        lines += _paragraph("it", case.does + needs)
-        lines += _paragraph("expected", f"{case.expected} [{case.source}]")
+        lines += _format_paragraph("it", case.does + needs)
+        lines += _format_paragraph("expected", f"{case.expected} [{case.source}]")
     return "\n".join(lines)
 
 
-def document(
-    subject: ServerUnderTest | None, results: Sequence[Result], exit: int, problem: str = ""
+def format_json(
+    server: ServerUnderTest | None, results: Sequence[CaseResult], exit_code: int, problem: str = ""
 ) -> str:
-    """The whole run as one JSON document; docs/reference/check.md lists its keys, which stay."""
-    counted = Counter(each.verdict for each in results)
-    server: dict[str, Any] | None = None
-    if subject is not None:
-        server = {
-            "command": list(subject.command),
-            "name": subject.name,
-            "version": subject.version,
-            "legacy": subject.revision if subject.legacy else None,
-            "modern": subject.modern,
-            "era": subject.era,
-            "tools": sorted(subject.tools),
-        }
+    """Return the whole run as one JSON document.
+
+    server: None if it could not be opened; problem then says why. The keys are public: they are
+    listed in docs/reference/check.md, and none may change.
+    """
+    counts = Counter(result.verdict for result in results)
     cases = [
         {
-            "name": each.case.name,
-            "section": each.case.section,
-            "verdict": each.verdict,
-            "seconds": round(each.seconds, 3),
-            "does": each.case.does,
-            "expected": each.case.expected,
-            "source": each.case.source,
-            "came": list(each.came),
-            "stderr": each.stderr,
+            "name": result.case.name,
+            "section": result.case.section,
+            "verdict": result.verdict,
+            "seconds": round(result.seconds, 3),
+            "does": result.case.does,
+            "expected": result.case.expected,
+            "source": result.case.source,
+            "came": list(result.came),
+            "stderr": result.stderr,
         }
-        for each in results
+        for result in results
     ]
-    totals = {verdict: counted[verdict] for verdict in RANK}
-    whole = {
-        "server": server,
+    document = {
+        "server": None if server is None else _describe_server(server),
         "problem": problem or None,
         "cases": cases,
-        "summary": totals,
-        "exit": exit,
+        "summary": {verdict: counts[verdict] for verdict in RANK},
+        "exit": exit_code,
     }
-    return json.dumps(whole, indent=1, ensure_ascii=True)
+    return json.dumps(document, indent=1, ensure_ascii=True)
 
 
-def _paragraph(head: str, text: str) -> list[str]:
-    safe = shown(text, 900)
+def _describe_server(server: ServerUnderTest) -> dict[str, Any]:
+    return {
+        "command": list(server.command),
+        "name": server.name,
+        "version": server.version,
+        "legacy": server.revision if server.legacy else None,
+        "modern": server.modern,
+        "era": server.era,
+        "tools": sorted(server.tools),
+    }
+
+
+def _format_paragraph(head: str, text: str) -> list[str]:
+    """Return a text wrapped to the width of a terminal, with a word before its first line."""
+    safe = excerpt(text, 900)
     wrapped = textwrap.wrap(safe, WIDTH, break_long_words=True, break_on_hyphens=False) or [""]
     return [f"      {head if not number else '':9} {line}" for number, line in enumerate(wrapped)]

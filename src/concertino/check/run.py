@@ -1,4 +1,4 @@
-"""One case after the other, each against a process of its own; and before them the look at what the server is."""
+"""Runs cases, each against a process of its own, after a first look at the server."""
 
 from __future__ import annotations
 
@@ -10,17 +10,30 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct
 
 from concertino.check import invariants, process_stats
-from concertino.check.case import RANK, Case, CheckFinding, Deviation, Skipped, Verdict, Violation
-from concertino.check.case_context import CaseContext, text_of
-from concertino.check.child_process import PLAIN, ServerProcess, kill_all
-from concertino.check.messages import LEGACY, Message, shown
-from concertino.check.server_under_test import ServerUnderTest, Settings, environment, find_tools
+from concertino.check.case import Case
+from concertino.check.case_context import CaseContext, tool_result_text
+from concertino.check.findings import RANK, CheckFinding, Skipped, Verdict, Violation
+from concertino.check.messages import LEGACY, Message, excerpt
+from concertino.check.server_process import ServerProcess, kill_all
+from concertino.check.server_under_test import (
+    CheckSettings,
+    ServerUnderTest,
+    find_tools,
+    make_environment,
+)
+from concertino.check.stdio_setup import PLAIN
 
-__all__ = ["Result", "look", "run", "selected"]
+__all__ = ["CaseResult", "has_failures", "inspect_server", "run_cases", "select_cases"]
+
+# A server that repeats its cursor must not keep the check busy forever.
+MAX_PAGES = 100
 
 
-class Result(Struct, frozen=True):
-    """What came of one case. came: one sentence for each finding. stderr: the server's last lines, when something is not ok."""
+class CaseResult(Struct, frozen=True):
+    """The verdict on one case and how long the case took, in seconds.
+
+    came: one sentence for each finding. stderr: the server's last lines, if something is not ok.
+    """
 
     case: Case
     verdict: Verdict
@@ -29,8 +42,11 @@ class Result(Struct, frozen=True):
     stderr: str = ""
 
 
-def selected(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
-    """Those whose name or section matches one of the patterns (shell patterns; parts of a name match too); all for none."""
+def select_cases(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
+    """Return the cases that match one of the patterns, or all cases if there are no patterns.
+
+    A pattern is a section number, a part of a name, or a shell pattern for the whole name.
+    """
     if not patterns:
         return list(cases)
 
@@ -45,164 +61,192 @@ def selected(cases: Sequence[Case], patterns: Sequence[str]) -> list[Case]:
     return [case for case in cases if matches(case)]
 
 
-def run(
-    subject: ServerUnderTest, cases: Sequence[Case], told: Callable[[Result], None], jobs: int = 1
-) -> list[Result]:
-    """Try every case and tell each result, in order. Kills what it started, however it is left.
+def run_cases(
+    server: ServerUnderTest,
+    cases: Sequence[Case],
+    on_result: Callable[[CaseResult], None],
+    jobs: int = 1,
+) -> list[CaseResult]:
+    """Run the cases, pass each result to on_result in order, and return all results.
 
-    jobs: so many at a time. A server that cannot run twice at once, for a port or a lock, needs 1.
+    Kills every process it started, even when it is interrupted. jobs: the number of cases at a
+    time. A server that cannot run twice at once, because of a port or a lock, needs 1.
     """
-    results: list[Result] = []
-    stopped = False
+    results: list[CaseResult] = []
+    is_stopping = False
 
-    def tried(case: Case) -> Result:
-        return (
-            Result(case, "skipped", 0.0, ("the run was ended",))
-            if stopped
-            else _tried(subject, case)
-        )
+    def run_unless_stopping(case: Case) -> CaseResult:
+        if is_stopping:
+            return CaseResult(case, "skipped", 0.0, ("the run was ended",))
+        return _run_case(server, case)
 
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            for result in pool.map(tried, cases):
+            for result in pool.map(run_unless_stopping, cases):
                 results.append(result)
-                told(result)
+                on_result(result)
         finally:
-            stopped = True  # before the children are killed: no case is to start another
+            # Set it before the processes are killed, so that no waiting case starts another one.
+            is_stopping = True
             kill_all()
     return results
 
 
-def _tried(subject: ServerUnderTest, case: Case) -> Result:
-    if why := subject.lacks((case.era, *case.needs)):
-        return Result(case, "skipped", 0.0, (why,))
+def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
+    if lack := server.find_lack((case.era, *case.needs)):
+        return CaseResult(case, "skipped", 0.0, (lack,))
+
     began = time.monotonic()
     findings: list[CheckFinding] = []
-    trial: CaseContext | None = None
-    with ServerProcess(subject.command, case.surroundings or PLAIN, environment()) as child:
+    context: CaseContext | None = None
+    with ServerProcess(server.command, case.stdio or PLAIN, make_environment()) as process:
         try:
-            trial = CaseContext(subject, child, case.era)
-            findings = trial.findings
+            context = CaseContext(server, process, case.era)
+            findings = context.findings
             if case.opens:
-                trial.open()
-            before = process_stats.take(child.pid) if trial.opened else None
-            case.run(trial)
-            if not trial.ended:
-                invariants.after(trial, before)
-        except CheckFinding as found:
-            findings.append(found)
-        if trial is not None and not any(isinstance(each, Skipped) for each in findings):
-            _finish(trial, findings)
-        tail = child.stderr_tail()
+                context.open()
+            before = process_stats.measure(process.pid) if context.opened else None
+            case.run(context)
+            if not context.ended:
+                invariants.check_running(context, before)
+        except CheckFinding as finding:
+            findings.append(finding)
+        if context is not None and not any(isinstance(item, Skipped) for item in findings):
+            _finish_case(context, findings)
+        stderr = process.stderr.format_last_lines()
+
+    verdict = _grade(case, findings)
+    # Several invariants may describe one fault in the same words.
+    came = tuple(dict.fromkeys(str(finding) for finding in findings))
+    is_bad = RANK[verdict] > RANK["skipped"]
+    return CaseResult(case, verdict, time.monotonic() - began, came, stderr if is_bad else "")
+
+
+def _finish_case(context: CaseContext, findings: list[CheckFinding]) -> None:
+    """End the process and check all of its output."""
+    is_lost = any(RANK[finding.verdict] > RANK["wrong"] for finding in findings)
+    try:
+        # A process that crashed or hangs has been reported; its shutdown tells nothing new.
+        if not is_lost:
+            invariants.check_shutdown(context)
+        context.ended = True
+        invariants.check_output(context)
+    except CheckFinding as finding:
+        findings.append(finding)
+
+
+def _grade(case: Case, findings: Sequence[CheckFinding]) -> Verdict:
+    """Return the worst verdict among the findings; at most `differs` if the case cannot fail."""
     verdict: Verdict = "ok"
-    for found in findings:
-        grade = found.verdict
-        if not case.firm and RANK[grade] > RANK["differs"]:
+    for finding in findings:
+        grade = finding.verdict
+        if not case.can_fail and RANK[grade] > RANK["differs"]:
             grade = "differs"
         verdict = max(verdict, grade, key=RANK.__getitem__)
-    came = tuple(dict.fromkeys(str(each) for each in findings))
-    bad = RANK[verdict] > RANK["skipped"]
-    return Result(case, verdict, time.monotonic() - began, came, tail if bad else "")
+    return verdict
 
 
-def _finish(trial: CaseContext, findings: list[CheckFinding]) -> None:
-    """End the child and look at all it said."""
-    broken = any(RANK[each.verdict] > RANK["wrong"] for each in findings)
-    try:
-        if broken:  # what it owes was said already
-            trial.ended = True
-        else:
-            invariants.closed(trial)
-            trial.ended = True
-        invariants.said(trial)
-    except CheckFinding as found:
-        findings.append(found)
+def has_failures(results: Sequence[CaseResult], *, strict: bool) -> bool:
+    """Return whether any result is `wrong`, `hang` or `crash`. strict: or `differs`."""
+    least = RANK["differs" if strict else "wrong"]
+    return any(RANK[result.verdict] >= least for result in results)
 
 
-# What the server is
+# Inspecting the server
 
 
-def look(command: Sequence[str], settings: Settings) -> ServerUnderTest:
-    """Find out eras and tools. Raises OSError when the command cannot be started, Finding when it serves neither era."""
-    subject = ServerUnderTest(command, settings)
+def inspect_server(command: Sequence[str], settings: CheckSettings) -> ServerUnderTest:
+    """Start the server in each era and return its eras and tools.
+
+    Raises OSError when the command cannot be started, and the worst CheckFinding when the server
+    can be opened in neither era.
+    """
+    server = ServerUnderTest(command, settings)
     reasons: list[str] = []
     worst: CheckFinding | None = None
     for era in ("legacy", "modern"):
         if settings.era not in (None, era):
             continue
         try:
-            _meet(subject, era)
-        except CheckFinding as found:
-            reasons.append(f"{era}: {found}")
-            if worst is None or RANK[found.verdict] > RANK[worst.verdict]:
-                worst = found
-    if not (subject.legacy or subject.modern):
+            _inspect_era(server, era)
+        except CheckFinding as finding:
+            reasons.append(f"{era}: {finding}")
+            if worst is None or RANK[finding.verdict] > RANK[worst.verdict]:
+                worst = finding
+
+    if not (server.legacy or server.modern):
         assert worst is not None
         raise type(worst)("; ".join(reasons))
-    return subject
+    return server
 
 
-def _meet(subject: ServerUnderTest, era: str) -> None:
-    """Open a connection in one era; learn from it if it is the era that cases will speak."""
-    settings = subject.settings
-    with ServerProcess(subject.command, PLAIN, environment()) as child:
-        trial = CaseContext(subject, child, era)
+def _inspect_era(server: ServerUnderTest, era: str) -> None:
+    """Open a session in one era and record the facts about the server."""
+    with ServerProcess(server.command, PLAIN, make_environment()) as process:
+        context = CaseContext(server, process, era)
         began = time.monotonic()
         try:
-            # A server that was met in the other era need not answer here, so it is given less time.
-            opened = trial.open(within_s=settings.timeout_s if subject.legacy else None)
-        except CheckFinding as found:
-            tail = child.stderr_tail(4)
-            stray = f"; stdout held: {shown(child.strays[0].line)}" if child.strays else ""
-            raise type(found)(f"{found}{stray}{'; stderr: ' + tail if tail else ''}") from None
-        subject.opening_s = max(subject.opening_s, time.monotonic() - began)
+            # A legacy server may ignore the request of the other era, so it is given less time.
+            opening = context.open(within_s=server.settings.timeout_s if server.legacy else None)
+        except CheckFinding as finding:
+            raise type(finding)(_explain_failed_opening(process, finding)) from None
+        server.opening_s = max(server.opening_s, time.monotonic() - began)
+
         if era == "legacy":
-            subject.legacy = True
-            subject.revision = str(opened.get("protocolVersion", LEGACY))
+            server.legacy = True
+            server.revision = str(opening.get("protocolVersion", LEGACY))
         else:
-            if opened.get("supportedVersions") is None:
-                raise Violation(f"server/discover gave no supportedVersions: {shown(opened)}")
-            subject.modern = True
-        if subject.era != era:
-            return
-        info: Message = (
-            opened.get("serverInfo")
-            or opened.get("_meta", {}).get("io.modelcontextprotocol/serverInfo")
-            or {}
-        )
-        subject.name, subject.version = (
-            shown(info.get("name", ""), 60),
-            shown(info.get("version", ""), 40),
-        )
-        _tools(subject, trial)
-        child.close_stdin()
-        subject.obeys_eof = child.wait(5.0)
+            if opening.get("supportedVersions") is None:
+                raise Violation(f"server/discover gave no supportedVersions: {excerpt(opening)}")
+            server.modern = True
+
+        # Tools are listed once, in the era that the cases will speak.
+        if server.era == era:
+            _record_name(server, opening)
+            _record_tools(server, context)
+            process.close_stdin()
+            server.obeys_eof = process.wait_for_exit(5.0)
 
 
-def _tools(subject: ServerUnderTest, trial: CaseContext) -> None:
-    """List all tools, and see that the echo is one."""
+def _explain_failed_opening(process: ServerProcess, finding: CheckFinding) -> str:
+    # A greeting on stdout or an error on stderr is the usual cause.
+    lines = process.output.stray_lines
+    stdout = f"; stdout held: {excerpt(lines[0].line)}" if lines else ""
+    stderr = process.stderr.format_last_lines(4)
+    return f"{finding}{stdout}{'; stderr: ' + stderr if stderr else ''}"
+
+
+def _record_name(server: ServerUnderTest, opening: Message) -> None:
+    # 2026-07-28 moved serverInfo into `_meta`.
+    info: Message = (
+        opening.get("serverInfo")
+        or opening.get("_meta", {}).get("io.modelcontextprotocol/serverInfo")
+        or {}
+    )
+    server.name = excerpt(info.get("name", ""), 60)
+    server.version = excerpt(info.get("version", ""), 40)
+
+
+def _record_tools(server: ServerUnderTest, context: CaseContext) -> None:
+    """List all tools, and try the echo tool to see what it puts around the text."""
     listed: list[Message] = []
     cursor: object = None
-    for _ in range(100):  # pages
-        answer = trial.ask("tools/list", {} if cursor is None else {"cursor": cursor})
-        result = answer.get("result", {})
-        listed += [each for each in result.get("tools", []) if isinstance(each, dict)]
+    for _ in range(MAX_PAGES):
+        response = context.request("tools/list", {} if cursor is None else {"cursor": cursor})
+        result = response.get("result", {})
+        listed += [tool for tool in result.get("tools", []) if isinstance(tool, dict)]
         cursor = result.get("nextCursor")
         if cursor is None:
             break
-    subject.tool_names = tuple(str(each.get("name")) for each in listed)
-    subject.tools = find_tools(listed)
-    if "echo" in subject.tools:
-        asked = "concertino check"
-        came = text_of(trial.use("echo", text=asked))
-        before, found, after = (came or "").partition(asked)
+    server.tool_names = tuple(str(tool.get("name")) for tool in listed)
+    server.tools = find_tools(listed)
+
+    if "echo" in server.tools:
+        text = "concertino check"
+        echoed = tool_result_text(context.call_tool("echo", text=text))
+        before, found, after = (echoed or "").partition(text)
         if found:
-            subject.around = (before, after)
+            server.echo_frame = (before, after)
         else:
-            del subject.tools["echo"]
-
-
-def failed(results: Sequence[Result], *, strict: bool) -> bool:
-    """Whether the run as a whole did: something crashed, hung or was wrong; strict: or differs."""
-    least = RANK[Deviation.verdict if strict else "wrong"]
-    return any(RANK[each.verdict] >= least for each in results)
+            # It is a tool of the same name that does something else.
+            del server.tools["echo"]

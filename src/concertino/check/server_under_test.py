@@ -1,7 +1,8 @@
-"""The server under check: which eras it speaks and which of the tools that cases look for it has. Found out once.
+"""The server under test: its eras, and which of the tools that the cases look for it has.
 
-A tool is found by its name and by the names of its arguments. What it must do is told in docs/reference/check.md. A few tools of
-the official example server are known by their names too, so that it can be checked as it is.
+A tool is recognized by its name and the names of its arguments. docs/reference/check.md says what
+each tool must do. A few tools of the official example server are recognized too, so that it can be
+checked without changes.
 """
 
 from __future__ import annotations
@@ -12,36 +13,36 @@ from typing import Any
 
 from msgspec import Struct
 
-from concertino.check.messages import Message, list_of, object_of
+from concertino.check.messages import Message, as_array, as_object
 
 __all__ = [
     "SECRET",
     "TOOLS",
+    "CheckSettings",
+    "CheckTool",
     "ServerUnderTest",
-    "Settings",
-    "Shape",
     "ToolShape",
-    "environment",
     "find_tools",
+    "make_environment",
 ]
 
 MIB = 2**20
-SECRET = (
-    "sk-check-c0ncert1no0123456789abcdefABCDEF"  # a made-up key; children find it in CHECK_API_KEY
-)
+# A made-up key. The server finds it in CHECK_API_KEY; the case secret-in-exception leaks it.
+SECRET = "sk-check-c0ncert1no0123456789abcdefABCDEF"
 
 
-def environment() -> dict[str, str]:
-    """What a child finds: our own, and a secret that it is not to show (case secret-in-exception)."""
+def make_environment() -> dict[str, str]:
+    """Return the environment for the server: our own, and the secret that it must not reveal."""
     return {**os.environ, "CHECK_API_KEY": SECRET}
 
 
-class Settings(Struct, frozen=True):
-    """How to check. Times in seconds, sizes in bytes.
+class CheckSettings(Struct, frozen=True):
+    """Time limits in seconds and sizes in bytes.
 
-    timeout_s: the longest wait for an answer. start_s: for the first answer of a process (npx may fetch the server first).
-    served_s: within which the next request must be served. grace_s: how long an answer that may stay away is waited for.
-    era: "legacy" or "modern" to insist on one, None for legacy where there is both.
+    timeout_s: the longest wait for a response. start_s: the same for the first response of a
+    process (npx may download the server first). served_s: the time within which the server must
+    answer the request that follows a fault. grace_s: how long to wait for a response that may
+    legitimately never come. era: "legacy" or "modern" to insist on one; None prefers legacy.
     """
 
     timeout_s: float = 10.0
@@ -52,112 +53,124 @@ class Settings(Struct, frozen=True):
     era: str | None = None
 
 
-class Shape(Struct, frozen=True):
-    """A name and arguments by which a tool is known. arguments: ours -> the tool's. extra: what the tool wants besides."""
+class ToolShape(Struct, frozen=True):
+    """One form of a tool: the name and the arguments that it is recognized by.
+
+    arguments: the name in our cases -> the tool's own name. extra: values for its other arguments.
+    """
 
     name: str
     arguments: Mapping[str, str]
     extra: Mapping[str, Any] = {}
 
 
-TOOLS: dict[str, tuple[Shape, ...]] = {
-    "echo": (Shape("echo", {"text": "text"}), Shape("echo", {"text": "message"})),
+# The name that cases use -> the forms of the tool, the preferred one first.
+TOOLS: dict[str, tuple[ToolShape, ...]] = {
+    "echo": (ToolShape("echo", {"text": "text"}), ToolShape("echo", {"text": "message"})),
     "sleep": (
-        Shape("sleep", {"seconds": "seconds"}),
-        Shape("trigger-long-running-operation", {"seconds": "duration"}, {"steps": 1}),
-        Shape("longRunningOperation", {"seconds": "duration"}, {"steps": 1}),
+        ToolShape("sleep", {"seconds": "seconds"}),
+        # The official example server, in its present and its former spelling.
+        ToolShape("trigger-long-running-operation", {"seconds": "duration"}, {"steps": 1}),
+        ToolShape("longRunningOperation", {"seconds": "duration"}, {"steps": 1}),
     ),
-    "block": (Shape("block", {"seconds": "seconds"}),),
-    "fail": (Shape("fail", {"how": "how"}),),
-    "give": (Shape("give", {"what": "what"}),),
-    "big": (Shape("big", {"characters": "characters"}),),
-    "say": (Shape("say", {"how": "how", "text": "text"}),),
-    "fork": (Shape("fork", {"how": "how"}),),
-    "disturb": (Shape("disturb", {}),),
-    "count": (Shape("count", {"to": "to"}),),
-    "tell_late": (Shape("tell_late", {}),),
-    "noise": (Shape("noise", {"bytes": "bytes"}),),
-    "leak": (Shape("leak", {"secret": "secret"}),),
+    "block": (ToolShape("block", {"seconds": "seconds"}),),
+    "fail": (ToolShape("fail", {"how": "how"}),),
+    "give": (ToolShape("give", {"what": "what"}),),
+    "big": (ToolShape("big", {"characters": "characters"}),),
+    "say": (ToolShape("say", {"how": "how", "text": "text"}),),
+    "fork": (ToolShape("fork", {"how": "how"}),),
+    "disturb": (ToolShape("disturb", {}),),
+    "count": (ToolShape("count", {"to": "to"}),),
+    "tell_late": (ToolShape("tell_late", {}),),
+    "noise": (ToolShape("noise", {"bytes": "bytes"}),),
+    "leak": (ToolShape("leak", {"secret": "secret"}),),
 }
+# Tools with a choice of ways to misbehave; the choices are read from the enum in their schema.
+TOOLS_WITH_CHOICES = ("fail", "give", "say", "fork")
 
 
-class ToolShape(Struct, frozen=True):
-    """A tool that was found. choices: the values its `how` or `what` may have, from the schema's enum."""
+class CheckTool(Struct, frozen=True):
+    """A tool of the server. choices: the values that its `how` or `what` may have."""
 
-    shape: Shape
+    shape: ToolShape
     choices: tuple[str, ...] = ()
 
-    def params(self, **arguments: object) -> Message:
-        """The params of tools/call."""
-        given = {self.shape.arguments[name]: value for name, value in arguments.items()}
-        return {"name": self.shape.name, "arguments": {**self.shape.extra, **given}}
+    def make_params(self, **arguments: object) -> Message:
+        """Return the params of a tools/call request. arguments: by their names in our cases."""
+        renamed = {self.shape.arguments[name]: value for name, value in arguments.items()}
+        return {"name": self.shape.name, "arguments": {**self.shape.extra, **renamed}}
 
 
 class ServerUnderTest(Struct):
-    """What is known about the server. revision: negotiated in the handshake. around: what its echo adds before and
-    behind the text."""
+    """The facts about the server that the cases rely on.
+
+    revision: the one negotiated in the handshake. legacy, modern: which eras it speaks.
+    echo_frame: the text that its echo tool puts before and after the echoed text.
+    opening_s: how long the slowest opening took. obeys_eof: it exits when its stdin is closed.
+    """
 
     command: Sequence[str]
-    settings: Settings
+    settings: CheckSettings
     name: str = ""
     version: str = ""
     revision: str = ""
     legacy: bool = False
     modern: bool = False
-    tools: dict[str, ToolShape] = {}
+    tools: dict[str, CheckTool] = {}
     tool_names: tuple[str, ...] = ()
-    around: tuple[str, str] = ("", "")
-    opening_s: float = 0.0  # how long the first opening took
-    obeys_eof: bool = True  # it ended in time after the end of its input
-    concurrent: bool | None = None  # whether sleeps run side by side; None: not known yet
+    echo_frame: tuple[str, str] = ("", "")
+    opening_s: float = 0.0
+    obeys_eof: bool = True
 
     @property
     def era(self) -> str:
-        """In which cases speak that do not ask for one."""
+        """The era that cases speak unless they ask for one."""
         return self.settings.era or ("legacy" if self.legacy else "modern")
 
-    def lacks(self, needs: Sequence[str]) -> str:
-        """Why a case cannot be tried with this server; empty if it can."""
-        for each in needs:
-            if each == "legacy" and not self.legacy:
+    def find_lack(self, needs: Sequence[str]) -> str:
+        """Return why a case with these needs cannot be run; an empty string if it can."""
+        for need in needs:
+            if need == "legacy" and not self.legacy:
                 return "the server has no initialize handshake"
-            if each == "modern" and not self.modern:
+            if need == "modern" and not self.modern:
                 return "the server does not speak 2026-07-28"
-            if each in TOOLS and each not in self.tools:
-                first = TOOLS[each][0]
-                return f"the server has no tool {first.name}({', '.join(first.arguments.values())})"
+            if need in TOOLS and need not in self.tools:
+                shape = TOOLS[need][0]
+                return f"the server has no tool {shape.name}({', '.join(shape.arguments.values())})"
         return ""
 
 
-def find_tools(listed: Sequence[Message]) -> dict[str, ToolShape]:
-    """Those of TOOLS among the tools a server listed."""
-    found: dict[str, ToolShape] = {}
-    for known, shapes in TOOLS.items():
+def find_tools(listed: Sequence[Message]) -> dict[str, CheckTool]:
+    """Return those of TOOLS that are among a server's tools. listed: from tools/list."""
+    tools: dict[str, CheckTool] = {}
+    for name, shapes in TOOLS.items():
         for shape in shapes:
             for tool in listed:
                 if (
-                    known not in found
+                    name not in tools
                     and tool.get("name") == shape.name
-                    and (made := _fits(tool, shape))
+                    and (match := _match_tool(tool, shape))
                 ):
-                    found[known] = made
-    return found
+                    tools[name] = match
+    return tools
 
 
-def _fits(tool: Message, shape: Shape) -> ToolShape | None:
-    """A listed tool takes what we would give, and nothing else is required."""
-    schema = object_of(tool.get("inputSchema")) or {}
-    properties = object_of(schema.get("properties", {}))
-    required = list_of(schema.get("required", []))
+def _match_tool(tool: Message, shape: ToolShape) -> CheckTool | None:
+    """Return the tool if it accepts the arguments of a shape and requires no others."""
+    schema = as_object(tool.get("inputSchema")) or {}
+    properties = as_object(schema.get("properties", {}))
+    required = as_array(schema.get("required", []))
     if properties is None or required is None:
         return None
-    given = {*shape.arguments.values(), *shape.extra}
-    if not given <= set(properties) or not set(map(str, required)) <= given:
+
+    names = {*shape.arguments.values(), *shape.extra}
+    if not names <= set(properties) or not set(map(str, required)) <= names:
         return None
+
     choices: tuple[str, ...] = ()
     for name in shape.arguments.values():
-        if listed := list_of((object_of(properties[name]) or {}).get("enum")):
-            choices = tuple(each for each in listed if isinstance(each, str))
-    if shape.name in ("fail", "give", "say", "fork") and not choices:
-        return None  # without the list of what it can do there is nothing to ask for
-    return ToolShape(shape, choices)
+        if values := as_array((as_object(properties[name]) or {}).get("enum")):
+            choices = tuple(value for value in values if isinstance(value, str))
+    if shape.name in TOOLS_WITH_CHOICES and not choices:
+        return None
+    return CheckTool(shape, choices)

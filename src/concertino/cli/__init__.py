@@ -12,7 +12,7 @@ from concertino.loading import load
 __all__ = ["main"]
 
 USAGE = 2
-# Each is a module here with DESCRIPTION, define(parser), and run(given, server) -> exit code; server: what follows `--`.
+# Each is a module here with DESCRIPTION, add_arguments(parser), and run(given, server) -> exit code; server: what follows `--`.
 COMMANDS = {
     "serve": ("serve", "serve a server over stdin and stdout, or at sockets"),
     "check": ("check", "try faults on any stdio server"),
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if module is not None and name == wanted:
             each.description = module.DESCRIPTION
             each.set_defaults(parser=each)
-            module.define(each)
+            module.add_arguments(each)
     server: list[str] = []
     if "--" in words:  # argparse would take some of the command's words for options
         place = words.index("--")

@@ -15,7 +15,7 @@ from concertino.runtime.process import exit_process
 from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
 
-__all__ = ["DESCRIPTION", "define", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 FAILED = 1
 
@@ -25,7 +25,7 @@ DESCRIPTION = (
 )
 
 
-def define(bridge: ArgumentParser) -> None:
+def add_arguments(bridge: ArgumentParser) -> None:
     """Where the hub is, and the rest of what can be said."""
     bridge.add_argument(
         "--orchestrator-addr",

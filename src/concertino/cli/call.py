@@ -46,7 +46,7 @@ from concertino.types.results import (
     Tool,
 )
 
-__all__ = ["DESCRIPTION", "EXITS", "define", "run"]
+__all__ = ["DESCRIPTION", "EXITS", "add_arguments", "run"]
 
 FAILED, USAGE, UNREACHABLE, LATE, GARBLED = 1, 2, 3, 4, 5
 EXITS: tuple[tuple[type[ConcertinoError], int], ...] = (
@@ -68,7 +68,7 @@ class _Usage(Exception):
 DESCRIPTION = "Use a server. It is started for this, and ended afterwards."
 
 
-def define(each: argparse.ArgumentParser) -> None:
+def add_arguments(each: argparse.ArgumentParser) -> None:
     """What can be said of one of these commands. What follows `--` does not reach it."""
     name = each.prog.rpartition(" ")[2]
     usage = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}.get(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from concertino.orchestra.certificates import Certificates
 
-__all__ = ["DESCRIPTION", "define", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 FAILED, USAGE = 1, 2
 
@@ -22,7 +22,7 @@ DESCRIPTION = (
 )
 
 
-def define(certs: argparse.ArgumentParser) -> None:
+def add_arguments(certs: argparse.ArgumentParser) -> None:
     """What can be done with certificates."""
     formatter = certs.formatter_class
     verbs = certs.add_subparsers(dest="verb", metavar="COMMAND", required=True)

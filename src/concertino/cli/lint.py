@@ -18,7 +18,7 @@ from concertino.library.lint import LintFinding, lint
 from concertino.library.problems import RULES
 from concertino.library.tokens import counter
 
-__all__ = ["DESCRIPTION", "define", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 USAGE = 2
 
@@ -29,7 +29,7 @@ DESCRIPTION = (
 )
 
 
-def define(lint: ArgumentParser) -> None:
+def add_arguments(lint: ArgumentParser) -> None:
     """What can be said of what to look for."""
     lint.add_argument(
         "folder",

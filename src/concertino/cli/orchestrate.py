@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from concertino.orchestra.hub import Hub
     from concertino.orchestra.plugins_file import PluginsFile
 
-__all__ = ["DESCRIPTION", "define", "more_descriptors", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "more_descriptors", "run"]
 
 FAILED, USAGE = 1, 2
 
@@ -34,7 +34,7 @@ DESCRIPTION = (
 )
 
 
-def define(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be said of a hub."""
     parser.add_argument("file", metavar="plugins.yaml", help="which plugins there are")
     parser.add_argument(

@@ -14,7 +14,7 @@ from concertino.orchestra.flags import add_flags
 if TYPE_CHECKING:
     from concertino.orchestra.storage import Storage
 
-__all__ = ["DESCRIPTION", "define", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 FAILED = 1
 
@@ -24,7 +24,7 @@ DESCRIPTION = (
 )
 
 
-def define(plugin: ArgumentParser) -> None:
+def add_arguments(plugin: ArgumentParser) -> None:
     """The stores that there are."""
     formatter = plugin.formatter_class
     kinds = plugin.add_subparsers(dest="kind", metavar="KIND", required=True)

@@ -20,7 +20,7 @@ from concertino.library.query import Query
 from concertino.library.rendering import Hit
 from concertino.library.tokens import counter
 
-__all__ = ["DESCRIPTION", "define", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 NOTHING = 1
 USAGE = 2
@@ -31,7 +31,7 @@ DESCRIPTION = (
 )
 
 
-def define(search: ArgumentParser) -> None:
+def add_arguments(search: ArgumentParser) -> None:
     """What can be said of a search."""
     search.add_argument(
         "folder", metavar="DIR", help="with resources/ in it; a - for RESOURCES_PATH"

@@ -20,7 +20,7 @@ from concertino.runtime.process import exit_process
 from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
 
-__all__ = ["DESCRIPTION", "define", "load_or_exit", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "load_or_exit", "run"]
 
 FAILED = 1
 USAGE = 2
@@ -32,7 +32,7 @@ DESCRIPTION = (
 )
 
 
-def define(serve: ArgumentParser) -> None:
+def add_arguments(serve: ArgumentParser) -> None:
     """What can be said of serving."""
     serve.add_argument(
         "targets",

@@ -1,1 +1,1 @@
-"""The cases, one room for each section; each ends with its table. What they share is in `refusals`."""
+"""The cases, one or two modules for each section of docs/reference/check.md."""

@@ -1,13 +1,14 @@
-"""Section 6: calls beside each other, cancellation, progress."""
+"""Section 6: concurrent calls, cancellation and progress."""
 
 from __future__ import annotations
 
 import time
 
 from concertino.check import process_stats
-from concertino.check.case import Case, CheckFinding, Deviation, Hang, Violation
+from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
-from concertino.check.messages import Message, frame, shown
+from concertino.check.findings import CheckFinding, Deviation, Hang, Violation
+from concertino.check.messages import Message, encode_frame, excerpt
 
 __all__ = ["CASES"]
 
@@ -16,246 +17,273 @@ CANCEL = "basic/utilities/cancellation (2026-07-28: basic/patterns/cancellation)
 PROGRESS = "basic/utilities/progress"
 
 
-def _ping_during(trial: CaseContext, tool: str) -> None:
-    """A call that takes three seconds, and the light request behind it."""
-    message = trial.call(tool, seconds=3)
-    ping = trial.light()
-    queued = process_stats.queued_s(trial.child.pid)
+def _ping_during_call(context: CaseContext, tool: str) -> None:
+    """Start a call of three seconds, and require a prompt response to a ping behind it."""
+    pid = context.process.pid
+    message = context.make_call(tool, seconds=3)
+    ping = context.make_ping()
+    waited_before_s = process_stats.cpu_wait_s(pid)
     began = time.monotonic()
-    trial.send(message)
-    trial.send(ping)
-    trial.answer(ping["id"])
-    took = (
-        trial.child.arrived[int, ping["id"]]
-        - began
-        - (process_stats.queued_s(trial.child.pid) - queued)
-    )
-    trial.answer(message["id"])
-    if took > trial.settings.served_s:
-        text = f"{ping['method']} was answered after {took:.1f} s, because a call was under way"
-        found: CheckFinding = Deviation(text) if trial.modern else Violation(text)
-        raise found
+    context.send(message)
+    context.send(ping)
+    context.wait_for_response(ping["id"])
+
+    waited_s = process_stats.cpu_wait_s(pid) - waited_before_s
+    took_s = context.process.output.arrival_times[int, ping["id"]] - began - waited_s
+    context.wait_for_response(message["id"])
+    if took_s > context.settings.served_s:
+        text = f"{ping['method']} was answered after {took_s:.1f} s, because a call was under way"
+        # The MUST is that of ping, which 2026-07-28 does not have.
+        finding: CheckFinding = Deviation(text) if context.modern else Violation(text)
+        raise finding
 
 
-def ping_during_sleep(trial: CaseContext) -> None:
-    _ping_during(trial, "sleep")
+def ping_during_sleep(context: CaseContext) -> None:
+    _ping_during_call(context, "sleep")
 
 
-def ping_during_block(trial: CaseContext) -> None:
-    _ping_during(trial, "block")
+def ping_during_block(context: CaseContext) -> None:
+    _ping_during_call(context, "block")
 
 
-def blocking_64(trial: CaseContext) -> None:
-    calls = [trial.call("block", seconds=0.3) for _ in range(64)]
-    trial.send(*calls)
-    ping = trial.light()
-    trial.send(ping)
-    trial.answer(ping["id"], 64 * 0.3 + trial.settings.timeout_s)
-    waited = [each for each in calls if trial.answers(each["id"])]
-    trial.all_answered([each["id"] for each in calls], 64 * 0.3 + trial.settings.timeout_s)
-    if len(waited) > 32:
-        raise Deviation(
-            f"{len(waited)} of 64 blocking calls had ended before a ping behind them was answered"
-        )
+def block_64_threads(context: CaseContext) -> None:
+    calls = [context.make_call("block", seconds=0.3) for _ in range(64)]
+    context.send(*calls)
+    ping = context.make_ping()
+    context.send(ping)
+
+    # Even a server that runs one call after the other must answer in the end.
+    within_s = 64 * 0.3 + context.settings.timeout_s
+    context.wait_for_response(ping["id"], within_s)
+    earlier = [call for call in calls if context.responses(call["id"])]
+    context.wait_for_responses([call["id"] for call in calls], within_s)
+    if len(earlier) > 32:
+        blocking = f"{len(earlier)} of 64 blocking calls"
+        raise Deviation(f"{blocking} had ended before a ping behind them was answered")
 
 
-def sleeps_500(trial: CaseContext) -> None:
-    """Side by side they take half a second, one after the other more than four minutes: then a few are enough to see it."""
+def sleep_500_times(context: CaseContext) -> None:
     seconds = 0.5
-    few = [trial.call("sleep", seconds=seconds) for _ in range(10)]
+    # Side by side 500 calls take half a second, one after the other more than four minutes. Ten
+    # are enough to tell the two apart.
+    few = [context.make_call("sleep", seconds=seconds) for _ in range(10)]
     began = time.monotonic()
-    trial.send(*few)
-    trial.all_answered([each["id"] for each in few], 10 * seconds + trial.settings.timeout_s)
+    context.send(*few)
+    ids = [call["id"] for call in few]
+    context.wait_for_responses(ids, 10 * seconds + context.settings.timeout_s)
     if time.monotonic() - began > 9 * seconds:
         raise Deviation("10 sleeps took as long as one after the other")
-    calls = [trial.call("sleep", seconds=seconds) for _ in range(500)]
-    queued = process_stats.queued_s(trial.child.pid)
+
+    calls = [context.make_call("sleep", seconds=seconds) for _ in range(500)]
+    waited_before_s = process_stats.cpu_wait_s(context.process.pid)
     began = time.monotonic()
-    trial.send(*calls)
-    trial.all_answered([each["id"] for each in calls], 6 * trial.settings.timeout_s)
-    took = time.monotonic() - began - (process_stats.queued_s(trial.child.pid) - queued)
-    if took > 5:
-        raise Deviation(f"500 sleeps of {seconds} s took {took:.1f} s")
+    context.send(*calls)
+    context.wait_for_responses([call["id"] for call in calls], 6 * context.settings.timeout_s)
+    waited_s = process_stats.cpu_wait_s(context.process.pid) - waited_before_s
+    took_s = time.monotonic() - began - waited_s
+    if took_s > 5:
+        raise Deviation(f"500 sleeps of {seconds} s took {took_s:.1f} s")
 
 
-def cancel_in_flight(trial: CaseContext) -> None:
-    """Long enough that the cancellation is there first, beyond doubt."""
-    message = trial.call("sleep", seconds=2)
-    trial.send(message)
-    trial.must_serve()
-    trial.send(trial.cancel(message["id"]))
-    trial.must_serve()
-    if trial.answers(message["id"]):
+def cancel_call(context: CaseContext) -> None:
+    # Two seconds are long enough for the cancellation to come first, whatever happens.
+    message = context.make_call("sleep", seconds=2)
+    id = message["id"]
+    context.send(message)
+    context.require_service()
+    context.send(context.make_cancellation(id))
+    context.require_service()
+    if context.responses(id):
         raise Deviation("the call was answered before it was over")
-    trial.child.pump(lambda: bool(trial.answers(message["id"])), 3.0)
-    if trial.answers(message["id"]):
-        text = f"a cancelled call was answered: {shown(trial.answers(message['id'])[0])}"
-        found: CheckFinding = Violation(text) if trial.modern else Deviation(text)
-        raise found
+
+    context.process.wait_until(lambda: bool(context.responses(id)), 3.0)
+    if context.responses(id):
+        text = f"a cancelled call was answered: {excerpt(context.responses(id)[0])}"
+        # Only 2026-07-28 forbids the response; before it was a SHOULD NOT.
+        finding: CheckFinding = Violation(text) if context.modern else Deviation(text)
+        raise finding
 
 
-def cancel_nothing(trial: CaseContext) -> None:
-    """Cancellations of requests that do not exist, are done, or cannot be meant: nothing is answered."""
-    done = trial.light()
-    trial.send(done)
-    trial.answer(done["id"])
-    child = trial.child
-    before = len(child.order)
+def cancel_invalid_ids(context: CaseContext) -> None:
+    done = context.make_ping()
+    context.send(done)
+    context.wait_for_response(done["id"])
+    output = context.process.output
+    count_before = len(output.messages)
+
     params: tuple[object, ...] = (
+        # A request that is done, and one that never was.
         {"requestId": done["id"], "reason": "too late"},
         {"requestId": 987654, "reason": "nobody"},
+        # The right digits with the wrong type, and values that cannot be ids.
         {"requestId": str(done["id"])},
         {"requestId": None},
         {"requestId": {"x": 1}},
         {"requestId": 1.5, "reason": 5},
+        # Params of the wrong shape.
         {},
         [],
         "x",
         None,
     )
-    for each in params:
-        trial.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": each})
-    trial.must_serve()
-    child.pump(lambda: False, min(0.1, trial.settings.grace_s))
-    answered = [each for each in child.order[before:] if "error" in each]
-    if answered:
-        trial.garbage += len(child.idless)
-        raise Violation(f"a cancellation was answered: {shown(answered[0])}")
+    for value in params:
+        context.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": value})
+    context.require_service()
+    context.process.read_for(min(0.1, context.settings.grace_s))
+
+    errors = [message for message in output.messages[count_before:] if "error" in message]
+    if errors:
+        # Reported here, so the invariants need not report them again.
+        context.malformed_lines += len(output.responses_without_id)
+        raise Violation(f"a cancellation was answered: {excerpt(errors[0])}")
 
 
-def cancel_other_type(trial: CaseContext) -> None:
-    message = trial.call("sleep", seconds=1)
-    trial.send(message, trial.cancel(str(message["id"]), counts=False))
-    trial.answer(message["id"])
+def cancel_other_id_type(context: CaseContext) -> None:
+    message = context.make_call("sleep", seconds=1)
+    cancellation = context.make_cancellation(str(message["id"]), excuses_response=False)
+    context.send(message, cancellation)
+    context.wait_for_response(message["id"])
 
 
-def cancel_races(trial: CaseContext) -> None:
-    """Cancellations that meet their answers half-way: at most one answer each, whoever wins."""
-    if "sleep" in trial.subject.tools:
-        pairs = [trial.call("sleep", seconds=0.002 * (number % 10)) for number in range(200)]
+def race_cancellations(context: CaseContext) -> None:
+    # Each cancellation meets its response halfway. Either may win; the invariants check that there
+    # is at most one response.
+    if "sleep" in context.server.tools:
+        messages = [context.make_call("sleep", seconds=0.002 * (i % 10)) for i in range(200)]
     else:
-        pairs = [trial.request("tools/list") for _ in range(200)]
-    for number, message in enumerate(pairs):
-        trial.send(message)
+        messages = [context.make_request("tools/list") for _ in range(200)]
+    for number, message in enumerate(messages):
+        context.send(message)
+        # Vary the delay, so that some cancellations come early and some late.
         if number % 3:
-            trial.child.pump(lambda: False, 0.001 * (number % 5))
-        trial.send(trial.cancel(message["id"]))
-    trial.must_serve()
-    trial.settle()
+            context.process.read_for(0.001 * (number % 5))
+        context.send(context.make_cancellation(message["id"]))
+    context.require_service()
+    context.wait_for_stragglers()
 
 
-def id_in_use(trial: CaseContext) -> None:
-    message = trial.call("sleep", seconds=1)
-    trial.expect(message["id"], "two requests with one id at a time", least=1, most=2)
-    trial.send(message)
-    trial.send({**message, "method": "tools/list", "params": message["params"]})
-    trial.answer(message["id"])
-    trial.child.pump(lambda: len(trial.answers(message["id"])) > 1, 3.0)
-    answers = trial.answers(message["id"])
-    if not any("error" in each and each["error"]["code"] == -32600 for each in answers):
-        trial.note(Deviation(f"no error -32600 for an id that is in use: {shown(answers)}"))
-    if not any("result" in each for each in answers):
-        trial.note(Deviation(f"the request that had the id first was not served: {shown(answers)}"))
+def reuse_id(context: CaseContext) -> None:
+    message = context.make_call("sleep", seconds=1)
+    id = message["id"]
+    context.expect(id, "two requests with one id at a time", least=1, most=2)
+    context.send(message)
+    context.send({**message, "method": "tools/list", "params": message["params"]})
+    context.wait_for_response(id)
+    context.process.wait_until(lambda: len(context.responses(id)) > 1, 3.0)
+
+    responses = context.responses(id)
+    if not any("error" in item and item["error"]["code"] == -32600 for item in responses):
+        text = f"no error -32600 for an id that is in use: {excerpt(responses)}"
+        context.report(Deviation(text))
+    if not any("result" in item for item in responses):
+        text = f"the request that had the id first was not served: {excerpt(responses)}"
+        context.report(Deviation(text))
 
 
-def progress_20000(trial: CaseContext) -> None:
+def _find_progress(messages: list[Message]) -> list[Message]:
+    """Return the progress notifications among messages."""
+    return [item for item in messages if item.get("method") == "notifications/progress"]
+
+
+def _call_with_progress(context: CaseContext, tool: str, token: str, **arguments: object) -> int:
+    """Send a call that asks for progress, and return its id."""
+    params = context.find_tool(tool).make_params(**arguments)
+    message = context.make_request("tools/call", {**params, "_meta": {"progressToken": token}})
+    context.send(message)
+    return message["id"]
+
+
+def report_progress_20000_times(context: CaseContext) -> None:
     token = "check"
-    call = trial.tool("count").params(to=20_000)
-    message = trial.request("tools/call", {**call, "_meta": {"progressToken": token}})
-    trial.send(message)
-    trial.answer(message["id"], 6 * trial.settings.timeout_s)
-    trial.must_serve()
-    trial.settle()
-    last = float("-inf")
-    done = False
-    told = 0
-    for each in trial.child.order:
-        if each.get("id") == message["id"]:
-            done = True
-        elif each.get("method") == "notifications/progress":
-            told += 1
-            params: Message = each["params"]
-            if done:
-                raise Violation(f"progress after the answer: {shown(each)}")
-            if params.get("progressToken") != token:
-                raise Violation(f"progress with another token: {shown(each)}")
-            if not isinstance(params.get("progress"), int | float) or params["progress"] <= last:
-                raise Violation(f"progress that does not grow: {shown(each)} after {last}")
-            last = params["progress"]
-    if not told:
+    id = _call_with_progress(context, "count", token, to=20_000)
+    response = context.wait_for_response(id, 6 * context.settings.timeout_s)
+    context.require_service()
+    context.wait_for_stragglers()
+
+    messages = context.process.output.messages
+    end = next(index for index, item in enumerate(messages) if item is response)
+    if late := _find_progress(messages[end:]):
+        raise Violation(f"progress after the answer: {excerpt(late[0])}")
+    notifications = _find_progress(messages[:end])
+    if not notifications:
         raise Deviation("no progress at all was told of a call that asked for it")
 
-
-def progress_not_asked(trial: CaseContext) -> None:
-    trial.use("count", to=100)
-    trial.must_serve()
-    told = [
-        each for each in trial.child.notifications if each["method"] == "notifications/progress"
-    ]
-    if told:
-        raise Violation(f"progress of a call without a progressToken: {shown(told[0])}")
-
-
-def progress_late(trial: CaseContext) -> None:
-    """A tool that goes on telling when it has answered: the library drops it, not the author."""
-    call = trial.tool("tell_late").params()
-    message = trial.request("tools/call", {**call, "_meta": {"progressToken": "late"}})
-    trial.send(message)
-    trial.answer(message["id"])
-    trial.child.pump(lambda: False, 1.0)
-    order = trial.child.order
-    behind = order[order.index(trial.answers(message["id"])[0]) :]
-    told = [each for each in behind if each.get("method") == "notifications/progress"]
-    if told:
-        raise Violation(f"progress after the answer: {shown(told[0])}")
+    last = float("-inf")
+    for notification in notifications:
+        params: Message = notification["params"]
+        if params.get("progressToken") != token:
+            raise Violation(f"progress with another token: {excerpt(notification)}")
+        # Throttling may drop values, but those that are sent must increase.
+        if not isinstance(params.get("progress"), int | float) or params["progress"] <= last:
+            raise Violation(f"progress that does not grow: {excerpt(notification)} after {last}")
+        last = params["progress"]
 
 
-def progress_after_cancel(trial: CaseContext) -> None:
-    call = trial.tool("count").params(to=1_000_000)
-    message = trial.request("tools/call", {**call, "_meta": {"progressToken": "check"}})
-    child = trial.child
-    trial.send(message)
-    child.pump(
-        lambda: bool(child.notifications) or bool(trial.answers(message["id"])),
-        trial.settings.timeout_s,
+def report_progress_without_token(context: CaseContext) -> None:
+    context.call_tool("count", to=100)
+    context.require_service()
+    if notifications := _find_progress(context.process.output.notifications):
+        text = f"progress of a call without a progressToken: {excerpt(notifications[0])}"
+        raise Violation(text)
+
+
+def report_progress_after_response(context: CaseContext) -> None:
+    # The tool keeps reporting after it has returned. The library must drop that, since the author
+    # of a tool may not notice.
+    id = _call_with_progress(context, "tell_late", "late")
+    context.wait_for_response(id)
+    context.process.read_for(1.0)
+    messages = context.process.output.messages
+    if late := _find_progress(messages[messages.index(context.responses(id)[0]) :]):
+        raise Violation(f"progress after the answer: {excerpt(late[0])}")
+
+
+def cancel_call_with_progress(context: CaseContext) -> None:
+    id = _call_with_progress(context, "count", "check", to=1_000_000)
+    process = context.process
+    notifications = process.output.notifications
+    process.wait_until(
+        lambda: bool(notifications) or bool(context.responses(id)), context.settings.timeout_s
     )
-    trial.send(trial.cancel(message["id"]))
-    trial.must_serve()
-    if trial.answers(message["id"]):
-        return  # it was quicker; that nothing follows an answer is another case
-    trial.settle()
-    before = len(child.notifications)
-    child.pump(lambda: len(child.notifications) > before, 0.5)
-    if len(child.notifications) > before:
-        text = f"progress of a cancelled call: {shown(child.notifications[before])}"
-        found: CheckFinding = Violation(text) if trial.modern else Deviation(text)
-        raise found
+    context.send(context.make_cancellation(id))
+    context.require_service()
+    # The call was faster than the cancellation. Progress after a response is another case.
+    if context.responses(id):
+        return
+
+    context.wait_for_stragglers()
+    count_before = len(notifications)
+    process.wait_until(lambda: len(notifications) > count_before, 0.5)
+    if len(notifications) > count_before:
+        text = f"progress of a cancelled call: {excerpt(notifications[count_before])}"
+        finding: CheckFinding = Violation(text) if context.modern else Deviation(text)
+        raise finding
 
 
-def interleaved_answers(trial: CaseContext) -> None:
-    """Answers come as they are ready; a slow call does not hold the quick ones behind it."""
-    slow = trial.call("sleep", seconds=1.5)
-    quick = [trial.light() for _ in range(50)]
-    trial.write(b"".join(map(frame, (slow, *quick))))
-    trial.all_answered([each["id"] for each in quick])
-    early = not trial.answers(slow["id"])
-    trial.answer(slow["id"])
-    if not early:
+def send_pings_behind_slow_call(context: CaseContext) -> None:
+    slow = context.make_call("sleep", seconds=1.5)
+    pings = [context.make_ping() for _ in range(50)]
+    context.write(b"".join(map(encode_frame, (slow, *pings))))
+    context.wait_for_responses([ping["id"] for ping in pings])
+    overtaken = not context.responses(slow["id"])
+    context.wait_for_response(slow["id"])
+    if not overtaken:
         raise Deviation("50 requests behind a slow call waited for it")
 
 
-def cancelled_frees(trial: CaseContext) -> None:
-    """A thousand cancelled calls hold nothing: the next sleep still runs."""
-    calls = [trial.call("sleep", seconds=30) for _ in range(1000)]
-    trial.send(*calls)
-    trial.must_serve()
-    trial.send(*(trial.cancel(each["id"]) for each in calls))
-    trial.must_serve()
-    after = trial.call("sleep", seconds=0.1)
-    trial.send(after)
-    if trial.come([after["id"]], trial.settings.timeout_s):
-        trial.due[int, after["id"]].least = 0
-        if not trial.served():
+def cancel_1000_calls(context: CaseContext) -> None:
+    calls = [context.make_call("sleep", seconds=30) for _ in range(1000)]
+    context.send(*calls)
+    context.require_service()
+    context.send(*(context.make_cancellation(call["id"]) for call in calls))
+    context.require_service()
+
+    # If the cancelled calls still hold their places, this one waits for half a minute.
+    after = context.make_call("sleep", seconds=0.1)
+    context.send(after)
+    if context.wait_for_missing([after["id"]]):
+        context.make_optional(after["id"])
+        if not context.is_serving():
             raise Hang("after 1,000 cancelled calls the server serves no more")
         raise Deviation("1,000 cancelled calls are still in the way of the next")
 
@@ -287,7 +315,7 @@ CASES = (
         "sends 50 light requests behind a slow call",
         "they do not wait for it",
         "policy",
-        interleaved_answers,
+        send_pings_behind_slow_call,
         needs=("sleep",),
     ),
     Case(
@@ -296,7 +324,7 @@ CASES = (
         "calls a blocking tool 64 times at once and pings",
         "the ping does not wait for most of them; all are answered",
         "policy",
-        blocking_64,
+        block_64_threads,
         needs=("block",),
     ),
     Case(
@@ -305,7 +333,7 @@ CASES = (
         "calls a tool that waits half a second 500 times at once",
         "all are answered within 5 s",
         "policy",
-        sleeps_500,
+        sleep_500_times,
         needs=("sleep",),
     ),
     Case(
@@ -314,7 +342,7 @@ CASES = (
         "cancels a call of 2 s",
         "no answer",
         CANCEL,
-        cancel_in_flight,
+        cancel_call,
         needs=("sleep",),
         slow=True,
     ),
@@ -324,7 +352,7 @@ CASES = (
         "cancels what is done, unknown, or no id",
         "no answer",
         "basic, Notifications: MUST NOT be answered",
-        cancel_nothing,
+        cancel_invalid_ids,
     ),
     Case(
         "cancel-other-type",
@@ -332,7 +360,7 @@ CASES = (
         'cancels id 5 as "5"',
         "the call is answered",
         'policy; basic: 5 is not "5"',
-        cancel_other_type,
+        cancel_other_id_type,
         needs=("sleep",),
     ),
     Case(
@@ -341,7 +369,7 @@ CASES = (
         "cancels 200 requests about when they are answered",
         "at most one answer each",
         CANCEL,
-        cancel_races,
+        race_cancellations,
     ),
     Case(
         "cancelled-frees",
@@ -349,7 +377,7 @@ CASES = (
         "cancels 1,000 calls of 30 s, and calls again",
         "the next call is served",
         "policy; " + CANCEL,
-        cancelled_frees,
+        cancel_1000_calls,
         needs=("sleep",),
     ),
     Case(
@@ -358,7 +386,7 @@ CASES = (
         "uses the id of a call that is under way",
         "an error -32600 on that id; the first call is answered",
         "policy; basic: an id MUST NOT be reused",
-        id_in_use,
+        reuse_id,
         needs=("sleep",),
     ),
     Case(
@@ -367,7 +395,7 @@ CASES = (
         "lets a tool tell progress 20,000 times",
         "it grows, comes before the result, and stops",
         PROGRESS,
-        progress_20000,
+        report_progress_20000_times,
         needs=("count",),
         slow=True,
     ),
@@ -377,7 +405,7 @@ CASES = (
         "lets a tool tell progress of a call without a progressToken",
         "none is sent",
         PROGRESS,
-        progress_not_asked,
+        report_progress_without_token,
         needs=("count",),
     ),
     Case(
@@ -386,7 +414,7 @@ CASES = (
         "cancels a call that tells progress all the time",
         "no more progress, no answer",
         "2026-07-28 stdio: no further message for a cancelled request; policy in other revisions",
-        progress_after_cancel,
+        cancel_call_with_progress,
         needs=("count",),
     ),
     Case(
@@ -395,7 +423,7 @@ CASES = (
         "lets a tool tell progress when it has answered",
         "none is sent",
         PROGRESS + ": MUST stop after completion",
-        progress_late,
+        report_progress_after_response,
         needs=("tell_late",),
     ),
 )

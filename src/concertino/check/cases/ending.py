@@ -1,4 +1,4 @@
-"""Section 7, second part: the end, from the client's side, from the system's, and out of sight."""
+"""Section 7, second part: the ways in which a server process ends."""
 
 from __future__ import annotations
 
@@ -7,235 +7,255 @@ import time
 from collections.abc import Callable
 
 from concertino.check import process_stats
-from concertino.check.case import Case, CheckFinding, Crash, Deviation, Hang, Violation
+from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
-from concertino.check.child_process import ServerProcess, StdioSetup
-from concertino.check.messages import frame, shown
+from concertino.check.findings import CheckFinding, Crash, Deviation, Hang, Violation
+from concertino.check.messages import encode_frame, excerpt
+from concertino.check.server_process import ServerProcess
+from concertino.check.stdio_setup import StdioSetup
 
-__all__ = ["CASES", "ended", "wrapper_killed"]
+__all__ = ["CASES"]
 
-WITHIN_S = 5.0  # two for calls under way, and a margin; as long as clients wait before they kill
+# Clients wait about so long before they kill a server. It leaves two seconds for calls under way.
+EXIT_S = 5.0
+# An orphaned server may notice after 5 s of silence; then it needs time to shut down.
+ORPHAN_S = 10.0
 EOF = "stdio, Shutdown: the client closes stdin and waits for the server to exit"
 SIGNAL = "stdio, Shutdown: SIGTERM if it does not exit"
-ORPHAN_S = 10.0  # silence of 5 s, the drain, and a margin
+SHORT_CALL_LOST = "a call that needed half a second more was not waited for"
 
 
-def ended(trial: CaseContext, why: str, *, busy: bool = False) -> None:
-    """The process ends in time, by itself, with exit code 0. busy: calls are under way, and waiting for them breaks no must."""
+def _require_clean_exit(context: CaseContext, cause: str, *, busy: bool = False) -> None:
+    """Require that the process exits in time with code 0. Raises Hang or Crash.
+
+    busy: calls are under way. No MUST forbids waiting for them, so a late exit is a Deviation.
+    """
     try:
-        code = trial.must_end(WITHIN_S, why)
-    except Hang as found:
-        raise Deviation(str(found)) if busy else found from None
+        code = context.require_exit(EXIT_S, cause)
+    except Hang as finding:
+        raise Deviation(str(finding)) if busy else finding from None
     if code < 0:
-        raise Crash(f"died of signal {signal.Signals(-code).name} after {why}")
+        raise Crash(f"died of signal {signal.Signals(-code).name} after {cause}")
     if code:
-        trial.note(Deviation(f"exit code {code} after {why}; 0 expected"))
+        context.report(Deviation(f"exit code {code} after {cause}; 0 expected"))
 
 
-def eof_idle(trial: CaseContext) -> None:
-    trial.end_of_input()
-    ended(trial, "the end of input")
+def close_stdin_when_idle(context: CaseContext) -> None:
+    context.close_stdin()
+    _require_clean_exit(context, "the end of input")
 
 
-def eof_at_once(trial: CaseContext) -> None:
-    """Before anything was read: the start may still be going on."""
-    trial.end_of_input()
-    if not trial.child.wait(trial.first_s + WITHIN_S):
-        raise Hang(
-            f"still running {trial.first_s + WITHIN_S:g} s after an end of input right at the start"
-        )
-    code = trial.child.exit
+def close_stdin_at_start(context: CaseContext) -> None:
+    context.close_stdin()
+    # The process may still be starting, which takes as long as the first opening did.
+    within_s = context.start_grace_s + EXIT_S
+    cause = "an end of input right at the start"
+    if not context.process.wait_for_exit(within_s):
+        raise Hang(f"still running {within_s:g} s after {cause}")
+    code = context.process.exit_code
     assert code is not None
     if code < 0:
-        raise Crash(f"died of signal {-code} after an end of input right at the start")
+        raise Crash(f"died of signal {-code} after {cause}")
     if code:
-        trial.note(
-            Deviation(f"exit code {code} after an end of input right at the start; 0 expected")
-        )
+        context.report(Deviation(f"exit code {code} after {cause}; 0 expected"))
 
 
-def eof_in_message(trial: CaseContext) -> None:
-    trial.garbage += 1
-    trial.expect(77, "half a request", least=0)
-    trial.write(b'{"jsonrpc":"2.0","id":77,"method":"pi')
-    trial.end_of_input()
-    ended(trial, "an end of input inside a message")
+def close_stdin_inside_message(context: CaseContext) -> None:
+    context.malformed_lines += 1
+    context.expect(77, "half a request", least=0)
+    context.write(b'{"jsonrpc":"2.0","id":77,"method":"pi')
+    context.close_stdin()
+    _require_clean_exit(context, "an end of input inside a message")
 
 
-def eof_without_newline(trial: CaseContext) -> None:
-    message = trial.light()
-    trial.due[int, message["id"]].least = 0
-    trial.write(frame(message).rstrip())
-    trial.end_of_input()
-    ended(trial, "an end of input behind a line without newline")
-    if not trial.answers(message["id"]):
-        trial.note(Deviation("a last line without a newline was not answered"))
+def close_stdin_without_newline(context: CaseContext) -> None:
+    message = context.make_ping()
+    context.make_optional(message["id"])
+    context.write(encode_frame(message).rstrip())
+    context.close_stdin()
+    _require_clean_exit(context, "an end of input behind a line without newline")
+    if not context.responses(message["id"]):
+        context.report(Deviation("a last line without a newline was not answered"))
 
 
-def eof_with_calls(trial: CaseContext) -> None:
+def close_stdin_after_50_calls(context: CaseContext) -> None:
     messages = [
-        trial.request("tools/list") if trial.subject.tool_names else trial.light()
+        context.make_request("tools/list") if context.server.tool_names else context.make_ping()
         for _ in range(50)
     ]
-    for each in messages:
-        trial.due[int, each["id"]].least = 0
-    trial.send(*messages)
-    trial.end_of_input()
-    ended(trial, "50 calls and the end of input")
-    answered = sum(bool(trial.answers(each["id"])) for each in messages)
+    for message in messages:
+        context.make_optional(message["id"])
+    context.send(*messages)
+    context.close_stdin()
+    _require_clean_exit(context, "50 calls and the end of input")
+    answered = sum(bool(context.responses(message["id"])) for message in messages)
     if answered < len(messages):
-        trial.note(Deviation(f"{answered} of 50 calls before the end of input were answered"))
+        context.report(Deviation(f"{answered} of 50 calls before the end of input were answered"))
 
 
-def _eof_during(tool: str) -> Callable[[CaseContext], None]:
-    def run(trial: CaseContext) -> None:
-        short, long = trial.call(tool, seconds=0.5), trial.call(tool, seconds=30)
-        for each in (short, long):
-            trial.due[int, each["id"]].least = 0
-        trial.send(short, long)
-        trial.must_serve()
-        trial.end_of_input()
-        ended(trial, "the end of input during two calls", busy=True)
-        if not trial.answers(short["id"]):
-            trial.note(Deviation("a call that needed half a second more was not waited for"))
-
-    return run
+def _start_calls(context: CaseContext, tool: str, *seconds: float) -> list[int]:
+    """Start calls that need not be answered, and return their ids."""
+    calls = [context.make_call(tool, seconds=number) for number in seconds]
+    for call in calls:
+        context.make_optional(call["id"])
+    context.send(*calls)
+    # The next response shows that the server has read the calls.
+    context.require_service()
+    return [call["id"] for call in calls]
 
 
-def _signalled(number: int) -> Callable[[CaseContext], None]:
-    name = signal.Signals(number).name
-
-    def run(trial: CaseContext) -> None:
-        trial.ended = True
-        trial.child.signal(number)
-        _ended_by(trial, number, name, Hang if number == signal.SIGTERM else Deviation)
+def _close_stdin_during_calls(tool: str) -> Callable[[CaseContext], None]:
+    def run(context: CaseContext) -> None:
+        short_id, _ = _start_calls(context, tool, 0.5, 30)
+        context.close_stdin()
+        _require_clean_exit(context, "the end of input during two calls", busy=True)
+        if not context.responses(short_id):
+            context.report(Deviation(SHORT_CALL_LOST))
 
     return run
 
 
-def _ended_by(trial: CaseContext, number: int, why: str, otherwise: type[CheckFinding]) -> None:
-    """After a signal: exit code 0 is ours; being ended by it is as sound. otherwise: what it is not to end."""
-    if not trial.child.wait(WITHIN_S):
-        raise otherwise(f"still running {WITHIN_S:g} s after {why}")
-    code = trial.child.exit or 0
+def _send_signal(number: int) -> Callable[[CaseContext], None]:
+    def run(context: CaseContext) -> None:
+        context.ended = True
+        context.process.send_signal(number)
+        # The specification mentions SIGTERM alone.
+        failure = Hang if number == signal.SIGTERM else Deviation
+        _require_exit_on_signal(context, number, signal.Signals(number).name, failure)
+
+    return run
+
+
+def _require_exit_on_signal(
+    context: CaseContext, number: int, cause: str, failure: type[CheckFinding]
+) -> None:
+    """Require that a signal ends the process. Raises `failure` if it does not, or Crash.
+
+    Exit code 0 is our policy; a process that the signal itself ends is as sound.
+    """
+    if not context.process.wait_for_exit(EXIT_S):
+        raise failure(f"still running {EXIT_S:g} s after {cause}")
+    code = context.process.exit_code or 0
     how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
     if code < 0 and code != -number:
-        raise Crash(f"ended with {how} after {why}")
+        raise Crash(f"ended with {how} after {cause}")
     if code:
-        trial.note(Deviation(f"ended with {how} after {why}; exit code 0 expected"))
+        context.report(Deviation(f"ended with {how} after {cause}; exit code 0 expected"))
 
 
-def term_during_call(trial: CaseContext) -> None:
-    short, long = trial.call("sleep", seconds=0.5), trial.call("sleep", seconds=30)
-    for each in (short, long):
-        trial.due[int, each["id"]].least = 0
-    trial.send(short, long)
-    trial.must_serve()
-    trial.ended = True
-    trial.child.signal(signal.SIGTERM)
-    _ended_by(trial, signal.SIGTERM, "SIGTERM during two calls", Deviation)
-    if not trial.answers(short["id"]):
-        trial.note(Deviation("a call that needed half a second more was not waited for"))
+def send_sigterm_during_calls(context: CaseContext) -> None:
+    short_id, _ = _start_calls(context, "sleep", 0.5, 30)
+    context.ended = True
+    context.process.send_signal(signal.SIGTERM)
+    _require_exit_on_signal(context, signal.SIGTERM, "SIGTERM during two calls", Deviation)
+    if not context.responses(short_id):
+        context.report(Deviation(SHORT_CALL_LOST))
 
 
-def second_signal(trial: CaseContext) -> None:
-    long = trial.call("sleep", seconds=30)
-    trial.due[int, long["id"]].least = 0
-    trial.send(long)
-    trial.must_serve()
-    trial.ended = True
-    trial.child.signal(signal.SIGTERM)
-    trial.child.pump(lambda: trial.child.exit is not None, 0.3)
+def send_sigterm_twice(context: CaseContext) -> None:
+    process = context.process
+    _start_calls(context, "sleep", 30)
+    context.ended = True
+    process.send_signal(signal.SIGTERM)
+    context.read_for(0.3)
     began = time.monotonic()
-    queued = process_stats.queued_s(trial.child.pid)
-    trial.child.signal(signal.SIGTERM)
-    if not trial.child.wait(WITHIN_S):
-        raise Deviation(f"still running {WITHIN_S:g} s after a second SIGTERM")
-    took = time.monotonic() - began - (process_stats.queued_s(trial.child.pid) - queued)
-    if took > 1.0:
-        trial.note(Deviation(f"ended {took:.1f} s after a second SIGTERM; at once expected"))
+    waited_before_s = process_stats.cpu_wait_s(process.pid)
+    process.send_signal(signal.SIGTERM)
+    if not process.wait_for_exit(EXIT_S):
+        raise Deviation(f"still running {EXIT_S:g} s after a second SIGTERM")
+    waited_s = process_stats.cpu_wait_s(process.pid) - waited_before_s
+    took_s = time.monotonic() - began - waited_s
+    if took_s > 1.0:
+        context.report(Deviation(f"ended {took_s:.1f} s after a second SIGTERM; at once expected"))
 
 
-def stdout_closed(trial: CaseContext) -> None:
-    """The client is half gone: it still holds stdin open."""
-    trial.ended = True
-    trial.child.close_stdout()
-    messages = [trial.light() for _ in range(5)]
+def close_stdout(context: CaseContext) -> None:
+    # Half of the client is gone: it still holds stdin open, so there is no end of input.
+    context.ended = True
+    context.process.close_stdout()
+    messages = [context.make_ping() for _ in range(5)]
     try:
-        for each in messages:
-            trial.due[int, each["id"]].least = 0
-            trial.send(each)
-            trial.child.pump(lambda: trial.child.exit is not None, 0.2)
+        for message in messages:
+            context.make_optional(message["id"])
+            context.send(message)
+            context.read_for(0.2)
     except Crash:
-        pass  # it has seen it: what is asked here
-    if not trial.child.wait(WITHIN_S):
-        raise Deviation(f"still running {WITHIN_S:g} s after its client closed stdout")
+        # The server has noticed and closed stdin, which is what this case asks for.
+        pass
+    if not context.process.wait_for_exit(EXIT_S):
+        raise Deviation(f"still running {EXIT_S:g} s after its client closed stdout")
 
 
-def client_gone(trial: CaseContext) -> None:
-    """What a killed client leaves: every pipe is closed, at any moment."""
-    messages = [trial.request("tools/list") for _ in range(20)]
-    for each in messages:
-        trial.due[int, each["id"]].least = 0
-    trial.send(*messages)
-    trial.ended = True
-    trial.child.close_stdout()
-    trial.child.close_stderr()
-    trial.child.close_stdin()
-    if not trial.child.wait(WITHIN_S):
-        raise Hang(f"still running {WITHIN_S:g} s after every pipe to its client was closed")
+def _close_all_pipes(context: CaseContext) -> None:
+    """Close every pipe, as the death of a client does."""
+    context.ended = True
+    context.process.close_stdout()
+    context.process.close_stderr()
+    context.process.close_stdin()
 
 
-def client_gone_in_call(trial: CaseContext) -> None:
-    long = trial.call("sleep", seconds=60)
-    trial.due[int, long["id"]].least = 0
-    trial.send(long)
-    trial.must_serve()
-    trial.ended = True
-    trial.child.close_stdout()
-    trial.child.close_stderr()
-    trial.child.close_stdin()
-    if not trial.child.wait(WITHIN_S):
-        raise Deviation(f"still running {WITHIN_S:g} s after its client was gone during a call")
+def close_all_pipes(context: CaseContext) -> None:
+    # Responses are under way when the pipes close.
+    messages = [context.make_request("tools/list") for _ in range(20)]
+    for message in messages:
+        context.make_optional(message["id"])
+    context.send(*messages)
+    _close_all_pipes(context)
+    if not context.process.wait_for_exit(EXIT_S):
+        raise Hang(f"still running {EXIT_S:g} s after every pipe to its client was closed")
 
 
-def wrapper_killed(trial: CaseContext) -> None:
-    """`sh -c 'server; true'`: the shell is killed, and the pipes stay open, so that nothing but the parent's death tells."""
-    child = trial.child
-    pids = process_stats.members(child.pid)
-    if pids is None:
+def close_all_pipes_during_call(context: CaseContext) -> None:
+    _start_calls(context, "sleep", 60)
+    _close_all_pipes(context)
+    if not context.process.wait_for_exit(EXIT_S):
+        raise Deviation(f"still running {EXIT_S:g} s after its client was gone during a call")
+
+
+def kill_wrapper(context: CaseContext) -> None:
+    process = context.process
+    # Without /proc a zombie of the group looks like a running server.
+    if process_stats.find_group_pids(process.pid) is None:
         return
-    trial.ended = True
-    child.popen.send_signal(signal.SIGKILL)
-    if not child.pump(lambda: child.exit is not None and not child.group_lives(), ORPHAN_S):
-        raise Deviation(
-            f"the server behind a killed wrapper still runs after {ORPHAN_S:g} s of silence"
-        )
+    context.ended = True
+    # The pipes stay open, so only the death of its parent can tell the server to end.
+    process.popen.send_signal(signal.SIGKILL)
+    is_over = process.wait_until(
+        lambda: process.exit_code is not None and not process.is_group_running(), ORPHAN_S
+    )
+    if not is_over:
+        silence = f"{ORPHAN_S:g} s of silence"
+        raise Deviation(f"the server behind a killed wrapper still runs after {silence}")
 
 
-def start_stop(trial: CaseContext) -> None:
-    """Ten more lives, short ones."""
+def start_and_stop_10_times(context: CaseContext) -> None:
     for _ in range(10):
-        with ServerProcess(trial.subject.command) as child:
-            one = CaseContext(trial.subject, child)
-            one.open()
-            one.must_serve()
-            one.end_of_input()
+        with ServerProcess(context.server.command) as process:
+            short = CaseContext(context.server, process)
+            short.open()
+            short.require_service()
+            short.close_stdin()
             try:
-                ended(one, "the end of input")
-            except CheckFinding as found:
-                one.note(found)
-            if one.findings:
-                raise one.findings[0]
-            if child.strays:
-                raise Violation(f"on stdout at its end: {shown(child.strays[0].line)}")
-            if b"Fatal Python error" in child.stderr:
+                _require_clean_exit(short, "the end of input")
+            except CheckFinding as finding:
+                short.report(finding)
+            if short.findings:
+                raise short.findings[0]
+            if lines := process.output.stray_lines:
+                raise Violation(f"on stdout at its end: {excerpt(lines[0].line)}")
+            # A known race of Python at its shutdown.
+            if b"Fatal Python error" in process.stderr.tail:
                 raise Crash("Fatal Python error")
 
 
 CASES = (
     Case(
-        "eof-idle", 7, "closes stdin when nothing is under way", "exit code 0 in 5 s", EOF, eof_idle
+        "eof-idle",
+        7,
+        "closes stdin when nothing is under way",
+        "exit code 0 in 5 s",
+        EOF,
+        close_stdin_when_idle,
     ),
     Case(
         "eof-at-once",
@@ -243,7 +263,7 @@ CASES = (
         "closes stdin right at the start",
         "exit code 0 in 5 s",
         EOF,
-        eof_at_once,
+        close_stdin_at_start,
         opens=False,
     ),
     Case(
@@ -252,7 +272,7 @@ CASES = (
         "closes stdin inside a message",
         "exit code 0 in 5 s",
         EOF,
-        eof_in_message,
+        close_stdin_inside_message,
     ),
     Case(
         "eof-without-newline",
@@ -260,7 +280,7 @@ CASES = (
         "closes stdin behind a request without its newline",
         "answered; exit code 0",
         "policy; " + EOF,
-        eof_without_newline,
+        close_stdin_without_newline,
     ),
     Case(
         "eof-after-50-calls",
@@ -268,7 +288,7 @@ CASES = (
         "writes 50 calls and closes stdin",
         "50 answers; exit code 0",
         "policy; " + EOF,
-        eof_with_calls,
+        close_stdin_after_50_calls,
     ),
     Case(
         "eof-during-sleep",
@@ -276,7 +296,7 @@ CASES = (
         "closes stdin while one call needs 0.5 s more and another 30",
         "the first is answered; exit code 0 in 5 s",
         "policy; " + EOF,
-        _eof_during("sleep"),
+        _close_stdin_during_calls("sleep"),
         needs=("sleep",),
         slow=True,
     ),
@@ -286,19 +306,19 @@ CASES = (
         "closes stdin while tools block, one for 0.5 s and another for 30",
         "the first is answered; exit code 0 in 5 s",
         "policy; " + EOF,
-        _eof_during("block"),
+        _close_stdin_during_calls("block"),
         needs=("block",),
         slow=True,
     ),
-    Case("sigterm", 7, "sends SIGTERM", "exit code 0 in 5 s", SIGNAL, _signalled(signal.SIGTERM)),
-    Case("sigint", 7, "sends SIGINT", "exit code 0 in 5 s", "policy", _signalled(signal.SIGINT)),
+    Case("sigterm", 7, "sends SIGTERM", "exit code 0 in 5 s", SIGNAL, _send_signal(signal.SIGTERM)),
+    Case("sigint", 7, "sends SIGINT", "exit code 0 in 5 s", "policy", _send_signal(signal.SIGINT)),
     Case(
         "sigterm-during-call",
         7,
         "sends SIGTERM while one call needs 0.5 s more and another 30",
         "the first is answered; exit code 0 in 5 s",
         "policy; " + SIGNAL,
-        term_during_call,
+        send_sigterm_during_calls,
         needs=("sleep",),
         slow=True,
     ),
@@ -308,7 +328,7 @@ CASES = (
         "sends SIGTERM twice during a call",
         "the end, at once",
         "policy",
-        second_signal,
+        send_sigterm_twice,
         needs=("sleep",),
     ),
     Case(
@@ -317,7 +337,7 @@ CASES = (
         "closes its end of stdout and keeps stdin open",
         "the process ends in 5 s",
         "policy",
-        stdout_closed,
+        close_stdout,
     ),
     Case(
         "client-gone",
@@ -325,7 +345,7 @@ CASES = (
         "closes every pipe at once, as the death of a client does",
         "the process ends in 5 s",
         EOF,
-        client_gone,
+        close_all_pipes,
     ),
     Case(
         "client-gone-in-call",
@@ -333,7 +353,7 @@ CASES = (
         "closes every pipe during a call of a minute",
         "the process ends in 5 s",
         EOF,
-        client_gone_in_call,
+        close_all_pipes_during_call,
         needs=("sleep",),
         slow=True,
     ),
@@ -343,8 +363,8 @@ CASES = (
         "kills the shell that started the server, with all pipes left open",
         "the server ends by itself in 10 s",
         "policy: no orphans",
-        wrapper_killed,
-        surroundings=StdioSetup(wrapped=True),
+        kill_wrapper,
+        stdio=StdioSetup(wrapped=True),
         slow=True,
     ),
     Case(
@@ -353,7 +373,7 @@ CASES = (
         "starts and ends it ten times",
         "exit code 0 each time, nothing on stdout, no process left",
         EOF,
-        start_stop,
+        start_and_stop_10_times,
         slow=True,
     ),
 )

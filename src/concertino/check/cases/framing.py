@@ -1,4 +1,4 @@
-"""Section 1: bytes and framing. What comes over stdin in which pieces, and what the pipes are."""
+"""Section 1: bytes and framing. The pieces in which input arrives, and the kinds of pipes."""
 
 from __future__ import annotations
 
@@ -7,322 +7,341 @@ import signal
 import time
 
 from concertino.check import process_stats
-from concertino.check.case import Case, Crash, Deviation, Hang, Violation
-from concertino.check.case_context import CaseContext, text_of
+from concertino.check.case import Case
+from concertino.check.case_context import INITIALIZED, CaseContext, tool_result_text
 from concertino.check.cases.refused_input import (
     INVALID_REQUEST,
     PARSE_ERROR,
-    Line,
-    case_of,
-    refused,
+    MalformedLine,
+    make_case,
+    send_malformed_line,
 )
-from concertino.check.child_process import StdioSetup
-from concertino.check.messages import frame, shown
+from concertino.check.findings import Crash, Deviation, Hang, Violation
+from concertino.check.messages import encode_frame, excerpt
+from concertino.check.stdio_setup import StdioSetup
 
 __all__ = ["CASES"]
 
 MIB = 2**20
 BOM = b"\xef\xbb\xbf"
 STDIO = "basic/transports, stdio: messages are UTF-8, one per line"
-SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x1cf"  # what str.splitlines() takes for the end of a line, and JSON does not
+# str.splitlines() takes these characters for the end of a line; JSON and stdio do not.
+SEPARATORS = "a\u2028b\u2029c\x85d\x0be\x1cf"
 MANY_LANGUAGES = "Grüße, 你好, здравствуйте, 🎻"
 
 
-def hundred_bad_lines(trial: CaseContext) -> None:
-    trial.write_garbage(b"{not json}\n" * 100, lines=100)
-    trial.must_serve()
-    trial.child.pump(lambda: len(trial.child.idless) >= 100, trial.settings.grace_s)
-    if not trial.child.idless:
-        trial.note(Deviation("100 lines that are no JSON were answered with silence"))
-
-
-def bad_argument(trial: CaseContext) -> None:
-    id = trial.id()
-    message = trial.request("tools/call", trial.tool("echo").params(text="MARK"), id)
-    answer = refused(
-        trial, frame(message).rstrip().replace(b"MARK", b"caf\xff"), (PARSE_ERROR,), id
+def send_100_malformed_lines(context: CaseContext) -> None:
+    output = context.process.output
+    context.write_malformed(b"{not json}\n" * 100, lines=100)
+    context.require_service()
+    context.process.wait_until(
+        lambda: len(output.responses_without_id) >= 100, context.settings.grace_s
     )
-    if answer is not None and "\ufffd" in (text_of(answer) or ""):
-        trial.note(Deviation("the tool was called with U+FFFD in place of what was no UTF-8"))
+    # A server may limit the rate of its errors, so one is enough.
+    if not output.responses_without_id:
+        context.report(Deviation("100 lines that are no JSON were answered with silence"))
 
 
-def bom_first(trial: CaseContext) -> None:
-    opener = trial.request("server/discover") if trial.modern else trial.initialize()
-    trial.due[type(opener["id"]), opener["id"]].least = 0
-    trial.garbage = 1
-    trial.write(BOM + frame(opener))
-    came = trial.come([opener["id"]], trial.first_s)
-    if came:
-        trial.note(Deviation("a byte order mark before the first message: no answer on its id"))
-    elif "error" in trial.answers(opener["id"])[0]:
-        trial.note(
-            Deviation(
-                f"a byte order mark before the first message: {shown(trial.answers(opener['id'])[0])}"
-            )
-        )
+def send_invalid_utf8_argument(context: CaseContext) -> None:
+    id = context.new_id()
+    params = context.find_tool("echo").make_params(text="MARK")
+    frame = encode_frame(context.make_request("tools/call", params, id))
+    line = frame.rstrip().replace(b"MARK", b"caf\xff")
+    response = send_malformed_line(context, line, (PARSE_ERROR,), id)
+    if response is not None and "\ufffd" in (tool_result_text(response) or ""):
+        context.report(Deviation("the tool was called with U+FFFD in place of what was no UTF-8"))
+
+
+def send_bom_first(context: CaseContext) -> None:
+    opening = (
+        context.make_request("server/discover") if context.modern else context.make_initialize()
+    )
+    id = opening["id"]
+    context.make_optional(id)
+    context.malformed_lines = 1
+    context.write(BOM + encode_frame(opening))
+
+    if context.wait_for_missing([id], context.start_grace_s):
+        context.report(Deviation("a byte order mark before the first message: no answer on its id"))
+    elif "error" in context.responses(id)[0]:
+        error = excerpt(context.responses(id)[0])
+        context.report(Deviation(f"a byte order mark before the first message: {error}"))
     else:
-        trial.opened = True
-        if not trial.modern:
-            trial.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        # The message has opened the session.
+        context.opened = True
+        if not context.modern:
+            context.send(INITIALIZED)
 
 
-def bom_later(trial: CaseContext) -> None:
-    message = trial.light()
-    trial.due[type(message["id"]), message["id"]].least = 0
-    trial.garbage += 1
-    trial.write(BOM + frame(message))
-    trial.must_serve()
-    if (
-        trial.come([message["id"]], trial.settings.grace_s)
-        or "error" in trial.answers(message["id"])[0]
-    ):
-        trial.note(
-            Deviation("a byte order mark before a later message: the message was not served")
-        )
+def send_bom_later(context: CaseContext) -> None:
+    message = context.make_ping()
+    id = message["id"]
+    context.make_optional(id)
+    context.malformed_lines += 1
+    context.write(BOM + encode_frame(message))
+    context.require_service()
+
+    missing = context.wait_for_missing([id], context.settings.grace_s)
+    if missing or "error" in context.responses(id)[0]:
+        text = "a byte order mark before a later message: the message was not served"
+        context.report(Deviation(text))
 
 
-def crlf(trial: CaseContext) -> None:
-    messages = [trial.light() for _ in range(3)]
-    trial.write(b"".join(frame(each).replace(b"\n", b"\r\n") for each in messages))
-    trial.must_succeed([each["id"] for each in messages])
+def send_crlf(context: CaseContext) -> None:
+    messages = [context.make_ping() for _ in range(3)]
+    context.write(b"".join(encode_frame(message)[:-1] + b"\r\n" for message in messages))
+    context.require_results([message["id"] for message in messages])
 
 
-def blank_lines(trial: CaseContext) -> None:
-    trial.write_garbage(b"\n\n   \n\t\n\r\n", lines=5)
-    trial.must_serve()
-    trial.child.pump(lambda: bool(trial.child.idless), trial.settings.grace_s)
-    if trial.child.idless:
-        trial.note(
-            Deviation(
-                f"blank lines were answered {len(trial.child.idless)} times: {shown(trial.child.idless[0])}"
-            )
-        )
+def send_blank_lines(context: CaseContext) -> None:
+    without_id = context.process.output.responses_without_id
+    context.write_malformed(b"\n\n   \n\t\n\r\n", lines=5)
+    context.require_service()
+    context.process.wait_until(lambda: bool(without_id), context.settings.grace_s)
+    if without_id:
+        text = f"blank lines were answered {len(without_id)} times: {excerpt(without_id[0])}"
+        context.report(Deviation(text))
 
 
-def separators(trial: CaseContext) -> None:
+def echo_separators(context: CaseContext) -> None:
     for text in (SEPARATORS, MANY_LANGUAGES):
-        trial.echoed(text)
+        context.require_echo(text)
 
 
-def separators_in_ids(trial: CaseContext) -> None:
+def send_separators_in_ids(context: CaseContext) -> None:
     for id in (SEPARATORS, MANY_LANGUAGES):
-        message = trial.light(id)
-        trial.write(json.dumps(message, ensure_ascii=False).encode() + b"\n")
-        trial.must_succeed([id])
+        message = context.make_ping(id)
+        context.write(json.dumps(message, ensure_ascii=False).encode() + b"\n")
+        context.require_results([id])
 
 
-def nul_escaped(trial: CaseContext) -> None:
-    message = trial.light("a\x00b")
-    trial.write(frame(message))
-    trial.must_succeed(["a\x00b"])
-    if "echo" in trial.subject.tools:
-        trial.echoed("a\x00b\x1f\x7f")
+def send_escaped_nul(context: CaseContext) -> None:
+    context.send(context.make_ping("a\x00b"))
+    context.require_results(["a\x00b"])
+    if "echo" in context.server.tools:
+        context.require_echo("a\x00b\x1f\x7f")
 
 
-def one_byte_per_write(trial: CaseContext) -> None:
-    message = trial.light(MANY_LANGUAGES)
-    for byte in frame(message):
-        trial.write(bytes([byte]))
-        trial.child.swallowed(0.05)
-    trial.must_succeed([MANY_LANGUAGES])
+def write_single_bytes(context: CaseContext) -> None:
+    message = context.make_ping(MANY_LANGUAGES)
+    for byte in encode_frame(message):
+        context.write(bytes([byte]))
+        # Without the wait, the server would find several bytes in the pipe at once.
+        context.process.wait_until_read(0.05)
+    context.require_results([MANY_LANGUAGES])
 
 
-def split_everywhere(trial: CaseContext) -> None:
-    # About 200 bytes: two requests, the first with characters of 2, 3 and 4 bytes in its id.
-    first = trial.light("ü你🎻-0000")
-    again = trial.light("second-0000")
-    size = len(frame(first) + frame(again))
+def split_at_every_byte(context: CaseContext) -> None:
+    # The id of the first request holds characters of 2, 3 and 4 bytes.
+    first = context.make_ping("ü你🎻-0000")
+    second = context.make_ping("second-0000")
+    # These ids are never sent; the messages only serve as templates of constant length.
+    del context.expected[str, first["id"]], context.expected[str, second["id"]]
+
+    size = len(encode_frame(first) + encode_frame(second))
     for cut in range(1, size):
-        first["id"], again["id"] = f"ü你🎻-{cut:04}", f"second-{cut:04}"
-        trial.expect(first["id"], f"the first of two requests cut at byte {cut}")
-        trial.expect(again["id"], f"the second of two requests cut at byte {cut}")
-        data = frame(first) + frame(again)
-        trial.write(data[:cut])
-        trial.child.swallowed(0.05)
-        trial.write(data[cut:])
-        trial.all_answered([first["id"], again["id"]])
-    del trial.due[str, "ü你🎻-0000"], trial.due[str, "second-0000"]
+        first["id"], second["id"] = f"ü你🎻-{cut:04}", f"second-{cut:04}"
+        context.expect(first["id"], f"the first of two requests cut at byte {cut}")
+        context.expect(second["id"], f"the second of two requests cut at byte {cut}")
+        data = encode_frame(first) + encode_frame(second)
+        context.write(data[:cut])
+        context.process.wait_until_read(0.05)
+        context.write(data[cut:])
+        context.wait_for_responses([first["id"], second["id"]])
 
 
-def thousand_messages(trial: CaseContext) -> None:
-    messages = [trial.light() for _ in range(1000)]
-    trial.send(*messages)
-    trial.must_succeed([each["id"] for each in messages])
+def send_1000_requests(context: CaseContext) -> None:
+    messages = [context.make_ping() for _ in range(1000)]
+    context.send(*messages)
+    context.require_results([message["id"] for message in messages])
 
 
-def echo_70_kb(trial: CaseContext) -> None:
-    trial.echoed("".join(f"{number:07} " for number in range(70_000 // 8)))
+def echo_70_kb(context: CaseContext) -> None:
+    # More than the 64 KiB that a pipe holds. Numbers show where bytes are lost.
+    context.require_echo("".join(f"{number:07} " for number in range(70_000 // 8)))
 
 
-def echo_10_mb(trial: CaseContext) -> None:
-    """Almost as much as a message may hold; one that cannot be served may be refused on its id."""
-    before, after = trial.subject.around
-    text = "x" * (trial.settings.message_limit_bytes - 2048 - len(before) - len(after))
-    message = trial.call("echo", text=text)
-    trial.garbage += 1
-    trial.write(frame(message), 3 * trial.settings.timeout_s)
-    answer = trial.answer(message["id"], 3 * trial.settings.timeout_s)
-    came = text_of(answer)
-    if came is None:
-        raise Deviation(f"an echo of {len(text)} bytes was refused: {shown(answer)}")
-    if came != before + text + after:
-        raise Violation(
-            f"an echo of {len(text)} bytes gave back {len(came)}, which are not the same"
-        )
+def echo_10_mb(context: CaseContext) -> None:
+    before, after = context.server.echo_frame
+    # Leave 2 KiB for the rest of the message, in the request and in the response.
+    text = "x" * (context.settings.message_limit_bytes - 2048 - len(before) - len(after))
+    message = context.make_call("echo", text=text)
+    # A server with a lower limit may refuse the message before it knows the id.
+    context.malformed_lines += 1
+    context.write(encode_frame(message), 3 * context.settings.timeout_s)
+    response = context.wait_for_response(message["id"], 3 * context.settings.timeout_s)
+
+    echoed = tool_result_text(response)
+    if echoed is None:
+        raise Deviation(f"an echo of {len(text)} bytes was refused: {excerpt(response)}")
+    if echoed != before + text + after:
+        difference = f"gave back {len(echoed)}, which are not the same"
+        raise Violation(f"an echo of {len(text)} bytes {difference}")
 
 
-def _padded(trial: CaseContext, size: int) -> tuple[int, bytes]:
-    """A light request whose line without newline has exactly so many bytes. (its id, the line)"""
-    message = trial.light(params={"_meta": {"example.com/padding": ""}})
-    message["params"]["_meta"]["example.com/padding"] = "x" * (size - len(frame(message)) + 1)
-    data = frame(message)
-    assert len(data) == size + 1
-    return message["id"], data
+def _make_padded_ping(context: CaseContext, size: int) -> tuple[int, bytes]:
+    """Return the id and the frame of a ping with a given size in bytes, without the newline."""
+    message = context.make_ping(params={"_meta": {"example.com/padding": ""}})
+    padding = "x" * (size - len(encode_frame(message)) + 1)
+    message["params"]["_meta"]["example.com/padding"] = padding
+    frame = encode_frame(message)
+    assert len(frame) == size + 1
+    return message["id"], frame
 
 
-def at_limit(trial: CaseContext) -> None:
-    limit = trial.settings.message_limit_bytes
-    id, data = _padded(trial, limit)
-    trial.garbage += 1
-    trial.due[int, id].least = 0
-    trial.write(data, 3 * trial.settings.timeout_s)
-    trial.must_serve()
-    if trial.come([id], trial.settings.grace_s) or "error" in trial.answers(id)[0]:
-        answer = trial.answers(id) or trial.child.idless
-        raise Deviation(
-            f"a message of {limit} bytes was not served: {shown(answer[0]) if answer else 'no answer'}"
-        )
+def send_largest_message(context: CaseContext) -> None:
+    limit = context.settings.message_limit_bytes
+    id, frame = _make_padded_ping(context, limit)
+    context.malformed_lines += 1
+    context.make_optional(id)
+    context.write(frame, 3 * context.settings.timeout_s)
+    context.require_service()
+
+    missing = context.wait_for_missing([id], context.settings.grace_s)
+    if missing or "error" in context.responses(id)[0]:
+        responses = context.responses(id) or context.process.output.responses_without_id
+        answer = excerpt(responses[0]) if responses else "no answer"
+        raise Deviation(f"a message of {limit} bytes was not served: {answer}")
 
 
-def over_limit(trial: CaseContext) -> None:
-    limit = trial.settings.message_limit_bytes
-    id, data = _padded(trial, limit + 1)
-    trial.garbage += 1
-    trial.due[int, id].least = 0
-    trial.write(data, 3 * trial.settings.timeout_s)
-    trial.must_serve()
-    child = trial.child
-    child.pump(lambda: bool(child.idless) or bool(trial.answers(id)), trial.settings.grace_s)
-    answer = next(iter(trial.answers(id) or child.idless), None)
-    if answer is None:
+def send_too_large_message(context: CaseContext) -> None:
+    limit = context.settings.message_limit_bytes
+    id, frame = _make_padded_ping(context, limit + 1)
+    context.malformed_lines += 1
+    context.make_optional(id)
+    context.write(frame, 3 * context.settings.timeout_s)
+    context.require_service()
+
+    without_id = context.process.output.responses_without_id
+    context.process.wait_until(
+        lambda: bool(without_id) or bool(context.responses(id)), context.settings.grace_s
+    )
+    response = next(iter(context.responses(id) or without_id), None)
+    if response is None:
         raise Deviation(f"a message of {limit + 1} bytes was answered with silence")
-    if "error" not in answer:
-        raise Deviation(
-            f"a message of {limit + 1} bytes was served; the limit is {limit} (--message-limit-bytes)"
-        )
-    if answer["error"]["code"] != INVALID_REQUEST or str(limit) not in json.dumps(answer["error"]):
-        raise Deviation(
-            f"the refusal is no {INVALID_REQUEST} that tells the limit: {shown(answer)}"
-        )
+    if "error" not in response:
+        option = f"the limit is {limit} (--message-limit-bytes)"
+        raise Deviation(f"a message of {limit + 1} bytes was served; {option}")
+    error = response["error"]
+    if error["code"] != INVALID_REQUEST or str(limit) not in json.dumps(error):
+        expected = f"no {INVALID_REQUEST} that tells the limit"
+        raise Deviation(f"the refusal is {expected}: {excerpt(response)}")
 
 
-def time_per_byte(trial: CaseContext) -> None:
-    """Processor time, not time: the same bytes as one message and as sixteen, on a machine that may be busy."""
-    whole = min(8 * MIB, trial.settings.message_limit_bytes // 2)
+def compare_message_sizes(context: CaseContext) -> None:
+    total_bytes = min(8 * MIB, context.settings.message_limit_bytes // 2)
 
-    def used(pieces: int) -> float:
-        before = process_stats.take(trial.child.pid)
+    # CPU time and not elapsed time is compared, since the machine may be busy.
+    def measure_cpu_s(count: int) -> float:
+        before = process_stats.measure(context.process.pid)
         ids: list[int] = []
-        for _ in range(pieces):
-            id, data = _padded(trial, whole // pieces)
+        for _ in range(count):
+            id, frame = _make_padded_ping(context, total_bytes // count)
             ids.append(id)
-            trial.write(data, 3 * trial.settings.timeout_s)
-        trial.all_answered(ids, 3 * trial.settings.timeout_s)
-        after = process_stats.take(trial.child.pid)
+            context.write(frame, 3 * context.settings.timeout_s)
+        context.wait_for_responses(ids, 3 * context.settings.timeout_s)
+        after = process_stats.measure(context.process.pid)
         return after.cpu_s - before.cpu_s if before and after else 0.0
 
-    used(1)  # memory that is fetched once
-    many = min(used(16) for _ in range(3))
-    one = min(used(1) for _ in range(3))
-    if one > 2 * many + 0.1:
-        size = f"{whole / MIB:.1f} MiB"
+    # The first large message makes the server allocate memory; its time does not count.
+    measure_cpu_s(1)
+    many_s = min(measure_cpu_s(16) for _ in range(3))
+    one_s = min(measure_cpu_s(1) for _ in range(3))
+    # CPU time has a resolution of 0.01 s.
+    if one_s > 2 * many_s + 0.1:
+        size = f"{total_bytes / MIB:.1f} MiB"
         raise Deviation(
-            f"{size} in one message cost {one:.2f} s of processor, in 16 messages {many:.2f} s"
+            f"{size} in one message cost {one_s:.2f} s of processor, in 16 messages {many_s:.2f} s"
         )
 
 
-def stop_and_continue(trial: CaseContext) -> None:
-    """Stopping a process interrupts what it waits in: reads and polls end with EINTR, or early."""
+def stop_and_continue(context: CaseContext) -> None:
+    # A stopped process wakes up in the middle of a system call, which then fails with EINTR or
+    # returns early. The other two signals do the same without stopping it.
     for _ in range(25):
-        message = trial.light()
-        trial.child.signal(signal.SIGSTOP)
-        trial.send(message)
-        trial.child.signal(signal.SIGCONT)
-        trial.child.signal(signal.SIGWINCH)
-        trial.child.signal(signal.SIGCHLD)
-        trial.answer(message["id"])
+        message = context.make_ping()
+        context.process.send_signal(signal.SIGSTOP)
+        context.send(message)
+        context.process.send_signal(signal.SIGCONT)
+        context.process.send_signal(signal.SIGWINCH)
+        context.process.send_signal(signal.SIGCHLD)
+        context.wait_for_response(message["id"])
 
 
-def still_answers(trial: CaseContext) -> None:
-    """Unusual descriptors: the opening has been answered; so is what follows."""
-    messages = [trial.light() for _ in range(100)]
-    trial.send(*messages)
-    trial.must_succeed([each["id"] for each in messages])
+def send_100_requests(context: CaseContext) -> None:
+    # The opening was answered over these unusual descriptors; a busy stretch must be, too.
+    messages = [context.make_ping() for _ in range(100)]
+    context.send(*messages)
+    context.require_results([message["id"] for message in messages])
 
 
-def slow_reader(trial: CaseContext) -> None:
-    """Fill a pipe of 4 KiB many times over, and read late."""
+def read_late(context: CaseContext) -> None:
+    # The responses fill a pipe of 4 KiB many times over.
     messages = [
-        trial.request("tools/list") if trial.subject.tool_names else trial.light()
+        context.make_request("tools/list") if context.server.tool_names else context.make_ping()
         for _ in range(50)
     ]
-    trial.child.write(b"".join(map(frame, messages)), trial.settings.timeout_s, read=False)
-    time.sleep(0.3)  # the server is to find its pipe full; there is no event that tells
-    trial.must_succeed([each["id"] for each in messages])
+    frames = b"".join(map(encode_frame, messages))
+    context.process.write(frames, context.settings.timeout_s, read_stdout=False)
+    # No event tells that the server has found its pipe full.
+    time.sleep(0.3)
+    context.require_results([message["id"] for message in messages])
 
 
-def _whole_dialogue() -> bytes:
+def _encode_whole_session() -> bytes:
     params = {
         "protocolVersion": "2025-11-25",
         "capabilities": {},
         "clientInfo": {"name": "check", "version": "1"},
     }
     return (
-        frame({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
-        + frame({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        + frame({"jsonrpc": "2.0", "id": 2, "method": "ping"})
+        encode_frame({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+        + encode_frame(INITIALIZED)
+        + encode_frame({"jsonrpc": "2.0", "id": 2, "method": "ping"})
     )
 
 
-def from_file(trial: CaseContext) -> None:
+def read_file_as_stdin(context: CaseContext) -> None:
     for id in (1, 2):
-        trial.expect(id, "a request in a file", least=0)
-    trial.ended = True
-    if not trial.child.wait(trial.settings.start_s):
-        raise Hang(
-            f"still running {trial.settings.start_s:g} s after a file as stdin was at its end"
-        )
-    if not (trial.answers(1) and trial.answers(2)):
+        context.expect(id, "a request in a file", least=0)
+    context.ended = True
+    start_s = context.settings.start_s
+    if not context.process.wait_for_exit(start_s):
+        raise Hang(f"still running {start_s:g} s after a file as stdin was at its end")
+    if not (context.responses(1) and context.responses(2)):
         raise Deviation("stdin was a file with a handshake and a ping; not both were answered")
-    if trial.child.exit != 0:
-        raise Deviation(f"exit code {trial.child.exit} after the end of the file")
+    if context.process.exit_code != 0:
+        raise Deviation(f"exit code {context.process.exit_code} after the end of the file")
 
 
-def ends_cleanly(trial: CaseContext) -> None:
-    """Nothing to read at all: exit 0 or 1, and not many words."""
-    trial.ended = True
-    if not trial.child.wait(trial.settings.start_s):
-        raise Hang(f"still running after {trial.settings.start_s:g} s with nothing to read")
-    code = trial.child.exit
+def start_without_input(context: CaseContext) -> None:
+    context.ended = True
+    process = context.process
+    if not process.wait_for_exit(context.settings.start_s):
+        raise Hang(f"still running after {context.settings.start_s:g} s with nothing to read")
+    code = process.exit_code
     if code is not None and code < 0:
         raise Crash(f"died of signal {-code}")
+    # Both are sensible: no input is a session without requests, or a mistake of the user.
     if code not in (0, 1):
         raise Deviation(f"exit code {code}; 0 or 1 expected")
-    if b"Traceback" in trial.child.stderr or b"\n    at " in trial.child.stderr:
+    if b"Traceback" in process.stderr.tail or b"\n    at " in process.stderr.tail:
         raise Deviation("a stack trace on stderr; one line expected")
 
 
 LINES = (
-    Line("not-json", 1, "sends {not json}", b"{not json}", (PARSE_ERROR,)),
-    Line(
+    MalformedLine("not-json", 1, "sends {not json}", b"{not json}", (PARSE_ERROR,)),
+    MalformedLine(
         "truncated-request",
         1,
         "sends half a request",
         b'{"jsonrpc":"2.0","id":77,"method":"pi',
         (PARSE_ERROR,),
     ),
-    Line("not-utf8", 1, "sends the bytes ff fe 80 as a line", b"\xff\xfe\x80", (PARSE_ERROR,)),
-    Line(
+    MalformedLine(
+        "not-utf8", 1, "sends the bytes ff fe 80 as a line", b"\xff\xfe\x80", (PARSE_ERROR,)
+    ),
+    MalformedLine(
         "nul-raw",
         1,
         "sends a request with a raw NUL byte in a string",
@@ -335,14 +354,14 @@ LINES = (
 
 NOT_SERVED = "served like over a pipe"
 CASES = (
-    *map(case_of, LINES),
+    *map(make_case, LINES),
     Case(
         "bad-lines-100",
         1,
         "sends 100 lines that are no JSON in one write",
         "at least one and at most 100 answers without an id; the next request is served",
-        "policy: garbage is answered, at a bounded rate",
-        hundred_bad_lines,
+        "policy: malformed input is answered, at a bounded rate",
+        send_100_malformed_lines,
     ),
     Case(
         "not-utf8-in-argument",
@@ -350,7 +369,7 @@ CASES = (
         "sends a tool call whose text holds the byte ff",
         "an error -32700; the tool is not called with U+FFFD in its place",
         "policy; " + STDIO,
-        bad_argument,
+        send_invalid_utf8_argument,
         needs=("echo",),
     ),
     Case(
@@ -359,7 +378,7 @@ CASES = (
         "sends a byte order mark before the very first message",
         "the message is served",
         "policy; RFC 8259 section 8.1 lets a reader ignore it",
-        bom_first,
+        send_bom_first,
         opens=False,
     ),
     Case(
@@ -368,10 +387,15 @@ CASES = (
         "sends a byte order mark before a later message",
         "the message is served",
         "policy",
-        bom_later,
+        send_bom_later,
     ),
     Case(
-        "crlf", 1, "ends lines with CR LF", "served", "RFC 8259 section 2: CR is whitespace", crlf
+        "crlf",
+        1,
+        "ends lines with CR LF",
+        "served",
+        "RFC 8259 section 2: CR is whitespace",
+        send_crlf,
     ),
     Case(
         "blank-lines",
@@ -379,7 +403,7 @@ CASES = (
         "sends empty lines and lines of blanks",
         "no answer",
         "policy",
-        blank_lines,
+        send_blank_lines,
     ),
     Case(
         "separators-in-text",
@@ -387,7 +411,7 @@ CASES = (
         "has U+2028, U+2029, U+0085, VT, FS and many languages echoed",
         "the same text",
         STDIO,
-        separators,
+        echo_separators,
         needs=("echo",),
     ),
     Case(
@@ -396,7 +420,7 @@ CASES = (
         "uses them in the id of a request, unescaped where JSON allows it",
         "the same id",
         "basic, Responses: the same id as the request; " + STDIO,
-        separators_in_ids,
+        send_separators_in_ids,
     ),
     Case(
         "nul-escaped",
@@ -404,7 +428,7 @@ CASES = (
         "uses \\u0000 in an id, and in a text where there is an echo",
         "the same id and text",
         "RFC 8259 section 7",
-        nul_escaped,
+        send_escaped_nul,
     ),
     Case(
         "one-byte-per-write",
@@ -412,7 +436,7 @@ CASES = (
         "writes a request byte by byte, also inside characters of several bytes",
         "served",
         STDIO,
-        one_byte_per_write,
+        write_single_bytes,
     ),
     Case(
         "split-everywhere",
@@ -420,7 +444,7 @@ CASES = (
         "writes two requests in two pieces, cut at every byte in turn",
         "each time both answers",
         STDIO,
-        split_everywhere,
+        split_at_every_byte,
     ),
     Case(
         "messages-1000",
@@ -428,7 +452,7 @@ CASES = (
         "sends 1,000 requests in one write",
         "1,000 answers",
         STDIO,
-        thousand_messages,
+        send_1000_requests,
     ),
     Case(
         "echo-70-kb",
@@ -454,7 +478,7 @@ CASES = (
         "sends a request of exactly --message-limit-bytes (10 MiB)",
         "served",
         "policy: the limit",
-        at_limit,
+        send_largest_message,
     ),
     Case(
         "message-over-limit",
@@ -462,7 +486,7 @@ CASES = (
         "sends a request of one byte more",
         "an error -32600 that tells the limit; the next request is served",
         "policy: the limit",
-        over_limit,
+        send_too_large_message,
     ),
     Case(
         "time-per-byte",
@@ -470,7 +494,7 @@ CASES = (
         "sends 5 to 8 MiB as one message and as sixteen",
         "not more than twice the processor time for the one",
         "policy: linear time",
-        time_per_byte,
+        compare_message_sizes,
         slow=True,
     ),
     Case(
@@ -478,7 +502,7 @@ CASES = (
         1,
         "stops and continues the process 25 times while requests come (interrupted system calls)",
         "all are answered",
-        "the oracle",
+        "invariant",
         stop_and_continue,
     ),
     Case(
@@ -486,9 +510,9 @@ CASES = (
         1,
         "gives sockets as stdin and stdout, as Node does",
         NOT_SERVED,
-        "the oracle",
-        still_answers,
-        surroundings=StdioSetup(stdin="socket", stdout="socket"),
+        "invariant",
+        send_100_requests,
+        stdio=StdioSetup(stdin="socket", stdout="socket"),
     ),
     Case(
         "stdin-terminal",
@@ -496,9 +520,9 @@ CASES = (
         "gives a terminal as stdin and stdout, without echo",
         NOT_SERVED,
         "policy",
-        still_answers,
-        surroundings=StdioSetup(stdin="terminal", stdout="terminal"),
-        firm=False,
+        send_100_requests,
+        stdio=StdioSetup(stdin="terminal", stdout="terminal"),
+        can_fail=False,
     ),
     Case(
         "stdin-file",
@@ -506,11 +530,11 @@ CASES = (
         "gives a file with a handshake and a ping as stdin",
         "both answered, then exit code 0",
         "policy",
-        from_file,
+        read_file_as_stdin,
         needs=("legacy",),
         opens=False,
-        surroundings=StdioSetup(stdin="file", content=_whole_dialogue()),
-        firm=False,
+        stdio=StdioSetup(stdin="file", content=_encode_whole_session()),
+        can_fail=False,
     ),
     Case(
         "stdin-null",
@@ -518,10 +542,10 @@ CASES = (
         "gives /dev/null as stdin",
         "exit code 0 or 1, no stack trace",
         "policy",
-        ends_cleanly,
+        start_without_input,
         opens=False,
-        surroundings=StdioSetup(stdin="null"),
-        firm=False,
+        stdio=StdioSetup(stdin="null"),
+        can_fail=False,
     ),
     Case(
         "stdin-closed",
@@ -529,10 +553,10 @@ CASES = (
         "starts with descriptor 0 closed",
         "exit code 0 or 1, no stack trace",
         "policy",
-        ends_cleanly,
+        start_without_input,
         opens=False,
-        surroundings=StdioSetup(stdin="closed"),
-        firm=False,
+        stdio=StdioSetup(stdin="closed"),
+        can_fail=False,
     ),
     Case(
         "nonblocking-pipes",
@@ -540,9 +564,9 @@ CASES = (
         "gives pipes that are O_NONBLOCK already, and reads late",
         "every answer, whole",
         "policy",
-        slow_reader,
-        surroundings=StdioSetup(nonblocking=True, small_pipe=True),
-        firm=False,
+        read_late,
+        stdio=StdioSetup(nonblocking=True, small_pipe=True),
+        can_fail=False,
     ),
     Case(
         "small-pipe",
@@ -550,7 +574,7 @@ CASES = (
         "gives a stdout pipe of 4 KiB and reads late",
         "every answer, whole",
         STDIO,
-        slow_reader,
-        surroundings=StdioSetup(small_pipe=True),
+        read_late,
+        stdio=StdioSetup(small_pipe=True),
     ),
 )

@@ -1,175 +1,191 @@
-"""Section 4: the beginning of a conversation, in each era."""
+"""Section 4: the opening of a session in each era."""
 
 from __future__ import annotations
 
-from concertino.check.case import Case, Deviation, Hang, Violation
-from concertino.check.case_context import CaseContext
+from concertino.check.case import Case
+from concertino.check.case_context import INITIALIZED, CaseContext
+from concertino.check.findings import Deviation, Hang, Violation
 from concertino.check.messages import (
     CAPABILITIES,
     LEGACY,
     MODERN,
     VERSION,
+    Id,
     Message,
-    frame,
-    list_of,
-    object_of,
-    shown,
+    as_array,
+    as_object,
+    encode_frame,
+    excerpt,
 )
 
 __all__ = ["CASES"]
 
 LEGACY_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-UNSUPPORTED = -32022  # 2026-07-28 basic/index "Error codes"
-INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+# 2026-07-28 basic/index "Error codes".
+UNSUPPORTED_VERSION = -32022
 LIFECYCLE = "basic/lifecycle"
 VERSIONING = "2026-07-28 basic/versioning"
 
 
-def call_before_initialize(trial: CaseContext) -> None:
-    message = trial.request("tools/list", modern=False)
-    trial.due[int, message["id"]].least = 0
-    trial.send(message)
-    trial.open()
-    trial.come([message["id"]], trial.settings.grace_s)
-    answers = trial.answers(message["id"])
-    if not answers:
-        trial.note(Deviation("a call before initialize was answered with silence"))
-    elif "error" not in answers[0]:
-        trial.note(Deviation(f"a call before initialize was served: {shown(answers[0])}"))
+def _send_before_initialize(context: CaseContext, method: str) -> list[Message]:
+    """Send a legacy request, open the session, and return the responses to the request."""
+    message = context.make_request(method, modern=False)
+    context.make_optional(message["id"])
+    context.send(message)
+    context.open()
+    context.wait_for_missing([message["id"]], context.settings.grace_s)
+    return context.responses(message["id"])
 
 
-def ping_before_initialize(trial: CaseContext) -> None:
-    message = trial.request("ping", modern=False)
-    trial.due[int, message["id"]].least = 0
-    trial.send(message)
-    trial.open()
-    trial.come([message["id"]], trial.settings.grace_s)
-    answers = trial.answers(message["id"])
-    if not answers or "error" in answers[0]:
-        trial.note(
-            Deviation(f"a ping before initialize: {shown(answers[0]) if answers else 'silence'}")
-        )
+def call_before_initialize(context: CaseContext) -> None:
+    responses = _send_before_initialize(context, "tools/list")
+    if not responses:
+        context.report(Deviation("a call before initialize was answered with silence"))
+    elif "error" not in responses[0]:
+        context.report(Deviation(f"a call before initialize was served: {excerpt(responses[0])}"))
 
 
-def no_initialized(trial: CaseContext) -> None:
-    opener = trial.initialize()
-    trial.send(opener)
-    trial.answer(opener["id"], trial.settings.start_s)
-    trial.opened = True
-    answer = trial.ask("tools/list" if trial.subject.tool_names else "ping", modern=False)
-    if "error" in answer:
-        trial.note(
-            Deviation(
-                f"a call of a client that forgot notifications/initialized was refused: {shown(answer)}"
-            )
-        )
+def ping_before_initialize(context: CaseContext) -> None:
+    responses = _send_before_initialize(context, "ping")
+    if not responses or "error" in responses[0]:
+        answer = excerpt(responses[0]) if responses else "silence"
+        context.report(Deviation(f"a ping before initialize: {answer}"))
 
 
-def pipelined(trial: CaseContext) -> None:
-    opener, ping = trial.initialize(), trial.request("ping", modern=False)
-    trial.send(opener, INITIALIZED, ping)
-    trial.all_answered([opener["id"], ping["id"]], trial.settings.start_s)
-    trial.opened = True
-    for id in (opener["id"], ping["id"]):
-        if "error" in trial.answers(id)[0]:
-            raise Violation(f"in a pipelined handshake: {shown(trial.answers(id)[0])}")
+def skip_initialized(context: CaseContext) -> None:
+    opening = context.make_initialize()
+    context.send(opening)
+    context.wait_for_response(opening["id"], context.settings.start_s)
+    context.opened = True
+    # Some clients never send the notification; their first request implies it.
+    method = "tools/list" if context.server.tool_names else "ping"
+    response = context.request(method, modern=False)
+    if "error" in response:
+        client = "a client that forgot notifications/initialized"
+        context.report(Deviation(f"a call of {client} was refused: {excerpt(response)}"))
 
 
-def twice(trial: CaseContext) -> None:
-    again = trial.initialize()
-    trial.due[int, again["id"]].least = 0
-    trial.send(again)
-    trial.must_serve()
-    trial.come([again["id"]], trial.settings.grace_s)
-    answers = trial.answers(again["id"])
-    if not answers:
-        trial.note(Deviation("a second initialize was answered with silence"))
-    elif "error" not in answers[0]:
-        trial.note(Deviation("a second initialize was accepted"))
-    if trial.subject.tool_names and "error" in (answer := trial.ask("tools/list")):
-        trial.note(Deviation(f"after a second initialize calls are refused: {shown(answer)}"))
+def pipeline_handshake(context: CaseContext) -> None:
+    opening = context.make_initialize()
+    ping = context.make_request("ping", modern=False)
+    ids = [opening["id"], ping["id"]]
+    context.send(opening, INITIALIZED, ping)
+    context.wait_for_responses(ids, context.settings.start_s)
+    context.opened = True
+    for id in ids:
+        if "error" in (response := context.responses(id)[0]):
+            raise Violation(f"in a pipelined handshake: {excerpt(response)}")
 
 
-def malformed_initialize(trial: CaseContext) -> None:
+def initialize_again(context: CaseContext) -> None:
+    message = context.make_initialize()
+    context.make_optional(message["id"])
+    context.send(message)
+    context.require_service()
+    context.wait_for_missing([message["id"]], context.settings.grace_s)
+    responses = context.responses(message["id"])
+    if not responses:
+        context.report(Deviation("a second initialize was answered with silence"))
+    elif "error" not in responses[0]:
+        context.report(Deviation("a second initialize was accepted"))
+
+    # Whatever the response was, the first handshake must still hold.
+    if context.server.tool_names and "error" in (response := context.request("tools/list")):
+        text = f"after a second initialize calls are refused: {excerpt(response)}"
+        context.report(Deviation(text))
+
+
+def send_malformed_initialize(context: CaseContext) -> None:
     client = {"name": "check", "version": "1"}
-    bad: tuple[Message, ...] = (
+    malformed: tuple[Message, ...] = (
         {},
         {"protocolVersion": 5, "capabilities": {}, "clientInfo": client},
         {"protocolVersion": LEGACY, "capabilities": "all", "clientInfo": client},
         {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": "check"},
     )
-    for params in bad:
-        message = trial.request("initialize", params, modern=False)
-        trial.due[int, message["id"]].least = 0
-        trial.send(message)
-    last = [key[1] for key in trial.due]
-    trial.child.pump(lambda: len(trial.child.order) >= len(bad), trial.first_s)
-    for id in last:
-        answers = trial.answers(id)
-        if not answers:
-            trial.note(Deviation("initialize with malformed params was answered with silence"))
-        elif "error" not in answers[0]:
-            trial.note(Deviation("initialize with malformed params was accepted"))
+    ids: list[Id] = []
+    for params in malformed:
+        message = context.make_request("initialize", params, modern=False)
+        context.make_optional(message["id"])
+        ids.append(message["id"])
+        context.send(message)
+    messages = context.process.output.messages
+    context.process.wait_until(lambda: len(messages) >= len(malformed), context.start_grace_s)
+
+    for id in ids:
+        responses = context.responses(id)
+        if not responses:
+            text = "initialize with malformed params was answered with silence"
+            context.report(Deviation(text))
+        elif "error" not in responses[0]:
+            # The session is open now, so another initialize would be a second one.
+            context.report(Deviation("initialize with malformed params was accepted"))
             return
-    trial.open()
+    context.open()
 
 
-def _negotiated(trial: CaseContext, version: str) -> str:
-    """What initialize with this version leads to; empty when it is refused."""
-    message = trial.initialize(version)
-    trial.send(message)
-    answer = trial.answer(message["id"], trial.settings.start_s)
-    if "error" in answer:
+def _negotiate(context: CaseContext, version: str) -> str:
+    """Send initialize and return the revision in its result; an empty string for an error.
+
+    Raises Violation when the result lacks a required member.
+    """
+    message = context.make_initialize(version)
+    context.send(message)
+    response = context.wait_for_response(message["id"], context.settings.start_s)
+    if "error" in response:
         return ""
-    came = answer["result"].get("protocolVersion")
+
+    result = response["result"]
     for name in ("capabilities", "serverInfo"):
-        if not isinstance(answer["result"].get(name), dict):
-            raise Violation(f"the result of initialize has no {name}: {shown(answer['result'])}")
-    if not isinstance(came, str):
-        raise Violation(
-            f"the result of initialize has no protocolVersion: {shown(answer['result'])}"
-        )
-    return came
+        if not isinstance(result.get(name), dict):
+            raise Violation(f"the result of initialize has no {name}: {excerpt(result)}")
+    revision = result.get("protocolVersion")
+    if not isinstance(revision, str):
+        raise Violation(f"the result of initialize has no protocolVersion: {excerpt(result)}")
+    return revision
 
 
-def unknown_version(trial: CaseContext) -> None:
-    came = _negotiated(trial, "1999-12-31")
-    if came == "1999-12-31":
+def _complete_handshake(context: CaseContext) -> None:
+    context.send(INITIALIZED)
+    context.opened = True
+
+
+def offer_unknown_version(context: CaseContext) -> None:
+    revision = _negotiate(context, "1999-12-31")
+    if revision == "1999-12-31":
         raise Violation("the server agrees to speak revision 1999-12-31, which does not exist")
-    if not came:
-        trial.ended = True  # refused: it need not be served any further
-    elif came not in LEGACY_REVISIONS:
-        trial.note(Deviation(f"revision {shown(came)} was offered in a handshake"))
+    if not revision:
+        # After a refusal the server need not serve anything.
+        context.ended = True
+    elif revision not in LEGACY_REVISIONS:
+        context.report(Deviation(f"revision {excerpt(revision)} was offered in a handshake"))
     else:
-        trial.send(INITIALIZED)
-        trial.opened = True
+        _complete_handshake(context)
 
 
-def modern_version_in_handshake(trial: CaseContext) -> None:
-    came = _negotiated(trial, MODERN)
-    if came == MODERN:
+def offer_modern_version(context: CaseContext) -> None:
+    revision = _negotiate(context, MODERN)
+    if revision == MODERN:
         raise Deviation(f"initialize was answered with {MODERN}, which has no handshake")
-    if not came:
-        trial.ended = True
+    if not revision:
+        context.ended = True
     else:
-        trial.send(INITIALIZED)
-        trial.opened = True
+        _complete_handshake(context)
 
 
-def _revision(version: str) -> Case:
-    def run(trial: CaseContext) -> None:
-        came = _negotiated(trial, version)
-        if not came:
-            trial.ended = True
-            raise Deviation(
-                f"initialize with {version} was refused; another version may be offered instead"
-            )
-        trial.send(INITIALIZED)
-        trial.opened = True
-        if came not in LEGACY_REVISIONS:
-            raise Violation(f"initialize with {version} was answered with {shown(came)}")
-        if trial.subject.tool_names and "error" in (answer := trial.ask("tools/list")):
-            raise Violation(f"tools/list is refused once {came} is agreed on: {shown(answer)}")
+def _make_revision_case(version: str) -> Case:
+    def run(context: CaseContext) -> None:
+        revision = _negotiate(context, version)
+        if not revision:
+            context.ended = True
+            hint = "another version may be offered instead"
+            raise Deviation(f"initialize with {version} was refused; {hint}")
+        _complete_handshake(context)
+        if revision not in LEGACY_REVISIONS:
+            raise Violation(f"initialize with {version} was answered with {excerpt(revision)}")
+        if context.server.tool_names and "error" in (response := context.request("tools/list")):
+            text = f"tools/list is refused once {revision} is agreed on: {excerpt(response)}"
+            raise Violation(text)
 
     return Case(
         f"initialize-{version}",
@@ -183,134 +199,141 @@ def _revision(version: str) -> Case:
     )
 
 
-def discover_unopened(trial: CaseContext) -> None:
-    """What a client that speaks both eras begins with: a legacy server answers with an error and can be initialized."""
-    probe = trial.request("server/discover", modern=True)
-    trial.due[int, probe["id"]].least = 0
-    trial.send(probe)
-    trial.come([probe["id"]], trial.first_s)
-    if not trial.answers(probe["id"]):
-        if trial.child.exit is not None:
-            raise trial.child.gone("server/discover ended it")
-        trial.note(Deviation("server/discover before initialize was answered with silence"))
-    elif "result" in trial.answers(probe["id"])[0]:
-        # The client has its answer. That the handshake is still open is a MAY (2026-07-28 basic/versioning).
-        opener = trial.initialize()
-        trial.send(opener)
-        if "error" in (answer := trial.answer(opener["id"])):
-            trial.note(
-                Deviation(
-                    f"initialize behind a served server/discover was refused: {shown(answer)}"
-                )
-            )
-            trial.ended = True
-        else:
-            trial.send(INITIALIZED)
-            trial.opened = True
+def discover_before_initialize(context: CaseContext) -> None:
+    # A client of both eras begins with this request, and falls back to initialize on an error.
+    probe = context.make_request("server/discover", modern=True)
+    context.make_optional(probe["id"])
+    context.send(probe)
+    context.wait_for_missing([probe["id"]], context.start_grace_s)
+    responses = context.responses(probe["id"])
+    if responses and "result" in responses[0]:
+        _initialize_after_discover(context)
         return
-    trial.open()
+
+    if not responses:
+        if context.process.exit_code is not None:
+            raise context.process.crash_or_hang("server/discover ended it")
+        text = "server/discover before initialize was answered with silence"
+        context.report(Deviation(text))
+    context.open()
 
 
-def discover(trial: CaseContext) -> None:
-    answer = trial.ask("server/discover", modern=True)
-    result = object_of(answer.get("result"))
+def _initialize_after_discover(context: CaseContext) -> None:
+    # The client has its answer. Serving a handshake afterwards is a MAY
+    # (2026-07-28 basic/versioning).
+    opening = context.make_initialize()
+    context.send(opening)
+    response = context.wait_for_response(opening["id"])
+    if "error" in response:
+        text = f"initialize behind a served server/discover was refused: {excerpt(response)}"
+        context.report(Deviation(text))
+        context.ended = True
+    else:
+        _complete_handshake(context)
+
+
+def discover(context: CaseContext) -> None:
+    response = context.request("server/discover", modern=True)
+    result = as_object(response.get("result"))
     if result is None:
-        raise Violation(f"server/discover was refused: {shown(answer)}")
-    wanted = {
+        raise Violation(f"server/discover was refused: {excerpt(response)}")
+
+    required = {
         "supportedVersions": list,
         "capabilities": dict,
         "resultType": str,
         "ttlMs": int,
         "cacheScope": str,
     }
-    for name, kind in wanted.items():
+    for name, kind in required.items():
         if not isinstance(result.get(name), kind):
-            raise Violation(f"the result of server/discover has no {name}: {shown(answer)}")
+            raise Violation(f"the result of server/discover has no {name}: {excerpt(response)}")
     if MODERN not in result["supportedVersions"]:
-        raise Violation(f"supportedVersions lacks {MODERN}, in which it was asked: {shown(answer)}")
+        text = f"supportedVersions lacks {MODERN}, in which it was asked: {excerpt(response)}"
+        raise Violation(text)
 
 
-def interleaved(trial: CaseContext) -> None:
-    """Each request is answered by the rules of its own era."""
+def interleave_eras(context: CaseContext) -> None:
     for _ in range(3):
-        if trial.findings:
+        # One round with findings is enough.
+        if context.findings:
             return
-        legacy = trial.request("tools/list", modern=False)
-        modern = trial.request("tools/list", modern=True)
-        ping = trial.request("ping", modern=False)
-        removed = trial.request("ping", modern=True)
-        trial.send(legacy, modern, ping, removed)
-        trial.all_answered([each["id"] for each in (legacy, modern, ping, removed)])
-        one, other = trial.answers(legacy["id"])[0], trial.answers(modern["id"])[0]
-        if ("error" in one) is not ("error" in other):
-            trial.note(
-                Deviation(f"tools/list differs between eras: {shown(one)} and {shown(other)}")
-            )
-        if "result" in other and "resultType" not in other["result"]:
-            raise Violation(f"a {MODERN} result without resultType: {shown(other)}")
-        if "error" in trial.answers(ping["id"])[0]:
-            raise Violation(
-                f"a legacy ping beside {MODERN} requests was refused: {shown(trial.answers(ping['id'])[0])}"
-            )
-        if trial.answers(removed["id"])[0].get("error", {}).get("code") != -32601:
-            trial.note(
-                Deviation(
-                    f"ping of {MODERN}, which has none, was answered {shown(trial.answers(removed['id'])[0])}"
-                )
-            )
+        legacy = context.make_request("tools/list", modern=False)
+        modern = context.make_request("tools/list", modern=True)
+        ping = context.make_request("ping", modern=False)
+        modern_ping = context.make_request("ping", modern=True)
+        messages = (legacy, modern, ping, modern_ping)
+        context.send(*messages)
+        context.wait_for_responses([message["id"] for message in messages])
+        _check_eras(context, *(context.responses(message["id"])[0] for message in messages))
 
 
-def unsupported_modern(trial: CaseContext) -> None:
-    message = trial.request(
-        "tools/list", {"_meta": {VERSION: "2099-01-01", CAPABILITIES: {}}}, modern=False
-    )
-    trial.send(message)
-    error = trial.answer(message["id"]).get("error", {})
-    if error.get("code") != UNSUPPORTED:
-        raise Violation(
-            f"a request of revision 2099-01-01 was answered {shown(trial.answer(message['id']))}"
-        )
-    data = error.get("data")
-    if MODERN not in (list_of((object_of(data) or {}).get("supported")) or ()):
-        raise Violation(f"the error does not list the supported versions: {shown(error)}")
+def _check_eras(
+    context: CaseContext, legacy: Message, modern: Message, ping: Message, modern_ping: Message
+) -> None:
+    """Check that each response follows the rules of its request's own era."""
+    if ("error" in legacy) is not ("error" in modern):
+        text = f"tools/list differs between eras: {excerpt(legacy)} and {excerpt(modern)}"
+        context.report(Deviation(text))
+    if "result" in modern and "resultType" not in modern["result"]:
+        raise Violation(f"a {MODERN} result without resultType: {excerpt(modern)}")
+    if "error" in ping:
+        text = f"a legacy ping beside {MODERN} requests was refused: {excerpt(ping)}"
+        raise Violation(text)
+    # 2026-07-28 removed ping.
+    if modern_ping.get("error", {}).get("code") != -32601:
+        text = f"ping of {MODERN}, which has none, was answered {excerpt(modern_ping)}"
+        context.report(Deviation(text))
 
 
-def no_capabilities(trial: CaseContext) -> None:
-    message = trial.request("tools/list", {"_meta": {VERSION: MODERN}}, modern=False)
-    trial.send(message)
-    answer = trial.answer(message["id"])
-    if answer.get("error", {}).get("code") != -32602:
-        raise Violation(
-            f"a {MODERN} request without clientCapabilities was answered {shown(answer)}"
-        )
+def request_unsupported_version(context: CaseContext) -> None:
+    meta: Message = {VERSION: "2099-01-01", CAPABILITIES: {}}
+    response = context.request("tools/list", {"_meta": meta}, modern=False)
+    error = response.get("error", {})
+    if error.get("code") != UNSUPPORTED_VERSION:
+        raise Violation(f"a request of revision 2099-01-01 was answered {excerpt(response)}")
+    data = as_object(error.get("data")) or {}
+    if MODERN not in (as_array(data.get("supported")) or ()):
+        raise Violation(f"the error does not list the supported versions: {excerpt(error)}")
 
 
-def bare(trial: CaseContext) -> None:
-    """Neither a handshake nor `_meta`."""
-    message = trial.request("tools/list", modern=False)
-    trial.send(message)
-    answer = trial.answer(message["id"], trial.settings.start_s)
-    if "error" not in answer:
-        trial.note(Deviation(f"a request of no era was served: {shown(answer)}"))
-    elif answer["error"]["code"] != -32602 or MODERN not in str(answer["error"].get("data")):
-        trial.note(Deviation(f"expected -32602 with the supported versions, got {shown(answer)}"))
-    trial.opened = True
-    if "error" in (answer := trial.ask("server/discover")):  # an era was guessed, and kept: MAY
-        trial.note(
-            Deviation(f"server/discover behind a request of no era was refused: {shown(answer)}")
-        )
+def request_without_capabilities(context: CaseContext) -> None:
+    response = context.request("tools/list", {"_meta": {VERSION: MODERN}}, modern=False)
+    if response.get("error", {}).get("code") != -32602:
+        text = f"a {MODERN} request without clientCapabilities was answered {excerpt(response)}"
+        raise Violation(text)
 
 
-def slow_reader_at_start(trial: CaseContext) -> None:
-    """All of a conversation in one write before the process can have read anything."""
-    messages: list[Message] = [] if trial.modern else [trial.initialize(), INITIALIZED]
-    messages += [trial.light() for _ in range(20)]
-    trial.write(b"".join(map(frame, messages)))
-    ids = [each["id"] for each in messages if "id" in each]
-    if len(trial.come(ids, trial.settings.start_s)) == len(ids):
+def request_without_era(context: CaseContext) -> None:
+    # There was no handshake, and the request has no `_meta`.
+    message = context.make_request("tools/list", modern=False)
+    context.send(message)
+    response = context.wait_for_response(message["id"], context.settings.start_s)
+    if "error" not in response:
+        context.report(Deviation(f"a request of no era was served: {excerpt(response)}"))
+    else:
+        error = response["error"]
+        if error["code"] != -32602 or MODERN not in str(error.get("data")):
+            text = f"expected -32602 with the supported versions, got {excerpt(response)}"
+            context.report(Deviation(text))
+
+    context.opened = True
+    # A server MAY settle on one era by the first request, but that locks out a modern client.
+    if "error" in (response := context.request("server/discover")):
+        text = f"server/discover behind a request of no era was refused: {excerpt(response)}"
+        context.report(Deviation(text))
+
+
+def write_session_at_start(context: CaseContext) -> None:
+    # Everything is in the pipe before the process can have read anything.
+    messages: list[Message] = [] if context.modern else [context.make_initialize(), INITIALIZED]
+    messages += [context.make_ping() for _ in range(20)]
+    context.write(b"".join(map(encode_frame, messages)))
+    ids: list[Id] = [message["id"] for message in messages if "id" in message]
+    if len(context.wait_for_missing(ids, context.settings.start_s)) == len(ids):
         raise Hang("nothing was answered that was written while the process started")
-    trial.must_succeed(ids)
-    trial.opened = True
+    context.require_results(ids)
+    context.opened = True
 
 
 CASES = (
@@ -320,7 +343,7 @@ CASES = (
         "writes the opening and 20 requests at once, before the process has finished to start",
         "all are kept and answered",
         LIFECYCLE,
-        slow_reader_at_start,
+        write_session_at_start,
         opens=False,
     ),
     Case(
@@ -349,7 +372,7 @@ CASES = (
         "calls without having sent notifications/initialized",
         "served",
         "policy",
-        no_initialized,
+        skip_initialized,
         era="legacy",
         opens=False,
     ),
@@ -359,7 +382,7 @@ CASES = (
         "writes initialize, initialized and ping in one go",
         "both requests answered",
         LIFECYCLE,
-        pipelined,
+        pipeline_handshake,
         era="legacy",
         opens=False,
     ),
@@ -369,7 +392,7 @@ CASES = (
         "initializes a second time",
         "an error; the first handshake holds",
         "policy",
-        twice,
+        initialize_again,
         era="legacy",
     ),
     Case(
@@ -378,7 +401,7 @@ CASES = (
         "initializes with malformed params in four ways",
         "an error for each; a sound initialize works afterwards",
         "policy; schema",
-        malformed_initialize,
+        send_malformed_initialize,
         era="legacy",
         opens=False,
     ),
@@ -388,7 +411,7 @@ CASES = (
         "opens with revision 1999-12-31",
         "another revision, or an error",
         LIFECYCLE + ", Version Negotiation: MUST respond with another version it supports",
-        unknown_version,
+        offer_unknown_version,
         era="legacy",
         opens=False,
     ),
@@ -398,18 +421,18 @@ CASES = (
         f"opens a handshake with {MODERN}",
         "a revision that has a handshake, or an error",
         "policy; " + VERSIONING,
-        modern_version_in_handshake,
+        offer_modern_version,
         era="legacy",
         opens=False,
     ),
-    *map(_revision, LEGACY_REVISIONS),
+    *map(_make_revision_case, LEGACY_REVISIONS),
     Case(
         "discover-first",
         4,
         "probes with server/discover before initialize, as clients of both eras do",
         "a result, or an error and an initialize that works afterwards",
         "policy; 2026-07-28 stdio, Backward compatibility",
-        discover_unopened,
+        discover_before_initialize,
         era="legacy",
         opens=False,
     ),
@@ -428,7 +451,7 @@ CASES = (
         "mixes requests of both eras on one connection",
         "each is answered by the rules of its own",
         VERSIONING,
-        interleaved,
+        interleave_eras,
         needs=("modern",),
         era="legacy",
     ),
@@ -438,7 +461,7 @@ CASES = (
         "sends a request of revision 2099-01-01",
         "an error -32022 with data.supported",
         VERSIONING + ": MUST",
-        unsupported_modern,
+        request_unsupported_version,
         era="modern",
     ),
     Case(
@@ -447,7 +470,7 @@ CASES = (
         f"leaves clientCapabilities out of a {MODERN} request",
         "an error -32602",
         "2026-07-28 basic: required in every request",
-        no_capabilities,
+        request_without_capabilities,
         era="modern",
     ),
     Case(
@@ -456,7 +479,7 @@ CASES = (
         "calls tools/list with neither a handshake nor _meta",
         "an error -32602 that lists the supported versions",
         "policy; " + VERSIONING,
-        bare,
+        request_without_era,
         era="modern",
         opens=False,
     ),

@@ -1,227 +1,223 @@
-"""Section 2: limits and bombs. Much, long, deep, and colliding input."""
+"""Section 2: limits and bombs. Long, deep, wide and colliding input, and too much of it."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from concertino.check import process_stats
-from concertino.check.case import Case, Deviation
-from concertino.check.case_context import CaseContext, text_of
-from concertino.check.messages import frame, shown
+from concertino.check.case import Case
+from concertino.check.case_context import CaseContext, tool_result_text
+from concertino.check.findings import Deviation
+from concertino.check.messages import encode_frame, excerpt
 
-__all__ = ["CASES", "discarded", "memory"]
+__all__ = ["CASES", "flood_notifications", "limit_memory"]
 
 MIB = 2**20
-PATIENCE_S = 10.0  # for what is large: docs/reference/check.md
-ALLOWED = 64 * MIB
+# The time for one large message; docs/reference/check.md names it.
+LARGE_MESSAGE_S = 10.0
+ALLOWED_GROWTH_BYTES = 64 * MIB
 
 
-class memory:  # noqa: N801  # reads as a statement: with memory(trial, bound):
-    """Notes when the peak of the server's memory grew by more than `allowed` bytes inside the block."""
+@contextmanager
+def limit_memory(context: CaseContext, allowed: int = ALLOWED_GROWTH_BYTES) -> Generator[None]:
+    """Report a Deviation if the server's peak memory grows too much inside the block.
 
-    def __init__(self, trial: CaseContext, allowed: int = ALLOWED) -> None:
-        self._trial = trial
-        self._allowed = allowed
-        self._before = process_stats.take(trial.child.pid)
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        after = process_stats.take(self._trial.child.pid)
-        if kind is None and self._before and after:
-            grown = after.peak_bytes - self._before.rss_bytes
-            if after.peak_bytes > self._before.peak_bytes and grown > self._allowed:
-                text = f"memory grew by {grown / MIB:.0f} MiB; {self._allowed / MIB:.0f} MiB are allowed"
-                self._trial.note(Deviation(text))
+    allowed: the growth in bytes, from its memory at the beginning of the block.
+    """
+    pid = context.process.pid
+    before = process_stats.measure(pid)
+    yield
+    after = process_stats.measure(pid)
+    if before and after:
+        growth = after.peak_bytes - before.rss_bytes
+        # An old peak says nothing about this block.
+        if after.peak_bytes > before.peak_bytes and growth > allowed:
+            limit = f"{allowed / MIB:.0f} MiB are allowed"
+            context.report(Deviation(f"memory grew by {growth / MIB:.0f} MiB; {limit}"))
 
 
-def discarded(trial: CaseContext, size: int) -> None:
-    """Write so many bytes without a newline, then one; they are refused once and not kept."""
-    limit = trial.settings.message_limit_bytes
+def write_endless_line(context: CaseContext) -> None:
+    without_id = context.process.output.responses_without_id
     chunk = b"x" * MIB
-    trial.garbage += 1
-    with memory(trial, limit + ALLOWED):
-        for _ in range(size // MIB):
-            trial.write(chunk, PATIENCE_S)
-        trial.child.pump(lambda: bool(trial.child.idless), trial.settings.grace_s)
-        early = bool(trial.child.idless)
-        trial.write(b"\n")
-        trial.must_serve()
-    if not trial.child.idless:
-        trial.note(Deviation(f"{size // MIB} MiB without a newline were answered with silence"))
-    elif not early:
-        trial.note(
-            Deviation(
-                "they were refused only when the newline came, not when the limit was crossed"
-            )
-        )
+    context.malformed_lines += 1
+    with limit_memory(context, context.settings.message_limit_bytes + ALLOWED_GROWTH_BYTES):
+        for _ in range(100):
+            context.write(chunk, LARGE_MESSAGE_S)
+        context.process.wait_until(lambda: bool(without_id), context.settings.grace_s)
+        is_early = bool(without_id)
+        context.write(b"\n")
+        context.require_service()
+
+    if not without_id:
+        context.report(Deviation("100 MiB without a newline were answered with silence"))
+    elif not is_early:
+        text = "they were refused only when the newline came, not when the limit was crossed"
+        context.report(Deviation(text))
 
 
-def endless_line(trial: CaseContext) -> None:
-    discarded(trial, 100 * MIB)
+def _send_large_request(
+    context: CaseContext, frame: bytes, subject: str, *, within_s: float = 1.0
+) -> None:
+    """Send a large request, require service, and report a Deviation if it gets no response.
+
+    frame: without its newline; the string "#ID#" stands for the id.
+    """
+    id = context.new_id()
+    context.expect(id, subject, least=0)
+    context.malformed_lines += 1
+    context.write(frame.replace(b'"#ID#"', b"%d" % id) + b"\n", LARGE_MESSAGE_S)
+    context.require_service()
+
+    without_id = context.process.output.responses_without_id
+    context.process.wait_until(lambda: bool(context.responses(id)) or bool(without_id), within_s)
+    if not context.responses(id) and not without_id:
+        context.report(Deviation(f"{subject}: no answer"))
 
 
-def _answered(trial: CaseContext, data: bytes, what: str, *, may_fail: bool = True) -> None:
-    """One large request, `#ID#` in it stands for its id: it is answered, somehow, in time."""
-    id = trial.id()
-    trial.expect(id, what, least=0)
-    trial.garbage += 1
-    trial.write(data.replace(b'"#ID#"', b"%d" % id) + b"\n", PATIENCE_S)
-    trial.must_serve()
-    child = trial.child
-    child.pump(
-        lambda: bool(trial.answers(id)) or bool(child.idless), PATIENCE_S if not may_fail else 1.0
-    )
-    if not trial.answers(id) and not child.idless:
-        trial.note(Deviation(f"{what}: no answer"))
+def _make_ping_frame(context: CaseContext, value: bytes) -> bytes:
+    """Return a ping frame with a value in its `_meta`, as _send_large_request() takes it.
 
-
-def _light_with(trial: CaseContext, value: bytes) -> bytes:
-    """The light request with a member in its `_meta`, JSON that need not be sound."""
-    message = trial.light(params={"_meta": {"example.com/x": "#VALUE#"}})
-    del trial.due[int, message["id"]]
+    value: may be invalid JSON, so it is put in after the message is encoded.
+    """
+    message = context.make_ping(params={"_meta": {"example.com/x": "#VALUE#"}})
+    del context.expected[int, message["id"]]
     message["id"] = "#ID#"
-    return frame(message).rstrip().replace(b'"#VALUE#"', value)
+    return encode_frame(message).rstrip().replace(b'"#VALUE#"', value)
 
 
-def nested_arrays(trial: CaseContext) -> None:
+def send_nested_arrays(context: CaseContext) -> None:
+    # A recursive parser runs out of stack here, which kills a process that does not count.
     line = b"[" * 200_000 + b"]" * 200_000
-    trial.write_garbage(line + b"\n", within_s=PATIENCE_S)
-    trial.must_serve()
-    trial.child.pump(lambda: bool(trial.child.idless), trial.settings.grace_s)
-    if not trial.child.idless:
-        trial.note(Deviation("200,000 nested arrays were answered with silence"))
+    context.write_malformed(line + b"\n", within_s=LARGE_MESSAGE_S)
+    context.require_service()
+    without_id = context.process.output.responses_without_id
+    context.process.wait_until(lambda: bool(without_id), context.settings.grace_s)
+    if not without_id:
+        context.report(Deviation("200,000 nested arrays were answered with silence"))
 
 
-def nested_in_params(trial: CaseContext) -> None:
-    _answered(
-        trial, _light_with(trial, b"[" * 200_000 + b"]" * 200_000), "a request nested 200,000 deep"
+def send_nested_params(context: CaseContext) -> None:
+    arrays = b"[" * 200_000 + b"]" * 200_000
+    _send_large_request(context, _make_ping_frame(context, arrays), "a request nested 200,000 deep")
+    objects = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
+    _send_large_request(
+        context, _make_ping_frame(context, objects), "one of 200,000 nested objects"
     )
-    _answered(
-        trial,
-        _light_with(trial, b'{"a":' * 200_000 + b"1" + b"}" * 200_000),
-        "one of 200,000 nested objects",
-    )
 
 
-def many_members(trial: CaseContext) -> None:
+def send_many_members(context: CaseContext) -> None:
     members = b",".join(b'"k%d":%d' % (number, number) for number in range(200_000))
-    _answered(trial, _light_with(trial, b"{" + members + b"}"), "200,000 members", may_fail=False)
-    _answered(
-        trial,
-        _light_with(trial, b"[" + b"0," * 999_999 + b"0]"),
-        "1,000,000 elements",
-        may_fail=False,
-    )
+    frame = _make_ping_frame(context, b"{" + members + b"}")
+    _send_large_request(context, frame, "200,000 members", within_s=LARGE_MESSAGE_S)
+    frame = _make_ping_frame(context, b"[" + b"0," * 999_999 + b"0]")
+    _send_large_request(context, frame, "1,000,000 elements", within_s=LARGE_MESSAGE_S)
 
 
-def colliding_keys(trial: CaseContext) -> None:
-    # "Aa" and "BB" have the same hash under h = 31 h + c, and so has every string of the same number of the two: 2^16 keys.
-    keys = ("".join(each) for each in itertools.product(("Aa", "BB"), repeat=16))
-    _answered(
-        trial,
-        _light_with(trial, b"{" + b",".join(b'"%b":0' % key.encode() for key in keys) + b"}"),
-        "65,536 keys with one hash",
-        may_fail=False,
-    )
+def send_colliding_keys(context: CaseContext) -> None:
+    # "Aa" and "BB" have the same hash under h = 31 h + c, and so have all strings made of the same
+    # number of these pairs. 16 pairs give 2^16 keys with one hash.
+    keys = ("".join(pairs) for pairs in itertools.product(("Aa", "BB"), repeat=16))
+    members = b",".join(b'"%b":0' % key.encode() for key in keys)
+    frame = _make_ping_frame(context, b"{" + members + b"}")
+    _send_large_request(context, frame, "65,536 keys with one hash", within_s=LARGE_MESSAGE_S)
 
 
-def long_number(trial: CaseContext) -> None:
-    _answered(trial, _light_with(trial, b"1" * 1_000_000), "a number of 1,000,000 digits")
-    _answered(trial, _light_with(trial, b"1e999999999"), "the number 1e999999999")
-    _answered(trial, _light_with(trial, b"0." + b"3" * 1_000_000), "a fraction of 1,000,000 digits")
+def send_long_numbers(context: CaseContext) -> None:
+    # Naive conversion of digits to an integer takes quadratic time.
+    for value, subject in (
+        (b"1" * 1_000_000, "a number of 1,000,000 digits"),
+        (b"1e999999999", "the number 1e999999999"),
+        (b"0." + b"3" * 1_000_000, "a fraction of 1,000,000 digits"),
+    ):
+        _send_large_request(context, _make_ping_frame(context, value), subject)
 
 
-def escapes(trial: CaseContext) -> None:
-    """Six bytes for one character: the limit is one of bytes that come, before anything is decoded."""
-    count = trial.settings.message_limit_bytes // 6 + 100
-    with memory(trial, trial.settings.message_limit_bytes + ALLOWED):
-        id = trial.id()
-        trial.expect(id, "a string of escapes longer than the limit", least=0)
-        trial.garbage += 1
-        line = _light_with(trial, b'"' + rb"\u0041" * count + b'"').replace(b'"#ID#"', b"%d" % id)
-        trial.write(line + b"\n", PATIENCE_S)
-        trial.must_serve()
-        child = trial.child
-        child.pump(lambda: bool(child.idless) or bool(trial.answers(id)), trial.settings.grace_s)
-    answer = next(iter(trial.answers(id) or trial.child.idless), None)
-    if answer is None:
-        trial.note(
-            Deviation(
-                f"{len(line)} bytes, {count} characters when decoded, were answered with silence"
-            )
-        )
-    elif "error" not in answer:
-        trial.note(
-            Deviation(
-                f"{len(line)} bytes were served: counted as the {count} characters that they decode to?"
-            )
+def send_escapes(context: CaseContext) -> None:
+    # Each escape is six bytes on the wire and one character in memory. The limit counts the bytes
+    # on the wire, before anything is decoded.
+    count = context.settings.message_limit_bytes // 6 + 100
+    id = context.new_id()
+    without_id = context.process.output.responses_without_id
+    with limit_memory(context, context.settings.message_limit_bytes + ALLOWED_GROWTH_BYTES):
+        context.expect(id, "a string of escapes longer than the limit", least=0)
+        context.malformed_lines += 1
+        frame = _make_ping_frame(context, b'"' + rb"\u0041" * count + b'"')
+        line = frame.replace(b'"#ID#"', b"%d" % id)
+        context.write(line + b"\n", LARGE_MESSAGE_S)
+        context.require_service()
+        context.process.wait_until(
+            lambda: bool(without_id) or bool(context.responses(id)), context.settings.grace_s
         )
 
+    response = next(iter(context.responses(id) or without_id), None)
+    if response is None:
+        text = f"{len(line)} bytes, {count} characters when decoded, were answered with silence"
+        context.report(Deviation(text))
+    elif "error" not in response:
+        question = f"counted as the {count} characters that they decode to?"
+        context.report(Deviation(f"{len(line)} bytes were served: {question}"))
 
-def long_texts(trial: CaseContext) -> None:
-    """Whatever is repeated in an error has an end."""
+
+def send_long_methods(context: CaseContext) -> None:
+    # The second name consists of right-to-left overrides, which would garble a log or a terminal.
     for method in ("x" * MIB, "\u202e" * 100_000):
-        message = trial.request(method)
-        trial.send(message)
-        answer = trial.answer(message["id"])
-        if (size := len(json.dumps(answer, ensure_ascii=False))) > 64 * 1024:
-            trial.note(
-                Deviation(f"an unknown method of {len(method)} characters was answered with {size}")
-            )
+        response = context.request(method)
+        if (size := len(json.dumps(response, ensure_ascii=False))) > 64 * 1024:
+            text = f"an unknown method of {len(method)} characters was answered with {size}"
+            context.report(Deviation(text))
 
 
-def notifications(trial: CaseContext) -> None:
-    flood(trial, 1.0)
+def flood_for_1_s(context: CaseContext) -> None:
+    flood_notifications(context, 1.0)
 
 
-def flood(trial: CaseContext, seconds: float) -> None:
-    """Notifications as fast as the pipe takes them, for so long; then the next request is served at once."""
-    data = frame(
-        {
-            "jsonrpc": "2.0",
-            "method": "notifications/progress",
-            "params": {"progressToken": 0, "progress": 1},
-        }
-    )
-    data += frame({"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"})
+def flood_notifications(context: CaseContext, seconds: float) -> None:
+    """Send notifications as fast as the pipe takes them; then require service at once."""
+    # A known notification that refers to nothing, and an unknown one.
+    progress = {"progressToken": 0, "progress": 1}
+    data = encode_frame({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
+    data += encode_frame({"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"})
     block = data * 500
-    with memory(trial):
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            trial.write(block)
-        trial.must_serve()
+    with limit_memory(context):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            context.write(block)
+        context.require_service()
 
 
-def in_flight(trial: CaseContext) -> None:
-    """10,000 calls at once, each of them a second long: answered, or told that the server is busy."""
-    queued = process_stats.queued_s(trial.child.pid)
+def send_10000_calls(context: CaseContext) -> None:
+    # A server that runs one call after the other would need more than an hour for 10,000.
+    waited_before_s = process_stats.cpu_wait_s(context.process.pid)
     began = time.monotonic()
-    few = [trial.call("sleep", seconds=0.2) for _ in range(50)]
-    trial.send(*few)
-    trial.all_answered([each["id"] for each in few], 3 * trial.settings.timeout_s)
-    if time.monotonic() - began - (process_stats.queued_s(trial.child.pid) - queued) > 5.0:
-        raise Deviation(
-            "50 sleeps of 0.2 s took more than 5 s: calls run one after the other, so 10,000 were not tried"
-        )
+    few = [context.make_call("sleep", seconds=0.2) for _ in range(50)]
+    context.send(*few)
+    context.wait_for_responses([call["id"] for call in few], 3 * context.settings.timeout_s)
+    waited_s = process_stats.cpu_wait_s(context.process.pid) - waited_before_s
+    if time.monotonic() - began - waited_s > 5.0:
+        consequence = "calls run one after the other, so 10,000 were not tried"
+        raise Deviation(f"50 sleeps of 0.2 s took more than 5 s: {consequence}")
+
     ids: list[int] = []
-    with memory(trial, 2 * ALLOWED):
+    with limit_memory(context, 2 * ALLOWED_GROWTH_BYTES):
         for _ in range(10):
-            calls = [trial.call("sleep", seconds=0.5) for _ in range(1000)]
-            ids += [each["id"] for each in calls]
-            trial.write(b"".join(map(frame, calls)), 3 * trial.settings.timeout_s)
-        trial.must_serve()
-        trial.all_answered(ids, 6 * trial.settings.timeout_s)
+            calls = [context.make_call("sleep", seconds=0.5) for _ in range(1000)]
+            ids += [call["id"] for call in calls]
+            context.write(b"".join(map(encode_frame, calls)), 3 * context.settings.timeout_s)
+        context.require_service()
+        context.wait_for_responses(ids, 6 * context.settings.timeout_s)
+
     for id in ids:
-        answer = trial.answers(id)[0]
-        if "error" in answer:
-            if answer["error"]["code"] in (-32700, -32600, -32601, -32602, -32603):
-                raise Deviation(f"one of 10,000 sound calls was answered {shown(answer)}")
-        elif text_of(answer) is None:
-            raise Deviation(f"one of 10,000 sound calls failed: {shown(answer)}")
+        response = context.responses(id)[0]
+        if "error" in response:
+            # A busy server may refuse a call, but not as if the call were malformed.
+            if response["error"]["code"] in (-32700, -32600, -32601, -32602, -32603):
+                raise Deviation(f"one of 10,000 sound calls was answered {excerpt(response)}")
+        elif tool_result_text(response) is None:
+            raise Deviation(f"one of 10,000 sound calls failed: {excerpt(response)}")
 
 
 CASES = (
@@ -231,23 +227,23 @@ CASES = (
         "writes 100 MiB without a newline, then one",
         "one error as soon as the limit is crossed; memory grows by at most the limit and 64 MiB; the next request is served",
         "policy: the limit",
-        endless_line,
+        write_endless_line,
     ),
     Case(
         "nested-arrays",
         2,
         "sends a line of 200,000 nested arrays",
         "an error; the process lives",
-        "the oracle",
-        nested_arrays,
+        "invariant",
+        send_nested_arrays,
     ),
     Case(
         "nested-in-params",
         2,
         "sends requests whose params are nested 200,000 deep",
         "an answer or an error; the process lives",
-        "the oracle",
-        nested_in_params,
+        "invariant",
+        send_nested_params,
     ),
     Case(
         "many-members",
@@ -255,7 +251,7 @@ CASES = (
         "sends 200,000 members, and 1,000,000 elements",
         "answered in 10 s",
         "policy",
-        many_members,
+        send_many_members,
     ),
     Case(
         "colliding-keys",
@@ -263,15 +259,15 @@ CASES = (
         "sends 65,536 keys that collide in the usual hash",
         "answered in 10 s",
         "policy",
-        colliding_keys,
+        send_colliding_keys,
     ),
     Case(
         "long-numbers",
         2,
         "sends numbers of 1,000,000 digits and the number 1e999999999",
         "an answer or an error; the process lives",
-        "the oracle",
-        long_number,
+        "invariant",
+        send_long_numbers,
     ),
     Case(
         "escapes",
@@ -279,7 +275,7 @@ CASES = (
         "sends a string of \\u0041 that is longer than the limit, but not once it is decoded",
         "an error: what counts are the bytes that come",
         "policy: the limit",
-        escapes,
+        send_escapes,
     ),
     Case(
         "long-method",
@@ -287,15 +283,15 @@ CASES = (
         "asks for methods with names of a million characters",
         "an error that does not give all of it back",
         "policy",
-        long_texts,
+        send_long_methods,
     ),
     Case(
         "notifications-flood",
         2,
         "sends notifications for a second as fast as the pipe takes them",
         "memory is bounded; the next request is served in a second",
-        "the oracle",
-        notifications,
+        "invariant",
+        flood_for_1_s,
         slow=True,
     ),
     Case(
@@ -304,7 +300,7 @@ CASES = (
         "sends 10,000 calls that take half a second each",
         "each is answered, or told that the server is busy; never out of memory",
         "policy; basic: every request is answered",
-        in_flight,
+        send_10000_calls,
         needs=("sleep",),
         slow=True,
     ),

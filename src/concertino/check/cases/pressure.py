@@ -1,141 +1,148 @@
-"""Section 7, first part: a client that does not read, a stderr that nobody reads, and what a long life costs."""
+"""Section 7, first part: full pipes, an unread stderr, and what a long session costs."""
 
 from __future__ import annotations
 
 import time
 
 from concertino.check import process_stats
-from concertino.check.case import Case, Deviation, Hang, Violation
+from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
-from concertino.check.cases.limits import memory
-from concertino.check.child_process import StdioSetup
-from concertino.check.messages import Message, frame, shown
+from concertino.check.cases.limits import limit_memory
+from concertino.check.findings import Deviation, Hang, Violation
+from concertino.check.messages import Message, encode_frame, excerpt
+from concertino.check.stdio_setup import StdioSetup
 
-__all__ = ["CASES", "reader_stops"]
+__all__ = ["CASES", "write_without_reading"]
 
 MIB = 2**20
 
 
-def reader_stops_3_s(trial: CaseContext) -> None:
-    reader_stops(trial, 3.0)
+def write_3_s_without_reading(context: CaseContext) -> None:
+    write_without_reading(context, 3.0)
 
 
-def reader_stops(trial: CaseContext, seconds: float) -> None:
-    """The client writes and does not read, for so long; then it reads all. Nothing is lost, and little was kept."""
-    child = trial.child
+def write_without_reading(context: CaseContext, seconds: float) -> None:
+    """Write calls for some time without reading, then read all responses.
+
+    No response may be lost, and the server's memory must stay bounded.
+    """
+    process = context.process
     messages: list[Message] = []
 
-    def next_message() -> bytes:
-        if "echo" in trial.subject.tools:
-            messages.append(trial.call("echo", text="x" * 10_000))
+    def encode_next_call() -> bytes:
+        if "echo" in context.server.tools:
+            messages.append(context.make_call("echo", text="x" * 10_000))
         else:
-            messages.append(trial.request("tools/list"))
-        return frame(messages[-1])
+            messages.append(context.make_request("tools/list"))
+        return encode_frame(messages[-1])
 
-    with memory(trial):
-        until = time.monotonic() + seconds
+    with limit_memory(context):
+        deadline = time.monotonic() + seconds
         rest = b""
-        while (left := until - time.monotonic()) > 0 and len(messages) < 20_000:
-            rest = rest or next_message()
-            written = child.write_now(rest)
-            rest = rest[written:]
-            if not written:
-                child.pump(lambda: False, min(left, 0.05), read=False)
-                if child.exit is not None:
-                    raise child.gone("its client did not read")
-        child.pump(lambda: child.exit is not None, max(0.0, until - time.monotonic()), read=False)
-        trial.write(rest)
-        trial.must_succeed([each["id"] for each in messages], 6 * trial.settings.timeout_s)
-        trial.must_serve()
+        while (remaining_s := deadline - time.monotonic()) > 0 and len(messages) < 20_000:
+            rest = rest or encode_next_call()
+            count = process.write_available(rest)
+            rest = rest[count:]
+            if not count:
+                # Both pipes are full. Keep draining stderr, but leave stdout alone.
+                process.wait_until(lambda: False, min(remaining_s, 0.05), read_stdout=False)
+                if process.exit_code is not None:
+                    raise process.crash_or_hang("its client did not read")
+        remaining_s = max(0.0, deadline - time.monotonic())
+        process.wait_until(lambda: process.exit_code is not None, remaining_s, read_stdout=False)
+        context.write(rest)
+        ids = [message["id"] for message in messages]
+        context.require_results(ids, 6 * context.settings.timeout_s)
+        context.require_service()
 
 
-def stderr_unread(trial: CaseContext) -> None:
-    """More than a pipe holds is written to stderr by every cause there is, and nobody reads it."""
-    if "noise" in trial.subject.tools:
-        trial.use("noise", bytes=MIB)
-        trial.must_serve()
-    trial.write_garbage(b"{not json}\n" * 5000, lines=5000)
-    trial.must_serve()
-    if "fail" in trial.subject.tools:
-        how = trial.tool("fail").choices[0]
-        calls = [trial.call("fail", how=how) for _ in range(300)]
-        trial.send(*calls)
-        trial.all_answered([each["id"] for each in calls])
+def fill_stderr(context: CaseContext) -> None:
+    # Each of these makes a server log more than the 64 KiB that a pipe holds, and nobody reads it.
+    if "noise" in context.server.tools:
+        context.call_tool("noise", bytes=MIB)
+        context.require_service()
+    context.write_malformed(b"{not json}\n" * 5000, lines=5000)
+    context.require_service()
+    if "fail" in context.server.tools:
+        how = context.find_tool("fail").choices[0]
+        calls = [context.make_call("fail", how=how) for _ in range(300)]
+        context.send(*calls)
+        context.wait_for_responses([call["id"] for call in calls])
 
 
-def stderr_gone(trial: CaseContext) -> None:
-    """What is written to stderr fails."""
-    trial.write_garbage(b"{not json}\n" * 20, lines=20)
-    trial.must_serve()
-    if "noise" in trial.subject.tools:
-        trial.use("noise", bytes=10_000)
-    if "fail" in trial.subject.tools:
-        trial.use("fail", how=trial.tool("fail").choices[0])
-    trial.must_serve()
+def provoke_stderr(context: CaseContext) -> None:
+    # Every write to stderr fails.
+    context.write_malformed(b"{not json}\n" * 20, lines=20)
+    context.require_service()
+    if "noise" in context.server.tools:
+        context.call_tool("noise", bytes=10_000)
+    if "fail" in context.server.tools:
+        context.call_tool("fail", how=context.find_tool("fail").choices[0])
+    context.require_service()
 
 
-def stderr_reader_gone(trial: CaseContext) -> None:
-    trial.child.close_stderr()
-    stderr_gone(trial)
+def close_stderr(context: CaseContext) -> None:
+    context.process.close_stderr()
+    provoke_stderr(context)
 
 
-def echoes_4000(trial: CaseContext) -> None:
-    def some(count: int) -> None:
-        if "echo" in trial.subject.tools:
-            messages = [trial.call("echo", text=f"{number:1000}") for number in range(count)]
+def make_4000_calls(context: CaseContext) -> None:
+    def call_many(count: int) -> None:
+        if "echo" in context.server.tools:
+            messages = [context.make_call("echo", text=f"{number:1000}") for number in range(count)]
         else:
-            messages = [trial.light() for _ in range(count)]
-        trial.send(*messages)
-        trial.must_succeed([each["id"] for each in messages], 6 * trial.settings.timeout_s)
+            messages = [context.make_ping() for _ in range(count)]
+        context.send(*messages)
+        ids = [message["id"] for message in messages]
+        context.require_results(ids, 6 * context.settings.timeout_s)
 
-    some(2000)
-    before = process_stats.take(trial.child.pid)
+    # Caches and memory pools grow during the first calls.
+    call_many(2000)
+    before = process_stats.measure(context.process.pid)
     for _ in range(4):
-        some(1000)
-    after = process_stats.take(trial.child.pid)
+        call_many(1000)
+    after = process_stats.measure(context.process.pid)
+
     if before and after:
-        if (grown := after.rss_bytes - before.rss_bytes) > 16 * MIB:
-            trial.note(
-                Deviation(
-                    f"memory grew by {grown / MIB:.0f} MiB over 4,000 calls; 16 MiB are allowed"
-                )
-            )
+        if (growth := after.rss_bytes - before.rss_bytes) > 16 * MIB:
+            size = f"{growth / MIB:.0f} MiB over 4,000 calls"
+            context.report(Deviation(f"memory grew by {size}; 16 MiB are allowed"))
         if after.descriptors > before.descriptors:
-            trial.note(
-                Deviation(
-                    f"{after.descriptors - before.descriptors} descriptors more after 4,000 calls"
-                )
-            )
+            more = after.descriptors - before.descriptors
+            context.report(Deviation(f"{more} descriptors more after 4,000 calls"))
 
 
-def idle(trial: CaseContext) -> None:
-    trial.spend(0.3)  # what a start leaves to be done
-    before = process_stats.take(trial.child.pid)
-    trial.spend(2.0)
-    after = process_stats.take(trial.child.pid)
-    if (
-        before and after and (used := after.cpu_s - before.cpu_s) > 0.05
-    ):  # 2 % of 2 s are 0.04; ticks are 0.01
-        raise Deviation(f"{used:.2f} s of processor in 2 s without a message")
+def measure_idle_cpu(context: CaseContext) -> None:
+    # A server may finish its start after the opening.
+    context.read_for(0.3)
+    before = process_stats.measure(context.process.pid)
+    context.read_for(2.0)
+    after = process_stats.measure(context.process.pid)
+    # 2 % of 2 s are 0.04 s, and CPU time has a resolution of 0.01 s.
+    if before and after and (used_s := after.cpu_s - before.cpu_s) > 0.05:
+        raise Deviation(f"{used_s:.2f} s of processor in 2 s without a message")
 
 
-def order_kept(trial: CaseContext) -> None:
-    """A pipe full in both directions at once must not deadlock: 2 MiB of requests while the answers are read late."""
-    messages = [trial.light(id=f"{number}-" + "x" * 2000) for number in range(1000)]
-    trial.child.write(b"".join(map(frame, messages[:10])), trial.settings.timeout_s, read=False)
-    trial.write(b"".join(map(frame, messages[10:])), 3 * trial.settings.timeout_s)
-    trial.all_answered([each["id"] for each in messages])
-    for each in messages:
-        if "error" in trial.answers(each["id"])[0]:
-            raise Violation(f"refused: {shown(trial.answers(each['id'])[0])}")
+def fill_both_pipes(context: CaseContext) -> None:
+    # 2 MiB of requests while the responses wait: a server that stops reading until its response is
+    # written would deadlock with a client that does the same.
+    messages = [context.make_ping(id=f"{number}-" + "x" * 2000) for number in range(1000)]
+    first = b"".join(map(encode_frame, messages[:10]))
+    context.process.write(first, context.settings.timeout_s, read_stdout=False)
+    rest = b"".join(map(encode_frame, messages[10:]))
+    context.write(rest, 3 * context.settings.timeout_s)
+    context.wait_for_responses([message["id"] for message in messages])
+    for message in messages:
+        if "error" in (response := context.responses(message["id"])[0]):
+            raise Violation(f"refused: {excerpt(response)}")
 
 
-def quiet(trial: CaseContext) -> None:
-    """Nobody says anything for two seconds: nothing is to be said unasked but notifications."""
-    trial.spend(2.0)
-    if trial.child.exit is not None:
-        raise trial.child.gone("two seconds without a message")
-    if trial.child.eof:
+def stay_quiet(context: CaseContext) -> None:
+    # The invariants check that the server sends no response in this time.
+    context.read_for(2.0)
+    if context.process.exit_code is not None:
+        raise context.process.crash_or_hang("two seconds without a message")
+    if context.process.eof:
         raise Hang("stdout was closed while nothing was asked")
 
 
@@ -146,7 +153,7 @@ CASES = (
         "writes calls for 3 s without reading an answer, then reads",
         "no answer is lost; memory grows by at most 64 MiB meanwhile",
         "policy; basic: every request is answered",
-        reader_stops_3_s,
+        write_3_s_without_reading,
         slow=True,
     ),
     Case(
@@ -154,8 +161,8 @@ CASES = (
         7,
         "writes 2 MiB of requests with long ids, reading late",
         "all answered: no deadlock",
-        "the oracle",
-        order_kept,
+        "invariant",
+        fill_both_pipes,
     ),
     Case(
         "stderr-unread",
@@ -163,8 +170,8 @@ CASES = (
         "never reads stderr, and makes the server write to it: 1 MB, 5,000 bad lines, 300 failures",
         "the protocol goes on",
         "policy; stdio: the client MAY ignore stderr",
-        stderr_unread,
-        surroundings=StdioSetup(stderr="unread"),
+        fill_stderr,
+        stdio=StdioSetup(stderr="unread"),
     ),
     Case(
         "stderr-closed",
@@ -172,9 +179,9 @@ CASES = (
         "starts with descriptor 2 closed",
         "served",
         "policy",
-        stderr_gone,
-        surroundings=StdioSetup(stderr="closed"),
-        firm=False,
+        provoke_stderr,
+        stdio=StdioSetup(stderr="closed"),
+        can_fail=False,
     ),
     Case(
         "stderr-full",
@@ -182,9 +189,9 @@ CASES = (
         "gives /dev/full as stderr",
         "served",
         "policy",
-        stderr_gone,
-        surroundings=StdioSetup(stderr="full"),
-        firm=False,
+        provoke_stderr,
+        stdio=StdioSetup(stderr="full"),
+        can_fail=False,
     ),
     Case(
         "stderr-reader-gone",
@@ -192,8 +199,8 @@ CASES = (
         "closes its end of stderr",
         "served",
         "policy",
-        stderr_reader_gone,
-        firm=False,
+        close_stderr,
+        can_fail=False,
     ),
     Case(
         "calls-4000",
@@ -201,11 +208,19 @@ CASES = (
         "makes 4,000 calls after 2,000 to warm up",
         "memory grows by at most 16 MiB, descriptors not at all",
         "policy",
-        echoes_4000,
+        make_4000_calls,
         slow=True,
     ),
     Case(
-        "idle", 7, "says nothing for 2 s", "less than 2 % of a processor", "policy", idle, slow=True
+        "idle",
+        7,
+        "says nothing for 2 s",
+        "less than 2 % of a processor",
+        "policy",
+        measure_idle_cpu,
+        slow=True,
     ),
-    Case("quiet", 7, "says nothing for 2 s", "the server waits", "the oracle", quiet, slow=True),
+    Case(
+        "quiet", 7, "says nothing for 2 s", "the server waits", "invariant", stay_quiet, slow=True
+    ),
 )

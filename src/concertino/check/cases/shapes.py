@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from concertino.check.case import Case, Deviation, Violation
+from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
 from concertino.check.cases.refused_input import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     NOT_FOUND,
     PARSE_ERROR,
-    Line,
-    case_of,
-    refused,
+    MalformedLine,
+    make_case,
+    send_malformed_line,
 )
-from concertino.check.messages import Message, frame, shown
+from concertino.check.findings import Deviation, Violation
+from concertino.check.messages import Message, encode_frame, excerpt
 
 __all__ = ["CASES"]
 
@@ -25,13 +26,13 @@ PARAMS = "schema: params is an object"
 ID = "basic: an id is a string or an integer, and not null"
 
 LINES = (
-    Line("json-number", 3, "sends 42", b"42", (REQUEST,), source=OBJECT),
-    Line("json-string", 3, 'sends "x"', b'"x"', (REQUEST,), source=OBJECT),
-    Line("json-true", 3, "sends true", b"true", (REQUEST,), source=OBJECT),
-    Line("json-null", 3, "sends null", b"null", (REQUEST,), source=OBJECT),
-    Line("batch-empty", 3, "sends []", b"[]", (REQUEST,), source="JSON-RPC 2.0 section 6"),
-    Line("object-empty", 3, "sends {}", b"{}", (REQUEST,), source=OBJECT),
-    Line(
+    MalformedLine("json-number", 3, "sends 42", b"42", (REQUEST,), source=OBJECT),
+    MalformedLine("json-string", 3, 'sends "x"', b'"x"', (REQUEST,), source=OBJECT),
+    MalformedLine("json-true", 3, "sends true", b"true", (REQUEST,), source=OBJECT),
+    MalformedLine("json-null", 3, "sends null", b"null", (REQUEST,), source=OBJECT),
+    MalformedLine("batch-empty", 3, "sends []", b"[]", (REQUEST,), source="JSON-RPC 2.0 section 6"),
+    MalformedLine("object-empty", 3, "sends {}", b"{}", (REQUEST,), source=OBJECT),
+    MalformedLine(
         "jsonrpc-missing",
         3,
         "leaves jsonrpc out",
@@ -40,7 +41,7 @@ LINES = (
         "a",
         MEMBERS,
     ),
-    Line(
+    MalformedLine(
         "jsonrpc-1-0",
         3,
         "says jsonrpc 1.0",
@@ -49,7 +50,7 @@ LINES = (
         "a",
         MEMBERS,
     ),
-    Line(
+    MalformedLine(
         "params-array",
         3,
         "sends params as an array",
@@ -58,7 +59,7 @@ LINES = (
         "a",
         PARAMS,
     ),
-    Line(
+    MalformedLine(
         "params-string",
         3,
         "sends params as a string",
@@ -67,7 +68,7 @@ LINES = (
         "a",
         PARAMS,
     ),
-    Line(
+    MalformedLine(
         "params-null",
         3,
         "sends params as null",
@@ -76,7 +77,7 @@ LINES = (
         "a",
         PARAMS,
     ),
-    Line(
+    MalformedLine(
         "method-number",
         3,
         "names method 5",
@@ -85,7 +86,7 @@ LINES = (
         "a",
         MEMBERS,
     ),
-    Line(
+    MalformedLine(
         "method-empty",
         3,
         "names a method of no characters",
@@ -94,7 +95,7 @@ LINES = (
         "a",
         MEMBERS,
     ),
-    Line(
+    MalformedLine(
         "method-missing",
         3,
         "names no method",
@@ -103,7 +104,7 @@ LINES = (
         "a",
         MEMBERS,
     ),
-    Line(
+    MalformedLine(
         "method-and-result",
         3,
         "sends a request with a result",
@@ -112,7 +113,7 @@ LINES = (
         "a",
         MEMBERS,
     ),
-    Line(
+    MalformedLine(
         "result-and-error",
         3,
         "sends a response with a result and an error",
@@ -122,7 +123,7 @@ LINES = (
         "JSON-RPC 2.0 section 5: exactly one of the two",
         silence=True,
     ),
-    Line(
+    MalformedLine(
         "id-null",
         3,
         "uses the id null",
@@ -130,7 +131,7 @@ LINES = (
         (REQUEST,),
         source=ID,
     ),
-    Line(
+    MalformedLine(
         "id-true",
         3,
         "uses the id true",
@@ -138,7 +139,7 @@ LINES = (
         (REQUEST,),
         source=ID,
     ),
-    Line(
+    MalformedLine(
         "id-array",
         3,
         "uses the id []",
@@ -146,7 +147,7 @@ LINES = (
         (REQUEST,),
         source=ID,
     ),
-    Line(
+    MalformedLine(
         "id-object",
         3,
         "uses the id {}",
@@ -154,7 +155,7 @@ LINES = (
         (REQUEST,),
         source=ID,
     ),
-    Line(
+    MalformedLine(
         "nan",
         3,
         "has NaN in its params",
@@ -163,7 +164,7 @@ LINES = (
         "a",
         JSON,
     ),
-    Line(
+    MalformedLine(
         "infinity",
         3,
         "has -Infinity in its params",
@@ -172,7 +173,7 @@ LINES = (
         "a",
         JSON,
     ),
-    Line(
+    MalformedLine(
         "trailing-garbage",
         3,
         "has a brace too many at the end",
@@ -181,7 +182,7 @@ LINES = (
         "a",
         JSON,
     ),
-    Line(
+    MalformedLine(
         "comment",
         3,
         "has a comment in it",
@@ -190,7 +191,7 @@ LINES = (
         "a",
         JSON,
     ),
-    Line(
+    MalformedLine(
         "trailing-comma",
         3,
         "has a comma behind the last member",
@@ -199,7 +200,7 @@ LINES = (
         "a",
         JSON,
     ),
-    Line(
+    MalformedLine(
         "single-quotes",
         3,
         "is quoted as Python quotes",
@@ -211,219 +212,241 @@ LINES = (
 )
 
 
-def two_objects(trial: CaseContext) -> None:
+def send_two_objects(context: CaseContext) -> None:
     line = b'{"jsonrpc":"2.0","id":"a","method":"ping"}{"jsonrpc":"2.0","id":"b","method":"ping"}'
-    trial.expect("b", "the second of two requests on a line", least=0)
-    refused(trial, line, (PARSE_ERROR,), "a")
+    context.expect("b", "the second of two requests on a line", least=0)
+    send_malformed_line(context, line, (PARSE_ERROR,), "a")
 
 
-def fraction_as_id(trial: CaseContext) -> None:
-    trial.tolerated = lambda id: id == 1.5
-    answer = refused(trial, b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', (REQUEST,))
-    if answer is None and trial.answers(1.5):
-        trial.note(Deviation(f"an id of 1.5 was answered {shown(trial.answers(1.5)[0])}"))
-        trial.findings[:] = [each for each in trial.findings if "silence" not in str(each)]
+def use_fraction_as_id(context: CaseContext) -> None:
+    context.allows_unknown_id = lambda id: id == 1.5
+    line = b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}'
+    response = send_malformed_line(context, line, (REQUEST,))
+    if response is None and (responses := context.responses(1.5)):
+        # It was not silence after all, so that finding of send_malformed_line() is wrong.
+        context.findings[:] = [item for item in context.findings if "silence" not in str(item)]
+        context.report(Deviation(f"an id of 1.5 was answered {excerpt(responses[0])}"))
 
 
-def batch(trial: CaseContext) -> None:
-    """Revisions other than 2025-03-26 have no batches: refused, or served; never silent, for there are requests in it."""
-    one, other = trial.light(), trial.light()
-    for each in (one, other):
-        trial.due[int, each["id"]].least = 0
-    child = trial.child
-    child.arrays = True
-    trial.write_garbage(b"[" + frame(one).rstrip() + b"," + frame(other).rstrip() + b"]\n")
-    trial.must_serve()
-    child.pump(lambda: bool(child.idless) or bool(trial.answers(one["id"])), trial.settings.grace_s)
-    if not child.idless and not trial.answers(one["id"]):
-        trial.note(Deviation("an array of two requests was answered with silence"))
-    elif child.idless and child.idless[0]["error"]["code"] != REQUEST:
-        trial.note(Deviation(f"an array was answered {shown(child.idless[0])}; {REQUEST} expected"))
+def _encode_batch(*messages: Message) -> bytes:
+    return b"[" + b",".join(encode_frame(message).rstrip() for message in messages) + b"]\n"
 
 
-def batch_agreed(trial: CaseContext) -> None:
-    """The one revision that has them; the server may refuse to speak it."""
-    result = trial.open("2025-03-26")
+def send_batch(context: CaseContext) -> None:
+    # Only 2025-03-26 has batches. A server may refuse this one or serve it, but silence would let
+    # the client wait for the two requests in it.
+    one, other = context.make_ping(), context.make_ping()
+    for message in (one, other):
+        context.make_optional(message["id"])
+    output = context.process.output
+    output.allow_batch = True
+    context.write_malformed(_encode_batch(one, other))
+    context.require_service()
+
+    without_id = output.responses_without_id
+    context.process.wait_until(
+        lambda: bool(without_id) or bool(context.responses(one["id"])), context.settings.grace_s
+    )
+    if not without_id and not context.responses(one["id"]):
+        context.report(Deviation("an array of two requests was answered with silence"))
+    elif without_id and without_id[0]["error"]["code"] != REQUEST:
+        text = f"an array was answered {excerpt(without_id[0])}; {REQUEST} expected"
+        context.report(Deviation(text))
+
+
+def send_negotiated_batch(context: CaseContext) -> None:
+    result = context.open("2025-03-26")
+    # The server may speak other revisions only.
     if result.get("protocolVersion") != "2025-03-26":
         return
-    child = trial.child
-    child.arrays = True
-    one, other = trial.request("ping", modern=False), trial.request("tools/list", modern=False)
-    note = {"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"}
-    trial.write(b"[" + b",".join(frame(each).rstrip() for each in (one, note, other)) + b"]\n")
-    trial.all_answered([one["id"], other["id"]])
+    context.process.output.allow_batch = True
+    one = context.make_request("ping", modern=False)
+    other = context.make_request("tools/list", modern=False)
+    notification: Message = {"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"}
+    context.write(_encode_batch(one, notification, other))
+    context.wait_for_responses([one["id"], other["id"]])
 
 
-def unknown_method(trial: CaseContext) -> None:
-    answer = trial.ask("nobody/knows/this")
-    if "error" not in answer:
-        raise Violation(f"a method that does not exist gave a result: {shown(answer)}")
-    if answer["error"]["code"] != NOT_FOUND:
-        raise Violation(f"{answer['error']['code']} instead of {NOT_FOUND}: {shown(answer)}")
+def call_unknown_method(context: CaseContext) -> None:
+    response = context.request("nobody/knows/this")
+    if "error" not in response:
+        raise Violation(f"a method that does not exist gave a result: {excerpt(response)}")
+    code = response["error"]["code"]
+    if code != NOT_FOUND:
+        raise Violation(f"{code} instead of {NOT_FOUND}: {excerpt(response)}")
 
 
-def ids_kept(trial: CaseContext) -> None:
+def use_valid_ids(context: CaseContext) -> None:
     for id in (
+        # The same digits in two types, and values that are false in many languages.
         "1",
         1,
         "",
         0,
         -1,
+        # Characters outside ASCII and the basic plane, and those that JSON escapes.
         "ü🎻",
         'a"b\\c',
         "a\nb",
+        # Beyond 32 bits, and the limits of what JSON promises (RFC 8259 section 6).
         2**31,
         -(2**53) + 1,
         2**53 - 1,
         "x" * 1000,
     ):
-        message = trial.light(id)
-        trial.send(message)
-        trial.must_succeed([id])
+        context.send(context.make_ping(id))
+        context.require_results([id])
 
 
-def large_ids(trial: CaseContext) -> None:
-    trial.tolerated = lambda id: isinstance(id, int | float) and abs(id) >= 2**53
+def use_large_ids(context: CaseContext) -> None:
+    # Beyond 2^53 a server may round the id, so the response may come on a neighbouring one.
+    context.allows_unknown_id = lambda id: isinstance(id, int | float) and abs(id) >= 2**53
+    messages = context.process.output.messages
     for id in (2**53 + 1, -(2**63) - 1, 2**70):
-        message = trial.light(id)
-        trial.due[int, id].least = 0
-        before = len(trial.child.order)
-        trial.garbage += 1
-        trial.send(message)
-        trial.must_serve()
-        if not trial.answers(id) or "error" in trial.answers(id)[0]:
-            answers = [each for each in trial.child.order[before:] if "method" not in each]
-            came = (
-                answers[0] if len(answers) > 1 else None
-            )  # the other one answers what asked whether it still serves
-            if came is None:
-                trial.note(Deviation(f"a request with the id {id} was answered with silence"))
-            elif "error" not in came:
-                trial.note(
-                    Deviation(f"a request with the id {id} was answered on the id {came.get('id')}")
-                )
+        message = context.make_ping(id)
+        context.make_optional(id)
+        context.malformed_lines += 1
+        count_before = len(messages)
+        context.send(message)
+        context.require_service()
+        if context.responses(id) and "error" not in context.responses(id)[0]:
+            continue
+
+        new = [item for item in messages[count_before:] if "method" not in item]
+        # The last response is that of require_service().
+        if len(new) < 2:
+            context.report(Deviation(f"a request with the id {id} was answered with silence"))
+        elif "error" not in new[0]:
+            text = f"a request with the id {id} was answered on the id {new[0].get('id')}"
+            context.report(Deviation(text))
 
 
-def unknown_members(trial: CaseContext) -> None:
-    message: Message = {**trial.light(), "example": {"x": 1}, "trace": None}
-    trial.due[int, message["id"]].least = 0
-    trial.garbage += 1
-    trial.send(message)
-    trial.must_serve()
-    trial.come([message["id"]], trial.settings.grace_s)
-    answers = trial.answers(message["id"])
-    if not answers:
-        trial.note(
-            Deviation(
-                "a request with members that JSON-RPC does not know was answered with silence"
-            )
-        )
-    elif "error" in answers[0]:
-        trial.note(
-            Deviation(
-                f"a request with members that JSON-RPC does not know was refused: {shown(answers[0])}"
-            )
-        )
+def add_unknown_members(context: CaseContext) -> None:
+    message: Message = {**context.make_ping(), "example": {"x": 1}, "trace": None}
+    id = message["id"]
+    context.make_optional(id)
+    context.malformed_lines += 1
+    context.send(message)
+    context.require_service()
+    context.wait_for_missing([id], context.settings.grace_s)
+
+    responses = context.responses(id)
+    subject = "a request with members that JSON-RPC does not know"
+    if not responses:
+        context.report(Deviation(f"{subject} was answered with silence"))
+    elif "error" in responses[0]:
+        context.report(Deviation(f"{subject} was refused: {excerpt(responses[0])}"))
 
 
-def unknown_meta(trial: CaseContext) -> None:
-    message = trial.light(params={"_meta": {"example.com/anything": {"x": [1, None]}, "plain": 1}})
-    trial.send(message)
-    trial.must_succeed([message["id"]])
+def add_unknown_meta(context: CaseContext) -> None:
+    meta = {"example.com/anything": {"x": [1, None]}, "plain": 1}
+    message = context.make_ping(params={"_meta": meta})
+    context.send(message)
+    context.require_results([message["id"]])
 
 
-def escaped_names(trial: CaseContext) -> None:
-    message = trial.light()
-    data = (
-        frame(message)
+def escape_member_names(context: CaseContext) -> None:
+    message = context.make_ping()
+    frame = (
+        encode_frame(message)
         .replace(b'"method"', b'"\\u006dethod"')
         .replace(b'"id"', b'"i\\u0064"')
         .replace(b":", b" : ")
     )
-    trial.write(data)
-    trial.must_succeed([message["id"]])
+    context.write(frame)
+    context.require_results([message["id"]])
 
 
-def stray_responses(trial: CaseContext) -> None:
-    """Well-formed responses that answer nothing: ignored."""
-    child = trial.child
-    before = len(child.order)
+def send_unrelated_responses(context: CaseContext) -> None:
+    output = context.process.output
+    count_before = len(output.messages)
     for line in (
         b'{"jsonrpc":"2.0","id":987654,"result":{}}',
         b'{"jsonrpc":"2.0","id":"nobody","result":{"x":1}}',
         b'{"jsonrpc":"2.0","id":987655,"error":{"code":-32600,"message":"x"}}',
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}',
     ):
-        trial.write(line + b"\n")
-    trial.must_serve()
-    child.pump(lambda: False, min(0.1, trial.settings.grace_s))
-    answered = [each for each in child.order[before:] if "error" in each]
-    if answered:
-        trial.note(Violation(f"a response was answered: {shown(answered[0])}"))
-        trial.tolerated = lambda id: id in (987654, 987655, "nobody")
-        trial.garbage += 4
+        context.write(line + b"\n")
+    context.require_service()
+    context.process.read_for(min(0.1, context.settings.grace_s))
+
+    errors = [message for message in output.messages[count_before:] if "error" in message]
+    if errors:
+        context.report(Violation(f"a response was answered: {excerpt(errors[0])}"))
+        # Reported here, so the invariants need not report them again.
+        context.allows_unknown_id = lambda id: id in (987654, 987655, "nobody")
+        context.malformed_lines += 4
 
 
-def broken_responses(trial: CaseContext) -> None:
-    trial.tolerated = lambda id: id in (1, "nobody")
+def send_malformed_responses(context: CaseContext) -> None:
+    context.allows_unknown_id = lambda id: id in (1, "nobody")
     for line in (
         b'{"jsonrpc":"2.0","id":"nobody","error":5}',
         b'{"jsonrpc":"2.0","id":{},"result":{}}',
         b'{"jsonrpc":"2.0","result":{}}',
         b'{"jsonrpc":"1.0","id":"nobody","result":null}',
     ):
-        trial.write_garbage(line + b"\n")
-    trial.must_serve()
-    child = trial.child
-    child.pump(lambda: bool(child.idless), min(0.1, trial.settings.grace_s))
-    if child.idless:
-        trial.note(Deviation(f"a malformed response was answered: {shown(child.idless[0])}"))
+        context.write_malformed(line + b"\n")
+    context.require_service()
+
+    # An error in response to these would make two broken peers answer each other forever.
+    without_id = context.process.output.responses_without_id
+    context.process.wait_until(lambda: bool(without_id), min(0.1, context.settings.grace_s))
+    if without_id:
+        text = f"a malformed response was answered: {excerpt(without_id[0])}"
+        context.report(Deviation(text))
 
 
-def notifications(trial: CaseContext) -> None:
-    """Whatever a notification is, nobody answers it."""
-    child = trial.child
-    before = len(child.order)
+def send_notifications(context: CaseContext) -> None:
+    output = context.process.output
+    count_before = len(output.messages)
+    progress = {"progressToken": 1, "progress": 1}
     messages: tuple[Message, ...] = (
+        # Unknown notifications, with and without the usual prefix.
         {"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"},
         {"jsonrpc": "2.0", "method": "nobody/knows/this", "params": {"x": 1}},
+        # Known ones that refer to nothing.
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 987654}},
-        {
-            "jsonrpc": "2.0",
-            "method": "notifications/progress",
-            "params": {"progressToken": 1, "progress": 1},
-        },
+        {"jsonrpc": "2.0", "method": "notifications/progress", "params": progress},
+        # A request without an id is a notification; and one with missing params.
         {"jsonrpc": "2.0", "method": "tools/list"},
         {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {}},
     )
     for message in messages:
-        trial.send(message)
-    trial.must_serve()
-    child.pump(lambda: False, min(0.1, trial.settings.grace_s))
-    wrong = [each for each in child.order[before:] if "error" in each or each.get("id") == 987654]
-    if wrong:
-        trial.garbage += len(child.idless)
-        trial.note(Violation(f"a notification was answered: {shown(wrong[0])}"))
+        context.send(message)
+    context.require_service()
+    context.process.read_for(min(0.1, context.settings.grace_s))
+
+    answers = [
+        message
+        for message in output.messages[count_before:]
+        if "error" in message or message.get("id") == 987654
+    ]
+    if answers:
+        context.malformed_lines += len(output.responses_without_id)
+        context.report(Violation(f"a notification was answered: {excerpt(answers[0])}"))
 
 
 CASES = (
-    *map(case_of, LINES),
+    *map(make_case, LINES),
     Case(
         "two-objects",
         3,
         "puts two requests on one line",
         "one error -32700; neither is served",
         "stdio: one message per line",
-        two_objects,
+        send_two_objects,
     ),
-    Case("id-fraction", 3, "uses the id 1.5", "an error -32600 without an id", ID, fraction_as_id),
+    Case(
+        "id-fraction", 3, "uses the id 1.5", "an error -32600 without an id", ID, use_fraction_as_id
+    ),
     Case(
         "batch",
         3,
         "sends an array of two requests in a revision that has no batches",
         "an error -32600, or both answers; not silence",
         "policy; 2025-06-18 took batches out",
-        batch,
+        send_batch,
     ),
     Case(
         "batch-2025-03-26",
@@ -431,7 +454,7 @@ CASES = (
         "sends an array of two requests and a notification once 2025-03-26 was agreed on",
         "both answers (nothing is asked of a server that does not agree to 2025-03-26)",
         "2025-03-26 basic, Batching: MUST support receiving batches",
-        batch_agreed,
+        send_negotiated_batch,
         era="legacy",
         opens=False,
     ),
@@ -441,7 +464,7 @@ CASES = (
         "calls a method that does not exist",
         "an error -32601 on the id",
         "JSON-RPC 2.0 section 5.1",
-        unknown_method,
+        call_unknown_method,
     ),
     Case(
         "ids-kept",
@@ -449,7 +472,7 @@ CASES = (
         'uses the ids "1", 1, "", 0, -1, text of many kinds, and integers up to 2^53 - 1',
         "each answer has the same id, of the same type",
         "basic, Responses: the same id as the request",
-        ids_kept,
+        use_valid_ids,
     ),
     Case(
         "ids-large",
@@ -457,7 +480,7 @@ CASES = (
         "uses the ids 2^53 + 1, -2^63 - 1 and 2^70",
         "exactly the same id, or an error",
         "policy; RFC 8259 section 6 promises 2^53 - 1",
-        large_ids,
+        use_large_ids,
     ),
     Case(
         "members-unknown",
@@ -465,7 +488,7 @@ CASES = (
         "adds members that JSON-RPC does not know to a request",
         "served",
         "policy; the schema allows them",
-        unknown_members,
+        add_unknown_members,
     ),
     Case(
         "meta-unknown",
@@ -473,7 +496,7 @@ CASES = (
         "adds keys of its own to _meta",
         "served",
         "basic, _meta: no assumptions about values at these keys",
-        unknown_meta,
+        add_unknown_meta,
     ),
     Case(
         "escaped-names",
@@ -481,7 +504,7 @@ CASES = (
         "writes method as \\u006dethod, and blanks around the colons",
         "served",
         "RFC 8259 sections 2 and 7",
-        escaped_names,
+        escape_member_names,
     ),
     Case(
         "stray-responses",
@@ -489,7 +512,7 @@ CASES = (
         "sends responses to requests that nobody made",
         "no answer",
         "JSON-RPC 2.0 sections 4 and 5: only requests are answered",
-        stray_responses,
+        send_unrelated_responses,
     ),
     Case(
         "broken-responses",
@@ -497,7 +520,7 @@ CASES = (
         "sends responses that are malformed",
         "no answer",
         "policy",
-        broken_responses,
+        send_malformed_responses,
     ),
     Case(
         "notifications-unanswered",
@@ -505,6 +528,6 @@ CASES = (
         "sends notifications: unknown ones, malformed ones, and requests without an id",
         "no answer",
         "basic, Notifications: the receiver MUST NOT send a response",
-        notifications,
+        send_notifications,
     ),
 )

@@ -1,14 +1,15 @@
-"""Section 5: tools that fail, that return what cannot be sent, that write where the protocol is, that have children.
+"""Section 5: tools that fail, return unsendable values, write to stdout, or start processes.
 
-All need tools that a server offers on purpose: docs/reference/check.md names them.
+All need tools that a server offers for this purpose; docs/reference/check.md describes them.
 """
 
 from __future__ import annotations
 
 from concertino.check import process_stats
-from concertino.check.case import Case, Deviation, Violation
-from concertino.check.case_context import CaseContext, text_of
-from concertino.check.messages import frame, shown
+from concertino.check.case import Case
+from concertino.check.case_context import CaseContext, tool_result_text
+from concertino.check.findings import Deviation, Violation
+from concertino.check.messages import Message, encode_frame, excerpt
 from concertino.check.server_under_test import SECRET
 
 __all__ = ["CASES"]
@@ -18,140 +19,151 @@ STDOUT = "stdio: nothing on stdout that is not a valid MCP message"
 RESULT_BYTES = 200_000_000
 
 
-def unknown_tool(trial: CaseContext) -> None:
-    answer = trial.ask("tools/call", {"name": "nobody_has_this_tool", "arguments": {}})
-    if "error" not in answer:
-        if not answer["result"].get("isError"):
-            raise Violation(f"a tool that does not exist gave a result: {shown(answer)}")
-        raise Deviation(
-            "a tool that does not exist gave a result with isError; a protocol error -32602 expected"
-        )
-    if answer["error"]["code"] != -32602:
-        raise Deviation(f"expected -32602, got {shown(answer)}")
+def call_unknown_tool(context: CaseContext) -> None:
+    response = context.request("tools/call", {"name": "nobody_has_this_tool", "arguments": {}})
+    if "error" not in response:
+        if not response["result"].get("isError"):
+            raise Violation(f"a tool that does not exist gave a result: {excerpt(response)}")
+        expected = "a protocol error -32602 expected"
+        raise Deviation(f"a tool that does not exist gave a result with isError; {expected}")
+    if response["error"]["code"] != -32602:
+        raise Deviation(f"expected -32602, got {excerpt(response)}")
 
 
-def bad_arguments(trial: CaseContext) -> None:
-    (name,) = trial.tool("echo").shape.arguments.values()
+def send_invalid_arguments(context: CaseContext) -> None:
+    (name,) = context.find_tool("echo").shape.arguments.values()
+    # Objects that do not match the tool's schema.
     for arguments in ({}, {name: 5}, {name: None}, {name: ["x"]}):
-        answer = trial.ask("tools/call", {"name": "echo", "arguments": arguments})
-        if "result" in answer and not answer["result"].get("isError"):
-            trial.note(Deviation(f"arguments {shown(arguments)} were accepted: {shown(answer)}"))
+        response = context.request("tools/call", {"name": "echo", "arguments": arguments})
+        if "result" in response and not response["result"].get("isError"):
+            text = f"arguments {excerpt(arguments)} were accepted: {excerpt(response)}"
+            context.report(Deviation(text))
+
+    # Values that are not objects. The request itself is malformed, so silence breaks no MUST.
     for arguments in ([1], "x", 5):
-        message = trial.request("tools/call", {"name": "echo", "arguments": arguments})
-        trial.due[int, message["id"]].least = 0
-        trial.garbage += 1
-        trial.send(message)
-        trial.must_serve()
-        if trial.come([message["id"]], trial.settings.grace_s):
-            trial.note(Deviation(f"arguments {shown(arguments)} were answered with silence"))
-        elif not trial.answers(message["id"])[0].get("result", {}).get("isError", True):
-            trial.note(Deviation(f"arguments {shown(arguments)} were accepted"))
+        message = context.make_request("tools/call", {"name": "echo", "arguments": arguments})
+        id = message["id"]
+        context.make_optional(id)
+        context.malformed_lines += 1
+        context.send(message)
+        context.require_service()
+        if context.wait_for_missing([id], context.settings.grace_s):
+            text = f"arguments {excerpt(arguments)} were answered with silence"
+            context.report(Deviation(text))
+        elif not context.responses(id)[0].get("result", {}).get("isError", True):
+            context.report(Deviation(f"arguments {excerpt(arguments)} were accepted"))
 
 
-def raises(trial: CaseContext) -> None:
-    for how in trial.tool("fail").choices:
-        answer = trial.use("fail", how=how)
-        if "error" in answer:
-            trial.note(
-                Deviation(
-                    f"{how}: a protocol error, a result with isError expected: {shown(answer)}"
-                )
-            )
-        elif not answer["result"].get("isError"):
-            trial.note(Violation(f"{how}: a result that is no error: {shown(answer)}"))
-        trial.must_serve()
+def fail_in_all_ways(context: CaseContext) -> None:
+    for how in context.find_tool("fail").choices:
+        response = context.call_tool("fail", how=how)
+        if "error" in response:
+            expected = "a protocol error, a result with isError expected"
+            context.report(Deviation(f"{how}: {expected}: {excerpt(response)}"))
+        elif not response["result"].get("isError"):
+            context.report(Violation(f"{how}: a result that is no error: {excerpt(response)}"))
+        context.require_service()
 
 
-def unsendable(trial: CaseContext) -> None:
-    for what in trial.tool("give").choices:
-        answer = trial.use("give", what=what)
-        if "result" in answer and not isinstance(answer["result"].get("content"), list):
-            trial.note(Violation(f"{what}: a tool's result without content: {shown(answer)}"))
-        trial.must_serve()
+def return_unsendable_values(context: CaseContext) -> None:
+    for kind in context.find_tool("give").choices:
+        response = context.call_tool("give", what=kind)
+        if "result" in response and not isinstance(response["result"].get("content"), list):
+            text = f"{kind}: a tool's result without content: {excerpt(response)}"
+            context.report(Violation(text))
+        context.require_service()
 
 
-def huge_result(trial: CaseContext) -> None:
-    message = trial.call("big", characters=RESULT_BYTES)
-    trial.send(message)
-    answer = trial.answer(message["id"], 6 * trial.settings.timeout_s)
-    if "error" not in answer and not answer["result"].get("isError"):
+def return_200_mb(context: CaseContext) -> None:
+    message = context.make_call("big", characters=RESULT_BYTES)
+    context.send(message)
+    response = context.wait_for_response(message["id"], 6 * context.settings.timeout_s)
+    if "error" not in response and not response["result"].get("isError"):
         raise Deviation("a result of 200 MB was sent; other limits are there for that")
 
 
-def writes_to_stdout(trial: CaseContext) -> None:
-    for number, how in enumerate(trial.tool("say").choices):
-        trial.use("say", how=how, text=f"stray {number}")
-        trial.must_serve()
-        if trial.child.strays:
-            raise Violation(f"{how}: reached stdout")  # the oracle shows the line
-    forged = trial.id()
-    how = trial.tool("say").choices[0]
-    trial.use(
-        "say", how=how, text=frame({"jsonrpc": "2.0", "id": forged, "result": {}}).decode().rstrip()
-    )
+def write_to_stdout(context: CaseContext) -> None:
+    choices = context.find_tool("say").choices
+    for number, how in enumerate(choices):
+        context.call_tool("say", how=how, text=f"stray {number}")
+        context.require_service()
+        # The invariants show the line; this finding names the way it took.
+        if context.process.output.stray_lines:
+            raise Violation(f"{how}: reached stdout")
+
+    # A valid response to an id that was never sent: the invariants find it if it reaches stdout.
+    forged: Message = {"jsonrpc": "2.0", "id": context.new_id(), "result": {}}
+    context.call_tool("say", how=choices[0], text=encode_frame(forged).decode().rstrip())
 
 
-def forks(trial: CaseContext) -> None:
-    for how in trial.tool("fork").choices:
-        trial.use("fork", how=how)
-        trial.must_serve()
-        if trial.child.strays:
+def fork_in_all_ways(context: CaseContext) -> None:
+    for how in context.find_tool("fork").choices:
+        context.call_tool("fork", how=how)
+        context.require_service()
+        if context.process.output.stray_lines:
             raise Violation(f"{how}: the forked child wrote to stdout")
 
 
-def disturbs(trial: CaseContext) -> None:
-    trial.use("disturb")
-    trial.must_serve()
-    if "echo" in trial.subject.tools:
-        trial.echoed("Grüße 🎻")
-    trial.end_of_input()
-    trial.must_end(5.0, "the end of input")
+def disturb_process(context: CaseContext) -> None:
+    context.call_tool("disturb")
+    context.require_service()
+    if "echo" in context.server.tools:
+        context.require_echo("Grüße 🎻")
+    # The tool has closed descriptor 0, so even the end of input must arrive on another one.
+    context.close_stdin()
+    context.require_exit(5.0, "the end of input")
 
 
-def secret(trial: CaseContext) -> None:
-    trial.use("leak", secret=SECRET)
-    trial.must_serve()
-    trial.settle()
-    if SECRET.encode() in trial.child.stderr:
+def leak_secret(context: CaseContext) -> None:
+    context.call_tool("leak", secret=SECRET)
+    context.require_service()
+    context.wait_for_stragglers()
+    if SECRET.encode() in context.process.stderr.tail:
         raise Deviation("the secret in the exception is on stderr")
 
 
-def tracebacks(trial: CaseContext) -> None:
-    how = trial.tool("fail").choices[0]
-    calls = [trial.call("fail", how=how) for _ in range(300)]
-    trial.send(*calls)
-    trial.all_answered([each["id"] for each in calls])
-    trial.must_serve()
-    if trial.child.stderr_bytes > 512 * 1024:
-        raise Deviation(f"300 failing calls wrote {trial.child.stderr_bytes} bytes to stderr")
+def fail_300_times(context: CaseContext) -> None:
+    how = context.find_tool("fail").choices[0]
+    calls = [context.make_call("fail", how=how) for _ in range(300)]
+    context.send(*calls)
+    context.wait_for_responses([call["id"] for call in calls])
+    context.require_service()
+    total = context.process.stderr.total_bytes
+    if total > 512 * 1024:
+        raise Deviation(f"300 failing calls wrote {total} bytes to stderr")
 
 
-def text_kept(trial: CaseContext) -> None:
-    """Bytes that end lines, inside the result of a tool."""
+def echo_special_characters(context: CaseContext) -> None:
+    # Characters that end lines or strings must be escaped inside a result.
     for text in ("a\nb\r\nc", "\\n", '"', "\x00", "{}\n{}", "</script>", "\u2028"):
-        trial.echoed(text)
+        context.require_echo(text)
 
 
-def no_child_left(trial: CaseContext) -> None:
-    """Whatever tools forked, the end of input ends all of it."""
-    for how in trial.tool("fork").choices:
-        trial.use("fork", how=how)
-    trial.end_of_input()
-    trial.must_end(5.0, "the end of input")
-    if left := process_stats.members(trial.child.pid):
+def fork_then_close_stdin(context: CaseContext) -> None:
+    for how in context.find_tool("fork").choices:
+        context.call_tool("fork", how=how)
+    context.close_stdin()
+    context.require_exit(5.0, "the end of input")
+    if left := process_stats.find_group_pids(context.process.pid):
         raise Violation(f"processes are left: {left}")
 
 
-def error_texts(trial: CaseContext) -> None:
-    for how in trial.tool("fail").choices:
-        answer = trial.use("fail", how=how)
-        if text_of(answer) is None and len(str(answer)) > 16 * 1024:
-            trial.note(Deviation(f"{how}: the error has {len(str(answer))} characters"))
+def measure_error_texts(context: CaseContext) -> None:
+    for how in context.find_tool("fail").choices:
+        response = context.call_tool("fail", how=how)
+        size = len(str(response))
+        if tool_result_text(response) is None and size > 16 * 1024:
+            context.report(Deviation(f"{how}: the error has {size} characters"))
 
 
 CASES = (
     Case(
-        "tool-unknown", 5, "calls a tool that does not exist", "an error -32602", TOOL, unknown_tool
+        "tool-unknown",
+        5,
+        "calls a tool that does not exist",
+        "an error -32602",
+        TOOL,
+        call_unknown_tool,
     ),
     Case(
         "arguments-bad",
@@ -159,7 +171,7 @@ CASES = (
         "calls a tool with arguments that do not fit",
         "a result with isError, or an error -32602; an answer in any case",
         "policy; " + TOOL,
-        bad_arguments,
+        send_invalid_arguments,
         needs=("echo",),
     ),
     Case(
@@ -168,7 +180,7 @@ CASES = (
         "has newlines, quotes and braces echoed",
         "the same text, in one line of stdout each",
         STDOUT,
-        text_kept,
+        echo_special_characters,
         needs=("echo",),
     ),
     Case(
@@ -177,7 +189,7 @@ CASES = (
         "lets a tool fail in every way it knows",
         "a result with isError each time; the server lives",
         TOOL,
-        raises,
+        fail_in_all_ways,
         needs=("fail",),
     ),
     Case(
@@ -185,8 +197,8 @@ CASES = (
         5,
         "looks at the errors of failing tools",
         "no stack trace, at most 16 KiB",
-        "the oracle",
-        error_texts,
+        "invariant",
+        measure_error_texts,
         needs=("fail",),
     ),
     Case(
@@ -194,8 +206,8 @@ CASES = (
         5,
         "lets a tool return what JSON cannot hold",
         "one answer each time; the writer lives",
-        "the oracle",
-        unsendable,
+        "invariant",
+        return_unsendable_values,
         needs=("give",),
     ),
     Case(
@@ -204,7 +216,7 @@ CASES = (
         "lets a tool return 200 MB",
         "an error on the id; the server lives",
         "policy: the limit",
-        huge_result,
+        return_200_mb,
         needs=("big",),
         slow=True,
     ),
@@ -214,7 +226,7 @@ CASES = (
         "lets a tool write to stdout in every way it knows, also what looks like an answer",
         "nothing of it on stdout",
         STDOUT,
-        writes_to_stdout,
+        write_to_stdout,
         needs=("say",),
     ),
     Case(
@@ -223,7 +235,7 @@ CASES = (
         "lets a tool fork children that write to every descriptor",
         "nothing of it on stdout; one answer each",
         STDOUT,
-        forks,
+        fork_in_all_ways,
         needs=("fork",),
     ),
     Case(
@@ -231,8 +243,8 @@ CASES = (
         5,
         "lets a tool fork, then ends the input",
         "no process is left",
-        "the oracle",
-        no_child_left,
+        "invariant",
+        fork_then_close_stdin,
         needs=("fork",),
     ),
     Case(
@@ -240,8 +252,8 @@ CASES = (
         5,
         "lets a tool change directory, umask, locale, signal handlers and standard streams of the process",
         "the protocol goes on",
-        "the oracle",
-        disturbs,
+        "invariant",
+        disturb_process,
         needs=("disturb",),
     ),
     Case(
@@ -250,7 +262,7 @@ CASES = (
         "lets a tool fail with a secret in its message, which is also in the environment (CHECK_API_KEY)",
         "the secret is not on stderr",
         "policy: redaction",
-        secret,
+        leak_secret,
         needs=("leak",),
     ),
     Case(
@@ -259,7 +271,7 @@ CASES = (
         "lets a tool fail 300 times",
         "300 answers; at most 512 KiB on stderr",
         "policy: logs are rate-limited",
-        tracebacks,
+        fail_300_times,
         needs=("fail",),
     ),
 )

@@ -1,0 +1,59 @@
+"""The verdicts of the check, their order, and the exceptions that report a finding."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+__all__ = ["RANK", "CheckFinding", "Crash", "Deviation", "Hang", "Skipped", "Verdict", "Violation"]
+
+Verdict = Literal["ok", "differs", "wrong", "hang", "crash", "skipped"]
+
+# The verdict of a case is the one with the highest rank among its findings.
+RANK: dict[Verdict, int] = {
+    "ok": 0,
+    "skipped": 1,
+    "differs": 2,
+    "wrong": 3,
+    "hang": 4,
+    "crash": 5,
+}
+
+
+class CheckFinding(Exception):
+    """The server did something unexpected. The text describes what it did.
+
+    Raise it to end the case, or pass it to CaseContext.report() to continue.
+    """
+
+    verdict: Verdict = "wrong"
+
+
+class Violation(CheckFinding):
+    """The server broke a MUST of JSON-RPC or MCP, or one of the invariants in invariants.py.
+
+    Towards malformed input no MUST can be broken: then only the invariants count.
+    """
+
+
+class Deviation(CheckFinding):
+    """The server keeps the protocol but not a stricter policy of this project."""
+
+    verdict = "differs"
+
+
+class Hang(CheckFinding):
+    """The process runs but no longer serves requests, or does not exit when it should."""
+
+    verdict = "hang"
+
+
+class Crash(CheckFinding):
+    """The process ended although nobody asked it to."""
+
+    verdict = "crash"
+
+
+class Skipped(CheckFinding):
+    """The case needs something that this server or this machine does not have."""
+
+    verdict = "skipped"

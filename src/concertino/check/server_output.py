@@ -1,0 +1,89 @@
+"""The messages and stray lines that one server process wrote to stdout."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from concertino.check.findings import Violation
+from concertino.check.messages import Id, Message, StrayLine, is_id, parse_line
+
+__all__ = ["IdKey", "ServerOutput"]
+
+# A server that writes more than this in one case floods its client.
+MAX_OUTPUT_BYTES = 512 * 2**20
+MAX_STRAY_LINES = 1000
+
+# An id with its type, because in Python 1 == 1.0 == True.
+IdKey = tuple[type, Id]
+
+
+class ServerOutput:
+    """Splits stdout into lines and sorts the messages in them.
+
+    responses: all responses to each id. responses_without_id: errors whose id is null or missing.
+    arrival_times: time.monotonic() of the first response to each id.
+    notifications, requests: from the server to the client. messages: all of the above, in the
+    order of their arrival. stray_lines: lines that are not JSON-RPC.
+    allow_batch: accept arrays of messages. on_request: called with each request of the server.
+    """
+
+    def __init__(self) -> None:
+        self.responses: dict[IdKey, list[Message]] = {}
+        self.responses_without_id: list[Message] = []
+        self.arrival_times: dict[IdKey, float] = {}
+        self.notifications: list[Message] = []
+        self.requests: list[Message] = []
+        self.messages: list[Message] = []
+        self.stray_lines: list[StrayLine] = []
+        self.allow_batch = False
+        self.on_request: Callable[[Message], None] | None = None
+        self._partial = bytearray()
+        self._total_bytes = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of stdout. Raises Violation when there are too many in one case."""
+        self._total_bytes += len(chunk)
+        if self._total_bytes > MAX_OUTPUT_BYTES:
+            raise Violation(f"more than {MAX_OUTPUT_BYTES >> 20} MiB on stdout in one case")
+
+        self._partial += chunk
+        if b"\n" in chunk:
+            *lines, rest = self._partial.split(b"\n")
+            self._partial = bytearray(rest)
+            now = time.monotonic()
+            for line in lines:
+                self._add_line(bytes(line), now)
+
+    def feed_eof(self) -> None:
+        """Note the end of stdout. An unfinished line becomes a stray line."""
+        if self._partial:
+            line = StrayLine(bytes(self._partial[:1000]), "stdout ended inside a line")
+            self.stray_lines.append(line)
+
+    def reset_volume(self) -> None:
+        """Count from zero again, for a caller that has dropped the messages so far."""
+        self._total_bytes = 0
+
+    def _add_line(self, line: bytes, now: float) -> None:
+        messages = parse_line(line, allow_batch=self.allow_batch)
+        if isinstance(messages, StrayLine):
+            if len(self.stray_lines) < MAX_STRAY_LINES:
+                self.stray_lines.append(messages)
+            return
+        for message in messages:
+            self._add_message(message, now)
+
+    def _add_message(self, message: Message, now: float) -> None:
+        self.messages.append(message)
+        id: object = message.get("id")
+        if "method" in message:
+            (self.requests if "id" in message else self.notifications).append(message)
+            if "id" in message and self.on_request is not None:
+                self.on_request(message)
+        elif is_id(id):
+            key: IdKey = (type(id), id)
+            self.responses.setdefault(key, []).append(message)
+            self.arrival_times.setdefault(key, now)
+        else:
+            self.responses_without_id.append(message)

@@ -1,0 +1,320 @@
+"""One process of the server under test, its pipes and its output.
+
+There are no threads: every wait polls all descriptors of the process. So stderr is always drained,
+and writing cannot deadlock with reading. Every wait has a time limit.
+
+The process leads a session of its own. So everything it starts can be killed with it, and Ctrl-C
+on the user's terminal does not reach it before it reaches the check.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from concertino.check import process_stats
+from concertino.check.findings import Crash, Hang
+from concertino.check.messages import excerpt
+from concertino.check.server_output import ServerOutput
+from concertino.check.stdio_setup import (
+    PLAIN,
+    OwnEnds,
+    StdioSetup,
+    close_descriptor,
+    open_stdio,
+    shell_prefix,
+)
+
+__all__ = ["ServerProcess", "StderrTail", "kill_all"]
+
+STDERR_TAIL_BYTES = 64 * 1024
+CHUNK_BYTES = 1 << 20
+# The longest single poll. The exit of a process is an event on Linux only; elsewhere it is polled.
+POLL_S = 0.05
+STDIN_CLOSED = "stdin was closed while it was written to"
+
+_running: set[ServerProcess] = set()
+
+
+class StderrTail:
+    """The last 64 KiB that a process wrote to stderr, and the total number of bytes."""
+
+    def __init__(self) -> None:
+        self.tail = bytearray()
+        self.total_bytes = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of stderr."""
+        self.total_bytes += len(chunk)
+        self.tail += chunk
+        del self.tail[:-STDERR_TAIL_BYTES]
+
+    def format_last_lines(self, count: int = 12) -> str:
+        """Return the last lines, safe to print on a terminal."""
+        text = bytes(self.tail).decode("utf-8", "replace").rstrip()
+        return "\n".join(excerpt(line, 300) for line in text.split("\n")[-count:]) if text else ""
+
+
+class ServerProcess:
+    """Starts a command. Release it with close(), or use it as a context manager.
+
+    Raises OSError when the command cannot be started. ends: our ends of its pipes.
+    output: what it wrote to stdout. stderr: what it wrote to stderr. eof: stdout ended.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        setup: StdioSetup = PLAIN,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.output = ServerOutput()
+        self.stderr = StderrTail()
+        self.ends = OwnEnds()
+        theirs: list[int] = []
+        try:
+            theirs = open_stdio(setup, self.ends)
+            self.popen = subprocess.Popen(
+                [*shell_prefix(setup), *command],
+                stdin=theirs[0],
+                stdout=theirs[1],
+                stderr=theirs[2],
+                env=environment,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except BaseException:
+            self.ends.close()
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self.pid = self.popen.pid
+        # A pidfd makes the exit of the process an event. Linux only.
+        self._pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
+        self.eof = self.ends.stdout < 0
+        _running.add(self)
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Waiting
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, or minus the number of the signal that ended it. None while it runs."""
+        return self.popen.poll()
+
+    def wait_until(
+        self, condition: Callable[[], bool], within_s: float, *, read_stdout: bool = True
+    ) -> bool:
+        """Read output until the condition holds, and return whether it does.
+
+        Returns False after within_s seconds, or when the process and its children have ended and
+        everything they wrote was read. read_stdout: False to leave stdout unread meanwhile.
+        """
+        deadline = time.monotonic() + within_s
+        while not condition():
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                return False
+            # Ask first, then read: what came between the two is read in the next round.
+            has_exited = self.exit_code is not None
+            came = self._poll_once(min(remaining_s, POLL_S), read_stdout=read_stdout)
+            if has_exited and not came and self.eof and not self.is_group_running():
+                return condition()
+        return True
+
+    def read_for(self, seconds: float) -> None:
+        """Read output for a fixed time."""
+        self.wait_until(lambda: False, seconds)
+
+    def _poll_once(
+        self, within_s: float, *, read_stdout: bool = True, for_write: bool = False
+    ) -> bool:
+        """Wait for one event and handle it. Return False when none came in time."""
+        ends = self.ends
+        poll = select.poll()
+        if not self.eof and read_stdout:
+            poll.register(ends.stdout, select.POLLIN)
+        if ends.stderr >= 0 and ends.reads_stderr:
+            poll.register(ends.stderr, select.POLLIN)
+        if for_write and ends.stdin >= 0:
+            poll.register(ends.stdin, select.POLLOUT)
+        if self._pidfd >= 0 and self.popen.returncode is None:
+            poll.register(self._pidfd, select.POLLIN)
+
+        events = poll.poll(within_s * 1000)
+        for descriptor, _ in events:
+            if descriptor == ends.stderr:
+                self._read_stderr()
+            elif descriptor == ends.stdout:
+                self._read_stdout()
+        return any(descriptor != self._pidfd for descriptor, _ in events)
+
+    def _read_stdout(self) -> None:
+        chunk = _read_available(self.ends.stdout)
+        if chunk:
+            self.output.feed(chunk)
+        elif chunk is not None:
+            self.eof = True
+            self.output.feed_eof()
+
+    def _read_stderr(self) -> None:
+        chunk = _read_available(self.ends.stderr)
+        if chunk:
+            self.stderr.feed(chunk)
+        elif chunk is not None:
+            self.ends.close_stderr()
+
+    # Writing
+
+    def write(self, data: bytes, within_s: float, *, read_stdout: bool = True) -> None:
+        """Write all the data, reading output meanwhile.
+
+        Raises Hang when the server does not read it in time, and Crash when its stdin is closed.
+        """
+        deadline = time.monotonic() + within_s
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self.ends.stdin, rest[:CHUNK_BYTES]) :]
+                continue
+            except BlockingIOError:
+                pass
+            except OSError:
+                # Wait for the exit code, which belongs in the report.
+                self.wait_until(lambda: self.exit_code is not None, 1.0)
+                raise self.crash_or_hang(STDIN_CLOSED) from None
+
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise Hang(
+                    f"stdin was not read for {within_s:g} s; {len(rest)} bytes of {len(data)} are left"
+                )
+            self._poll_once(min(remaining_s, POLL_S), read_stdout=read_stdout, for_write=True)
+
+    def write_available(self, data: bytes) -> int:
+        """Write as much as fits without waiting, and return the number of bytes.
+
+        Raises Crash or Hang when stdin is closed.
+        """
+        try:
+            return os.write(self.ends.stdin, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            raise self.crash_or_hang(STDIN_CLOSED) from None
+
+    def wait_until_read(self, within_s: float) -> bool:
+        """Wait until the server has read all input, and return whether it has.
+
+        Returns True at once where the system cannot tell, as for sockets.
+        """
+        unread = bytearray(4)
+
+        def is_empty() -> bool:
+            try:
+                fcntl.ioctl(self.ends.stdin, termios.FIONREAD, unread)
+            except OSError:
+                return True
+            return struct.unpack("i", unread)[0] == 0
+
+        return self.wait_until(is_empty, within_s)
+
+    def crash_or_hang(self, text: str) -> Crash | Hang:
+        """Return the finding that the process is lost: a Crash if it ended, else a Hang."""
+        code = self.exit_code
+        if code is None:
+            return Hang(f"{text}, and the process lives")
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return Crash(f"the process ended with {how} ({text})")
+
+    # The end
+
+    def close_stdin(self) -> None:
+        """Send the end of input."""
+        self.ends.close_stdin()
+
+    def close_stdout(self) -> None:
+        """Close our end of stdout, as a client does that is half gone."""
+        self.ends.close_stdout()
+        self.eof = True
+
+    def close_stderr(self) -> None:
+        """Close our end of stderr."""
+        self.ends.close_stderr()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the whole process group, as a terminal does."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def is_group_running(self) -> bool:
+        """Return whether the process or anything that it started still runs."""
+        # Reap the process first: a zombie keeps its group alive.
+        self.popen.poll()
+        pids = process_stats.find_group_pids(self.pid)
+        if pids is not None:
+            return bool(pids)
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def wait_for_exit(self, within_s: float) -> bool:
+        """Wait for the end of the process and all it started, and return whether they ended.
+
+        Everything they wrote has been read then.
+        """
+        if not self.wait_until(
+            lambda: self.exit_code is not None and not self.is_group_running(), within_s
+        ):
+            return False
+        # The last output is still in the pipes. A process that left the group may hold them open,
+        # so this wait is short.
+        self.wait_until(
+            lambda: self.eof and (self.ends.stderr < 0 or not self.ends.reads_stderr), 1.0
+        )
+        return True
+
+    def close(self) -> None:
+        """Kill whatever still runs and close all descriptors. Idempotent."""
+        if self in _running:
+            self.send_signal(signal.SIGKILL)
+            # A killed process ends within milliseconds unless the kernel itself holds it.
+            with suppress(subprocess.TimeoutExpired):
+                self.popen.wait(5)
+            _running.discard(self)
+        self.ends.close()
+        self._pidfd = close_descriptor(self._pidfd)
+        self.eof = True
+
+
+def kill_all() -> None:
+    """Kill every process that was started and not closed yet: at the end of a run or on a signal."""
+    for process in list(_running):
+        process.close()
+
+
+def _read_available(descriptor: int) -> bytes | None:
+    """Read once. Return None if there is nothing yet, and no bytes at the end of the stream."""
+    try:
+        return os.read(descriptor, CHUNK_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        # EIO: the other side of a terminal is closed.
+        return b""

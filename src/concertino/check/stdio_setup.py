@@ -1,0 +1,155 @@
+"""The kinds of stdin, stdout and stderr that a server process can be started with."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import socket
+import tempfile
+import termios
+from contextlib import suppress
+from typing import Literal
+
+from msgspec import Struct
+
+__all__ = ["PLAIN", "OwnEnds", "StdioSetup", "close_descriptor", "open_stdio", "shell_prefix"]
+
+Kind = Literal["pipe", "socket", "terminal", "file", "null", "closed", "full", "unread"]
+
+
+class StdioSetup(Struct, frozen=True):
+    """What a server process finds at its descriptors 0, 1 and 2.
+
+    `file` is a regular file that holds `content`, `full` is /dev/full, and `unread` is a pipe that
+    nobody reads. small_pipe: the pipe of stdout holds 4 KiB only. nonblocking: stdin and stdout are
+    O_NONBLOCK already. wrapped: the server runs behind a shell, `sh -c 'COMMAND; true'`.
+    """
+
+    stdin: Kind = "pipe"
+    stdout: Kind = "pipe"
+    stderr: Kind = "pipe"
+    content: bytes = b""
+    small_pipe: bool = False
+    nonblocking: bool = False
+    wrapped: bool = False
+
+
+PLAIN = StdioSetup()
+
+
+class OwnEnds(Struct):
+    """The check's ends of the three streams, -1 for one that is closed or has no other end.
+
+    reads_stderr: False if stderr is left unread on purpose.
+    """
+
+    stdin: int = -1
+    stdout: int = -1
+    stderr: int = -1
+    reads_stderr: bool = True
+
+    def close_stdin(self) -> None:
+        """Close our end of stdin: the server reads the end of its input. Idempotent."""
+        self.stdin = close_descriptor(self.stdin)
+
+    def close_stdout(self) -> None:
+        """Close our end of stdout: the server's next write fails with EPIPE. Idempotent."""
+        self.stdout = close_descriptor(self.stdout)
+
+    def close_stderr(self) -> None:
+        """Close our end of stderr. Idempotent."""
+        self.stderr = close_descriptor(self.stderr)
+
+    def close(self) -> None:
+        """Close all three. Idempotent."""
+        self.close_stdin()
+        self.close_stdout()
+        self.close_stderr()
+
+
+def close_descriptor(descriptor: int) -> int:
+    """Close a descriptor unless it is -1, and return -1."""
+    if descriptor >= 0:
+        with suppress(OSError):
+            os.close(descriptor)
+    return -1
+
+
+def open_stdio(setup: StdioSetup, ends: OwnEnds) -> list[int]:
+    """Open the streams of a setup and return the server's stdin, stdout and stderr.
+
+    ends: receives our ends, all of them non-blocking. The caller closes the returned descriptors
+    once the server was started. Raises OSError, and closes the server's descriptors before.
+    """
+    theirs: list[int] = []
+    try:
+        stdin, ends.stdin = _open_stream(setup.stdin, setup.content, is_input=True)
+        theirs.append(stdin)
+        # A terminal is one device for both directions.
+        if setup.stdin == setup.stdout == "terminal":
+            stdout, ends.stdout = os.dup(stdin), os.dup(ends.stdin)
+        else:
+            stdout, ends.stdout = _open_stream(setup.stdout, b"", is_input=False)
+        theirs.append(stdout)
+        stderr, ends.stderr = _open_stream(setup.stderr, b"", is_input=False)
+        theirs.append(stderr)
+        ends.reads_stderr = setup.stderr != "unread"
+
+        # F_SETPIPE_SZ exists on Linux only.
+        if setup.small_pipe and ends.stdout >= 0:
+            with suppress(AttributeError, OSError):
+                fcntl.fcntl(stdout, fcntl.F_SETPIPE_SZ, 4096)
+        for descriptor in (ends.stdin, ends.stdout, ends.stderr):
+            if descriptor >= 0:
+                os.set_blocking(descriptor, False)
+        if setup.nonblocking:
+            os.set_blocking(stdin, False)
+            os.set_blocking(stdout, False)
+    except BaseException:
+        for descriptor in theirs:
+            close_descriptor(descriptor)
+        raise
+    return theirs
+
+
+def _open_stream(kind: Kind, content: bytes, *, is_input: bool) -> tuple[int, int]:
+    """Open one stream and return the server's end and ours, -1 if we have none."""
+    if kind in ("pipe", "unread"):
+        reader, writer = os.pipe()
+        return (reader, writer) if is_input else (writer, reader)
+    if kind == "socket":
+        one, other = socket.socketpair()
+        return one.detach(), other.detach()
+    if kind == "terminal":
+        return _open_terminal()
+    if kind == "file":
+        with tempfile.TemporaryFile() as file:
+            file.write(content)
+            file.seek(0)
+            return os.dup(file.fileno()), -1
+    # The shell of shell_prefix() closes a `closed` stream; until then it is /dev/null.
+    device = "/dev/full" if kind == "full" else "/dev/null"
+    return os.open(device, os.O_RDONLY if is_input else os.O_WRONLY), -1
+
+
+def _open_terminal() -> tuple[int, int]:
+    ours, theirs = pty.openpty()
+    flags = termios.tcgetattr(theirs)
+    # No translation of newlines, no echo, and no line mode, which cuts lines at 4096 bytes.
+    flags[1] &= ~termios.OPOST
+    flags[3] &= ~(termios.ECHO | termios.ICANON)
+    termios.tcsetattr(theirs, termios.TCSANOW, flags)
+    return theirs, ours
+
+
+def shell_prefix(setup: StdioSetup) -> list[str]:
+    """Return the words to put before a command so that a shell applies the rest of the setup.
+
+    subprocess.Popen cannot start a process without one of the three descriptors; a shell can.
+    """
+    if setup.wrapped:
+        return ["sh", "-c", '"$@"; true', "sh"]
+    streams = (("<&-", setup.stdin), (">&-", setup.stdout), ("2>&-", setup.stderr))
+    closings = [redirection for redirection, kind in streams if kind == "closed"]
+    return ["sh", "-c", f'exec "$@" {" ".join(closings)}', "sh"] if closings else []
