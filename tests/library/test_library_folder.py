@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shelves import fill
 
-from concertino.library.document_registry import Ambiguous, Change, DocumentRegistry, singular
+from concertino.library.document_registry import Ambiguous, Change, DocumentRegistry
 from concertino.library.file_loader import FileLoader
 from concertino.library.folder import FileMissing, Folder, FoundFile
-from concertino.library.uris import key_of, parts_of, uri_of, written
+from concertino.library.uris import escape_uri, key_of, singular, split_uri, uri_of
 
 
 def folder(path: Path, max_file_bytes: int = 1000, max_files: int = 100) -> Folder:
@@ -194,21 +194,22 @@ def test_prompts_inside_of_resources_are_no_resources(tmp_path: Path) -> None:
 )
 def test_a_uri_is_made_of_the_path_and_read_back_from_it(path: str, uri: str) -> None:
     assert uri_of("orchestr8", key_of(path)) == uri
-    assert parts_of("orchestr8", uri) == (key_of(path), None)
+    assert split_uri("orchestr8", uri) == (key_of(path), None)
 
 
 def test_a_uri_is_decoded_once() -> None:
-    assert parts_of("s", "s://a/%252e%252e/b") == ("a/%2e%2e/b", None)
-    assert parts_of("s", "S://a?b=%41") == ("a", "b=%41")
+    assert split_uri("s", "s://a/%252e%252e/b") == ("a/%2e%2e/b", None)
+    assert split_uri("s", "S://a?b=%41") == ("a", "b=%41")
     for other in ("", "s", "s:/a", "t://a", "file:///etc/passwd", "s://a#b", "s://" + "a" * 5000):
-        assert parts_of("s", other) is None
+        assert split_uri("s", other) is None
 
 
 def test_what_was_asked_for_is_written_as_a_uri() -> None:
     """RFC 3986: what it does not allow is percent-encoded, and what is encoded stays."""
     asked = "orchestr8://match?query=C#+\u00e4 100%&tags=[a],%41{x}|"
     assert (
-        written(asked) == "orchestr8://match?query=C%23+%C3%A4%20100%25&tags=%5Ba%5D,%41%7Bx%7D%7C"
+        escape_uri(asked)
+        == "orchestr8://match?query=C%23+%C3%A4%20100%25&tags=%5Ba%5D,%41%7Bx%7D%7C"
     )
 
 
@@ -333,7 +334,7 @@ def test_after_any_changes_everything_listed_is_found_by_its_uri(
     uris = [each.uri for each in found.items()]
     assert len(set(uris)) == len(uris)
     for item in found.items():
-        parts = parts_of("s", item.uri)
+        parts = split_uri("s", item.uri)
         assert parts is not None
         again = found.find(parts[0])
         assert again is not None

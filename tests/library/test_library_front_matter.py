@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import concertino
-from concertino.library.front_matter import MAX_BYTES, MAX_DEPTH, front_matter
-from concertino.library.outline import lines_outside_fences, outline
+from concertino.library.front_matter import MAX_BYTES, MAX_DEPTH, parse_front_matter
+from concertino.library.outline import lines_outside_fences, parse_outline
 
 
 def texts(value: object) -> object:
@@ -36,17 +36,17 @@ def test_a_corpus_is_read_as_pyyaml_reads_it(corpus: Path) -> None:
     for path in paths:
         text = path.read_text()
         if not text.startswith("---\n"):
-            assert front_matter(text).values == {}
+            assert parse_front_matter(text).values == {}
             continue
         block, _, body = text[4:].partition("\n---\n")
-        head = front_matter(text)
+        head = parse_front_matter(text)
         assert texts(head.values) == texts(yaml.load(block, Loader=yaml.BaseLoader)), path
         assert head.body == body
         assert head.problems == ()
 
 
 def test_values_are_as_they_are_written() -> None:
-    head = front_matter(
+    head = parse_front_matter(
         "---\ntitle: On\nversion: 1.10\nid: 007\nat: 12:30\nday: 2026-07-28\nnone: ~\nempty:\n---\ntext"
     )
     assert head.values == {
@@ -58,12 +58,14 @@ def test_values_are_as_they_are_written() -> None:
         "none": None,
         "empty": None,
     }
-    assert front_matter('---\nname: "~"\n---\n').values == {"name": "~"}
+    assert parse_front_matter('---\nname: "~"\n---\n').values == {"name": "~"}
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_line_ends_of_any_system_are_taken(end: str) -> None:
-    head = front_matter(end.join(["---", "id: a", "tags: [b, c]", "---", "# Title", "---", "text"]))
+    head = parse_front_matter(
+        end.join(["---", "id: a", "tags: [b, c]", "---", "# Title", "---", "text"])
+    )
     assert head.values == {"id": "a", "tags": ["b", "c"]}
     assert head.body == end.join(["# Title", "---", "text"])
     assert head.body_line == 5
@@ -74,20 +76,20 @@ def test_line_ends_of_any_system_are_taken(end: str) -> None:
     ["", "# Title\n", "\n---\nid: a\n---\n", " ---\nid: a\n---\n", "----\nid: a\n----\n", "---"],
 )
 def test_what_does_not_begin_with_a_fence_has_none(text: str) -> None:
-    assert front_matter(text).values == {}
-    assert front_matter(text).body == text
-    assert front_matter(text).problems == ()
+    assert parse_front_matter(text).values == {}
+    assert parse_front_matter(text).body == text
+    assert parse_front_matter(text).problems == ()
 
 
 def test_a_fence_that_is_not_closed_is_text() -> None:
-    head = front_matter("---\nid: a\n# Title\n")
+    head = parse_front_matter("---\nid: a\n# Title\n")
     assert (head.values, head.body) == ({}, "---\nid: a\n# Title\n")
     assert [each.rule for each in head.problems] == ["front-matter"]
 
 
 def test_only_the_first_closing_fence_closes() -> None:
-    assert front_matter("---\nid: a\n---\none\n---\ntwo\n").body == "one\n---\ntwo\n"
-    assert front_matter("---\nid: a\n...\none\n").body == "one\n"
+    assert parse_front_matter("---\nid: a\n---\none\n---\ntwo\n").body == "one\n---\ntwo\n"
+    assert parse_front_matter("---\nid: a\n...\none\n").body == "one\n"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_only_the_first_closing_fence_closes() -> None:
 def test_what_is_no_front_matter_is_a_problem_and_the_text_stays(
     block: str, line: int, said: str
 ) -> None:
-    head = front_matter(f"---\n{block}\n---\nbody\n")
+    head = parse_front_matter(f"---\n{block}\n---\nbody\n")
     assert (head.values, head.body) == ({}, "body\n")
     [problem] = head.problems
     assert problem.rule == "front-matter"
@@ -122,13 +124,13 @@ def test_what_is_no_front_matter_is_a_problem_and_the_text_stays(
 
 
 def test_of_a_key_that_comes_twice_the_last_counts_and_it_is_said() -> None:
-    head = front_matter("---\nid: a\ntitle: x\nid: b\n---\n")
+    head = parse_front_matter("---\nid: a\ntitle: x\nid: b\n---\n")
     assert head.values == {"id": "b", "title": "x"}
     assert [(each.line, each.rule) for each in head.problems] == [(4, "front-matter")]
 
 
 def test_tags_of_python_objects_are_texts() -> None:
-    assert front_matter("---\na: !!python/object/apply:os.system ['x']\n---\n").values == {
+    assert parse_front_matter("---\na: !!python/object/apply:os.system ['x']\n---\n").values == {
         "a": ["x"]
     }
 
@@ -136,8 +138,8 @@ def test_tags_of_python_objects_are_texts() -> None:
 def test_depth_does_not_end_the_process() -> None:
     """30,000 brackets are a segmentation fault to a composer that recurses in C."""
     code = (
-        "from concertino.library.front_matter import front_matter\n"
-        "print(front_matter('---\\na: ' + '[' * 30000 + '\\n---\\n').values)"
+        "from concertino.library.front_matter import parse_front_matter\n"
+        "print(parse_front_matter('---\\na: ' + '[' * 30000 + '\\n---\\n').values)"
     )
     environment = {"PYTHONPATH": str(Path(concertino.__file__).parents[1])}
     done = subprocess.run(
@@ -164,7 +166,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=5), st.text(max_size=40))
 def test_what_pyyaml_writes_is_read_back(values: dict[str, object], body: str) -> None:
     block = yaml.safe_dump(values, allow_unicode=True)
-    head = front_matter(f"---\n{block}---\n{body}")
+    head = parse_front_matter(f"---\n{block}---\n{body}")
     assert texts(head.values) == texts(values)
     assert head.body == body
     assert head.problems == ()
@@ -172,9 +174,9 @@ def test_what_pyyaml_writes_is_read_back(values: dict[str, object], body: str) -
 
 @given(st.text(max_size=200))
 def test_nothing_raises(text: str) -> None:
-    head = front_matter(f"---\n{text}")
+    head = parse_front_matter(f"---\n{text}")
     assert text.endswith(head.body) or head.body == f"---\n{text}"
-    outline(text)
+    parse_outline(text)
 
 
 # Outline
@@ -206,7 +208,7 @@ in two lines.
 
 
 def test_headings_and_lists_stand_in_for_fields() -> None:
-    found = outline(BODY)
+    found = parse_outline(BODY)
     assert found.title == "The title"
     assert found.description == "Some words first, in two lines."
     assert found.use_when == ("One", "Two")
@@ -214,7 +216,7 @@ def test_headings_and_lists_stand_in_for_fields() -> None:
 
 
 def test_lists_are_left_out_if_they_are_not_wanted() -> None:
-    assert outline("# A\n\ntext\n\n## Capabilities\n- b\n", lists=False).capabilities == ()
+    assert parse_outline("# A\n\ntext\n\n## Capabilities\n- b\n", lists=False).capabilities == ()
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from shelves import fill
 
 from concertino import Library, RpcError
 from concertino.library.query import Query
-from concertino.library.query_params import MODES, query_of
+from concertino.library.query_params import MODES, parse_query
 
 KNOWN = ["agents", "best-practices", "skills"]
 
 
 def read(text: str, category: str | None = None) -> Query:
-    return query_of(text, category, {name: name for name in KNOWN}.get, KNOWN)
+    return parse_query(text, category, {name: name for name in KNOWN}.get, KNOWN)
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concertino import RpcError
-from concertino.library.file_parsing import prompt
+from concertino.library.file_parsing import parse_prompt
 from concertino.library.folder import FoundFile
-from concertino.library.prompt_files import MAX_FILLED, PromptFile, filled, shown
+from concertino.library.prompt_files import MAX_FILLED, PromptFile, fill_prompt, to_list_entry
 from concertino.types import TextContent
 
 
 def of(text: str, path: str = "do-it.md") -> PromptFile:
-    made, problems = prompt(FoundFile(path, path, 0, 0), text.encode())
+    made, problems = parse_prompt(FoundFile(path, path, 0, 0), text.encode())
     assert made is not None
     assert problems == []
     return made
 
 
 def text(of: PromptFile, **given: str) -> str:
-    [message] = filled(of, given).messages
+    [message] = fill_prompt(of, given).messages
     assert isinstance(message.content, TextContent)
     assert message.role == "user"
     return message.content.text
@@ -51,16 +51,16 @@ def test_a_placeholder_of_another_name_stays() -> None:
 
 def test_without_declared_arguments_there_is_one_for_all() -> None:
     made = of("Fix $ARGUMENTS now {{x}}")
-    assert [(each.name, each.required) for each in shown(made).arguments or []] == [
+    assert [(each.name, each.required) for each in to_list_entry(made).arguments or []] == [
         ("ARGUMENTS", False)
     ]
     assert text(made, ARGUMENTS="it") == "Fix it now {{x}}"
     assert text(made) == "Fix  now {{x}}"
-    assert shown(of("Fix {{x}}")).arguments is None
+    assert to_list_entry(of("Fix {{x}}")).arguments is None
 
 
 def test_what_is_shown_is_what_is_written() -> None:
-    made = shown(
+    made = to_list_entry(
         of(
             "---\nname: n\ntitle: T\ndescription: D\narguments:\n- name: a\n  description: what\n  required: true\n---\n"
         )
@@ -69,14 +69,14 @@ def test_what_is_shown_is_what_is_written() -> None:
     assert [(each.name, each.description, each.required) for each in made.arguments or []] == [
         ("a", "what", True)
     ]
-    assert shown(of("# Words\n\nSay this.")).description == "Say this."
+    assert to_list_entry(of("# Words\n\nSay this.")).description == "Say this."
     assert of("", "sub/folder/stem.md").name == "stem"
 
 
 def test_a_default_stands_for_a_required_argument() -> None:
     made = of("---\narguments:\n- name: a\n  required: true\n  default: d\n---\n{{a}}")
     assert text(made) == "d"
-    assert [each.required for each in shown(made).arguments or []] == [False]
+    assert [each.required for each in to_list_entry(made).arguments or []] == [False]
     assert (
         text(of("---\narguments:\n- name: a\n  required: true\n  default:\n---\n[{{a}}]")) == "[]"
     )
@@ -95,14 +95,14 @@ def test_a_default_stands_for_a_required_argument() -> None:
 )
 def test_arguments_that_do_not_fit_are_refused(given: dict[str, str], details: str) -> None:
     with pytest.raises(RpcError) as error:
-        filled(of(HEAD + "{{who}}"), given)
+        fill_prompt(of(HEAD + "{{who}}"), given)
     assert (error.value.code, error.value.data) == (-32602, {"details": details})
 
 
 def test_a_long_value_in_many_places_is_refused_before_it_is_made() -> None:
     made = of(HEAD + "{{who}}" * 10_000)
     with pytest.raises(RpcError, match="Invalid params"):
-        filled(made, {"who": "x" * 2**20})
+        fill_prompt(made, {"who": "x" * 2**20})
     assert len(text(made, who="x" * (MAX_FILLED // 20_000))) == 10_000 * (MAX_FILLED // 20_000)
 
 
@@ -121,7 +121,7 @@ def test_a_long_value_in_many_places_is_refused_before_it_is_made() -> None:
 def test_what_is_wrong_with_a_prompt_leaves_the_rest(
     head: str, names: list[str], problems: int
 ) -> None:
-    made, said = prompt(FoundFile("p.md", "p.md", 0, 0), f"---\n{head}\n---\ntext".encode())
+    made, said = parse_prompt(FoundFile("p.md", "p.md", 0, 0), f"---\n{head}\n---\ntext".encode())
     assert made is not None
     assert [each.name for each in made.arguments] == names
     assert len(said) == problems

@@ -102,7 +102,7 @@ def test_without_watchfiles_all_is_looked_at_again_and_again(
     without_watchfiles(monkeypatch)
     watch, heard = watched(tmp_path)
     heard.until(lambda said: said[:2] == [None, None])
-    assert not watch.hears
+    assert not watch.receives_events
 
 
 def test_a_system_that_does_not_tell_is_said_once(
@@ -156,9 +156,9 @@ def in_order(notes: list[tuple[str, Any]]) -> list[str]:
 async def listening(backend: Library) -> None:
     async def hears() -> bool:
         return (
-            backend._open is not None
-            and backend._open.watch is not None
-            and backend._open.watch.hears
+            backend._loaded is not None
+            and backend._loaded.watcher is not None
+            and backend._loaded.watcher.receives_events
         )
 
     await until(hears)
@@ -321,7 +321,7 @@ async def test_one_library_serves_several_hosts_until_the_last_is_gone(tmp_path:
         first.heard.clear()
         await until(lambda: has_method(first, "prompts/list_changed"))
         assert await count(first) == 2
-    assert backend._open is None
+    assert backend._loaded is None
 
 
 @on_a_loop

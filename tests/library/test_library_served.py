@@ -22,8 +22,7 @@ from shelves import fill
 
 from concertino import Library
 from concertino.errors import RegistrationError
-from concertino.library import method_table as desk_module
-from concertino.library.method_table import RequestTable
+from concertino.library import resource_reader as reader_module
 
 version = pytest.mark.parametrize("version", wire.REVISIONS)
 
@@ -420,9 +419,9 @@ async def test_files_are_kept_as_cache_size_says(
     async with Served(backend) as served:  # pyright: ignore[reportArgumentType]
         for uri in ("agents/bom", "one/same", "agents/bom", "one/same", "one/same"):
             await served.ask("resources/read", uri=f"orchestr8://{uri}")
-        assert backend._open is not None
-        desk: RequestTable = backend._open.desk
-        assert (desk.served.reads, desk.served.cached) == (5, cached)
+        assert backend._loaded is not None
+        stats = backend._loaded.handlers.reader.stats
+        assert (stats.reads, stats.cached) == (5, cached)
 
 
 @on_a_loop
@@ -507,8 +506,8 @@ async def test_the_parameters_of_a_match_are_read_off_the_loop(
 
         return noted
 
-    monkeypatch.setattr(desk_module, "query_of", noting(desk_module.query_of))
-    monkeypatch.setattr(desk_module, "written", noting(desk_module.written))
+    monkeypatch.setattr(reader_module, "parse_query", noting(reader_module.parse_query))
+    monkeypatch.setattr(reader_module, "escape_uri", noting(reader_module.escape_uri))
     async with Served(library(tmp_path)) as served:  # pyright: ignore[reportArgumentType]
         await served.ask("resources/read", uri="orchestr8://match?query=alpha")
     assert len(where) == 2

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concertino.library.analysis import MAX_TERM, STOP_WORDS, Analyser, analyser
+from concertino.library.analysis import MAX_TERM, STOP_WORDS, Analyser, shared_analyser
 
 
 def terms(text: str) -> list[str]:
-    return analyser().flat(text).split()
+    return shared_analyser().analyse(text).split()
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_any_text_gives_terms_that_are_lower_case_without_spaces(text: str) -> N
 
 @given(st.text())
 def test_what_was_seen_before_changes_nothing(text: str) -> None:
-    assert Analyser().flat(text).split() == terms(text)
+    assert Analyser().analyse(text).split() == terms(text)
 
 
 @given(st.text(st.one_of(st.sampled_from("aB1.+#/&'\u2019_- \n\u00a0\u2014"), st.characters())))
 def test_a_text_has_the_terms_of_its_words_one_by_one(text: str) -> None:
     """The words are those of the pattern, however the text is cut before."""
     assert terms(text) == [
-        term for word in analyser().words(text) for term in Analyser().terms(word)
+        term for word in shared_analyser().words(text) for term in Analyser().terms(word)
     ]
 
 
@@ -133,8 +133,8 @@ def test_without_tantivy_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['tantivy'] = None\n"
         "from concertino.errors import TargetError\n"
-        "from concertino.library.analysis import analyser\n"
-        "try: analyser()\n"
+        "from concertino.library.analysis import shared_analyser\n"
+        "try: shared_analyser()\n"
         "except TargetError as why: print(why)"
     )
     done = subprocess.run(

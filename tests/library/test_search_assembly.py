@@ -14,7 +14,7 @@ from search_documents import libraries, made, phrases
 from concertino.library.document import Document
 from concertino.library.index import Index
 from concertino.library.query import Query
-from concertino.library.rendering import Hit, assemble
+from concertino.library.rendering import Hit, render
 from concertino.library.tokens import Counter, counter, estimate
 
 Mode = Literal["full", "catalog", "index", "minimal"]
@@ -47,7 +47,7 @@ def hits(documents: list[Document]) -> list[Hit]:
 def test_no_text_exceeds_its_budget(
     documents: list[Document], text: str, limit: int, mode: Mode, count: Counter
 ) -> None:
-    result = assemble(Query(text, max_tokens=limit, mode=mode), hits(documents), count)
+    result = render(Query(text, max_tokens=limit, mode=mode), hits(documents), count)
     assert count(result.text) == result.tokens <= limit == result.limit
     assert result.fragments == len(result.uris)
 
@@ -60,7 +60,7 @@ def test_no_text_exceeds_its_budget_by_an_exact_tokenizer() -> None:
     ]
     for mode in ("full", "catalog", "index", "minimal"):
         for limit in (1, 7, 30, 100, 333, 1000, 5000):
-            result = assemble(Query("word", max_tokens=limit, mode=mode), hits(documents), count)
+            result = render(Query("word", max_tokens=limit, mode=mode), hits(documents), count)
             assert count(result.text) == result.tokens <= limit
 
 
@@ -69,7 +69,7 @@ def test_no_text_exceeds_its_budget_by_an_exact_tokenizer() -> None:
 def test_every_uri_in_the_text_is_one_of_a_document(
     documents: list[Document], text: str, limit: int, mode: Mode
 ) -> None:
-    result = assemble(Query(text, max_tokens=limit, mode=mode), hits(documents), estimate)
+    result = render(Query(text, max_tokens=limit, mode=mode), hits(documents), estimate)
     known = {document.uri for document in documents}
     assert set(re.findall(r"orchestr8://[\w/.-]+", result.text)) <= known
     assert set(result.uris) <= known
@@ -81,7 +81,7 @@ def test_every_uri_in_the_text_is_one_of_a_document(
 def test_a_shortened_fragment_is_the_beginning_of_its_document_up_to_a_heading_or_a_paragraph_if_it_is_all_there_is(
     documents: list[Document], limit: int
 ) -> None:
-    result = assemble(Query("x", max_tokens=limit), hits(documents), estimate)
+    result = render(Query("x", max_tokens=limit), hits(documents), estimate)
     for document in documents:
         if document.uri not in result.uris:
             continue
@@ -100,7 +100,7 @@ def test_a_shortened_fragment_is_the_beginning_of_its_document_up_to_a_heading_o
 
 
 def test_full_shows_whole_fragments_best_first_and_says_what_was_used() -> None:
-    result = assemble(
+    result = render(
         Query("x"), hits([made("b", "# B\n\nsecond"), made("a", "# A\n\nfirst\n")]), estimate
     )
     above = "<!-- orchestr8://skills/b -->\n\n# B\n\nsecond\n\n---\n\n<!-- orchestr8://skills/a -->\n\n# A\n\nfirst"
@@ -122,7 +122,7 @@ def test_a_fragment_too_long_is_cut_before_a_heading_and_names_its_uri() -> None
         + "\n\n## Two\n\n"
         + "b " * 2000
     )
-    result = assemble(Query("x", max_tokens=150), hits([made("long", body)]), estimate)
+    result = render(Query("x", max_tokens=150), hits([made("long", body)]), estimate)
     assert result.text == (
         "<!-- orchestr8://skills/long -->\n\n# Long\n\nIntroduction.\n\n```sh\n## no heading\n```\n\n## One\n\n"
         + ("a " * 150).rstrip()
@@ -131,7 +131,7 @@ def test_a_fragment_too_long_is_cut_before_a_heading_and_names_its_uri() -> None
 
 
 def test_what_cannot_be_cut_is_named_and_what_fits_behind_it_is_shown() -> None:
-    result = assemble(
+    result = render(
         Query("x", max_tokens=200),
         hits([made("huge", "a " * 5000), made("small", "# Small\n\ntext")]),
         estimate,
@@ -144,7 +144,7 @@ def test_what_cannot_be_cut_is_named_and_what_fits_behind_it_is_shown() -> None:
 
 def test_rather_than_nothing_the_first_paragraphs_are_shown() -> None:
     body = "# Long\n\nWhat it is for.\n\nWhen.\n\n```\n\n" + "code\n" * 500 + "```\n\n## Two\n\nend"
-    result = assemble(
+    result = render(
         Query("x", max_tokens=60), hits([made("long", body), made("other", body)]), estimate
     )
     assert result.uris == ("orchestr8://skills/long",)
@@ -161,7 +161,7 @@ def test_rather_than_nothing_the_section_of_a_worse_one_is_shown() -> None:
             made("long", "# Long\n\nIntroduction.\n\n## One\n\n" + "b " * 2000),
         ]
     )
-    result = assemble(Query("x", max_tokens=100), found, estimate)
+    result = render(Query("x", max_tokens=100), found, estimate)
     assert result.uris == ("orchestr8://skills/long",)
     assert "# Long\n\nIntroduction.\n\n[cut here" in result.text
 
@@ -171,7 +171,7 @@ def test_rather_than_nothing_the_section_of_a_worse_one_is_shown() -> None:
     [(16, "orchestr8://skills/huge - huge (2440 tokens)"), (6, "orchestr8://skills/huge"), (5, "")],
 )
 def test_where_no_part_fits_the_best_one_is_named(limit: int, text: str) -> None:
-    result = assemble(Query("x", max_tokens=limit), hits([made("huge", "a " * 5000)]), estimate)
+    result = render(Query("x", max_tokens=limit), hits([made("huge", "a " * 5000)]), estimate)
     assert (result.text, result.fragments) == (text, 0)
 
 
@@ -184,7 +184,7 @@ def test_a_catalog_has_an_entry_for_each() -> None:
         capabilities=("does",),
         use_when=("u1", "u2", "u3", "u4"),
     )
-    result = assemble(Query("x", mode="catalog"), [Hit(document, 1.5)], estimate)
+    result = render(Query("x", mode="catalog"), [Hit(document, 1.5)], estimate)
     assert result.text.split("\n\n---\n\n")[0] == (
         "## On A\norchestr8://skills/a (10 tokens, score 1.50)\nTags: t1, t2\n- Can: does\n- For: u1\n- For: u2\n- For: u3"
     )
@@ -192,12 +192,12 @@ def test_a_catalog_has_an_entry_for_each() -> None:
 
 def test_an_index_has_a_line_for_each_and_minimal_is_json() -> None:
     found = hits([made("a", "x" * 41, title="On A"), made("b", "", title="On B")])
-    lines = assemble(Query("x", mode="index"), found, estimate).text.split("\n")
+    lines = render(Query("x", mode="index"), found, estimate).text.split("\n")
     assert lines[:2] == [
         "orchestr8://skills/a - On A (10 tokens)",
         "orchestr8://skills/b - On B (0 tokens)",
     ]
-    result = assemble(Query("x", mode="minimal"), found, estimate)
+    result = render(Query("x", mode="minimal"), found, estimate)
     assert result.mime_type == "application/json"
     assert json.loads(result.text)["fragments"] == [
         {"uri": "orchestr8://skills/a", "title": "On A", "tokens": 10, "score": 2.0},
@@ -208,16 +208,14 @@ def test_an_index_has_a_line_for_each_and_minimal_is_json() -> None:
 @few
 @given(libraries(), st.integers(1, 400))
 def test_minimal_is_json_whatever_the_budget(documents: list[Document], limit: int) -> None:
-    json.loads(
-        assemble(Query("x", max_tokens=limit, mode="minimal"), hits(documents), estimate).text
-    )
+    json.loads(render(Query("x", max_tokens=limit, mode="minimal"), hits(documents), estimate).text)
 
 
 @pytest.mark.parametrize("mode", ["full", "catalog", "index"])
 def test_nothing_found_is_said(mode: Mode) -> None:
-    result = assemble(Query("zebra", mode=mode), [], estimate)
+    result = render(Query("zebra", mode=mode), [], estimate)
     assert (result.text, result.fragments) == ("No fragment matches 'zebra'.", 0)
-    assert assemble(Query("zebra", mode=mode, max_tokens=2), [], estimate).text == ""
+    assert render(Query("zebra", mode=mode, max_tokens=2), [], estimate).text == ""
 
 
 def test_a_huge_document_is_counted_once_however_often_it_is_found() -> None:
@@ -241,5 +239,5 @@ def test_a_huge_document_is_counted_once_however_often_it_is_found() -> None:
 
 def test_blank_lines_around_a_body_cost_nothing() -> None:
     body = "\n" * 5000 + "# Short\n\nAll that there is." + "\n" * 5000
-    result = assemble(Query("x", max_tokens=60), hits([made("short", body)]), estimate)
+    result = render(Query("x", max_tokens=60), hits([made("short", body)]), estimate)
     assert "# Short\n\nAll that there is.\n\n---\n\n1 of 1 fragments" in result.text

@@ -21,7 +21,7 @@ from concertino.library import index as index_module
 from concertino.library.cache import Cache, cache_folder
 from concertino.library.document import Document
 from concertino.library.index import Index
-from concertino.library.library import Library, cache_of
+from concertino.library.library import Library, open_cache
 from concertino.library.query import Query
 
 DOCUMENTS = [made(f"d{number}", f"common word{number}", tags=("t",)) for number in range(60)]
@@ -49,7 +49,7 @@ def entries(folder: Path) -> list[str]:
 def opened(folder: Path, documents: list[Document], monkeypatch: pytest.MonkeyPatch) -> Index:
     """The index of the cache; fails if it is made anew."""
     with monkeypatch.context() as patch:
-        patch.setattr(Index, "_made", lambda *_: pytest.fail("the index was made anew"))
+        patch.setattr(Index, "_create", lambda *_: pytest.fail("the index was made anew"))
         return Index.build(documents, cache=Cache("library", folder))
 
 
@@ -123,12 +123,12 @@ def test_a_damaged_file_is_no_cache_and_no_error(
     else:
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     path.write_bytes(content)
-    assert Cache("library", folder).kept() is None
+    assert Cache("library", folder).load() is None
     assert (
         len(Index.build(documents, cache=Cache("library", folder)).search(Query("common")).hits)
         == 3
     )
-    assert Cache("library", folder).kept() is not None
+    assert Cache("library", folder).load() is not None
 
 
 def test_a_file_of_another_version_is_no_cache(
@@ -138,8 +138,8 @@ def test_a_file_of_another_version_is_no_cache(
     for name in ("SCHEMA_VERSION", "ANALYSIS_VERSION"):
         with monkeypatch.context() as patch:
             patch.setattr(cache_module, name, 99)
-            assert Cache("library", folder).kept() is None
-    assert Cache("library", folder).kept() is not None
+            assert Cache("library", folder).load() is None
+    assert Cache("library", folder).load() is not None
 
 
 def test_an_index_that_tantivy_cannot_open_is_made_anew(
@@ -147,18 +147,12 @@ def test_an_index_that_tantivy_cannot_open_is_made_anew(
 ) -> None:
     cache = Cache("library", folder)
     index = Index.build(DOCUMENTS, cache=cache)
-    state = index._state
-    workplace = index._workplace
+    state = index._snapshot
+    workplace = index._directory
     assert workplace is not None
     for path in workplace.folder.glob("*.term"):
         path.write_bytes(b"")
-    cache.keep(
-        list(state.documents),
-        list(state.documents.values()),
-        state.following,
-        state.dead,
-        workplace,
-    )
+    cache.save(state.documents, state.next_number, state.dead, workplace)
     again = Index.build(DOCUMENTS, cache=Cache("library", folder))
     assert len(again.search(Query("common", max_results=100)).hits) == 60
     assert "made anew" in caplog.text
@@ -182,7 +176,7 @@ def test_a_user_without_a_home_has_no_cache_and_a_library_all_the_same(
     monkeypatch.delenv("HOME")
     monkeypatch.setattr("pwd.getpwuid", dict[int, object]().__getitem__)
     (tmp_path / "resources").mkdir()
-    assert cache_of(Library(tmp_path / "resources")) == (None, "")
+    assert open_cache(Library(tmp_path / "resources")) == (None, "")
     assert "no index cache: Could not determine home directory" in caplog.text
 
 
@@ -190,7 +184,7 @@ def test_what_is_no_file_in_its_place_is_not_waited_for(folder: Path) -> None:
     cache = Cache("library", folder)
     folder.mkdir()
     os.mkfifo(cache.path)
-    assert cache.kept() is None
+    assert cache.load() is None
 
 
 def test_the_name_of_a_file_that_is_not_utf_8_costs_the_cache_and_is_said(
@@ -349,13 +343,13 @@ def test_processes_that_read_and_write_at_once_all_find_the_same(folder: Path) -
     processes = [child(code, folder) for _ in range(4)]
     assert [process.communicate(timeout=120)[0] for process in processes] == ["fine\n"] * 4
     assert len(entries(folder)) == 1
-    assert Cache("x", folder).kept() is not None
+    assert Cache("x", folder).load() is not None
 
 
 def test_few_changes_do_not_write_the_file_anew(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Index.build(DOCUMENTS, cache=Cache("library", folder))
-    monkeypatch.setattr(Cache, "keep", lambda *_: pytest.fail("written"))
+    monkeypatch.setattr(Cache, "save", lambda *_: pytest.fail("escape_uri"))
     assert index_module.MAX_STALE_SHARE > 1 / 60
     Index.build([made("d0", "zebra"), *DOCUMENTS[1:]], cache=Cache("library", folder))

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from search_documents import CATEGORIES, WORDS, libraries, made, phrases
 
-from concertino.library.analysis import analyser
+from concertino.library.analysis import shared_analyser
 from concertino.library.document import Document
-from concertino.library.index import DIGITS, WEIGHTS, Index, category_key
+from concertino.library.index import DIGITS, WEIGHTS, Index, category_term
 from concertino.library.query import MAX_TERMS, Query
 
 # An index takes 10 ms and a few threads to make: fewer examples than usual, each with several queries.
@@ -92,7 +92,7 @@ def test_words_that_no_document_has_do_not_keep_the_others_from_being_found() ->
     index = Index.build([made("a", "kubernetes"), made("b", "other")])
     result = index.search(Query("kubernetes zzyzzyzzy"))
     assert [hit.document.id for hit in result.hits] == ["a"]
-    assert (result.repairs, result.unknown) == ({}, ["zzyzzyzzy"])
+    assert (result.corrections, result.unknown) == ({}, ["zzyzzyzzy"])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_words_that_no_document_has_do_not_keep_the_others_from_being_found() ->
 def test_a_slip_is_repaired(typo: str) -> None:
     index = Index.build([made("a", "kubernetes deployment"), made("b", "kubectl")])
     assert found(index, typo) == ["a"]
-    assert list(index.search(Query(typo)).repairs) == [typo]
+    assert list(index.search(Query(typo)).corrections) == [typo]
 
 
 def test_of_two_repairs_the_one_with_the_same_first_letter_and_then_the_more_frequent_is_taken() -> (
@@ -125,13 +125,13 @@ def test_of_two_repairs_the_one_with_the_same_first_letter_and_then_the_more_fre
             made("e", "better better"),
         ]
     )
-    assert index.search(Query("battes")).repairs == {"battes": "batter"}
-    assert index.search(Query("mutter")).repairs == {"mutter": "matter"}
+    assert index.search(Query("battes")).corrections == {"battes": "batter"}
+    assert index.search(Query("mutter")).corrections == {"mutter": "matter"}
 
 
 def test_short_words_and_known_ones_are_not_repaired() -> None:
     index = Index.build([made("a", "part ship"), made("b", "token")])
-    assert index.search(Query("pact shap token")).repairs == {}
+    assert index.search(Query("pact shap token")).corrections == {}
 
 
 # Filters
@@ -202,7 +202,7 @@ def test_min_score_and_max_results_bound_what_is_found() -> None:
 )
 def test_singular_and_plural_have_one_key(name: str) -> None:
     singular = name[:-3] + "y" if name.endswith("ies") else name.removesuffix("s")
-    assert category_key(name) == category_key(singular) == category_key(name.upper())
+    assert category_term(name) == category_term(singular) == category_term(name.upper())
 
 
 # Order
@@ -218,7 +218,7 @@ def test_what_fits_as_well_is_in_the_order_of_the_uris_wherever_the_cut_is() -> 
 
 def model_scores(documents: list[Document], text: str) -> dict[str, float]:
     """What index.py says the score is, from the formula of BM25 (k1 = 1.2, b = 0.75) and the terms of the analyser."""
-    flat = analyser().flat
+    flat = shared_analyser().analyse
     entries = []
     for document in documents:
         title = flat(f"{document.title} {document.id}").split()
@@ -249,7 +249,7 @@ def test_scores_are_those_of_bm25_over_four_fields(documents: list[Document], te
     expected = model_scores(documents, text)
     hits = index.search(Query(text, max_results=100)).hits
     assert {hit.document.uri for hit in hits} >= set(expected)  # a repaired word finds more
-    if not index.search(Query(text)).repairs:
+    if not index.search(Query(text)).corrections:
         # tantivy keeps lengths above 40 terms in one byte: near, not equal.
         assert {hit.document.uri: hit.score for hit in hits} == pytest.approx(expected, rel=0.05)
 
@@ -414,7 +414,7 @@ def test_work_for_a_query_is_bounded_whatever_its_length(
     """Counted, not timed: look-ups in the dictionary and terms searched for."""
     index = Index.build([made("a", "kubernetes")])
     looked: list[str] = []
-    searcher = index._state.searcher
+    searcher = index._snapshot.searcher
 
     class Counting:
         def doc_freq(self, field: str, term: str) -> int:
@@ -424,7 +424,7 @@ def test_work_for_a_query_is_bounded_whatever_its_length(
         def __getattr__(self, name: str) -> Any:
             return getattr(searcher, name)
 
-    monkeypatch.setattr(index, "_state", replace(index._state, searcher=Counting()))  # pyright: ignore
+    monkeypatch.setattr(index, "_snapshot", replace(index._snapshot, searcher=Counting()))  # pyright: ignore
     result = index.match(Query(text))
     assert result.tokens <= result.limit
     assert (
@@ -474,9 +474,9 @@ def test_tantivy_s_own_explanation_names_the_fields_that_were_searched() -> None
     """The scores come from tantivy: its explanation of the top hit has the same sum."""
     index = Index.build([made("a", "alpha beta", title="alpha"), made("b", "beta")])
     query = Query("alpha")
-    asked = index._asked(query, ["alpha"])
-    [(score, address)] = index._state.searcher.search(asked, 1).hits
-    explained = json.loads(asked.explain(index._state.searcher, address).to_json())
+    asked = index._make_query(query, ["alpha"])
+    [(score, address)] = index._snapshot.searcher.search(asked, 1).hits
+    explained = json.loads(asked.explain(index._snapshot.searcher, address).to_json())
     assert explained["value"] == pytest.approx(score)
     assert isinstance(address, tantivy.DocAddress)
     assert index.search(query).hits[0].score == round(score, DIGITS)

@@ -14,8 +14,8 @@ from concertino.cli.folders import Folders, places
 from concertino.errors import ConcertinoError
 from concertino.library.document_registry import DocumentRegistry
 from concertino.library.file_loader import FileLoader
-from concertino.library.index import Index, Part, SearchHit
-from concertino.library.library import Library, cache_of
+from concertino.library.index import Index, ScorePart, SearchResult
+from concertino.library.library import Library, open_cache
 from concertino.library.query import Query
 from concertino.library.rendering import Hit
 from concertino.library.tokens import counter
@@ -91,7 +91,7 @@ def run(given: Namespace, server: Sequence[str]) -> NoReturn:
         shown = {
             "query": query.text,
             "terms": result.terms,
-            "repairs": result.repairs,
+            "repairs": result.corrections,
             "unknown": result.unknown,
             "documents": len(index.documents),
             "found": [
@@ -139,7 +139,7 @@ def _index(given: Namespace) -> Index:
     if resources is None:
         raise ValueError("nothing to search: expected a folder of resources")
     library = Library(resources, scheme=given.scheme or "orchestr8")
-    cache, missing = (None, "") if given.no_cache else cache_of(library)
+    cache, missing = (None, "") if given.no_cache else open_cache(library)
     if missing:
         raise ValueError(missing)
     collection = FileLoader(library.scheme, library.resources, None)
@@ -150,9 +150,9 @@ def _index(given: Namespace) -> Index:
     return Index.build(shelf.documents(), cache=cache, count=count)
 
 
-def _lines(result: SearchHit, explained: list[tuple[Hit, list[Part]]], index: Index) -> str:
+def _lines(result: SearchResult, explained: list[tuple[Hit, list[ScorePart]]], index: Index) -> str:
     lines: list[str] = []
-    for word, instead in result.repairs.items():
+    for word, instead in result.corrections.items():
         lines.append(f"{word}: nothing has this word; looked for {instead}")
     if result.unknown:
         lines.append(f"nothing has these words: {', '.join(result.unknown)}")

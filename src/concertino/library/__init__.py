@@ -1,1 +1,4 @@
-"""A folder of Markdown as a backend: resources to list, read and find, and prompts. Needs `concertino[library]`."""
+"""A folder of Markdown as a backend: resources to list, read and search, and prompts.
+
+Needs `concertino[library]` for front matter (PyYAML) and for searching (tantivy).
+"""

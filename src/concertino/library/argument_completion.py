@@ -1,4 +1,4 @@
-"""Completion: ids, categories, tags and modes in the templates of a library, and the arguments of its prompts.
+"""Completion of the variables of a library's resource templates and the arguments of its prompts.
 
 Spec: 2026-07-28 server/utilities/completion.
 """
@@ -16,93 +16,114 @@ from concertino.library.query_params import MODES
 from concertino.library.templates import Templates
 from concertino.types.results import CompleteParams, CompleteResult, Completion, PromptReference
 
-__all__ = ["complete"]
+__all__ = ["complete_argument"]
 
-MAX_VALUES = 100  # 2026-07-28 server/utilities/completion
-SHOWN = 128
+# 2026-07-28 server/utilities/completion.
+MAX_VALUES = 100
+
+# Characters of an unknown name that an error quotes.
+QUOTED = 128
 
 
-def complete(call: Call, shelf: DocumentRegistry, templates: Templates) -> CompleteResult:
-    """Raises RpcError -32602 for a prompt, a template or an argument that there is not."""
+def complete_argument(
+    call: Call, documents: DocumentRegistry, templates: Templates
+) -> CompleteResult:
+    """Return the result of a `completion/complete` call.
+
+    Raises RpcError -32602 for an unknown prompt, resource template or argument.
+    """
     try:
-        asked = call.decode_params(CompleteParams)
-    except (DecodeError, UnicodeError) as why:
-        raise _invalid("Invalid params", str(why).replace("`", "")) from None
-    ref, argument = asked.ref, asked.argument
+        params = call.decode_params(CompleteParams)
+    except (DecodeError, UnicodeError) as exc:
+        raise _invalid("Invalid params", str(exc).replace("`", "")) from None
+
+    ref, argument = params.ref, params.argument
     if isinstance(ref, PromptReference):
-        return _completed(argument.value, _of_prompt(shelf, ref.name, argument.name))
+        return _rank(argument.value, _prompt_values(documents, ref.name, argument.name))
+
     variables = templates.variables.get(ref.uri)
     if variables is None:
-        uri = ref.uri[:SHOWN]
+        uri = ref.uri[:QUOTED]
         raise _invalid(
             f"Unknown resource template: {uri}", f"ref: there is no resource template {uri!r}"
         )
     if argument.name not in variables:
-        raise _no_argument(f"the resource template {ref.uri}", argument.name)
-    if argument.name in ("tags", "categories"):  # the last of several
-        done, comma, begun = argument.value.rpartition(",")
+        raise _unknown_argument(f"the resource template {ref.uri}", argument.name)
+
+    # The value may be a list with commas, of which the last item is completed.
+    if argument.name in ("tags", "categories"):
+        done, comma, start = argument.value.rpartition(",")
         chosen = done.split(",")
-        values = _of_template(shelf, argument.name, {})
-        return _completed(
-            begun, (each for each in values if each not in chosen), before=done + comma
-        )
-    return _completed(argument.value, _of_template(shelf, argument.name, asked.context.arguments))
+        values = _variable_values(documents, argument.name, {})
+        return _rank(start, (value for value in values if value not in chosen), prefix=done + comma)
+    return _rank(
+        argument.value, _variable_values(documents, argument.name, params.context.arguments)
+    )
 
 
-def _of_prompt(shelf: DocumentRegistry, name: str, argument: str) -> Iterable[str]:
-    """What the front matter gives to choose from; else the default; and what the library itself has of that name."""
-    prompt = shelf.prompts().get(name)
+def _prompt_values(documents: DocumentRegistry, name: str, argument: str) -> Iterable[str]:
+    """Return the values that the front matter suggests for an argument of a prompt.
+
+    Without any, return its default and the values of a template variable with the same name.
+    """
+    prompt = documents.prompts().get(name)
     if prompt is None:
         raise _invalid(
-            f"Unknown prompt: {name[:SHOWN]}", f"ref: there is no prompt {name[:SHOWN]!r}"
+            f"Unknown prompt: {name[:QUOTED]}", f"ref: there is no prompt {name[:QUOTED]!r}"
         )
-    for each in prompt.taken:
-        if each.name == argument:
-            return each.values or [
-                *filter(None, (each.default,)),
-                *_of_template(shelf, argument, {}),
+    for known in prompt.accepted_arguments:
+        if known.name == argument:
+            return known.values or [
+                *filter(None, (known.default,)),
+                *_variable_values(documents, argument, {}),
             ]
-    raise _no_argument(f"the prompt {name[:SHOWN]}", argument)
+    raise _unknown_argument(f"the prompt {name[:QUOTED]}", argument)
 
 
-def _of_template(shelf: DocumentRegistry, name: str, others: Mapping[str, str]) -> Iterable[str]:
+def _variable_values(
+    documents: DocumentRegistry, name: str, others: Mapping[str, str]
+) -> Iterable[str]:
+    """Return all values of a template variable. others: values of the other variables."""
     if name in ("category", "categories"):
-        return shelf.categories()
+        return documents.categories()
     if name == "mode":
         return MODES
     if name in ("tag", "tags"):
-        return sorted({tag for each in shelf.documents() for tag in each.tags})
+        return sorted({tag for document in documents.documents() for tag in document.tags})
     if name == "id":
-        category = shelf.category(others.get("category", ""))
-        some = [each for each in shelf.documents() if category is None or each.category == category]
+        category = documents.category(others.get("category", ""))
         return sorted(
             {
-                each.uri.partition("://")[2].partition("/")[2] or each.id
-                for each in some
-                if each.category
+                document.uri.partition("://")[2].partition("/")[2] or document.id
+                for document in documents.documents()
+                if document.category and (category is None or document.category == category)
             }
         )
     return ()
 
 
-def _completed(begun: str, values: Iterable[str], before: str = "") -> CompleteResult:
-    """Those that begin so, then those that have it somewhere."""
-    wanted = begun.casefold()
-    every = list(dict.fromkeys(values))
-    first = [each for each in every if each.casefold().startswith(wanted)]
-    rest = [
-        each
-        for each in every
-        if wanted in each.casefold() and not each.casefold().startswith(wanted)
+def _rank(text: str, values: Iterable[str], prefix: str = "") -> CompleteResult:
+    """Return the values that start with a text, then those that contain it. Case is ignored.
+
+    prefix: is put before each value.
+    """
+    wanted = text.casefold()
+    different = list(dict.fromkeys(values))
+    starting = [value for value in different if value.casefold().startswith(wanted)]
+    containing = [
+        value
+        for value in different
+        if wanted in value.casefold() and not value.casefold().startswith(wanted)
     ]
-    found = [before + each for each in (*first, *rest)]
+    found = [prefix + value for value in (*starting, *containing)]
     return CompleteResult(Completion(found[:MAX_VALUES], len(found), len(found) > MAX_VALUES))
 
 
-def _no_argument(of: str, name: str) -> RpcError:
-    name = name[:SHOWN]
+def _unknown_argument(owner: str, name: str) -> RpcError:
+    name = name[:QUOTED]
     return _invalid(
-        f"Unknown argument of {of[:SHOWN]}: {name}", f"argument.name: there is no argument {name!r}"
+        f"Unknown argument of {owner[:QUOTED]}: {name}",
+        f"argument.name: there is no argument {name!r}",
     )
 
 

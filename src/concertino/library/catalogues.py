@@ -1,4 +1,4 @@
-"""What a library says of itself as JSON: `registry`, everything by category, and one catalogue for each category."""
+"""The catalogues of a library as JSON: the registry of everything, and one for each category."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from concertino.library.document_registry import DocumentRegistry, Item
 from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, uri_of
 
-__all__ = ["catalogue", "registry"]
+__all__ = ["render_category", "render_registry"]
 
-MAX_BYTES = (
-    4 * 2**20
-)  # of entries; a message holds 10 MiB. resources/list has all of them, in pages
+# Of entries: a message may have 10 MiB. `resources/list` has all entries, in pages.
+MAX_BYTES = 4 * 2**20
 
 
-def registry(shelf: DocumentRegistry, scheme: str, count: Counter) -> str:
-    """How much there is in each category, and every entry. One called `match` has no catalogue: its URI is that of a match."""
-    items = shelf.items()
+def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) -> str:
+    """Return the JSON of `registry`: the size of each category, and every entry.
+
+    A category called `match` has no catalogue, since its URI means a match.
+    """
+    items = documents.items()
     categories = {
-        name: [each for each in items if each.category == name] for name in shelf.categories()
+        name: [item for item in items if item.category == name] for name in documents.categories()
     }
-    return _written(
+    return _encode(
         {
             "scheme": scheme,
             "categories": [
                 {
                     "category": name,
                     **({} if name == MATCH else {"uri": uri_of(scheme, name)}),
-                    **_sums(some, count),
+                    **_sums(own, count),
                 }
-                for name, some in categories.items()
+                for name, own in categories.items()
             ],
             **_sums(items, count),
             **_entries(items, count),
@@ -43,10 +45,10 @@ def registry(shelf: DocumentRegistry, scheme: str, count: Counter) -> str:
     )
 
 
-def catalogue(shelf: DocumentRegistry, scheme: str, category: str, count: Counter) -> str:
-    """Every entry of one category."""
-    items = [each for each in shelf.items() if each.category == category]
-    return _written(
+def render_category(documents: DocumentRegistry, scheme: str, category: str, count: Counter) -> str:
+    """Return the JSON of one category's catalogue: its size and every entry."""
+    items = [item for item in documents.items() if item.category == category]
+    return _encode(
         {
             "category": category,
             "uri": uri_of(scheme, category),
@@ -57,44 +59,40 @@ def catalogue(shelf: DocumentRegistry, scheme: str, category: str, count: Counte
     )
 
 
+def _sums(items: Iterable[Item], count: Counter) -> dict[str, int]:
+    documents = [item for item in items if isinstance(item, Document)]
+    return {"documents": len(documents), "tokens": sum(count(doc.body) for doc in documents)}
+
+
+def _entries(items: list[Item], count: Counter) -> dict[str, Any]:
+    """Return as many entries as fit, and the number of the others."""
+    entries: list[Raw] = []
+    size = 0
+    for item in items:
+        entry = encode(_entry(item, count))
+        size += len(entry)
+        if size > MAX_BYTES:
+            break
+        entries.append(Raw(entry))
+    omitted = len(items) - len(entries)
+    return {"resources": entries, **({"more": omitted} if omitted else {})}
+
+
 def _entry(item: Item, count: Counter) -> dict[str, Any]:
     if not isinstance(item, Document):
         return {"uri": item.uri, "size": item.size}
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "uri": item.uri,
         "id": item.id,
         "title": item.title,
         "description": item.description,
-    }
-    shown |= {
         "category": item.category,
         "tags": item.tags,
         "capabilities": item.capabilities,
         "useWhen": item.use_when,
     }
-    return {name: value for name, value in shown.items() if value} | {"tokens": count(item.body)}
+    return {name: value for name, value in fields.items() if value} | {"tokens": count(item.body)}
 
 
-def _sums(items: Iterable[Item], count: Counter) -> dict[str, int]:
-    documents = [each for each in items if isinstance(each, Document)]
-    return {"documents": len(documents), "tokens": sum(count(each.body) for each in documents)}
-
-
-def _entries(items: list[Item], count: Counter) -> dict[str, Any]:
-    """As many as there is room for, and how many more there are."""
-    shown: list[Raw] = []
-    size = 0
-    for each in items:
-        entry = encode(_entry(each, count))
-        size += len(entry)
-        if size > MAX_BYTES:
-            break
-        shown.append(Raw(entry))
-    return {
-        "resources": shown,
-        **({"more": len(items) - len(shown)} if len(shown) < len(items) else {}),
-    }
-
-
-def _written(value: dict[str, Any]) -> str:
+def _encode(value: dict[str, Any]) -> str:
     return encode(value).decode()

@@ -1,6 +1,6 @@
-"""What is known of one Markdown file once it was read: where it is, what it says of itself, and its text.
+"""Document: one parsed Markdown file.
 
-How a file becomes one is in reading.py; how several are found among many is in index.py.
+file_parsing.py makes Documents; index.py searches them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ __all__ = ["Document"]
 
 
 class Document(Struct, frozen=True):
-    """One Markdown file that can be found and read.
+    """One Markdown file that can be searched and read.
 
-    uri: canonical, e.g. `orchestr8://agents/_fragments/typescript-core`; no two documents have the same. category: the first
-    folder, `agents`; empty for a file that lies in no folder. id: of the front matter, else the file's name without its ending.
-    title, description, tags, capabilities, use_when: of the front matter, else from headings and lists of the body; may be empty.
-    body: the text without the front matter. estimated_tokens: what the front matter claims. related: what it names as related,
-    as it is written there. path: of the file below its root, with `/`. size, mtime_ns, digest: of the file as it was read; two
-    documents of the same digest hold the same bytes.
+    uri: canonical and unique, e.g. `orchestr8://agents/_fragments/typescript-core`.
+    category: the first folder, e.g. `agents`; empty for a file at the top.
+    id: from the front matter, else the file's name without its suffix.
+    title, description, tags, capabilities, use_when: from the front matter, else from headings and
+    lists of the body; may be empty.
+    body: the text without the front matter.
+    estimated_tokens: the value in the front matter, which may be wrong.
+    related: URIs or ids from the front matter, as they are written there.
+    path: of the file below its root, with `/`.
+    size, mtime_ns, digest: of the file when it was read. Documents with equal digests were made
+    from equal bytes.
     """
 
     uri: str

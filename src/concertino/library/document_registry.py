@@ -1,7 +1,8 @@
-"""What a library holds now, by URI and by alias; its categories, its prompts, and its lists.
+"""DocumentRegistry: the current content of a library by URI and alias, with categories and prompts.
 
-A canonical URI is of its path and is one file's alone. An alias is any shorter or other way to say it: with `.md`, by id, by name,
-by category and id. What two files could be meant by is ambiguous, and an error that names both. One lock; any thread.
+A canonical URI follows from a file's path and belongs to that file alone. An alias is any other
+name of a file: with `.md`, by id, by file name, by category and id. An alias of several files is
+ambiguous: looking it up raises an error that names them.
 """
 
 from __future__ import annotations
@@ -14,33 +15,41 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from concertino.library.document import Document
-from concertino.library.file_parsing import ParsedFile
+from concertino.library.file_parsing import PlainFile
 from concertino.library.prompt_files import PromptFile
-from concertino.library.uris import MATCH, REGISTRY, key_of
+from concertino.library.uris import MATCH, REGISTRY, key_of, singular
 
 __all__ = ["Ambiguous", "Change", "DocumentRegistry", "Item", "ListPage"]
 
-Item = Document | ParsedFile
+Item = Document | PlainFile
 T = TypeVar("T")
 
 
 class Change(Struct):
-    """What is new or other, and what is gone, by path. links: other names of files; None if they are as they were."""
+    """What changed in the folders of a library.
+
+    items, prompts: new and changed ones, by path. removed_items, removed_prompts: paths.
+    links: path of each symbolic link -> path of its file; None if they did not change.
+    """
 
     items: dict[str, Item] = {}
-    gone: set[str] = set()
+    removed_items: set[str] = set()
     prompts: dict[str, PromptFile] = {}
-    prompts_gone: set[str] = set()
+    removed_prompts: set[str] = set()
     links: dict[str, str] | None = None
 
     def __bool__(self) -> bool:
         return bool(
-            self.items or self.gone or self.prompts or self.prompts_gone or self.links is not None
+            self.items
+            or self.removed_items
+            or self.prompts
+            or self.removed_prompts
+            or self.links is not None
         )
 
 
 class Ambiguous(Exception):
-    """candidates: the URIs that could be meant, sorted."""
+    """Several files have the alias that was looked up. candidates: their URIs, sorted."""
 
     def __init__(self, candidates: list[str]) -> None:
         super().__init__(", ".join(candidates))
@@ -48,58 +57,72 @@ class Ambiguous(Exception):
 
 
 class ListPage(Struct, Generic[T]):
-    """Some of a list. last: the name of the last one if there are more."""
+    """One page of a list. last: the name of its last entry; None if no page follows."""
 
     entries: list[T]
     last: str | None
 
 
 class DocumentRegistry:
-    """Starts empty; apply() is the one way to change it."""
+    """The files and prompts of one library. Starts empty; apply() changes it.
+
+    Safe to use from any thread.
+    """
 
     def __init__(self) -> None:
-        self._items: dict[str, Item] = {}  # by path
-        self._keys: dict[str, str] = {}  # canonical key -> path
-        self._aliases: dict[str, set[str]] = {}  # -> paths
-        self._links: dict[str, str] = {}  # path of a link -> path
-        self._prompts: dict[str, PromptFile] = {}  # by path
+        # By path.
+        self._items: dict[str, Item] = {}
+        self._prompts: dict[str, PromptFile] = {}
+
+        # Canonical key -> path, alias -> paths, path of a symbolic link -> path.
+        self._keys: dict[str, str] = {}
+        self._aliases: dict[str, set[str]] = {}
+        self._links: dict[str, str] = {}
+
+        # Category -> number of its items.
+        self._counts: dict[str, int] = {}
+
+        # Computed when needed: URIs and items in the order of the URIs, and prompts by name.
         self._sorted: tuple[list[str], list[Item]] | None = None
-        self._named: dict[str, PromptFile] | None = None
-        self._counts: dict[str, int] = {}  # category -> items
+        self._prompts_by_name: dict[str, PromptFile] | None = None
         self._lock = threading.Lock()
 
     # Changing
 
     def apply(self, change: Change) -> None:
+        """Take in a change of the folders."""
         with self._lock:
-            for path in (*change.gone, *change.items):
-                self._drop(path)
+            for path in (*change.removed_items, *change.items):
+                self._remove(path)
             for path, item in change.items.items():
-                self._put(path, item)
+                self._add(path, item)
             if change.links is not None:
                 self._links = change.links
-            if change.items or change.gone:
+            if change.items or change.removed_items:
                 self._sorted = None
-            for path in change.prompts_gone:
+
+            for path in change.removed_prompts:
                 self._prompts.pop(path, None)
             self._prompts.update(change.prompts)
-            if change.prompts or change.prompts_gone:
-                self._named = None
+            if change.prompts or change.removed_prompts:
+                self._prompts_by_name = None
 
-    def _put(self, path: str, item: Item) -> None:
+    def _add(self, path: str, item: Item) -> None:
         self._items[path] = item
         if item.category:
             self._counts[item.category] = self._counts.get(item.category, 0) + 1
+
+        # Of `notes` and `notes.md`, which have the same key, the document gets the URI.
         key = key_of(path)
         other = self._keys.get(key)
         if other is None or (
-            isinstance(item, Document) and isinstance(self._items[other], ParsedFile)
+            isinstance(item, Document) and isinstance(self._items[other], PlainFile)
         ):
-            self._keys[key] = path  # `notes` beside `notes.md`: the document has the URI
+            self._keys[key] = path
         for alias in aliases_of(item):
             self._aliases.setdefault(alias, set()).add(path)
 
-    def _drop(self, path: str) -> None:
+    def _remove(self, path: str) -> None:
         item = self._items.pop(path, None)
         if item is None:
             return
@@ -107,12 +130,15 @@ class DocumentRegistry:
             self._counts[item.category] -= 1
             if not self._counts[item.category]:
                 del self._counts[item.category]
+
+        # The other file with the same key, if there is one, gets the URI.
         key = key_of(path)
         if self._keys.get(key) == path:
             del self._keys[key]
-            beside = key if path != key else f"{key}.md"
-            if beside in self._items and key_of(beside) == key:
-                self._keys[key] = beside
+            other = key if path != key else f"{key}.md"
+            if other in self._items and key_of(other) == key:
+                self._keys[key] = other
+
         for alias in aliases_of(item):
             paths = self._aliases[alias]
             paths.discard(path)
@@ -122,17 +148,17 @@ class DocumentRegistry:
     # Looking up
 
     def find(self, key: str) -> Item | None:
-        """The file that a decoded path means. Raises Ambiguous."""
+        """Return the file of a decoded key or alias; None if there is none. Raises Ambiguous."""
         with self._lock:
             path = self._keys.get(key)
             if path is not None and not is_reserved(key):
                 return self._items[path]
             category, slash, rest = key.partition("/")
-            if slash and (known := self._category(category)) is not None and known != category:
-                return self._by_alias(f"{known}/{rest}")
-            return self._by_alias(key)
+            if slash and (known := self._find_category(category)) is not None and known != category:
+                return self._find_alias(f"{known}/{rest}")
+            return self._find_alias(key)
 
-    def _by_alias(self, key: str) -> Item | None:
+    def _find_alias(self, key: str) -> Item | None:
         for path in (
             self._keys.get(key, ""),
             key,
@@ -141,37 +167,41 @@ class DocumentRegistry:
         ):
             if path in self._items:
                 return self._items[path]
+
         paths = self._aliases.get(key, ())
         if len(paths) > 1:
-            raise Ambiguous(sorted(self._items[each].uri for each in paths))
-        return next((self._items[each] for each in paths), None)
+            raise Ambiguous(sorted(self._items[path].uri for path in paths))
+        return next((self._items[path] for path in paths), None)
 
     def category(self, name: str) -> str | None:
-        """The category that a name means, in singular or plural; None if there is none."""
+        """Return the category of a name in singular or plural; None if there is none."""
         with self._lock:
-            return self._category(name)
+            return self._find_category(name)
 
-    def _category(self, name: str) -> str | None:
+    def _find_category(self, name: str) -> str | None:
         if name in self._counts:
             return name
         wanted = singular(name)
-        return next((each for each in sorted(self._counts) if singular(each) == wanted), None)
+        return next(
+            (known for known in sorted(self._counts) if singular(known) == wanted),
+            None,
+        )
 
     def at(self, path: str) -> Item | None:
-        """What was made of a file."""
+        """Return the item of a file's path; None if there is none."""
         return self._items.get(path)
 
     def has(self, path: str) -> bool:
-        """Whether there is a file, or a folder of files, of this path."""
+        """Return whether there is a file, or a folder with files, of this path."""
         with self._lock:
             return (
                 path in self._items
                 or path in self._links
-                or any(each.startswith(f"{path}/") for each in self._items)
+                or any(known.startswith(f"{path}/") for known in self._items)
             )
 
     def ambiguities(self) -> dict[str, list[Item]]:
-        """The names in no folder, and below a category alone, by which several files could be meant."""
+        """Return the ambiguous aliases of at most two components, with the files of each."""
         with self._lock:
             return {
                 alias: [self._items[path] for path in sorted(paths)]
@@ -180,7 +210,7 @@ class DocumentRegistry:
             }
 
     def shadowed(self) -> list[Item]:
-        """Files that have no URI, since another one or a catalogue has it."""
+        """Return the files without a URI, since another file or a catalogue has it."""
         with self._lock:
             keys = ((path, key_of(path)) for path in sorted(self._items))
             return [
@@ -192,19 +222,24 @@ class DocumentRegistry:
     # Lists
 
     def categories(self) -> list[str]:
+        """Return all categories, sorted."""
         with self._lock:
             return sorted(self._counts)
 
     def items(self) -> list[Item]:
-        """Everything that has a URI, in the order of the URIs; replaced by changes, never changed itself."""
+        """Return everything that has a URI, in the order of the URIs.
+
+        The list must not be changed; a change of the library replaces it.
+        """
         with self._lock:
             return self._in_order()[1]
 
     def documents(self) -> list[Document]:
-        return [each for each in self.items() if isinstance(each, Document)]
+        """Return all documents that have a URI, in the order of the URIs."""
+        return [item for item in self.items() if isinstance(item, Document)]
 
     def page(self, after: str, size: int) -> ListPage[Item]:
-        """Items whose URIs come after this one."""
+        """Return at most `size` items whose URIs follow `after`."""
         with self._lock:
             uris, items = self._in_order()
         start = bisect_right(uris, after)
@@ -215,43 +250,36 @@ class DocumentRegistry:
 
     def _in_order(self) -> tuple[list[str], list[Item]]:
         if self._sorted is None:
-            shown = [self._items[path] for key, path in self._keys.items() if not is_reserved(key)]
-            shown.sort(key=lambda each: each.uri)
-            self._sorted = [each.uri for each in shown], shown
+            items = [self._items[path] for key, path in self._keys.items() if not is_reserved(key)]
+            items.sort(key=lambda item: item.uri)
+            self._sorted = [item.uri for item in items], items
         return self._sorted
 
     def prompts(self) -> Mapping[str, PromptFile]:
-        """By name, in the order of the names. Of two with one name, the one whose path comes first."""
+        """Return the prompts by name, sorted. Of two with the same name, the first path wins."""
         with self._lock:
-            if self._named is None:
-                named: dict[str, PromptFile] = {}
+            if self._prompts_by_name is None:
+                by_name: dict[str, PromptFile] = {}
                 for path in sorted(self._prompts):
-                    named.setdefault(self._prompts[path].name, self._prompts[path])
-                self._named = dict(sorted(named.items()))
-            return self._named
+                    by_name.setdefault(self._prompts[path].name, self._prompts[path])
+                self._prompts_by_name = dict(sorted(by_name.items()))
+            return self._prompts_by_name
 
 
 def is_reserved(key: str) -> bool:
-    """Whether a URI means a catalogue or a match, so that no file can have it."""
+    """Return whether a key means the registry or a match, so that no file can have it."""
     return key in (REGISTRY, MATCH) or (key.count("/") == 1 and key.endswith(f"/{MATCH}"))
 
 
-def singular(name: str) -> str:
-    """One form for the singular and the plural of a category's name."""
-    if name.endswith("ies"):
-        return f"{name[:-3]}y"
-    return name[:-1] if name.endswith("s") and not name.endswith("ss") else name
-
-
 def aliases_of(item: Item) -> Iterable[str]:
-    """The other ways to say an item's URI, decoded."""
+    """Return the keys of an item other than the canonical one: its names, alone and in a folder."""
     path = item.path
     folder, _, name = path.rpartition("/")
     stem = name.rpartition(".")[0] or name
     names = {name, stem, item.id} if isinstance(item, Document) else {name}
     found = {
-        f"{place}/{each}" if place else each
+        f"{place}/{alias}" if place else alias
         for place in {"", folder, item.category}
-        for each in names
+        for alias in names
     }
     return found - {key_of(path)}

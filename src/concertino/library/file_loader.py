@@ -1,4 +1,4 @@
-"""The folders of a library, and what was made of their files: listed, compared, and read again where they changed."""
+"""FileLoader: lists the folders of a library and parses the files that are new or changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from concertino.library.document import Document
 from concertino.library.document_registry import Change, Item
-from concertino.library.file_parsing import ParsedFile, category_of, document, is_markdown, prompt
+from concertino.library.file_parsing import (
+    PlainFile,
+    category_of,
+    is_markdown,
+    parse_document,
+    parse_prompt,
+)
 from concertino.library.folder import FileMissing, Folder, FoundFile, is_hidden
 from concertino.library.problems import LibraryProblem
 from concertino.library.prompt_files import PromptFile
@@ -19,101 +25,121 @@ from concertino.library.uris import key_of, uri_of
 
 __all__ = ["FileLoader", "FolderState"]
 
-M = TypeVar("M")
-Made = tuple[M | None, list[LibraryProblem]]
-SAID = 20  # problems in the log at a time; all of them: concertino lint
+# The type that a folder's files are parsed into.
+Parsed = TypeVar("Parsed")
+ParseResult = tuple[Parsed | None, list[LibraryProblem]]
+
+# Problems logged at a time; `concertino lint` reports all of them.
+MAX_LOGGED = 20
 
 
-class FolderState(Generic[M]):
-    """One folder, and what was made of its files. One thread at a time.
+class FolderState(Generic[Parsed]):
+    """One folder and the parsed form of its files. Use it from one thread at a time.
 
-    make: a found file and its bytes -> what it is, None for nothing, and what is wrong with it. without: says what to make of a
-    file that is no Markdown, without reading it; None: nothing. found, made, problems, links: by path, as of the last look.
+    parse: file and bytes -> its parsed form (None if it has none) and its problems.
+    parse_other: the same for a file that is not Markdown, without reading it; None ignores these.
+    found, parsed, problems, links: by path, as of the last refresh().
     """
 
     def __init__(
         self,
         folder: Folder,
-        make: Callable[[FoundFile, bytes], Made[M]],
-        without: Callable[[FoundFile], M] | None,
+        parse: Callable[[FoundFile, bytes], ParseResult[Parsed]],
+        parse_other: Callable[[FoundFile], Parsed] | None,
     ) -> None:
         self.folder = folder
         self.found: dict[str, FoundFile] = {}
-        self.made: dict[str, M] = {}
+        self.parsed: dict[str, Parsed] = {}
         self.problems: dict[str, list[LibraryProblem]] = {}
         self.links: dict[str, str] = {}
-        self._make = make
-        self._without = without
+        self._parse = parse
+        self._parse_other = parse_other
 
     def refresh(
-        self, under: str, known: Callable[[FoundFile], M | None], *, distrust: bool
-    ) -> tuple[dict[str, M], set[str], list[str]]:
-        """What is new or other, what is gone, and what is wrong that was not before.
+        self, under: str, known: Callable[[FoundFile], Parsed | None], *, distrust: bool
+    ) -> tuple[dict[str, Parsed], set[str], list[str]]:
+        """List the folder again and read what changed.
 
-        under: a path, of a file or a folder, or empty for all. known: what a file is, if it need not be read for that.
-        distrust: read also what has the size and the time that it had.
+        Returns the new and changed files by path, the paths of removed ones, and messages of new
+        problems. under: the file or folder to look at; empty for all. known: returns the parsed
+        form of a file that need not be read, else None. distrust: also read files whose size and
+        time did not change.
         """
         listing = self.folder.listing(under)
-        changed: dict[str, M] = {}
-        gone: set[str] = set()
         problems: dict[str, list[LibraryProblem]] = {}
         for path, problem in listing.problems:
             problems.setdefault(path, []).append(problem)
-        for path in [
-            each for each in self.found if is_below(each, under) and each not in listing.files
-        ]:
-            del self.found[path]
-            if self.made.pop(path, None) is not None:
-                gone.add(path)
+
+        removed: set[str] = set()
+        for path in [path for path in self.found if is_below(path, under)]:
+            if path not in listing.files:
+                del self.found[path]
+                if self.parsed.pop(path, None) is not None:
+                    removed.add(path)
+
+        changed: dict[str, Parsed] = {}
         for path, found in listing.files.items():
-            before = self.made.get(path)
             if not distrust and self.found.get(path) == found:
                 problems[path] = self.problems.get(path, [])
                 continue
+            before = self.parsed.get(path)
             self.found[path] = found
-            made = known(found)
-            if made is None:
-                made, problems[path] = self._read(found)
-            if made is None:
-                self.made.pop(path, None)
-                gone.update(() if before is None else (path,))
-            elif made != before:
-                self.made[path] = changed[path] = made
-        told = [
-            f"{path or '.'}: {each.message}"
-            for path, some in problems.items()
-            for each in some
-            if each not in self.problems.get(path, ())
+            parsed = known(found)
+            if parsed is None:
+                parsed, problems[path] = self._read(found)
+            if parsed is None:
+                self.parsed.pop(path, None)
+                if before is not None:
+                    removed.add(path)
+            elif parsed != before:
+                self.parsed[path] = changed[path] = parsed
+
+        messages = [
+            f"{path or '.'}: {problem.message}"
+            for path, own in problems.items()
+            for problem in own
+            if problem not in self.problems.get(path, ())
         ]
-        kept = {path: each for path, each in self.problems.items() if not is_below(path, under)}
-        self.problems = kept | {path: some for path, some in problems.items() if some}
-        self.links = {
-            path: each for path, each in self.links.items() if not is_below(path, under)
-        } | listing.links
-        return changed, gone, told
+        self._replace(under, problems, listing.links)
+        return changed, removed, messages
+
+    def _replace(
+        self, under: str, problems: dict[str, list[LibraryProblem]], links: dict[str, str]
+    ) -> None:
+        """Replace the problems and links below `under`."""
+        others = {path: own for path, own in self.problems.items() if not is_below(path, under)}
+        self.problems = others | {path: own for path, own in problems.items() if own}
+        other_links = {
+            path: target for path, target in self.links.items() if not is_below(path, under)
+        }
+        self.links = other_links | links
 
     @property
     def has_links(self) -> bool:
-        return bool(self.links) or any(path != each.target for path, each in self.found.items())
+        """Return whether a symbolic link leads to any of the files."""
+        return bool(self.links) or any(path != found.target for path, found in self.found.items())
 
-    def _read(self, found: FoundFile) -> Made[M]:
+    def _read(self, found: FoundFile) -> ParseResult[Parsed]:
         if not is_markdown(found.path):
-            return (None if self._without is None else self._without(found)), []
+            return (None if self._parse_other is None else self._parse_other(found)), []
         try:
             data, status = self.folder.read(found)
-        except FileMissing as why:
-            return None, [why.problem]
+        except FileMissing as exc:
+            return None, [exc.problem]
+
+        # The file may have changed between listing and reading.
         found = self.found[found.path] = replace(found, size=len(data), mtime_ns=status.st_mtime_ns)
-        made, problems = self._make(found, data)
-        return (
-            self._without(found) if made is None and self._without is not None else made
-        ), problems
+        parsed, problems = self._parse(found, data)
+        if parsed is None and self._parse_other is not None:
+            parsed = self._parse_other(found)
+        return parsed, problems
 
 
 class FileLoader:
-    """Resources and prompts. refresh() blocks, and is called by one thread at a time.
+    """Loads the resources and prompts of a library. Call refresh() from one thread at a time.
 
-    known: documents of an earlier run by path; one is taken for its file if that has the size and the time that it had.
+    known: documents of an earlier run, by path. One is used instead of reading its file if the
+    file has the same size and modification time.
     """
 
     def __init__(
@@ -123,92 +149,98 @@ class FileLoader:
         prompts: Folder | None,
         log: logging.Logger | None = None,
     ) -> None:
-        def item(found: FoundFile, data: bytes) -> Made[Item]:
-            return document(scheme, found, data)
+        def parse_item(found: FoundFile, data: bytes) -> ParseResult[Item]:
+            return parse_document(scheme, found, data)
 
-        def file(found: FoundFile) -> Item:
+        def make_plain_file(found: FoundFile) -> Item:
             path = found.path
-            return ParsedFile(
+            return PlainFile(
                 uri_of(scheme, key_of(path)), category_of(path), path, found.size, found.mtime_ns
             )
 
         self.resources: FolderState[Item] | None = (
-            None if resources is None else FolderState(resources, item, file)
+            None if resources is None else FolderState(resources, parse_item, make_plain_file)
         )
         self.prompts: FolderState[PromptFile] | None = (
-            None if prompts is None else FolderState(prompts, prompt, None)
+            None if prompts is None else FolderState(prompts, parse_prompt, None)
         )
         self.known: Mapping[str, Document] = {}
         self._log = log
+        # Prompts are not resources, even if their folder lies in that of the resources.
         if resources is not None and prompts is not None:
-            resources.without = prompts  # prompts are no resources, although their folder may lie in that of the resources
+            resources.excluded = prompts
 
     def refresh(self, paths: Iterable[str] | None = None) -> Change:
-        """What has changed since the last time.
+        """Return what changed since the last call; new problems are logged. Blocks.
 
-        paths: absolute ones, of what may have changed, whatever size and time say; None: look at all, and trust size and time.
+        paths: absolute paths of what may have changed; these are read whatever their size and
+        time. None looks at everything and trusts size and time.
         """
-        change = Change(items={}, gone=set(), prompts={}, prompts_gone=set())
-        told: list[str] = []
+        change = Change(items={}, removed_items=set(), prompts={}, removed_prompts=set())
+        messages: list[str] = []
         if self.resources is not None:
             links = self.resources.links
-            for under in _places(self.resources, paths):
-                changed, gone, said = self.resources.refresh(
-                    under, self._remembered, distrust=bool(under)
+            for under in _paths_to_refresh(self.resources, paths):
+                changed, removed, own = self.resources.refresh(
+                    under, self._known_item, distrust=bool(under)
                 )
                 change.items |= changed
-                change.gone |= gone
-                told += said
+                change.removed_items |= removed
+                messages += own
             if self.resources.links != links:
                 change.links = self.resources.links
+
         if self.prompts is not None:
-            for under in _places(self.prompts, paths):
-                prompts, gone, said = self.prompts.refresh(
+            for under in _paths_to_refresh(self.prompts, paths):
+                prompts, removed, own = self.prompts.refresh(
                     under, lambda _: None, distrust=bool(under)
                 )
                 change.prompts |= prompts
-                change.prompts_gone |= gone
-                told += said
+                change.removed_prompts |= removed
+                messages += own
+
+        # They are for the first refresh alone; the registry holds the documents now.
         self.known = {}
-        self._say(told)
+        self._log_problems(messages)
         return change
 
-    def _remembered(self, found: FoundFile) -> Item | None:
+    def _known_item(self, found: FoundFile) -> Item | None:
         known = self.known.get(found.path)
-        return (
-            known
-            if known and (known.size, known.mtime_ns) == (found.size, found.mtime_ns)
-            else None
-        )
+        if known and (known.size, known.mtime_ns) == (found.size, found.mtime_ns):
+            return known
+        return None
 
-    def _say(self, told: list[str]) -> None:
+    def _log_problems(self, messages: list[str]) -> None:
         if self._log is None:
             return
-        for text in told[:SAID]:
-            self._log.warning("%s", text)
-        if len(told) > SAID:
-            self._log.warning("%d more problems: concertino lint shows them", len(told) - SAID)
+        for message in messages[:MAX_LOGGED]:
+            self._log.warning("%s", message)
+        if len(messages) > MAX_LOGGED:
+            count = len(messages) - MAX_LOGGED
+            self._log.warning("%d more problems: concertino lint shows them", count)
 
 
 def is_below(path: str, under: str) -> bool:
+    """Return whether `path` is `under` or lies below it. An empty `under` is above every path."""
     return not under or path == under or path.startswith(f"{under}/")
 
 
-def _places(side: FolderState[M], paths: Iterable[str] | None) -> list[str]:
-    """What of a folder is to be looked at: all of it if a hidden thing changed, and a link may lead there."""
-    return [""] if paths is None else sorted(set(_below(side, paths)))
+def _paths_to_refresh(state: FolderState[Parsed], paths: Iterable[str] | None) -> list[str]:
+    """Return the paths below the folder to look at; the empty path means all of it."""
+    return [""] if paths is None else sorted(set(_relative_paths(state, paths)))
 
 
-def _below(side: FolderState[M], paths: Iterable[str]) -> Iterator[str]:
-    path_of = side.folder.path
-    roots = {os.path.join(root, "") for root in (path_of, os.path.realpath(path_of))}  # noqa: PTH118
+def _relative_paths(state: FolderState[Parsed], paths: Iterable[str]) -> Iterator[str]:
+    folder = state.folder.path
+    roots = {os.path.join(root, "") for root in (folder, os.path.realpath(folder))}  # noqa: PTH118
     for path in paths:
         for root in roots:
             if path.startswith(root):
                 below = path[len(root) :].rstrip("/")
                 if not is_hidden(below):
                     yield below
-                elif side.has_links:
+                # A link may lead to the hidden file that changed.
+                elif state.has_links:
                     yield ""
             elif path == root[:-1]:
                 yield ""

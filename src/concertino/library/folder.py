@@ -1,14 +1,19 @@
-"""A folder of files that may be read, and nothing outside of it.
+"""Lists and reads the files of one folder, and nothing outside of it.
 
-Paths come from listing the folder, never from a caller: a URI is looked up among what was listed. A file is opened from the
-folder's own descriptor, one component after the other, without following links, so that what was put in a path's place since
-then leads nowhere. Links: to a file inside, it is another name of that file; to a folder inside, it is passed over, since what
-it leads to is listed already; out of the folder, it is a problem. What is hidden (`.git`, `.obsidian`) is not listed.
+Paths come from listing the folder, never from a client: a URI is looked up among the listed files.
+A file is opened from the folder's own descriptor, one component after the other, without following
+links, so that replacing a directory by a link after the listing leads nowhere. Symbolic links:
 
-Paths are below the root, with `/`, as os.fsdecode gives them.
+- to a file inside of the folder: another name of that file;
+- to a folder inside of the folder: ignored, since the target is listed anyway;
+- out of the folder: a problem.
+
+Hidden files and folders (`.git`, `.obsidian`) are not listed. All paths are relative to the root,
+with `/`, as os.fsdecode returns them.
 """
 
-# ruff: noqa: PTH100, PTH112, PTH118, PTH120  # descriptors, and names that are no UTF-8: os, not pathlib
+# os instead of pathlib, because of descriptors and of names that are not UTF-8.
+# ruff: noqa: PTH100, PTH112, PTH118, PTH120
 from __future__ import annotations
 
 import os
@@ -17,17 +22,23 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from concertino.library.problems import LibraryProblem
+from concertino.library.problems import LibraryProblem, Rule
 
 __all__ = ["FileMissing", "Folder", "FoundFile", "Listing", "is_hidden"]
 
-MAX_DEPTH = 32  # folders in folders
-OPENING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-OPENING_FOLDER = os.O_DIRECTORY | OPENING
+# Levels of folders.
+MAX_DEPTH = 32
+
+OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_FOLDER_FLAGS = os.O_DIRECTORY | OPEN_FLAGS
 
 
 class FoundFile(Struct, frozen=True):
-    """A regular file. target: the path where it really is; path itself, unless that is a link. size: bytes; mtime_ns: as listed."""
+    """A regular file of a listing.
+
+    target: its real path; different from `path` if that is a symbolic link. size: bytes.
+    mtime_ns: modification time when it was listed.
+    """
 
     path: str
     target: str
@@ -36,15 +47,23 @@ class FoundFile(Struct, frozen=True):
 
 
 class Listing(Struct):
-    """files: by path, sorted. links: a link's path -> the path of the listed file that it leads to. problems: with their paths."""
+    """The content of a folder.
+
+    files: by path, sorted. links: path of a symbolic link -> path of the listed file it leads to.
+    problems: each with its path.
+    """
 
     files: dict[str, FoundFile]
     links: dict[str, str]
     problems: list[tuple[str, LibraryProblem]]
 
+    def add_problem(self, path: str, rule: Rule, message: str) -> None:
+        """Add a problem of a whole file or folder."""
+        self.problems.append((path, LibraryProblem(rule, 0, message)))
+
 
 class FileMissing(Exception):
-    """A listed file cannot be read any more, or must not. problem: why; it names no path."""
+    """A listed file cannot or must not be read any more. problem: the reason; it names no path."""
 
     def __init__(self, problem: LibraryProblem) -> None:
         super().__init__(problem.message)
@@ -52,14 +71,15 @@ class FileMissing(Exception):
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a component of the path begins with a dot."""
+    """Return whether a component of the path begins with a dot."""
     return path.startswith(".") or "/." in path
 
 
 class Folder:
-    """One root. Any thread may list and read. max_file_bytes: larger files are problems. max_files: so are those beyond.
+    """A root folder. Safe to use from any thread.
 
-    without: a folder that is not listed, although it may lie in this one.
+    max_file_bytes, max_files: files that are larger, or beyond that number, are problems.
+    excluded: a folder that is not listed although it may lie in this one.
     """
 
     def __init__(
@@ -68,14 +88,18 @@ class Folder:
         self.path = os.path.abspath(os.fsdecode(path))
         self.max_file_bytes = max_file_bytes
         self._max_files = max_files
-        self.without: Folder | None = None
+        self.excluded: Folder | None = None
 
     @property
     def exists(self) -> bool:
+        """Return whether there is a folder of this path now."""
         return os.path.isdir(self.path)
 
     def listing(self, under: str = "") -> Listing:
-        """What is there now: all of it, or what a path leads to, a file or a folder. Blocks. A folder that is gone is empty."""
+        """List the folder, or only the file or folder `under`. Blocks.
+
+        A folder that does not exist is empty. Raises nothing: errors become problems.
+        """
         found = Listing({}, {}, [])
         root = os.path.realpath(self.path)
         if is_hidden(under):
@@ -85,21 +109,20 @@ class Folder:
             status = os.lstat(top)
         except (OSError, ValueError):
             return found
+
+        # Do not list what lies behind a link.
         if under and os.path.realpath(os.path.dirname(top)) != os.path.dirname(top):
-            return found  # behind a link
-        without = "" if self.without is None else os.path.realpath(self.without.path)
-        if (
-            without
-            and without != root
-            and os.path.join(top, "").startswith(os.path.join(without, ""))
-        ):
             return found
+        excluded = "" if self.excluded is None else os.path.realpath(self.excluded.path)
+        if excluded and excluded != root and _is_inside(top, excluded):
+            return found
+
         if stat.S_ISDIR(status.st_mode):
-            for path, each in self._walk(root, under, without, found):
-                self._add(found, root, path, each)
+            for path, file_status in self._walk(root, under, excluded, found):
+                self._add(found, root, path, file_status)
                 if len(found.files) >= self._max_files:
                     text = f"has more than {self._max_files} files: the others are left out"
-                    found.problems.append((under, LibraryProblem("oversized", 0, text)))
+                    found.add_problem(under, "oversized", text)
                     break
         else:
             self._add(found, root, under, status)
@@ -107,20 +130,22 @@ class Folder:
         return found
 
     def _walk(
-        self, root: str, under: str, without: str, found: Listing
+        self, root: str, under: str, excluded: str, found: Listing
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Everything below, but for folders and hidden things, and what is in that one; links as links."""
+        """Yield path and lstat result of everything below `under` that is not a folder.
+
+        Hidden entries and the excluded folder are skipped; symbolic links are not followed.
+        """
         folders = [under]
         while folders:
             folder = folders.pop()
             try:
                 with os.scandir(os.path.join(root, folder)) as listed:
-                    entries = sorted(listed, key=lambda each: each.name)
-            except OSError as why:
-                found.problems.append(
-                    (folder, LibraryProblem("unreadable", 0, f"cannot be listed: {why.strerror}"))
-                )
+                    entries = sorted(listed, key=lambda entry: entry.name)
+            except OSError as exc:
+                found.add_problem(folder, "unreadable", f"cannot be listed: {exc.strerror}")
                 continue
+
             for entry in entries:
                 if entry.name.startswith("."):
                     continue
@@ -130,93 +155,100 @@ class Folder:
                         yield path, entry.stat(follow_symlinks=False)
                         continue
                 except OSError:
-                    continue  # gone since it was listed
-                if path.count("/") < MAX_DEPTH:
-                    folders += (path,) if entry.path != without else ()
-                else:
+                    # It was removed since it was listed.
+                    continue
+                if path.count("/") >= MAX_DEPTH:
                     text = f"is more than {MAX_DEPTH} folders deep: left out"
-                    found.problems.append((path, LibraryProblem("oversized", 0, text)))
+                    found.add_problem(path, "oversized", text)
+                elif entry.path != excluded:
+                    folders.append(path)
 
     def _add(self, found: Listing, root: str, path: str, status: os.stat_result) -> None:
+        """Add one directory entry, given its lstat result: as a file, a link or a problem."""
         target = path
         if stat.S_ISLNK(status.st_mode):
             real = os.path.realpath(os.path.join(root, path))
-            if not os.path.join(real, "").startswith(os.path.join(root, "")):
-                found.problems.append(
-                    (
-                        path,
-                        LibraryProblem(
-                            "outside", 0, "is a link that leads out of the folder: left out"
-                        ),
-                    )
-                )
+            if not _is_inside(real, root):
+                text = "is a link that leads out of the folder: left out"
+                found.add_problem(path, "outside", text)
                 return
-            try:
-                status = os.lstat(real)
-                leads = not stat.S_ISLNK(status.st_mode)  # else to itself
-            except OSError:
-                leads = False
-            if not leads:
-                found.problems.append(
-                    (path, LibraryProblem("unreadable", 0, "is a link that leads nowhere"))
-                )
+            target_status = _lstat_target(real)
+            if target_status is None:
+                found.add_problem(path, "unreadable", "is a link that leads nowhere")
                 return
+            status = target_status
             if stat.S_ISDIR(status.st_mode):
                 return
             target = os.path.relpath(real, root)
             if not is_hidden(target):
                 found.links[path] = target
                 return
+
         if not stat.S_ISREG(status.st_mode):
-            found.problems.append(
-                (path, LibraryProblem("unreadable", 0, "is no regular file: left out"))
-            )
+            found.add_problem(path, "unreadable", "is no regular file: left out")
         elif status.st_size > self.max_file_bytes:
             found.problems.append((path, self._oversized(status.st_size)))
         else:
             found.files[path] = FoundFile(path, target, status.st_size, status.st_mtime_ns)
 
     def read(self, found: FoundFile) -> tuple[bytes, os.stat_result]:
-        """The bytes of a listed file and what it was when they were read. Blocks. Raises NotThere."""
+        """Return the bytes of a listed file and its fstat result. Blocks. Raises FileMissing."""
         try:
             descriptor = self._open(found.target)
-        except (OSError, ValueError) as why:
-            said = why.strerror if isinstance(why, OSError) else str(why)
-            raise FileMissing(LibraryProblem("unreadable", 0, f"cannot be read: {said}")) from None
+        except (OSError, ValueError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else str(exc)
+            problem = LibraryProblem("unreadable", 0, f"cannot be read: {reason}")
+            raise FileMissing(problem) from None
+
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise FileMissing(LibraryProblem("unreadable", 0, "is no regular file any more"))
-            data = (
-                b""
-                if status.st_size > self.max_file_bytes
-                else _read(descriptor, self.max_file_bytes + 1)
-            )
+            data = b""
+            if status.st_size <= self.max_file_bytes:
+                # One byte more than allowed shows a file that grew since fstat().
+                data = _read(descriptor, self.max_file_bytes + 1)
         finally:
             os.close(descriptor)
-        if max(status.st_size, len(data)) > self.max_file_bytes:
-            raise FileMissing(self._oversized(max(status.st_size, len(data))))
+
+        size = max(status.st_size, len(data))
+        if size > self.max_file_bytes:
+            raise FileMissing(self._oversized(size))
         return data, status
 
     def _open(self, path: str) -> int:
+        """Open a file below the root without following links; return its descriptor."""
         *folders, name = path.split("/")
         if not {"", ".", ".."}.isdisjoint((*folders, name)):
             raise ValueError("is no path that was listed")
-        at = os.open(os.path.realpath(self.path), OPENING_FOLDER)
+
+        parent = os.open(os.path.realpath(self.path), OPEN_FOLDER_FLAGS)
         try:
-            for each in folders:
-                at, before = os.open(each, OPENING_FOLDER, dir_fd=at), at
-                os.close(before)
-            return os.open(
-                name, OPENING | os.O_NONBLOCK, dir_fd=at
-            )  # a FIFO may have been put in its place
+            for folder in folders:
+                parent, previous = os.open(folder, OPEN_FOLDER_FLAGS, dir_fd=parent), parent
+                os.close(previous)
+            # O_NONBLOCK: the file may have been replaced by a FIFO, whose opening would block.
+            return os.open(name, OPEN_FLAGS | os.O_NONBLOCK, dir_fd=parent)
         finally:
-            os.close(at)
+            os.close(parent)
 
     def _oversized(self, size: int) -> LibraryProblem:
         return LibraryProblem(
             "oversized", 0, f"has {size} bytes, the limit is {self.max_file_bytes}: left out"
         )
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return os.path.join(path, "").startswith(os.path.join(folder, ""))
+
+
+def _lstat_target(real: str) -> os.stat_result | None:
+    """Return the lstat result of a link's real path; None if there is no file, or a link loop."""
+    try:
+        status = os.lstat(real)
+    except OSError:
+        return None
+    return None if stat.S_ISLNK(status.st_mode) else status
 
 
 def _read(descriptor: int, limit: int) -> bytes:

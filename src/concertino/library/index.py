@@ -1,16 +1,16 @@
-"""An index of documents: which of them fit a query, in which order.
+"""Index: finds the documents that match a query, best first.
 
-tantivy keeps the terms of each document in four fields and adds up their BM25 scores. The field `text` holds
-everything, once: what a document says of itself and its body, so that a word counts as rare or common over whole
-documents (the thought of BM25F). Title, tags, and purposes (description, capabilities, useWhen) are fields of their
-own with a share of their score; docs/decisions/0009 has the measurements.
+tantivy stores the terms of each document in four fields and adds up their BM25 scores. The field
+`text` contains everything once: the metadata and the body, so that the rarity of a word is counted
+over whole documents (the idea of BM25F). Title, tags, and purposes (description, capabilities,
+useWhen) are additional fields whose scores are weighted; docs/decisions/0009 has the measurements.
 
-The order is score, then URI. Scores are rounded as they are shown, so that what the sum of floats leaves behind
-decides nothing. A word that no document knows is replaced by the most frequent known one that is a single slip away
-(repair.py).
+Results are ordered by score, then by URI. Scores are rounded as they are displayed, so that
+rounding errors of floats do not affect the order. A word that no document contains is replaced by
+the most frequent known word that is one error away (spelling.py).
 
-One update at a time; searches go on meanwhile, in any thread, on the state before it. No thread of tantivy's survives
-an update.
+Updates are serialized. Searches may run meanwhile in any thread and see the state before the
+update. No thread of tantivy outlives an update.
 """
 
 from __future__ import annotations
@@ -22,247 +22,287 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from concertino.library.analysis import Analyser, analyser, engine
+from concertino.library.analysis import Analyser, import_tantivy, shared_analyser
 from concertino.library.cache import Cache, CacheFile, IndexDirectory
 from concertino.library.document import Document
 from concertino.library.query import MAX_QUERY_CHARACTERS, MAX_TERMS, Query
-from concertino.library.rendering import Hit, RenderedText, assemble
+from concertino.library.rendering import Hit, RenderedText, render
 from concertino.library.spelling import correct_spelling
 from concertino.library.tokens import Counter, estimate
+from concertino.library.uris import singular
 
 if TYPE_CHECKING:
     import tantivy
 
-__all__ = ["WEIGHTS", "Index", "Part", "SearchHit", "category_key"]
+__all__ = ["WEIGHTS", "Index", "ScorePart", "SearchResult", "category_term"]
 
 logger = logging.getLogger("concertino.library")
 
-WEIGHTS = {
-    "title": 0.4,
-    "tags": 0.3,
-    "purposes": 0.3,
-    "text": 1.0,
-}  # of a field's score; docs/decisions/0009
-DIGITS = 4  # of a score, behind the point
-HEAP_BYTES = (
-    15_000_000  # the least tantivy takes: memory of its one writer thread, while there is one
-)
-BULK_HEAP_BYTES = 100_000_000  # for many documents at once: fewer segments to merge
-BULK = 5_000  # documents
-MAX_DEAD_SHARE = (
-    0.25  # removed documents still count in what is rare and common; above, the index is built anew
-)
-MAX_STALE_SHARE = (
-    0.02  # of the documents that differ from the cache file; above, it is written anew
-)
-MAX_REPAIRS = 8  # unknown words of a query that are looked at closer
-MAX_LENGTHS = 200_000  # documents whose length is remembered
-MARGIN = 8  # more hits than are wanted, to see those of the same score
+# Field -> factor of its score; docs/decisions/0009.
+WEIGHTS = {"title": 0.4, "tags": 0.3, "purposes": 0.3, "text": 1.0}
+
+# Decimals of a score.
+DIGITS = 4
+
+# Memory of tantivy's one writer thread: the least it accepts, and for many documents at once, where
+# more memory means fewer segments to merge.
+HEAP_BYTES = 15_000_000
+BULK_HEAP_BYTES = 100_000_000
+BULK = 5_000
+
+# Removed documents still count in the statistics of rare and common words. Above this share of
+# them, the index is built anew.
+MAX_DEAD_SHARE = 0.25
+
+# Share of documents that differ from the cache file. Above it, the file is written anew.
+MAX_STALE_SHARE = 0.02
+
+# Unknown words of a query for which a correction is looked for.
+MAX_CORRECTIONS = 8
+
+# Documents whose length in tokens is remembered.
+MAX_LENGTHS = 200_000
+
+# Additional hits that are requested, to see those with the same score as the last one.
+MARGIN = 8
 
 
-class Part(Struct, frozen=True):
-    """What one term of a query gave to a document's score, through one field."""
+class ScorePart(Struct, frozen=True):
+    """The contribution of one term of a query, through one field, to a document's score."""
 
     term: str
     field: str
     score: float
 
 
-class SearchHit(Struct, frozen=True):
-    """hits: best first. terms: what was looked for. repairs: unknown words, and what was looked for instead. unknown: words
-    that no document has, nor anything close to them."""
+class SearchResult(Struct, frozen=True):
+    """The result of a search.
+
+    hits: best first. terms: that were looked for. corrections: unknown word -> the known word used
+    instead. unknown: words that no document contains and that have no correction.
+    """
 
     hits: list[Hit]
     terms: list[str]
-    repairs: dict[str, str]
+    corrections: dict[str, str]
     unknown: list[str]
 
 
-class _State(Struct, frozen=True):
-    """What a search needs, replaced as a whole. Numbers are given to documents as they come, and never again."""
+class _QueryTerms(Struct):
+    """The analysed words of a query; see SearchResult. seen: all terms, known or not, in order."""
+
+    seen: dict[str, None]
+    terms: list[str]
+    corrections: dict[str, str]
+    unknown: list[str]
+
+
+class _Snapshot(Struct, frozen=True):
+    """Everything that a search uses; an update replaces it as a whole.
+
+    documents: by number. Numbers are never used twice. numbers: by URI. next_number: of the next
+    document. dead: removed documents that still count in the index's statistics.
+    """
 
     searcher: tantivy.Searcher
     documents: Mapping[int, Document]
-    numbers: Mapping[str, int]  # by URI
-    following: int
-    dead: int  # documents that were removed and still lie in the index
+    numbers: Mapping[str, int]
+    next_number: int
+    dead: int
 
 
 class Index:
-    """Documents that can be searched. Make one with `Index.build`. count: what budgets are counted by."""
+    """A set of documents that can be searched. Make one with Index.build().
+
+    count: the function that counts tokens, for budgets.
+    """
 
     def __init__(
-        self, store: tantivy.Index, state: _State, count: Counter, workplace: IndexDirectory | None
+        self,
+        store: tantivy.Index,
+        snapshot: _Snapshot,
+        count: Counter,
+        directory: IndexDirectory | None,
     ) -> None:
         self._store = store
-        self._state = state
+        self._snapshot = snapshot
         self.count = count
-        self._workplace = workplace  # held as long as the index: its files lie there
-        self._analyser = analyser()
-        self._updating = threading.Lock()
-        self._lengths: dict[str, int] = {}  # of bodies, by digest
+        # The files of the index are in this directory, which exists as long as this object.
+        self._directory = directory
+        self._analyser = shared_analyser()
+        self._update_lock = threading.Lock()
+        # Digest of a document -> tokens of its body.
+        self._lengths: dict[str, int] = {}
 
     @classmethod
     def build(
         cls, documents: Iterable[Document], *, cache: Cache | None = None, count: Counter = estimate
     ) -> Index:
-        """An index of the documents; of two with the same URI, the last. What can be is taken from the cache, which
-        is brought up to date.
+        """Return an index of the documents; of two with the same URI, the last is used. Blocks.
 
-        count: what budgets are counted by. Raises TargetError where tantivy is not installed. A cache that cannot be read or
-        written costs time, not the index: it says so in the log.
+        cache: is read if it has the documents or most of them, and updated. A cache that cannot be
+        read or written costs time only, and is logged. Raises TargetError if tantivy is not
+        installed.
         """
-        wanted = {document.uri: document for document in documents}
-        kept = cache.kept() if cache is not None else None
-        if cache is not None and kept is not None:
-            index = cls._reopened(kept, wanted, cache, count)
+        wanted = {doc.uri: doc for doc in documents}
+        if cache is None:
+            return cls._create(wanted.values(), count, None)
+
+        content = cache.load()
+        if content is not None:
+            index = cls._reopen(content, wanted, cache, count)
             if index is not None:
                 return index
-        size = sum(len(document.body) for document in wanted.values())
-        workplace = cache.workplace(document_bytes=size) if cache is not None else None
-        if cache is not None and workplace is not None:
+
+        size = sum(len(doc.body) for doc in wanted.values())
+        directory = cache.make_directory(document_bytes=size)
+        if directory is not None:
             try:
-                index = cls._made(wanted.values(), count, workplace)
-                index._keep(cache)
+                index = cls._create(wanted.values(), count, directory)
+                index._save(cache)
                 return index
-            except ValueError as why:  # no space, most likely
-                logger.warning("no index cache in %s: %s", cache.folder, why)
-        return cls._made(wanted.values(), count, None)
+            except ValueError as exc:
+                # Most likely there is no space left.
+                logger.warning("no index cache in %s: %s", cache.folder, exc)
+        return cls._create(wanted.values(), count, None)
 
     @classmethod
-    def _made(
-        cls, documents: Iterable[Document], count: Counter, workplace: IndexDirectory | None
+    def _create(
+        cls, documents: Iterable[Document], count: Counter, directory: IndexDirectory | None
     ) -> Index:
-        tantivy = engine()
+        """Return a new index in the directory, or in memory without one. Raises ValueError."""
+        tantivy = import_tantivy()
         store = tantivy.Index(
-            _schema(), path=str(workplace.folder) if workplace is not None else None
+            _make_schema(), path=None if directory is None else str(directory.folder)
         )
-        store.config_reader("manual")  # else a thread of tantivy's looks for changes
+        # In any other mode a thread of tantivy looks for changes.
+        store.config_reader("manual")
         numbered = list(enumerate(documents))
-        index = cls(store, _State(store.searcher(), {}, {}, 0, 0), count, workplace)
+        index = cls(store, _Snapshot(store.searcher(), {}, {}, 0, 0), count, directory)
         index._commit((), numbered)
-        numbers = {document.uri: number for number, document in numbered}
-        index._state = _State(store.searcher(), dict(numbered), numbers, len(numbered), 0)
+        numbers = {doc.uri: number for number, doc in numbered}
+        index._snapshot = _Snapshot(store.searcher(), dict(numbered), numbers, len(numbered), 0)
         return index
 
     @classmethod
-    def _reopened(
-        cls, kept: CacheFile, wanted: Mapping[str, Document], cache: Cache, count: Counter
+    def _reopen(
+        cls, content: CacheFile, wanted: Mapping[str, Document], cache: Cache, count: Counter
     ) -> Index | None:
-        """The index of the cache, with what has changed since; None if that is too much, or it cannot be opened."""
-        known = {document.uri: document for document in kept.documents}
+        """Return the cached index, updated to the wanted documents.
+
+        None if too many documents differ, or if it cannot be opened.
+        """
+        known = {doc.uri: doc for doc in content.documents}
         changed = [
-            each
-            for uri, each in wanted.items()
-            if known.get(uri) is not each and known.get(uri) != each
+            doc
+            for uri, doc in wanted.items()
+            if known.get(uri) is not doc and known.get(uri) != doc
         ]
         removed = known.keys() - wanted.keys()
         differing = len(changed) + len(removed)
         if differing > MAX_DEAD_SHARE * len(known):
             return None
-        workplace = cache.workplace(
-            kept.files, sum(len(document.body) for document in kept.documents)
-        )
-        if workplace is None:
+
+        size = sum(len(doc.body) for doc in content.documents)
+        directory = cache.make_directory(content.files, size)
+        if directory is None:
             return None
-        tantivy = engine()
+        tantivy = import_tantivy()
         try:
-            store = tantivy.Index.open(str(workplace.folder))
+            store = tantivy.Index.open(str(directory.folder))
             store.config_reader("manual")
             store.reload()
-            documents = dict(zip(kept.numbers, kept.documents, strict=True))
-            numbers = {document.uri: number for number, document in documents.items()}
-            index = cls(
-                store,
-                _State(store.searcher(), documents, numbers, kept.following, kept.dead),
-                count,
-                workplace,
+            documents = dict(zip(content.numbers, content.documents, strict=True))
+            numbers = {doc.uri: number for number, doc in documents.items()}
+            snapshot = _Snapshot(
+                store.searcher(), documents, numbers, content.next_number, content.dead
             )
+            index = cls(store, snapshot, count, directory)
             if changed or removed:
                 index.update(changed, removed)
-        except ValueError as why:  # all that tantivy raises
-            logger.warning("the index cache %s cannot be opened (%s): made anew", cache.path, why)
+        # The only exception that tantivy raises.
+        except ValueError as exc:
+            logger.warning("the index cache %s cannot be opened (%s): made anew", cache.path, exc)
             return None
         if differing > MAX_STALE_SHARE * len(known):
-            index._keep(cache)
+            index._save(cache)
         return index
 
     def update(self, changed: Iterable[Document], removed: Iterable[str] = ()) -> None:
-        """Take in documents, new ones and new versions, and leave out those of the URIs `removed`. Searches see it
-        when this returns.
+        """Add new and changed documents, and remove those of the URIs `removed`. Blocks.
 
-        Takes some 10 ms, 90 ms where the index lies on a disk, and more with many documents; call it in a thread.
+        Searches see the changes when this returns: after some 10 ms, 90 ms if the index is on a
+        disk, more with many documents. Call it in a thread.
         """
-        with self._updating:
-            coming = {document.uri: document for document in changed}
-            leaving = set(removed) - coming.keys()
-            self._write(list(coming.values()), leaving)
+        with self._update_lock:
+            added = {doc.uri: doc for doc in changed}
+            self._apply(list(added.values()), set(removed) - added.keys())
 
-    def _write(self, coming: Sequence[Document], leaving: Iterable[str]) -> None:
-        state = self._state
-        documents, numbers = dict(state.documents), dict(state.numbers)
-        gone = [uri for uri in (*leaving, *(each.uri for each in coming)) if uri in numbers]
-        dead = state.dead + len(gone)
-        following = state.following
-        for uri in gone:
+    def _apply(self, added: Sequence[Document], removed: Iterable[str]) -> None:
+        old = self._snapshot
+        documents, numbers = dict(old.documents), dict(old.numbers)
+
+        # An old version of an added document is removed, too.
+        outdated = [uri for uri in (*removed, *(doc.uri for doc in added)) if uri in numbers]
+        dead = old.dead + len(outdated)
+        for uri in outdated:
             del documents[numbers.pop(uri)]
-        for number, document in enumerate(coming, following):
+        for number, document in enumerate(added, old.next_number):
             documents[number] = document
             numbers[document.uri] = number
-        following += len(coming)
+
         if dead > MAX_DEAD_SHARE * len(documents):
-            self._start_anew(documents)
+            self._rebuild_in_memory(documents)
             return
         try:
-            self._commit(gone, [(numbers[each.uri], each) for each in coming])
-        except (
-            ValueError
-        ) as why:  # all that tantivy raises: no space, or somebody took its files away
-            if self._workplace is None:
+            self._commit(outdated, [(numbers[doc.uri], doc) for doc in added])
+        except ValueError as exc:
+            # There is no space left, or somebody removed the files. In memory neither can happen.
+            if self._directory is None:
                 raise
             logger.warning(
                 "the index in %s cannot be written (%s): made anew in memory",
-                self._workplace.folder,
-                why,
+                self._directory.folder,
+                exc,
             )
-            self._start_anew(documents)
+            self._rebuild_in_memory(documents)
             return
-        self._state = _State(self._store.searcher(), documents, numbers, following, dead)
+        self._snapshot = _Snapshot(
+            self._store.searcher(), documents, numbers, old.next_number + len(added), dead
+        )
 
-    def _commit(self, gone: Sequence[str], coming: Sequence[tuple[int, Document]]) -> None:
-        writer = self._store.writer(BULK_HEAP_BYTES if len(coming) > BULK else HEAP_BYTES, 1)
-        for uri in gone:
+    def _commit(self, removed: Sequence[str], added: Sequence[tuple[int, Document]]) -> None:
+        writer = self._store.writer(BULK_HEAP_BYTES if len(added) > BULK else HEAP_BYTES, 1)
+        for uri in removed:
             writer.delete_documents_by_term("uri", uri)
-        for number, document in coming:
-            writer.add_document(_entry(document, number, self._analyser))
+        for number, document in added:
+            writer.add_document(_make_entry(document, number, self._analyser))
         writer.commit()
-        writer.wait_merging_threads()  # ends the writer's threads, too
+        # This ends the threads of the writer as well.
+        writer.wait_merging_threads()
         self._store.reload()
 
-    def _start_anew(self, documents: Mapping[int, Document]) -> None:
-        """In memory: the files of the workplace belong to the index that goes."""
-        new = Index._made(documents.values(), self.count, None)
-        self._store, self._state, self._workplace = new._store, new._state, None
+    def _rebuild_in_memory(self, documents: Mapping[int, Document]) -> None:
+        # The files in the directory belong to the old index, which searches may still use.
+        new = Index._create(documents.values(), self.count, None)
+        self._store, self._snapshot, self._directory = new._store, new._snapshot, None
 
-    def _keep(self, cache: Cache) -> None:
-        state = self._state
-        if self._workplace is not None:
-            cache.keep(
-                list(state.documents),
-                list(state.documents.values()),
-                state.following,
-                state.dead,
-                self._workplace,
-            )
+    def _save(self, cache: Cache) -> None:
+        snapshot = self._snapshot
+        if self._directory is not None:
+            cache.save(snapshot.documents, snapshot.next_number, snapshot.dead, self._directory)
 
     @property
     def documents(self) -> list[Document]:
-        """All of them, by URI."""
-        state = self._state
-        return [state.documents[state.numbers[uri]] for uri in sorted(state.numbers)]
+        """Return all documents in the order of their URIs."""
+        snapshot = self._snapshot
+        return [snapshot.documents[snapshot.numbers[uri]] for uri in sorted(snapshot.numbers)]
 
     def length(self, document: Document) -> int:
-        """The tokens of its body. Counted once: a tokenizer takes a second for 10 MB."""
+        """Return the tokens of a document's body.
+
+        They are counted once: a tokenizer takes a second for 10 MB.
+        """
         known = self._lengths.get(document.digest)
         if known is None:
             if len(self._lengths) > MAX_LENGTHS:
@@ -271,117 +311,131 @@ class Index:
         return known
 
     def match(self, query: Query) -> RenderedText:
-        """What fits the query, written as its mode says and within its budget. Any thread; the same query gives the same bytes."""
-        return assemble(query, self.search(query).hits, self.count, self.length)
+        """Return the matching documents, rendered in the query's mode and within its budget.
 
-    def search(self, query: Query) -> SearchHit:
-        """What fits the query, best first: documents that have at least one of its words."""
-        return self._search(query, self._state)
+        Safe to call from any thread. The same query returns the same bytes.
+        """
+        return render(query, self.search(query).hits, self.count, self.length)
 
-    def _search(self, query: Query, state: _State) -> SearchHit:
-        terms, repairs, unknown = self._terms(query.text, state.searcher)
-        if not terms:
-            return SearchHit([], terms, repairs, unknown)
-        asked = self._asked(query, terms)
+    def search(self, query: Query) -> SearchResult:
+        """Return the documents that contain at least one word of the query, best first."""
+        snapshot = self._snapshot
+        analysed = self._analyse_query(query.text, snapshot.searcher)
+        hits = self._find_hits(query, analysed.terms, snapshot) if analysed.terms else []
+        return SearchResult(hits, analysed.terms, analysed.corrections, analysed.unknown)
+
+    def _find_hits(self, query: Query, terms: Sequence[str], snapshot: _Snapshot) -> list[Hit]:
+        engine_query = self._make_query(query, terms)
         limit = query.max_results + MARGIN
         while True:
-            found = state.searcher.search(asked, limit, count=False).hits
-            if len(found) < limit or round(found[-1][0], DIGITS) < round(
-                found[query.max_results - 1][0], DIGITS
-            ):
+            found = snapshot.searcher.search(engine_query, limit, count=False).hits
+            if len(found) < limit:
                 break
-            limit *= 4  # the last one wanted scores as much as others that were not seen yet: the URI decides
-        numbers = state.searcher.fast_field_values("number", [address for _, address in found])
+            last_wanted = round(found[query.max_results - 1][0], DIGITS)
+            if round(found[-1][0], DIGITS) < last_wanted:
+                break
+            # Documents that were not returned may have the same score as the last wanted one. Their
+            # URIs decide about the order, so all of them are needed.
+            limit *= 4
+
+        numbers = snapshot.searcher.fast_field_values("number", [address for _, address in found])
         hits = [
-            Hit(state.documents[int(number)], round(score, DIGITS))
+            Hit(snapshot.documents[int(number)], round(score, DIGITS))
             for number, (score, _) in zip(numbers, found, strict=True)
             if number is not None and round(score, DIGITS) >= query.min_score
         ]
         hits.sort(key=lambda hit: (-hit.score, hit.document.uri))
-        return SearchHit(hits[: query.max_results], terms, repairs, unknown)
+        return hits[: query.max_results]
 
-    def explain(self, query: Query, uri: str) -> list[Part]:
-        """Which term gave how much through which field to the score of the document of this URI, most first; empty if
-        it is not found."""
-        state = self._state
-        schema, searcher = self._store.schema, state.searcher
-        tantivy = engine()
-        own = (tantivy.Occur.Must, tantivy.Query.const_score_query(_term(schema, "uri", uri), 0.0))
-        parts: list[Part] = []
-        for term in self._terms(query.text, searcher)[0]:
+    def explain(self, query: Query, uri: str) -> list[ScorePart]:
+        """Return the parts of the score of the document with this URI, highest first.
+
+        Empty if the query does not match the document.
+        """
+        schema, searcher = self._store.schema, self._snapshot.searcher
+        tantivy = import_tantivy()
+        only_this = tantivy.Query.const_score_query(_term_query(schema, "uri", uri), 0.0)
+        parts: list[ScorePart] = []
+        for term in self._analyse_query(query.text, searcher).terms:
             for field, weight in WEIGHTS.items():
-                asked = tantivy.Query.boolean_query(
-                    [own, (tantivy.Occur.Must, _weighed(schema, field, term, weight))]
+                engine_query = tantivy.Query.boolean_query(
+                    [
+                        (tantivy.Occur.Must, only_this),
+                        (tantivy.Occur.Must, _weighted_query(schema, field, term, weight)),
+                    ]
                 )
-                parts += [
-                    Part(term, field, score)
-                    for score, _ in searcher.search(asked, 1, count=False).hits
-                ]
+                hits = searcher.search(engine_query, 1, count=False).hits
+                parts += [ScorePart(term, field, score) for score, _ in hits]
         return sorted(parts, key=lambda part: (-part.score, part.term, part.field))
 
-    def _terms(
-        self, text: str, searcher: tantivy.Searcher
-    ) -> tuple[list[str], dict[str, str], list[str]]:
-        """The terms of a query that documents have, the words that were repaired, those that nothing is known of."""
-        seen: dict[str, None] = {}
-        terms: list[str] = []
-        repairs: dict[str, str] = {}
-        unknown: list[str] = []
+    def _analyse_query(self, text: str, searcher: tantivy.Searcher) -> _QueryTerms:
+        """Return the terms of a query that documents contain, and what became of other words."""
+        analysed = _QueryTerms({}, [], {}, [])
         for word in dict.fromkeys(self._analyser.words(text[:MAX_QUERY_CHARACTERS])):
-            own = [term for term in self._analyser.terms(word) if term not in seen]
-            seen.update(dict.fromkeys(own[: MAX_TERMS - len(seen)]))
-            known = [term for term in own if term in seen and searcher.doc_freq("text", term)]
-            if own and not known and own[0] in seen:
-                better = (
-                    correct_spelling(word, self._analyser, searcher)
-                    if len(repairs) + len(unknown) < MAX_REPAIRS
-                    else None
-                )
-                if better is None:
-                    unknown.append(word)
-                else:
-                    repairs[word] = better.word
-                    known = [better.term] if better.term not in terms else []
-            terms += known
-            if len(seen) >= MAX_TERMS:
+            self._add_word(analysed, word, searcher)
+            if len(analysed.seen) >= MAX_TERMS:
                 break
-        return terms, repairs, unknown
+        return analysed
 
-    def _asked(self, query: Query, terms: Sequence[str]) -> tantivy.Query:
-        tantivy = engine()
+    def _add_word(self, analysed: _QueryTerms, word: str, searcher: tantivy.Searcher) -> None:
+        """Add the terms of one word that documents contain, else those of its correction."""
+        own = [term for term in self._analyser.terms(word) if term not in analysed.seen]
+        own = own[: MAX_TERMS - len(analysed.seen)]
+        if not own:
+            return
+        analysed.seen.update(dict.fromkeys(own))
+        known = [term for term in own if searcher.doc_freq("text", term)]
+        if known:
+            analysed.terms += known
+            return
+
+        correction = None
+        if len(analysed.corrections) + len(analysed.unknown) < MAX_CORRECTIONS:
+            correction = correct_spelling(word, self._analyser, searcher)
+        if correction is None:
+            analysed.unknown.append(word)
+            return
+        analysed.corrections[word] = correction.word
+        if correction.term not in analysed.terms:
+            analysed.terms.append(correction.term)
+
+    def _make_query(self, query: Query, terms: Sequence[str]) -> tantivy.Query:
+        """Return the query for tantivy: any of the terms, all tags, any of the categories."""
+        tantivy = import_tantivy()
         schema = self._store.schema
         text = tantivy.Query.boolean_query(
             [
-                (tantivy.Occur.Should, _weighed(schema, field, term, weight))
+                (tantivy.Occur.Should, _weighted_query(schema, field, term, weight))
                 for term in terms
                 for field, weight in WEIGHTS.items()
             ]
         )
-        conditions = [[_term(schema, "tag", tag.casefold())] for tag in query.tags]
+
+        conditions = [[_term_query(schema, "tag", tag.casefold())] for tag in query.tags]
         if query.categories:
             conditions.append(
-                [_term(schema, "category", category_key(each)) for each in query.categories]
+                [_term_query(schema, "category", category_term(name)) for name in query.categories]
             )
         if not conditions:
             return text
+
+        # Conditions filter, but do not change the score.
         must = [(tantivy.Occur.Must, text)]
-        for anyone in conditions:
-            either = tantivy.Query.boolean_query([(tantivy.Occur.Should, each) for each in anyone])
-            must.append((tantivy.Occur.Must, tantivy.Query.const_score_query(either, 0.0)))
+        for alternatives in conditions:
+            any_of = tantivy.Query.boolean_query(
+                [(tantivy.Occur.Should, alternative) for alternative in alternatives]
+            )
+            must.append((tantivy.Occur.Must, tantivy.Query.const_score_query(any_of, 0.0)))
         return tantivy.Query.boolean_query(must)
 
 
-def category_key(name: str) -> str:
-    """The same for the singular and the plural of a category: `skill`, `Skills`; `best-practice`, `best-practices`;
-    `category`, `categories`."""
-    name = name.strip().casefold()
-    if name.endswith("ies"):
-        return name[:-3] + "y"
-    return name[:-1] if name.endswith("s") and not name.endswith("ss") else name
+def category_term(name: str) -> str:
+    """Return the term of a category: the same for `skill`, `skills` and `Skills`."""
+    return singular(name.strip().casefold())
 
 
-def _schema() -> tantivy.Schema:
-    builder = engine().SchemaBuilder()
+def _make_schema() -> tantivy.Schema:
+    builder = import_tantivy().SchemaBuilder()
     for field in WEIGHTS:
         builder = builder.add_text_field(field, tokenizer_name="whitespace", index_option="freq")
     for field in ("uri", "category", "tag"):
@@ -389,30 +443,32 @@ def _schema() -> tantivy.Schema:
     return builder.add_unsigned_field("number", fast=True).build()
 
 
-def _entry(document: Document, number: int, analyser: Analyser) -> tantivy.Document:
-    flat = analyser.flat
-    title = flat(f"{document.title} {document.id}")
-    tags = flat(" ".join(document.tags))
-    purposes = flat("\n".join((document.description, *document.capabilities, *document.use_when)))
-    entry = engine().Document()
+def _make_entry(document: Document, number: int, analyser: Analyser) -> tantivy.Document:
+    analyse = analyser.analyse
+    title = analyse(f"{document.title} {document.id}")
+    tags = analyse(" ".join(document.tags))
+    purposes = analyse(
+        "\n".join((document.description, *document.capabilities, *document.use_when))
+    )
+    everything = (title, tags, purposes, analyse(document.path), analyse(document.body))
+
+    entry = import_tantivy().Document()
     entry.add_text("title", title)
     entry.add_text("tags", tags)
     entry.add_text("purposes", purposes)
-    entry.add_text(
-        "text", " ".join((title, tags, purposes, flat(document.path), flat(document.body)))
-    )
+    entry.add_text("text", " ".join(everything))
     entry.add_text("uri", document.uri)
-    entry.add_text("category", category_key(document.category))
+    entry.add_text("category", category_term(document.category))
     for tag in document.tags:
         entry.add_text("tag", tag.casefold())
     entry.add_unsigned("number", number)
     return entry
 
 
-def _term(schema: tantivy.Schema, field: str, term: str) -> tantivy.Query:
-    return engine().Query.term_query(schema, field, term, "basic")
+def _term_query(schema: tantivy.Schema, field: str, term: str) -> tantivy.Query:
+    return import_tantivy().Query.term_query(schema, field, term, "basic")
 
 
-def _weighed(schema: tantivy.Schema, field: str, term: str, weight: float) -> tantivy.Query:
-    query = engine().Query
+def _weighted_query(schema: tantivy.Schema, field: str, term: str, weight: float) -> tantivy.Query:
+    query = import_tantivy().Query
     return query.boost_query(query.term_query(schema, field, term, "freq"), weight)

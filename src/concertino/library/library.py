@@ -1,7 +1,8 @@
 """Library: a folder of Markdown resources, a folder of Markdown prompts, or both, as an MCP server.
 
-Here is its life: what it offers before anything is read, the load beside the opening, changes while it runs, the end. How calls are
-answered is in desk.py, which is not loaded before they can be.
+This module has the life of a library: its features before anything is read, loading, changes while
+it runs, and the end. The handlers of requests are in library_handlers.py, which is imported during
+loading: the client's handshake is answered before.
 """
 
 from __future__ import annotations
@@ -30,33 +31,62 @@ from concertino.types.results import Implementation
 if TYPE_CHECKING:
     from concertino.library.cache import Cache
     from concertino.library.file_loader import FileLoader
-    from concertino.library.method_table import RequestTable
+    from concertino.library.library_handlers import ChangeNotice, LibraryHandlers
     from concertino.library.watcher import Watcher
 
-__all__ = ["Library", "cache_of"]
+__all__ = ["Library", "open_cache"]
 
-SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")  # RFC 3986 3.1, in lower case
-CACHE_SIZE = 200  # reads kept; the variable CACHE_SIZE otherwise
-MAX_FILE_BYTES = (
-    4 * 2**20
-)  # of one file; a message of 10 MiB holds it in base64, and as a text of control characters nearly
-MAX_FILES = 200_000  # in one folder
-THREADS = 8  # reads and matches at once
-OPENING_TURNS = 3  # of the loop: one to read the opening, one to answer it
-FRESH_S = 0.15  # how old what is known may be when a call comes, where the system does not tell of changes
+# RFC 3986 3.1, in lower case.
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+
+# Files kept in memory, unless the variable CACHE_SIZE says otherwise.
+CACHE_SIZE = 200
+
+# Of one file. A message of 10 MiB can hold it in base64, or as text of control characters, most of
+# which are escaped.
+MAX_FILE_BYTES = 4 * 2**20
+
+# In one folder.
+MAX_FILES = 200_000
+
+# Reads and matches at once.
+THREADS = 8
+
+# Iterations of the event loop before loading starts: one reads the handshake, one answers it.
+HANDSHAKE_ITERATIONS = 3
+
+# Without events of the operating system, folders are scanned before a call if the last scan is
+# older than this, or than ten times the duration of a scan.
+FRESH_S = 0.15
+
+
+class _Settings(Struct, frozen=True):
+    """The options of a Library that loading needs."""
+
+    tokenizer: str
+    cache_size: int
+    page_size: int
+    watch: bool
+    index_cache: bool
 
 
 class Library:
     """A folder of Markdown as an MCP server; a Backend.
 
-    resources: a folder of files; a Markdown file below `agents/` is `orchestr8://agents/...`. prompts: a folder of Markdown files,
-    a prompt each. One of them may be missing, or not be there yet: what there is not is not offered. scheme: of the URIs.
-    name: for programs, the scheme unless given; version; title and description: for people; instructions: for models.
-    tokenizer: how tokens are counted: `estimate` (characters / 4.1), or `o200k_base` and `cl100k_base` with the extra `tokens`.
-    cache_size: how many files are kept in memory as they were read (the variable CACHE_SIZE otherwise, or 200). page_size: how many
-    entries one page of a list has. max_file_bytes: larger files are left out. watch: whether changes are seen while it runs.
-    index_cache: whether the search index is kept in the user's cache folder from one start to the next.
-    Raises RegistrationError naming what does not fit. Next: `run()`, or `compose(...)` with others.
+    resources: a folder of files; the URI of a Markdown file below `agents/` starts with
+    `orchestr8://agents/`. prompts: a folder of Markdown files, one prompt each. One of the two may
+    be omitted or may not exist yet; a folder that does not exist is not offered to clients.
+    scheme: of the URIs. name: of the server; by default the scheme. version. title, description:
+    for people. instructions: for models.
+    tokenizer: counts tokens: `estimate` (characters / 4.1), or `o200k_base` or `cl100k_base` with
+    the extra `tokens`.
+    cache_size: files kept in memory; by default the variable CACHE_SIZE, else 200.
+    page_size: entries on a page of a list. max_file_bytes: larger files are left out.
+    watch: follow changes while it runs. index_cache: keep the search index in the user's cache
+    folder for the next start.
+
+    Raises RegistrationError that names the wrong argument. Serve it with run(), or combine it with
+    other backends by compose().
     """
 
     def __init__(
@@ -79,52 +109,47 @@ class Library:
     ) -> None:
         if SCHEME.fullmatch(scheme) is None:
             raise RegistrationError(
-                f"scheme: expected a small letter, then small letters, digits and + . - , got {scheme!r}"
+                "scheme: expected a small letter, then small letters, digits and + . - ,"
+                f" got {scheme!r}"
             )
         if resources is None and prompts is None:
             raise RegistrationError(
                 "a library: expected a folder of resources, of prompts, or both, got neither"
             )
-        for what, number in (("page_size", page_size), ("max_file_bytes", max_file_bytes)):
+        for option, number in (("page_size", page_size), ("max_file_bytes", max_file_bytes)):
             if number < 1:
-                raise RegistrationError(f"{what}: expected a positive number, got {number!r}")
-        if tokenizer != "estimate":
-            from concertino.library.tokens import counter
+                raise RegistrationError(f"{option}: expected a positive number, got {number!r}")
+        _check_tokenizer(tokenizer)
 
-            try:
-                counter(tokenizer)
-            except (ValueError, TargetError) as why:
-                raise RegistrationError(str(why)) from None
         self.name = scheme if name is None else name
         self.scheme = scheme
-        self.resources = _folder(resources, max_file_bytes)
-        self.prompts = _folder(prompts, max_file_bytes)
-        if not any(each is not None and each.exists for each in (self.resources, self.prompts)):
-            places = " and ".join(
-                each.path for each in (self.resources, self.prompts) if each is not None
-            )
-            raise RegistrationError(f"a library: expected a folder, there is none at {places}")
-        self._offer = ServerFeatures(
+        self.resources = _make_folder(resources, max_file_bytes)
+        self.prompts = _make_folder(prompts, max_file_bytes)
+        if not any(folder.exists for folder in self._folders()):
+            paths = " and ".join(folder.path for folder in self._folders())
+            raise RegistrationError(f"a library: expected a folder, there is none at {paths}")
+
+        self._settings = _Settings(
+            tokenizer,
+            _default_cache_size() if cache_size is None else max(0, cache_size),
+            page_size,
+            watch,
+            index_cache,
+        )
+        self._features = ServerFeatures(
             Implementation(self.name, version, title, description),
             instructions=instructions,
             completions=True,
         )
-        self._offer_more()
-        self._tokenizer = tokenizer
-        self._cache_size = _cache_size() if cache_size is None else max(0, cache_size)
-        self._page_size = page_size
-        self._watches = watch
-        self._index_cache = index_cache
+        self._extend_features()
         self._log = logging.getLogger(f"concertino.{self.name}")
         self._threads = Threads(THREADS)
-        self._outlets: list[
-            Notifier
-        ] = []  # replaced by each change, so that any thread may read it
-        self._starts = 0  # without their close()
-        self._watched: frozenset[str] = frozenset()
-        self._open: _Open | None = None
-        self._changing = threading.Lock()  # of what is above
-        self._working = threading.Lock()  # of what is read: one load or one change at a time
+        self._hosts = _Hosts()
+        self._loaded: _LoadedLibrary | None = None
+        # Protects the assignment of the three attributes above.
+        self._lock = threading.Lock()
+        # Held while folders are read: one load or one refresh at a time.
+        self._reading = threading.Lock()
 
     def run(
         self,
@@ -132,181 +157,217 @@ class Library:
         limits: Limits | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
-        """Serve over stdin and stdout until the client is gone; then the process ends, so nothing after this line runs."""
+        """Serve over stdin and stdout until the client disconnects, then end the process.
+
+        Code after this call does not run. limits, loop_factory: see Server.run().
+        """
         run(self, limits=limits, loop_factory=loop_factory)
 
     # Backend
 
     def features(self) -> ServerFeatures:
-        """From which folders there are; nothing need have been read. What was offered once stays so: clients know of it."""
-        return self._offer
+        """Return the features of the folders that exist; they need not be loaded.
+
+        A feature that was offered once stays, since clients know of it.
+        """
+        return self._features
 
     async def start(self, outlet: Notifier) -> None:
-        """Read everything. Raises ConcertinoError where an extra is missing without which nothing can be."""
-        with self._changing:
-            self._starts += 1
-            self._outlets = [*self._outlets, outlet]
-        for _ in range(
-            OPENING_TURNS
-        ):  # what the load imports holds the interpreter: the opening goes first
+        """Load the folders. Raises ConcertinoError if a necessary extra is not installed."""
+        with self._lock:
+            self._hosts.add(outlet)
+        # Imports hold the interpreter, so let the handshake be answered first.
+        for _ in range(HANDSHAKE_ITERATIONS):
             await asyncio.sleep(0)
         await self._threads.run(self._load)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        opened = self._open
-        if opened is None:
+        """Return the result of a call. Raises RpcError."""
+        loaded = self._loaded
+        if loaded is None:
             raise RuntimeError("the library has not started")
-        if opened.is_stale():
+        if loaded.is_stale():
             await self._threads.run(lambda: self._refresh(None))
-        return await opened.desk.answer(call, self._threads.run)
+        return await loaded.handlers.handle(call, self._threads.run)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        self._watched = uris
+        """Report changes of these URIs from now on, instead of those of the last call."""
+        self._hosts.watched = uris
 
     async def close(self) -> None:
-        with self._changing:
-            self._starts = max(0, self._starts - 1)
-            if self._starts:
-                return  # which of several has ended is not known; its outlet reaches nobody, and stays until the last
-            self._outlets = []
+        """Release everything when the last host closes; earlier calls do nothing."""
+        with self._lock:
+            if not self._hosts.remove_one():
+                return
             threads, self._threads = self._threads, Threads(THREADS)
-            opened, self._open = self._open, None
+            loaded, self._loaded = self._loaded, None
         threads.close()
-        if opened is not None:
-            opened.close()
-            self._log.info("%s", opened.desk.served)
+        if loaded is not None:
+            loaded.close()
+            self._log.info("%s", loaded.handlers.reader.stats)
 
-    def _offer_more(self) -> bool:
-        """What there is a folder for. Whether that is more than before."""
-        before = self._offer
+    def _folders(self) -> list[Folder]:
+        return [folder for folder in (self.resources, self.prompts) if folder is not None]
+
+    def _extend_features(self) -> bool:
+        """Add the features of folders that exist now. Returns whether there are new ones."""
+        before = self._features
         resources = before.resources or (self.resources is not None and self.resources.exists)
         prompts = before.prompts or (self.prompts is not None and self.prompts.exists)
-        self._offer = replace(before, resources=resources, subscriptions=resources, prompts=prompts)
-        return self._offer != before
+        self._features = replace(
+            before, resources=resources, subscriptions=resources, prompts=prompts
+        )
+        return self._features != before
 
-    # In threads
+    # Run in threads
 
     def _load(self) -> None:
-        with self._working:
-            if self._open is not None:
+        with self._reading:
+            if self._loaded is not None:
                 return
-            opened = _opened(
-                self,
-                self._log,
-                self._cache_size,
-                self._page_size,
-                self._tokenizer,
-                self._index_cache,
-            )
-            with self._changing:
-                if not self._starts:  # closed meanwhile
+            loaded = _load_library(self, self._settings, self._log)
+            with self._lock:
+                # All hosts may have closed the library while it was loading.
+                if not self._hosts.count:
                     return
-                self._open = opened
-                self._offer_more()
-                if self._watches:
+                self._loaded = loaded
+                self._extend_features()
+                if self._settings.watch:
                     from concertino.library.watcher import Watcher
 
-                    folders = [
-                        each.path for each in (self.resources, self.prompts) if each is not None
-                    ]
-                    opened.watch = Watcher(folders, self._refresh, self._log)
+                    paths = [folder.path for folder in self._folders()]
+                    loaded.watcher = Watcher(paths, self._refresh, self._log)
 
     def _refresh(self, paths: list[str] | None) -> None:
-        """Take in what has changed, and tell. paths: where; None: anywhere."""
-        with self._working:
-            opened = self._open
-            if opened is None:
+        """Read what changed, and notify clients. paths: what may have changed; None: anything."""
+        with self._reading:
+            loaded = self._loaded
+            if loaded is None:
                 return
-            began = time.monotonic()
-            change = opened.collection.refresh(paths)
-            opened.looked_s = time.monotonic()
-            opened.looking_s = opened.looked_s - began
+            started_s = time.monotonic()
+            change = loaded.loader.refresh(paths)
+            loaded.scanned_s = time.monotonic()
+            loaded.scan_duration_s = loaded.scanned_s - started_s
             if not change:
                 return
-            told = opened.desk.take(change, self._watched)
-        self._log.debug(
-            "%d files changed", len(change.items) + len(change.gone) + len(change.prompts)
-        )
-        more = self._offer_more()
-        for outlet in self._outlets:
+            notice = loaded.handlers.apply(change, self._hosts.watched)
+        count = len(change.items) + len(change.removed_items) + len(change.prompts)
+        self._log.debug("%d files changed", count)
+        self._hosts.notify(notice, features=self._extend_features())
+
+
+class _Hosts:
+    """The hosts that serve a library.
+
+    count: of hosts that have started and not closed it. watched: URIs that clients subscribed to.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.watched: frozenset[str] = frozenset()
+        # Each change replaces the list, so that any thread may iterate over it.
+        self._notifiers: list[Notifier] = []
+
+    def add(self, notifier: Notifier) -> None:
+        """Add a host."""
+        self.count += 1
+        self._notifiers = [*self._notifiers, notifier]
+
+    def remove_one(self) -> bool:
+        """Remove a host, and return whether it was the last one."""
+        self.count = max(0, self.count - 1)
+        # Which host closed is not known, so its notifier, which now reaches nobody, stays until the
+        # last one closes.
+        if self.count:
+            return False
+        self._notifiers = []
+        return True
+
+    def notify(self, notice: ChangeNotice, *, features: bool) -> None:
+        """Report a change to all hosts. features: whether the features changed, too."""
+        for notifier in self._notifiers:
             try:
-                if more:
-                    outlet.report_change("features")
-                if told.resources:
-                    outlet.report_change("resources")
-                if told.prompts:
-                    outlet.report_change("prompts")
-                for uri in told.updated:
-                    outlet.report_update(uri)
-            except RuntimeError:  # its loop is closed: nobody is there to be told
+                if features:
+                    notifier.report_change("features")
+                if notice.resources:
+                    notifier.report_change("resources")
+                if notice.prompts:
+                    notifier.report_change("prompts")
+                for uri in notice.updated:
+                    notifier.report_update(uri)
+            except RuntimeError:
+                # The host's event loop is closed, so it has no clients any more.
                 pass
 
 
-class _Open:
-    """What there is once everything was read. looked_s: when all was looked at last; looking_s: how long that took."""
+class _LoadedLibrary:
+    """The state of a library after loading.
 
-    def __init__(self, collection: FileLoader, desk: RequestTable) -> None:
-        self.collection = collection
-        self.desk = desk
-        self.watch: Watcher | None = None
-        self.looked_s = time.monotonic()
-        self.looking_s = 0.0
+    scanned_s: time of the last scan of the folders (monotonic). scan_duration_s: its duration.
+    """
+
+    def __init__(self, loader: FileLoader, handlers: LibraryHandlers) -> None:
+        self.loader = loader
+        self.handlers = handlers
+        self.watcher: Watcher | None = None
+        self.scanned_s = time.monotonic()
+        self.scan_duration_s = 0.0
 
     def is_stale(self) -> bool:
-        """Whether somebody must look before a call is answered: the system tells of changes where it can."""
-        if self.watch is None or self.watch.hears:
+        """Return whether the folders must be scanned before a call is answered."""
+        if self.watcher is None or self.watcher.receives_events:
             return False
-        return time.monotonic() - self.looked_s > max(FRESH_S, 10 * self.looking_s)
+        return time.monotonic() - self.scanned_s > max(FRESH_S, 10 * self.scan_duration_s)
 
     def close(self) -> None:
-        if self.watch is not None:
-            self.watch.close()
+        if self.watcher is not None:
+            self.watcher.close()
 
 
-def _opened(
-    library: Library,
-    log: logging.Logger,
-    cache_size: int,
-    page_size: int,
-    tokenizer: str,
-    index_cache: bool,
-) -> _Open:
-    """Read everything, and say so when it is true. Blocks."""
+def _load_library(library: Library, settings: _Settings, log: logging.Logger) -> _LoadedLibrary:
+    """Read and index everything, and log it. Blocks. Raises ConcertinoError."""
     from concertino.library.document_registry import DocumentRegistry
     from concertino.library.file_loader import FileLoader
     from concertino.library.index import Index
-    from concertino.library.method_table import RequestTable
+    from concertino.library.library_handlers import LibraryHandlers
+    from concertino.library.resource_reader import ResourceReader
     from concertino.library.tokens import counter
 
-    count = counter(tokenizer)
-    for what, folder in (("resources", library.resources), ("prompts", library.prompts)):
+    count = counter(settings.tokenizer)
+    for kind, folder in (("resources", library.resources), ("prompts", library.prompts)):
         if folder is not None and not folder.exists:
-            log.warning("%s: there is no folder %s: not offered", what, folder.path)
-    collection = FileLoader(library.scheme, library.resources, library.prompts, log)
-    cache, missing = cache_of(library) if index_cache else (None, "")
+            log.warning("%s: there is no folder %s: not offered", kind, folder.path)
+
+    loader = FileLoader(library.scheme, library.resources, library.prompts, log)
+    cache, no_index = open_cache(library) if settings.index_cache else (None, "")
     if cache is not None:
-        collection.known = cache.documents()
-    change = collection.refresh()
-    shelf = DocumentRegistry()
-    shelf.apply(change)
-    log.info("Loaded %d prompts", len(shelf.prompts()))
-    log.info("Loaded %d resources", len(shelf.items()))
-    desk = RequestTable(library.scheme, shelf, collection, count, cache_size, page_size, log)
-    if library.resources is not None and not missing:
+        loader.known = cache.documents()
+    documents = DocumentRegistry()
+    documents.apply(loader.refresh())
+    log.info("Loaded %d prompts", len(documents.prompts()))
+    log.info("Loaded %d resources", len(documents.items()))
+
+    reader = ResourceReader(library.scheme, documents, loader, count, settings.cache_size, log)
+    if library.resources is not None and not no_index:
         try:
-            desk.index = Index.build(shelf.documents(), cache=cache, count=count)
-        except TargetError as why:
-            missing = str(why)
+            reader.index = Index.build(documents.documents(), cache=cache, count=count)
+        except TargetError as exc:
+            no_index = str(exc)
         else:
             log.info("Resource index pre-loaded for dynamic matching")
         if cache is not None:
-            cache.forget()
-    desk.missing = missing
-    return _Open(collection, desk)
+            cache.release()
+    reader.no_index = no_index
+    handlers = LibraryHandlers(library.scheme, documents, reader, settings.page_size)
+    return _LoadedLibrary(loader, handlers)
 
 
-def cache_of(library: Library) -> tuple[Cache | None, str]:
-    """The cache file of this library's documents and their index, and what is missing to have one."""
+def open_cache(library: Library) -> tuple[Cache | None, str]:
+    """Return the cache of a library, and why it cannot be indexed at all (empty if it can).
+
+    The cache is None if there are no resources, if the user has no home directory, which is logged,
+    or if tantivy is not installed.
+    """
     from concertino.library.cache import Cache
 
     if library.resources is None:
@@ -315,22 +376,37 @@ def cache_of(library: Library) -> tuple[Cache | None, str]:
         cache = Cache(
             f"{library.scheme} {library.resources.max_file_bytes} {library.resources.path}"
         )
-        cache.kept()
-    except RuntimeError as why:  # a user without a home, as containers have them
-        logging.getLogger("concertino.library").warning("no index cache: %s", why)
+        cache.load()
+    except RuntimeError as exc:
+        # The user has no home directory; that happens in containers.
+        logging.getLogger("concertino.library").warning("no index cache: %s", exc)
         return None, ""
-    except TargetError as why:
-        return None, str(why)
+    except TargetError as exc:
+        return None, str(exc)
     return cache, ""
 
 
-def _folder(path: str | PathLike[str] | None, max_file_bytes: int) -> Folder | None:
-    return (
-        None if path is None else Folder(path, max_file_bytes=max_file_bytes, max_files=MAX_FILES)
-    )
+def _check_tokenizer(name: str) -> None:
+    """Raise RegistrationError if the tokenizer is unknown or its extra is not installed."""
+    # The default needs no import.
+    if name == "estimate":
+        return
+    from concertino.library.tokens import counter
+
+    try:
+        counter(name)
+    except (ValueError, TargetError) as exc:
+        raise RegistrationError(str(exc)) from None
 
 
-def _cache_size() -> int:
+def _make_folder(path: str | PathLike[str] | None, max_file_bytes: int) -> Folder | None:
+    if path is None:
+        return None
+    return Folder(path, max_file_bytes=max_file_bytes, max_files=MAX_FILES)
+
+
+def _default_cache_size() -> int:
+    """Return the variable CACHE_SIZE, else 200. Raises RegistrationError if it is no number."""
     text = os.environ.get("CACHE_SIZE", "").strip()
     if not text:
         return CACHE_SIZE

@@ -1,7 +1,7 @@
-"""What is wrong with a library, file by file: for its authors, before anybody asks.
+"""Finds the defects of a library, for its authors: broken links, missing fields, unreachable texts.
 
-Links are looked at outside of code only, and not where they hold a placeholder. Of links to files (CommonMark 6.3) as far as
-`[text](path)`.
+Links in code are ignored, and so are links with placeholders. Of links to files (CommonMark 6.3)
+the form `[text](path)` is checked.
 """
 
 from __future__ import annotations
@@ -18,31 +18,39 @@ from concertino.errors import RpcError, TargetError
 from concertino.library.document import Document
 from concertino.library.document_registry import Ambiguous, DocumentRegistry
 from concertino.library.file_loader import FileLoader, FolderState
-from concertino.library.file_parsing import text_of
+from concertino.library.file_parsing import decode_text
 from concertino.library.folder import Folder
-from concertino.library.front_matter import front_matter
+from concertino.library.front_matter import parse_front_matter
 from concertino.library.index import Index
 from concertino.library.outline import lines_outside_fences
-from concertino.library.problems import LibraryProblem
-from concertino.library.prompt_files import PromptFile, placeholders
+from concertino.library.problems import LibraryProblem, Rule
+from concertino.library.prompt_files import PromptFile, find_placeholders
 from concertino.library.query import Query
-from concertino.library.query_params import query_of
+from concertino.library.query_params import parse_query
 from concertino.library.tokens import Counter
-from concertino.library.uris import MATCH, REGISTRY, parts_of
+from concertino.library.uris import MATCH, REGISTRY, split_uri
 
 __all__ = ["LintFinding", "LintReport", "lint"]
 
 LINK = re.compile(r"\[[^\]\n]*\]\(\s*<?([^\s)>]+)>?[^)\n]*\)")
 CODE = re.compile(r"`[^`\n]*`")
 PLACEHOLDER = re.compile(r"[{}$<>]|\.\.\.|…")
-SOME_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-FACTOR = 1.5  # how far estimatedTokens may be from what is counted, up or down
-REACHED = 15  # among so many: a match's own default
-FIELDS = ("tags", "capabilities", "use_when", "description")
+ANY_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+# estimatedTokens may be wrong by this factor, up or down.
+MAX_FACTOR = 1.5
+
+# A document must be among this many hits for its own words: the default of a match.
+MAX_RANK = 15
+
+Findings = Iterator[LibraryProblem]
 
 
 class LintFinding(Struct, frozen=True, order=True):
-    """folder: `resources` or `prompts`; path: below it."""
+    """One defect.
+
+    folder: `resources` or `prompts`. path: below it. line: from 1; 0 for the file as a whole.
+    """
 
     folder: str
     path: str
@@ -52,7 +60,11 @@ class LintFinding(Struct, frozen=True, order=True):
 
 
 class LintReport(Struct, frozen=True):
-    """findings: sorted. skipped: what could not be looked for, and why."""
+    """The result of lint().
+
+    documents, prompts: their numbers. findings: sorted. skipped: rules that could not be checked,
+    each with the reason.
+    """
 
     documents: int
     prompts: int
@@ -63,212 +75,244 @@ class LintReport(Struct, frozen=True):
 def lint(
     resources: Folder | None, prompts: Folder | None, scheme: str, count: Counter
 ) -> LintReport:
-    """Look at everything. Blocks. Raises ConcertinoError where front matter is to be read and PyYAML is missing."""
-    collection = FileLoader(scheme, resources, prompts)
-    shelf = DocumentRegistry()
-    shelf.apply(collection.refresh())
-    found: set[LintFinding] = set()
+    """Check a whole library. Blocks.
 
-    def add(folder: str, path: str, problems: Iterable[LibraryProblem]) -> None:
-        found.update(
-            LintFinding(folder, path, each.line, each.rule, each.message) for each in problems
-        )
+    count: counts tokens. Raises ConcertinoError if there is front matter and PyYAML is not
+    installed.
+    """
+    loader = FileLoader(scheme, resources, prompts)
+    registry = DocumentRegistry()
+    registry.apply(loader.refresh())
+    documents = registry.documents()
+    check = _Linter(loader, registry, scheme, count)
+    check.check_parsing()
+    check.check_documents(documents)
+    check.check_prompts()
 
-    for name, side in (("resources", collection.resources), ("prompts", collection.prompts)):
-        for path, problems in () if side is None else side.problems.items():
-            add(name, path, problems)
-    documents = shelf.documents()
-    for each in documents:
-        first = _first_line(collection.resources, each.path)
-        add(
-            "resources",
-            each.path,
-            [*_missing(each), *_tokens(each, count), *_links(each, first, shelf, scheme)],
-        )
-    for path, problem in (*_names(shelf), *_shadowed(shelf)):
-        add("resources", path, (problem,))
-    side = collection.prompts
-    for path, prompt in () if side is None else side.made.items():
-        first = _first_line(side, path)
-        add(
-            "prompts",
-            path,
-            [*_prompt(prompt, path, shelf), *_uris(prompt.body, first, shelf, scheme)],
-        )
     skipped: list[str] = []
     try:
-        for each in _unreachable(documents, count):
-            add(
-                "resources",
-                each.path,
-                (
-                    LibraryProblem(
-                        "unreachable", 0, "is not found by its own title, tags or purposes"
-                    ),
-                ),
-            )
-    except TargetError as why:
-        skipped.append(f"unreachable: {why}")
-    return LintReport(len(documents), len(shelf.prompts()), sorted(found), skipped)
+        check.check_reachability(documents)
+    except TargetError as exc:
+        skipped.append(f"unreachable: {exc}")
+    return LintReport(len(documents), len(registry.prompts()), sorted(check.findings), skipped)
 
 
-def _first_line(side: FolderState[Any] | None, path: str) -> int:  # Any: whatever was made of it
-    """The number of the body's first line in its file."""
-    if side is None or (found := side.found.get(path)) is None:
-        return 1
-    text = text_of(side.folder.read(found)[0])
-    return 1 if text is None else front_matter(text).body_line
+class _Linter:
+    """Collects the findings of one library."""
 
+    def __init__(
+        self, loader: FileLoader, registry: DocumentRegistry, scheme: str, count: Counter
+    ) -> None:
+        self.findings: set[LintFinding] = set()
+        self._loader = loader
+        self._registry = registry
+        self._links = _LinkChecker(registry, scheme)
+        self._count = count
 
-def _missing(document: Document) -> Iterator[LibraryProblem]:
-    for field in FIELDS:
-        if not getattr(document, field):
-            name = "useWhen" if field == "use_when" else field
-            yield LibraryProblem(
-                "missing-field", 0, f"{name}: neither in the front matter nor in the text"
-            )
-
-
-def _tokens(document: Document, count: Counter) -> Iterator[LibraryProblem]:
-    claimed, counted = document.estimated_tokens, count(document.body)
-    if claimed is not None and not counted / FACTOR <= claimed <= counted * FACTOR:
-        yield LibraryProblem(
-            "tokens", 0, f"estimatedTokens: {claimed} is written, {counted} are counted"
+    def _add(self, folder: str, path: str, problems: Iterable[LibraryProblem]) -> None:
+        self.findings.update(
+            LintFinding(folder, path, problem.line, problem.rule, problem.message)
+            for problem in problems
         )
 
+    def check_parsing(self) -> None:
+        """Add the problems that were found while reading the files."""
+        for name, state in (
+            ("resources", self._loader.resources),
+            ("prompts", self._loader.prompts),
+        ):
+            for path, problems in () if state is None else state.problems.items():
+                self._add(name, path, problems)
 
-def _names(shelf: DocumentRegistry) -> Iterator[tuple[str, LibraryProblem]]:
-    for name, items in shelf.ambiguities().items():
+    def check_documents(self, documents: list[Document]) -> None:
+        """Check the fields, links and names of the documents."""
+        for document in documents:
+            first = _first_line(self._loader.resources, document.path)
+            self._add("resources", document.path, _missing_fields(document))
+            self._add("resources", document.path, _wrong_tokens(document, self._count))
+            self._add("resources", document.path, self._links.check_document(document, first))
+        for path, problem in (*_ambiguous_names(self._registry), *_shadowed(self._registry)):
+            self._add("resources", path, (problem,))
+
+    def check_prompts(self) -> None:
+        """Check the names, arguments and links of the prompts."""
+        state = self._loader.prompts
+        for path, prompt in () if state is None else state.parsed.items():
+            first = _first_line(state, path)
+            self._add("prompts", path, _prompt_problems(prompt, path, self._registry))
+            self._add("prompts", path, self._links.check_uris(prompt.body, first))
+
+    def check_reachability(self, documents: list[Document]) -> None:
+        """Find documents that no query finds. Raises TargetError if tantivy is not installed."""
+        problem = _problem("unreachable", "is not found by its own title, tags or purposes")
+        for document in _unreachable(documents, self._count):
+            self._add("resources", document.path, (problem,))
+
+
+def _problem(rule: Rule, message: str) -> LibraryProblem:
+    return LibraryProblem(rule, 0, message)
+
+
+# Any: what a folder's files were parsed into does not matter here.
+def _first_line(state: FolderState[Any] | None, path: str) -> int:
+    """Return the number of the first line of the body in its file."""
+    if state is None or (found := state.found.get(path)) is None:
+        return 1
+    text = decode_text(state.folder.read(found)[0])
+    return 1 if text is None else parse_front_matter(text).body_line
+
+
+def _missing_fields(document: Document) -> Findings:
+    for name, value in (
+        ("tags", document.tags),
+        ("capabilities", document.capabilities),
+        ("useWhen", document.use_when),
+        ("description", document.description),
+    ):
+        if not value:
+            yield _problem("missing-field", f"{name}: neither in the front matter nor in the text")
+
+
+def _wrong_tokens(document: Document, count: Counter) -> Findings:
+    claimed, counted = document.estimated_tokens, count(document.body)
+    if claimed is not None and not counted / MAX_FACTOR <= claimed <= counted * MAX_FACTOR:
+        yield _problem("tokens", f"estimatedTokens: {claimed} is written, {counted} are counted")
+
+
+def _ambiguous_names(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryProblem]]:
+    for name, items in registry.ambiguities().items():
         for item in items:
-            others = ", ".join(each.uri for each in items if each is not item)
+            others = ", ".join(other.uri for other in items if other is not item)
             same_id = isinstance(item, Document) and any(
-                isinstance(each, Document) and each is not item and each.id == item.id == name
-                for each in items
+                isinstance(other, Document) and other is not item and other.id == item.id == name
+                for other in items
             )
+            # An id with a slash is reported under its other names.
             if "/" in name and same_id:
                 continue
-            rule = "duplicate-id" if same_id else "ambiguous-name"
-            yield item.path, LibraryProblem(rule, 0, f"{name!r} could be {others} too")
+            rule: Rule = "duplicate-id" if same_id else "ambiguous-name"
+            yield item.path, _problem(rule, f"{name!r} could be {others} too")
 
 
-def _shadowed(shelf: DocumentRegistry) -> Iterator[tuple[str, LibraryProblem]]:
-    for item in shelf.shadowed():
-        yield (
-            item.path,
-            LibraryProblem("shadowed", 0, f"cannot be read: {item.uri} is something else"),
-        )
+def _shadowed(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryProblem]]:
+    for item in registry.shadowed():
+        message = f"cannot be read: {item.uri} is something else"
+        yield item.path, _problem("shadowed", message)
 
 
-def _links(
-    document: Document, first: int, shelf: DocumentRegistry, scheme: str
-) -> Iterator[LibraryProblem]:
-    yield from _uris(document.body, first, shelf, scheme)
-    for name in document.related:  # URIs, or ids alone
-        uri = name if "://" in name else f"{scheme}://{name}"
-        if problem := _broken(uri, shelf, scheme):
-            yield LibraryProblem("broken-link", 0, f"relatedResources: {problem}")
-    for line, text in lines_outside_fences(document.body):
-        for link in LINK.finditer(CODE.sub("", text)):
-            target = unquote(link[1].partition("#")[0].partition("?")[0])
-            if (
-                not target
-                or SOME_SCHEME.match(target)
-                or target.startswith("/")
-                or PLACEHOLDER.search(target)
-            ):
-                continue
-            path = os.path.normpath(os.path.join(os.path.dirname(document.path), target))  # noqa: PTH118, PTH120
-            if not shelf.has(path.rstrip("/")):
-                yield LibraryProblem("broken-link", first + line, f"{link[1]}: there is no {path}")
+class _LinkChecker:
+    """Finds broken links: to files, and to URIs of the library."""
 
+    def __init__(self, registry: DocumentRegistry, scheme: str) -> None:
+        self._registry = registry
+        self._scheme = scheme
 
-def _uris(body: str, first: int, shelf: DocumentRegistry, scheme: str) -> Iterator[LibraryProblem]:
-    """URIs of the library itself, wherever they stand in a text."""
-    begin = f"{scheme}://"
-    for line, text in lines_outside_fences(body):
-        if begin not in text:
-            continue
-        for each in re.findall(rf"{re.escape(begin)}[^\s)\"'`|\]]*", text):
-            uri = each.rstrip(".,;:*!?_")
-            if (
-                uri != begin
-                and not PLACEHOLDER.search(uri)
-                and (problem := _broken(uri, shelf, scheme))
-            ):
-                yield LibraryProblem("broken-link", first + line, problem)
+    def check_document(self, document: Document, first: int) -> Findings:
+        """Yield the broken links of a document. first: number of the first line of its body."""
+        yield from self.check_uris(document.body, first)
+        # Related resources are URIs or ids.
+        for name in document.related:
+            uri = name if "://" in name else f"{self._scheme}://{name}"
+            if defect := self._find_defect(uri):
+                yield _problem("broken-link", f"relatedResources: {defect}")
 
+        for line, text in lines_outside_fences(document.body):
+            for link in LINK.finditer(CODE.sub("", text)):
+                target = unquote(link[1].partition("#")[0].partition("?")[0])
+                if not target or target.startswith("/"):
+                    continue
+                if ANY_SCHEME.match(target) or PLACEHOLDER.search(target):
+                    continue
+                folder = os.path.dirname(document.path)  # noqa: PTH120
+                path = os.path.normpath(os.path.join(folder, target))  # noqa: PTH118
+                if not self._registry.has(path.rstrip("/")):
+                    message = f"{link[1]}: there is no {path}"
+                    yield LibraryProblem("broken-link", first + line, message)
 
-def _broken(uri: str, shelf: DocumentRegistry, scheme: str) -> str:
-    """What is wrong with a URI; empty for nothing."""
-    parts = parts_of(scheme, uri)
-    if parts is None:
-        return f"{uri}: expected a URI of the scheme {scheme}"
-    key, query = parts
-    category, slash, rest = key.rpartition("/")
-    if rest == MATCH and "/" not in category:
-        known = shelf.category(category) if slash else None
-        if slash and known is None:
-            return f"{uri}: there is no category {category!r}"
+    def check_uris(self, body: str, first: int) -> Findings:
+        """Yield the broken URIs of the library itself anywhere in a text."""
+        prefix = f"{self._scheme}://"
+        pattern = re.compile(rf"{re.escape(prefix)}[^\s)\"'`|\]]*")
+        for line, text in lines_outside_fences(body):
+            for match in pattern.findall(text):
+                # Punctuation at its end belongs to the sentence.
+                uri = match.rstrip(".,;:*!?_")
+                if uri == prefix or PLACEHOLDER.search(uri):
+                    continue
+                if defect := self._find_defect(uri):
+                    yield LibraryProblem("broken-link", first + line, defect)
+
+    def _find_defect(self, uri: str) -> str:
+        """Return what is wrong with a URI; empty if it can be read."""
+        registry = self._registry
+        parts = split_uri(self._scheme, uri)
+        if parts is None:
+            return f"{uri}: expected a URI of the scheme {self._scheme}"
+        key, query = parts
+        category, slash, rest = key.rpartition("/")
+        if rest == MATCH and "/" not in category:
+            known = registry.category(category) if slash else None
+            if slash and known is None:
+                return f"{uri}: there is no category {category!r}"
+            return self._find_query_defect(uri, query, known)
+
+        if key == REGISTRY or registry.category(key.removesuffix("/")) is not None:
+            return ""
+        try:
+            exists = query is None and registry.find(key) is not None
+        except Ambiguous as exc:
+            return f"{uri}: could be {', '.join(exc.candidates)}"
+        return "" if exists else f"{uri}: there is no such resource"
+
+    def _find_query_defect(self, uri: str, query: str | None, category: str | None) -> str:
         try:
             if query is not None:
-                query_of(query, known, shelf.category, shelf.categories())
-        except RpcError as why:
-            return f"{uri}: {why.message}"
+                registry = self._registry
+                parse_query(query, category, registry.category, registry.categories())
+        except RpcError as exc:
+            return f"{uri}: {exc.message}"
         return ""
-    if key == REGISTRY or shelf.category(key.removesuffix("/")) is not None:
-        return ""
-    try:
-        return (
-            ""
-            if query is None and shelf.find(key) is not None
-            else f"{uri}: there is no such resource"
-        )
-    except Ambiguous as why:
-        return f"{uri}: could be {', '.join(why.candidates)}"
 
 
-def _prompt(prompt: PromptFile, path: str, shelf: DocumentRegistry) -> Iterator[LibraryProblem]:
-    other = shelf.prompts()[prompt.name]
-    if other.path != path:
-        yield LibraryProblem(
+def _prompt_problems(prompt: PromptFile, path: str, registry: DocumentRegistry) -> Findings:
+    served = registry.prompts()[prompt.name]
+    if served.path != path:
+        yield _problem(
             "prompt",
-            0,
-            f"name: {other.path} has the name {prompt.name!r} too, and is the one that is served",
+            f"name: {served.path} has the name {prompt.name!r} too, and is the one that is served",
         )
     if prompt.description is None:
-        yield LibraryProblem(
-            "missing-field", 0, "description: neither in the front matter nor in the text"
-        )
-    used = placeholders(prompt.body)
-    names = {each.name for each in prompt.taken}
-    for name in sorted(names - set(filter(None, used))):
-        if None not in used:
-            yield LibraryProblem("prompt", 0, f"arguments: {name!r} is nowhere in the text")
-    for name in sorted(
-        {each for each in used if each and each not in names and f"{{{{{each}}}}}" in prompt.body}
-    ):
-        yield LibraryProblem(
-            "prompt", 0, f"{{{{{name}}}}} stays as it is: there is no argument of this name"
-        )
+        yield _problem("missing-field", "description: neither in the front matter nor in the text")
+
+    used = find_placeholders(prompt.body)
+    names = {argument.name for argument in prompt.accepted_arguments}
+    # None stands for $ARGUMENTS, which uses all arguments.
+    if None not in used:
+        for name in sorted(names - set(filter(None, used))):
+            yield _problem("prompt", f"arguments: {name!r} is nowhere in the text")
+
+    # `${name}` is common in examples, so only `{{name}}` without an argument is a defect.
+    for name in sorted({name for name in used if name and name not in names}):
+        if f"{{{{{name}}}}}" in prompt.body:
+            message = f"{{{{{name}}}}} stays as it is: there is no argument of this name"
+            yield _problem("prompt", message)
 
 
 def _unreachable(documents: list[Document], count: Counter) -> Iterator[Document]:
-    """Those that are not among the first for anything that they say of themselves."""
+    """Yield the documents that none of their own fields finds."""
     index = Index.build(documents, count=count)
-    for each in documents:
-        own = (
-            f"{each.title} {' '.join(each.tags)}",
-            *each.use_when,
-            *each.capabilities,
-            each.description,
-            each.id,
+    for document in documents:
+        own_texts = (
+            f"{document.title} {' '.join(document.tags)}",
+            *document.use_when,
+            *document.capabilities,
+            document.description,
+            document.id,
         )
-        if not any(text.strip() and _finds(index, text, each) for text in own):
-            yield each
+        if not any(text.strip() and _is_found(index, text, document) for text in own_texts):
+            yield document
 
 
-def _finds(index: Index, text: str, document: Document) -> bool:
-    return any(
-        hit.document.uri == document.uri
-        for hit in index.search(Query(text, max_results=REACHED)).hits
-    )
+def _is_found(index: Index, text: str, document: Document) -> bool:
+    hits = index.search(Query(text, max_results=MAX_RANK)).hits
+    return any(hit.document.uri == document.uri for hit in hits)

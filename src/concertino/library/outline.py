@@ -1,6 +1,7 @@
-"""What Markdown says of itself where its front matter does not: its first heading, its first paragraph, lists below headings.
+"""Headings, the first paragraph and lists of a Markdown text: they replace missing front matter.
 
-Lines inside of code fences are no headings. This reads as much of CommonMark as that takes: ATX headings, fences, bullet lists.
+Lines inside of code fences are ignored. Only the necessary part of CommonMark is parsed: ATX
+headings, fences and bullet lists.
 """
 
 from __future__ import annotations
@@ -10,25 +11,35 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-__all__ = ["Outline", "lines_outside_fences", "outline"]
+__all__ = ["Outline", "lines_outside_fences", "parse_outline"]
 
 HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 BULLET = re.compile(r" {0,3}[-*+][ \t]+(.+?)[ \t]*$")
 EMPHASIS = re.compile(r"(\*\*|__)(.+?)\1")
-NO_PARAGRAPH = ("|", ">", "<", "---", "***")  # tables, quotes, HTML, rules
-MAX_TEXT = 1000  # characters of a title, a description, an item
-MAX_ITEMS = 64  # in a list
-SECTIONS = {
-    "when to use": "use_when",
-    "use when": "use_when",
-    "capabilities": "capabilities",
-}  # how headings begin
-HEAD_LINES = 100  # a title or a description that comes later is none
+
+# Beginnings of lines that belong to no paragraph: tables, quotes, HTML and rules.
+NO_PARAGRAPH = ("|", ">", "<", "---", "***")
+
+# Characters of a title, a description or a list item.
+MAX_TEXT = 1000
+
+# Items of one list.
+MAX_ITEMS = 64
+
+# Beginning of a heading, in lower case -> the field that the list below it fills.
+SECTIONS = {"when to use": "use_when", "use when": "use_when", "capabilities": "capabilities"}
+
+# A title or a description after this many lines is not one of the whole document.
+HEAD_LINES = 100
 
 
 class Outline(Struct):
-    """title: of the first heading. description: the first paragraph. use_when, capabilities: lists below such headings."""
+    """The parts that were found; empty if missing.
+
+    title: the first heading. description: the first paragraph. use_when, capabilities: items of
+    the lists below headings of these names.
+    """
 
     title: str = ""
     description: str = ""
@@ -37,52 +48,94 @@ class Outline(Struct):
 
 
 def lines_outside_fences(body: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not code, with their numbers from 0. A fence that is not closed goes on to the end (CommonMark 4.5)."""
+    """Yield the lines outside of code fences with their numbers, from 0.
+
+    A fence that is not closed extends to the end (CommonMark 4.5).
+    """
     fence = ""
     for number, line in enumerate(body.split("\n")):
-        found = FENCE.match(line) if "```" in line or "~~~" in line else None
+        match = FENCE.match(line) if "```" in line or "~~~" in line else None
         if not fence:
-            if found is None:
+            if match is None:
                 yield number, line.rstrip()
             else:
-                fence = found[1]
-        elif found is not None and found[1].startswith(fence) and not line.strip(" `~\r"):
+                fence = match[1]
+        # A closing fence is at least as long as the opening one, with nothing behind it.
+        elif match is not None and match[1].startswith(fence) and not line.strip(" `~\r"):
             fence = ""
 
 
-def outline(body: str, *, lists: bool = True) -> Outline:
-    """What is found of each; empty what is not. lists: False leaves use_when and capabilities out, which takes less time."""
-    found = Outline()
-    items: dict[str, list[str]] = {"use_when": [], "capabilities": []}
-    section = ""
-    paragraph: list[str] = []
+def parse_outline(body: str, *, lists: bool = True) -> Outline:
+    """Return the outline of a Markdown text.
+
+    lists=False leaves use_when and capabilities out; then only the head of the text is read.
+    """
+    parser = _OutlineParser()
     for number, line in lines_outside_fences(body):
-        heading = HEADING.match(line) if "#" in line else None
-        is_head = number < HEAD_LINES and not (found.title and found.description)
+        is_head = number < HEAD_LINES and not parser.is_head_complete
         if not is_head and not lists:
             break
+        parser.read_line(line, is_head)
+    return parser.finish()
+
+
+class _OutlineParser:
+    """Collects an Outline line by line."""
+
+    def __init__(self) -> None:
+        self._title = ""
+        self._description = ""
+        self._paragraph: list[str] = []
+        self._items: dict[str, list[str]] = {"use_when": [], "capabilities": []}
+        # The field that bullets are added to; empty outside of a section of SECTIONS.
+        self._section = ""
+
+    @property
+    def is_head_complete(self) -> bool:
+        """Return whether title and description were found."""
+        return bool(self._title and self._description)
+
+    def read_line(self, line: str, is_head: bool) -> None:
+        """Take in one line. is_head: whether it may be or belong to the title or description."""
+        heading = HEADING.match(line) if "#" in line else None
         if heading is not None:
-            text = _plain(heading[2])
-            found.title = found.title or (text if is_head else "")
-            section = next(
-                (name for begin, name in SECTIONS.items() if text.lower().startswith(begin)), ""
-            )
-        bullet = BULLET.match(line) if heading is None and (section or is_head) else None
-        if bullet is not None and section and len(items[section]) < MAX_ITEMS:
-            items[section].append(_plain(bullet[1]))
-        if is_head and not found.description:
-            if (
-                line.strip()
-                and heading is None
-                and bullet is None
-                and not line.lstrip().startswith(NO_PARAGRAPH)
-            ):
-                paragraph.append(line.strip())
-            elif paragraph:
-                found.description = _plain(" ".join(paragraph))
-    found.description = found.description or _plain(" ".join(paragraph))
-    found.use_when, found.capabilities = tuple(items["use_when"]), tuple(items["capabilities"])
-    return found
+            self._read_heading(_plain(heading[2]), is_head)
+            self._read_description("", is_head)
+            return
+
+        bullet = BULLET.match(line) if self._section or is_head else None
+        if bullet is not None:
+            if self._section and len(self._items[self._section]) < MAX_ITEMS:
+                self._items[self._section].append(_plain(bullet[1]))
+            self._read_description("", is_head)
+            return
+
+        self._read_description(line.strip(), is_head)
+
+    def _read_heading(self, text: str, is_head: bool) -> None:
+        if is_head and not self._title:
+            self._title = text
+        lower = text.lower()
+        matching = (field for start, field in SECTIONS.items() if lower.startswith(start))
+        self._section = next(matching, "")
+
+    def _read_description(self, text: str, is_head: bool) -> None:
+        """Add a line to the first paragraph, or end it by a line that belongs to none."""
+        if not is_head or self._description:
+            return
+        if text and not text.startswith(NO_PARAGRAPH):
+            self._paragraph.append(text)
+        elif self._paragraph:
+            self._description = _plain(" ".join(self._paragraph))
+
+    def finish(self) -> Outline:
+        """Return the outline, after the last line."""
+        return Outline(
+            self._title,
+            self._description or _plain(" ".join(self._paragraph)),
+            tuple(self._items["use_when"]),
+            tuple(self._items["capabilities"]),
+        )
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What is wrong with a file of a library: said in the log when it is read, and by `concertino lint`."""
+"""LibraryProblem: a defect of a file of a library, for the log and for `concertino lint`."""
 
 from __future__ import annotations
 
@@ -9,25 +9,34 @@ from msgspec import Struct
 __all__ = ["RULES", "LibraryProblem", "Rule"]
 
 Rule = Literal[
-    "front-matter",  # cannot be read, or not as it was meant
+    # The block of YAML cannot be parsed, or not as it was meant.
+    "front-matter",
     "missing-field",
-    "field",  # has a value that does not fit
+    # A field has a value of the wrong kind.
+    "field",
     "unreadable",
     "oversized",
-    "outside",  # a link that leads out of the folder
+    # A symbolic link leads out of the folder.
+    "outside",
     "duplicate-id",
     "ambiguous-name",
-    "shadowed",  # by a file or a catalogue of the same URI
+    # Another file or a catalogue has the same URI.
+    "shadowed",
     "broken-link",
-    "tokens",  # estimatedTokens is far from what is counted
-    "unreachable",  # no query can find it
+    # estimatedTokens is far from the real count.
+    "tokens",
+    # No query finds the document.
+    "unreachable",
     "prompt",
 ]
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 
 class LibraryProblem(Struct, frozen=True):
-    """line: in the file, from 1; 0 for the file as a whole. message: without the file's name."""
+    """One defect of a file.
+
+    line: in the file, from 1; 0 for the file as a whole. message: without the file's name.
+    """
 
     rule: Rule
     line: int

@@ -1,8 +1,8 @@
-"""Prompts of a library: what is known of one file, and its text with the caller's values in it.
+"""PromptFile: one parsed prompt of a library, its list entry, and its text with argument values.
 
-Placeholders are `$ARGUMENTS`, `${name}` and `{{name}}`. They are replaced in one pass over the file's text: what a value holds is
-never looked at again, whatever it looks like. A placeholder of a name that is no argument stays as it is written, since `${home}`
-in an example is not ours.
+Placeholders are `$ARGUMENTS`, `${name}` and `{{name}}`. They are replaced in one pass over the
+file's text, so a placeholder in a value is never replaced. A placeholder whose name is no argument
+stays as it is: `${home}` in an example is not ours.
 """
 
 from __future__ import annotations
@@ -21,18 +21,34 @@ from concertino.types.results import (
     TextContent,
 )
 
-__all__ = ["ALL", "Argument", "PromptFile", "filled", "placeholders", "shown"]
+__all__ = [
+    "ARGUMENTS",
+    "Argument",
+    "PromptFile",
+    "fill_prompt",
+    "find_placeholders",
+    "to_list_entry",
+]
 
 PLACEHOLDER = re.compile(
     r"\$ARGUMENTS\b|\$\{\s*([A-Za-z_][\w.-]*)\s*\}|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}", re.ASCII
 )
-ALL = "ARGUMENTS"  # the argument that a prompt with $ARGUMENTS has if it declares none
-MAX_FILLED = 4 * 2**20  # characters; a few placeholders and a long value would make any number
-SHOWN = 64
+
+# The argument of a prompt that has $ARGUMENTS and declares no arguments.
+ARGUMENTS = "ARGUMENTS"
+
+# Characters of a filled prompt; many placeholders and a long value would make any number of them.
+MAX_FILLED = 4 * 2**20
+
+# Characters of an unknown argument's name that an error quotes.
+QUOTED = 64
 
 
 class Argument(Struct, frozen=True):
-    """One argument as the front matter declares it. values: to choose from, for completion; others are allowed."""
+    """One argument as the front matter declares it.
+
+    values: suggestions for completion; other values are allowed.
+    """
 
     name: str
     description: str | None = None
@@ -42,7 +58,11 @@ class Argument(Struct, frozen=True):
 
 
 class PromptFile(Struct, frozen=True):
-    """One prompt. body: its text without the front matter. path: below the prompts' folder. digest: of its bytes."""
+    """One prompt.
+
+    arguments: as declared. body: the text without front matter. path: below the prompts' folder.
+    digest: of the file's bytes.
+    """
 
     name: str
     title: str | None
@@ -53,71 +73,85 @@ class PromptFile(Struct, frozen=True):
     digest: str
 
     @property
-    def taken(self) -> tuple[Argument, ...]:
-        """The arguments that it takes: those declared, or the one for `$ARGUMENTS`."""
-        if self.arguments or not any(name is None for name in placeholders(self.body)):
+    def accepted_arguments(self) -> tuple[Argument, ...]:
+        """Return the declared arguments, or the one of `$ARGUMENTS` if none are declared."""
+        if self.arguments or not any(name is None for name in find_placeholders(self.body)):
             return self.arguments
-        return (Argument(ALL, "What stands for $ARGUMENTS"),)
+        return (Argument(ARGUMENTS, "What stands for $ARGUMENTS"),)
 
 
-def placeholders(body: str) -> list[str | None]:
-    """The names in a text's placeholders, in order; None for `$ARGUMENTS`."""
-    return [found[1] or found[2] for found in PLACEHOLDER.finditer(body)]
+def find_placeholders(body: str) -> list[str | None]:
+    """Return the names in the placeholders of a text, in order; None for `$ARGUMENTS`."""
+    return [match[1] or match[2] for match in PLACEHOLDER.finditer(body)]
 
 
-def shown(prompt: PromptFile) -> Prompt:
-    """A prompt as `prompts/list` shows it."""
+def to_list_entry(prompt: PromptFile) -> Prompt:
+    """Return a prompt's entry of `prompts/list`."""
     arguments = [
         PromptArgument(
-            each.name, description=each.description, required=each.required and each.default is None
+            argument.name,
+            description=argument.description,
+            required=argument.required and argument.default is None,
         )
-        for each in prompt.taken
+        for argument in prompt.accepted_arguments
     ]
     return Prompt(
         prompt.name, title=prompt.title, description=prompt.description, arguments=arguments or None
     )
 
 
-def filled(prompt: PromptFile, given: Mapping[str, str]) -> GetPromptResult:
-    """A prompt with values for its arguments. Raises RpcError -32602 for one that is missing, or that there is not."""
-    taken = prompt.taken
-    names = [each.name for each in taken]
-    missing = [
-        each.name
-        for each in taken
-        if each.required and each.default is None and each.name not in given
-    ]
-    if missing:
-        fields = ", ".join(missing)
-        raise _invalid(
-            f"Missing required field: {fields}"
-            if len(missing) == 1
-            else f"Missing required fields: {fields}"
-        )
-    if unknown := next((name for name in given if name not in names), None):
-        expected = ", ".join(names) or "none"
-        raise _invalid(
-            f"arguments: there is no {unknown[:SHOWN]!r} of prompt {prompt.name!r}; it takes {expected}"
-        )
-    values = {each.name: given.get(each.name, each.default or "") for each in taken}
-    everything = " ".join(filter(None, values.values()))
+def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResult:
+    """Return a prompt's text with the values of its arguments.
+
+    Raises RpcError -32602 for missing and for unknown arguments, and if the text gets too long.
+    """
+    arguments = prompt.accepted_arguments
+    names = [argument.name for argument in arguments]
+    _check_arguments(prompt, arguments, values)
+
+    replacements = {
+        argument.name: values.get(argument.name, argument.default or "") for argument in arguments
+    }
+    everything = " ".join(filter(None, replacements.values()))
     size = len(prompt.body)
 
-    def value(found: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         nonlocal size
-        name = found[1] or found[2]
-        text = everything if name is None else values.get(name)
+        name = match[1] or match[2]
+        text = everything if name is None else replacements.get(name)
         if text is None:
-            return found[0]
+            return match[0]
         size += len(text)
         if size > MAX_FILLED:
             raise _invalid(
-                f"arguments: expected values that make a prompt of at most {MAX_FILLED} characters, got more"
+                "arguments: expected values that make a prompt of at most"
+                f" {MAX_FILLED} characters, got more"
             )
         return text
 
-    text = PLACEHOLDER.sub(value, prompt.body) if values else prompt.body
+    text = PLACEHOLDER.sub(replace, prompt.body) if names else prompt.body
     return GetPromptResult([PromptMessage("user", TextContent(text.strip()))], prompt.description)
+
+
+def _check_arguments(
+    prompt: PromptFile, arguments: tuple[Argument, ...], values: Mapping[str, str]
+) -> None:
+    missing = [
+        argument.name
+        for argument in arguments
+        if argument.required and argument.default is None and argument.name not in values
+    ]
+    if missing:
+        plural = "s" * (len(missing) > 1)
+        raise _invalid(f"Missing required field{plural}: {', '.join(missing)}")
+
+    names = [argument.name for argument in arguments]
+    if unknown := next((name for name in values if name not in names), None):
+        expected = ", ".join(names) or "none"
+        raise _invalid(
+            f"arguments: there is no {unknown[:QUOTED]!r} of prompt {prompt.name!r};"
+            f" it takes {expected}"
+        )
 
 
 def _invalid(details: str) -> RpcError:

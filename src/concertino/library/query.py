@@ -1,4 +1,4 @@
-"""What can be asked of a library's index."""
+"""Query: what a client asks of a library's index."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from msgspec import Struct
 __all__ = ["MAX_QUERY_CHARACTERS", "MAX_TERMS", "Mode", "Query"]
 
 Mode: TypeAlias = Literal["full", "catalog", "index", "minimal"]
-MAX_TERMS = 64  # of a query; what comes after them is not looked for
-MAX_QUERY_CHARACTERS = 8192  # more is not read
+
+# Terms and characters of a query; the rest is ignored.
+MAX_TERMS = 64
+MAX_QUERY_CHARACTERS = 8192
 
 
 class Query(Struct, frozen=True):
-    """text: the words to look for; of those that mean something, the first 64 count. max_tokens: what the answer may have.
+    """A search in a library.
 
-    max_results: at most so many fragments. min_score: only those that score as much. tags: all of them required.
-    categories: any of them, in the singular or plural; empty for all. mode: how the answer is written, see assembly.py.
+    text: the words to look for. max_tokens: budget of the rendered response. max_results: most
+    fragments. min_score: least score. tags: all are required. categories: any of them matches,
+    in singular or plural; empty for all. mode: how the response is rendered; see rendering.py.
     """
 
     text: str

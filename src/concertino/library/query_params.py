@@ -1,6 +1,8 @@
-"""The parameters of `match?query=...`: read strictly, so that a caller who misspells one is told instead of served something else.
+"""Parses the parameters of `match?query=...`.
 
-`+` is a space, as in forms; but `C++` is what it looks like: two plus signs behind a letter, at the end of a word.
+Unknown and malformed parameters are errors, so that a typo is reported instead of ignored. `+` is a
+space, as in HTML forms, except in words such as `C++`: two plus signs after a letter at the end of
+a word.
 """
 
 from __future__ import annotations
@@ -13,140 +15,156 @@ from urllib.parse import unquote
 from concertino.errors import INVALID_PARAMS, RpcError
 from concertino.library.query import Mode, Query
 
-__all__ = ["MODES", "PARAMETERS", "query_of"]
+__all__ = ["MODES", "PARAMETERS", "parse_query"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 PARAMETERS = ("query", "maxTokens", "maxResults", "minScore", "tags", "categories", "mode")
-MAX_TOKENS = (
-    200_000  # far more than a message may hold at four characters each is refused here, not there
-)
+
+# Far more than fits into a message, at four characters per token.
+MAX_TOKENS = 200_000
 MAX_RESULTS = 100
-MAX_VALUES = 32  # tags, categories
-USUAL = frozenset(
+
+# Tags, and categories.
+MAX_VALUES = 32
+
+# Parameters in a URI.
+MAX_PARAMETERS = 64
+
+# Characters of a wrong value that an error quotes.
+QUOTED = 64
+
+# Categories that are accepted even if the library has none of them: prompts are written for many
+# libraries.
+COMMON_CATEGORIES = frozenset(
     ("agents", "skills", "examples", "patterns", "guides", "workflows", "best-practices")
 )
+
 PLUSES = re.compile(r"(?<=[A-Za-z])\+\+(?![A-Za-z0-9])")
-PIECES = 64  # parameters in a URI
-SHOWN = 64  # characters of a value, given back
 N = TypeVar("N", int, float)
 
 
-def query_of(
+def parse_query(
     text: str, category: str | None, category_of: Callable[[str], str | None], known: Sequence[str]
 ) -> Query:
-    """What the text behind a `?` asks for.
+    """Return the Query of the text after `?` in a URI.
 
-    category: what stands before `match`, which leaves no room for the parameter `categories`. category_of: the category that a
-    name means; known: all of them. Raises RpcError -32602 that names the parameter, what was expected and what came.
+    category: the one before `match` in the path; then the parameter `categories` is not allowed.
+    category_of: returns the category of a name in singular or plural. known: all categories.
+    Raises RpcError -32602 that names the parameter, what was expected and what was given.
     """
-    allowed = (
-        PARAMETERS
-        if category is None
-        else tuple(name for name in PARAMETERS if name != "categories")
-    )
-    given = _pieces(text, allowed)
-    words = _one(given, "query")
+    allowed = PARAMETERS
+    if category is not None:
+        allowed = tuple(name for name in PARAMETERS if name != "categories")
+    params = _split_params(text, allowed)
+
+    words = _single(params, "query")
     if words is None:
-        raise _bad("query", "the words to look for", said="nothing")
+        raise _invalid("query", "the words to look for", remark="nothing")
     if not words.strip():
-        raise _bad("query", "the words to look for", words)
-    mode = _one(given, "mode") or "full"
+        raise _invalid("query", "the words to look for", words)
+    mode = _single(params, "mode") or "full"
     if mode not in MODES:
-        raise _bad("mode", " or ".join((", ".join(MODES[:-1]), MODES[-1])), mode)
+        raise _invalid("mode", f"{', '.join(MODES[:-1])} or {MODES[-1]}", mode)
     categories = (
         (category,)
         if category is not None
-        else _categories(_list(given, "categories"), category_of, known)
+        else _find_categories(_texts(params, "categories"), category_of, known)
     )
     return Query(
         words,
-        max_tokens=_number(given, "maxTokens", 3000, int, 1, MAX_TOKENS),
-        max_results=_number(given, "maxResults", 15, int, 1, MAX_RESULTS),
-        min_score=_number(given, "minScore", 0.0, float, 0, 1e9),
-        tags=_list(given, "tags"),
+        max_tokens=_number(params, "maxTokens", 3000, int, 1, MAX_TOKENS),
+        max_results=_number(params, "maxResults", 15, int, 1, MAX_RESULTS),
+        min_score=_number(params, "minScore", 0.0, float, 0, 1e9),
+        tags=_texts(params, "tags"),
         categories=categories,
         mode=mode,
     )
 
 
-def _pieces(text: str, allowed: Sequence[str]) -> Mapping[str, list[str]]:
-    given: dict[str, list[str]] = {}
-    pieces = text.split("&", PIECES)
-    if len(pieces) > PIECES:
-        raise _bad("query", f"at most {PIECES} parameters", said="more")
+def _split_params(text: str, allowed: Sequence[str]) -> Mapping[str, list[str]]:
+    """Return the decoded values of each parameter by name."""
+    params: dict[str, list[str]] = {}
+    pieces = text.split("&", MAX_PARAMETERS)
+    if len(pieces) > MAX_PARAMETERS:
+        raise _invalid("query", f"at most {MAX_PARAMETERS} parameters", remark="more")
     for piece in pieces:
         if not piece:
             continue
         name, _, value = piece.partition("=")
-        name = _decoded("query", name)
+        name = _decode("query", name)
         if name not in allowed:
-            raise _bad(name[:SHOWN], f"one of {', '.join(allowed)}", said="an unknown parameter")
-        given.setdefault(name, []).append(_decoded(name, value))
-    return given
+            expected = f"one of {', '.join(allowed)}"
+            raise _invalid(name[:QUOTED], expected, remark="an unknown parameter")
+        params.setdefault(name, []).append(_decode(name, value))
+    return params
 
 
-def _decoded(name: str, value: str) -> str:
+def _decode(name: str, value: str) -> str:
     value = PLUSES.sub("%2B%2B", value) if "++" in value else value
     try:
         return unquote(value.replace("+", " "), errors="strict")
     except UnicodeDecodeError:
-        raise _bad(name, "UTF-8 behind its percent signs", value) from None
+        raise _invalid(name, "UTF-8 behind its percent signs", value) from None
 
 
-def _one(given: Mapping[str, list[str]], name: str) -> str | None:
-    values = given.get(name)
+def _single(params: Mapping[str, list[str]], name: str) -> str | None:
+    """Return the value of a parameter that may occur once; None if it is missing."""
+    values = params.get(name)
     if values is None:
         return None
     if len(values) > 1:
-        raise _bad(name, "one value", said=f"{len(values)}")
+        raise _invalid(name, "one value", remark=f"{len(values)}")
     return values[0]
 
 
-def _list(given: Mapping[str, list[str]], name: str) -> tuple[str, ...]:
+def _texts(params: Mapping[str, list[str]], name: str) -> tuple[str, ...]:
+    """Return the different values of a parameter that may occur often and have commas."""
     values = [
-        each.strip() for value in given.get(name, ()) for each in value.split(",", MAX_VALUES)
+        text.strip() for value in params.get(name, ()) for text in value.split(",", MAX_VALUES)
     ]
     if len(values) > MAX_VALUES:
-        raise _bad(name, f"at most {MAX_VALUES} values", said="more")
-    if given.get(name) and not all(values):
-        raise _bad(name, "values with commas between them", given[name][0])
+        raise _invalid(name, f"at most {MAX_VALUES} values", remark="more")
+    if params.get(name) and not all(values):
+        raise _invalid(name, "values with commas between them", params[name][0])
     return tuple(dict.fromkeys(values))
 
 
 def _number(
-    given: Mapping[str, list[str]], name: str, default: N, kind: type[N], least: N, most: N
+    params: Mapping[str, list[str]], name: str, default: N, kind: type[N], least: N, most: N
 ) -> N:
-    text = _one(given, name)
+    text = _single(params, name)
     if text is None:
         return default
     expected = f"{'a whole' if kind is int else 'a'} number from {least} to {most:g}"
-    if (
-        re.fullmatch(r"\d{1,12}" if kind is int else r"\d{1,12}(\.\d{1,12})?", text, re.ASCII)
-        is None
-    ):
-        raise _bad(name, expected, text)
+    pattern = r"\d{1,12}" if kind is int else r"\d{1,12}(\.\d{1,12})?"
+    if re.fullmatch(pattern, text, re.ASCII) is None:
+        raise _invalid(name, expected, text)
     value = kind(text)
     if not least <= value <= most:
-        raise _bad(name, expected, text)
+        raise _invalid(name, expected, text)
     return value
 
 
-def _categories(
+def _find_categories(
     names: tuple[str, ...], category_of: Callable[[str], str | None], known: Sequence[str]
 ) -> tuple[str, ...]:
-    """Those that there are. The usual ones may be named in a library that has none of them: prompts name them as they come."""
+    """Return the categories of these names, each once. Raises RpcError for an unknown name."""
     found: list[str] = []
     for name in names:
         category = category_of(name) or category_of(name.lower())
-        if category is None and not {name, f"{name}s"} & USUAL:
-            raise _bad("categories", f"some of {', '.join(known) or '(there are none)'}", name)
+        if category is None and not {name, f"{name}s"} & COMMON_CATEGORIES:
+            expected = f"some of {', '.join(known) or '(there are none)'}"
+            raise _invalid("categories", expected, name)
         found.append(category or name)
     return tuple(dict.fromkeys(found))
 
 
-def _bad(name: str, expected: str, got: str = "", *, said: str = "") -> RpcError:
-    """got: the value that came; said: in words, where it is no value that is wrong."""
-    got = got if len(got) <= SHOWN else got[:SHOWN] + "..."
-    text = f"{name}: expected {expected}, got {said or repr(got)}"
-    details = {"details": text, "parameter": name, "expected": expected, "got": said or got}
+def _invalid(name: str, expected: str, value: str = "", *, remark: str = "") -> RpcError:
+    """Return the error for a parameter.
+
+    value: the wrong value, which is quoted. remark: words to use instead if not a value is wrong.
+    """
+    value = value if len(value) <= QUOTED else value[:QUOTED] + "..."
+    text = f"{name}: expected {expected}, got {remark or repr(value)}"
+    details = {"details": text, "parameter": name, "expected": expected, "got": remark or value}
     return RpcError(INVALID_PARAMS, f"Invalid parameter {text}", details)

@@ -1,16 +1,17 @@
-"""What was found, written as a text that never exceeds its budget.
+"""Renders search hits as a text that never exceeds its token budget.
 
-full     whole fragments, best first. The first that does not fit is cut before a heading, with a mark that names its URI;
-         what cannot be cut so, and what comes after it and does not fit either, is left out. Where that leaves nothing,
-         the first section or, failing that, the first paragraphs of the best one that has any short enough
-catalog  an entry of a few lines for each: title, URI, length, what it is for
+full     whole fragments, best first. The first one that does not fit is cut before a heading, with
+         a mark that names its URI; fragments that cannot be cut so, and later ones that do not fit,
+         are left out. If nothing fits, the first section is rendered or, failing that, the first
+         paragraphs of the best fragment that has any short enough
+catalog  an entry of a few lines for each: title, URI, length, purposes
 index    a line for each: URI, title, length
 minimal  JSON: URI, title, length and score of each
 
-A budget is kept by counting: nothing is added before the whole text with it was counted, headings, separators and the
-closing line included. So it holds for any counter, also for one where a text and another together have more tokens
-than each alone. What is left out for lack of space is named at the end, as far as there is space for that. No
-fragment is cut inside of a code block.
+The budget is kept by counting: before anything is added, the whole text with it is counted,
+headings, separators and the closing line included. So it is kept with any counter, also one for
+which two joined texts have more tokens than both alone. Fragments that are left out are named at
+the end as far as there is space. No fragment is cut inside of a code block.
 """
 
 from __future__ import annotations
@@ -27,29 +28,44 @@ from concertino.library.outline import HEADING, lines_outside_fences
 from concertino.library.query import Query
 from concertino.library.tokens import Counter
 
-__all__ = ["Hit", "RenderedText", "assemble"]
+__all__ = ["Hit", "RenderedText", "render"]
 
+# Returns the tokens of a document's body.
 Length: TypeAlias = Callable[[Document], int]
+
 MARKDOWN = "text/markdown"
 JSON = "application/json"
 SEPARATOR = "\n\n---\n\n"
-MIN_CUT_SHARE = 0.15  # of the budget; less of a fragment than that is not worth its heading
-SLACK = 16  # tokens that two texts may have less as one
-MAX_TRIED = 5  # fragments that are looked at for a part, rather than show nothing
-PARAGRAPH = re.compile(r"$")  # the blank line behind it
-MAX_LISTED = 3  # of what a document can do and is for, in a catalog
+
+# Share of the budget. A smaller part of a fragment is not worth its heading.
+MIN_CUT_SHARE = 0.15
+
+# Tokens that joining two texts may save.
+SLACK = 16
+
+# Fragments of which a part is tried if none fits as a whole.
+MAX_TRIED = 5
+
+# Capabilities and purposes in an entry of a catalog.
+MAX_LISTED = 3
+
+# Matches the blank line after a paragraph.
+PARAGRAPH = re.compile(r"$")
 
 
 class Hit(Struct, frozen=True):
-    """A document that was found, and how well it fits: the higher the better, comparable within one query only."""
+    """A document that matches. score: higher is better; comparable within one query only."""
 
     document: Document
     score: float
 
 
 class RenderedText(Struct, frozen=True):
-    """text: what is answered, of mime_type. fragments: how many documents it shows, whole or in part; uris: which.
-    tokens: what the text has, by the counter of the index; never more than limit."""
+    """A rendered search result.
+
+    fragments: number of documents it shows, whole or in part. uris: of these documents. tokens: of
+    the text, by the index's counter; never more than limit.
+    """
 
     text: str
     mime_type: str
@@ -59,40 +75,34 @@ class RenderedText(Struct, frozen=True):
     limit: int
 
 
-def assemble(
+def render(
     query: Query, hits: Sequence[Hit], count: Counter, length: Length | None = None
 ) -> RenderedText:
-    """The text of what was found, best first, in the mode and within the budget of the query.
+    """Render the hits, best first, in the mode and within the budget of the query.
 
-    count: the tokens of a text. length: those of a document's body, if somebody has counted them before.
+    count: counts the tokens of a text. length: returns those of a document's body, if they were
+    counted before; None counts them.
     """
     if length is None:
-        return assemble(query, hits, count, lambda document: count(document.body))
+        return render(query, hits, count, lambda document: count(document.body))
     if query.mode == "minimal":
-        return _json(query, hits, count, length)
-    text = _Text(query.max_tokens, count)
+        return _render_json(query, hits, count, length)
+
+    text = _BudgetedText(query.max_tokens, count)
     if not hits:
-        text.end(
+        text.add_first_fitting(
             f"No fragment matches {query.text[:80]!r}.",
             f"No fragment matches {query.text[:20]!r}.",
             "No match.",
         )
-        return text.assembled(())
+        return text.to_result(())
     if query.mode == "full":
-        return _full(text, hits, length)
-    write = _entry if query.mode == "catalog" else _line
-    gap = "\n\n" if query.mode == "catalog" else "\n"
-    shown: list[str] = []
-    for hit in hits:
-        if not text.add(gap, write(hit, length)):
-            break
-        shown.append(hit.document.uri)
-    text.end(_closing(text, len(shown), len(hits)))
-    return text.assembled(shown)
+        return _render_full(text, hits, length)
+    return _render_entries(text, hits, length, catalog=query.mode == "catalog")
 
 
-class _Text:
-    """A text that grows while it fits."""
+class _BudgetedText:
+    """A text to which pieces are added as long as they fit."""
 
     def __init__(self, limit: int, count: Counter) -> None:
         self.limit = limit
@@ -101,8 +111,8 @@ class _Text:
         self.tokens = 0
 
     def add(self, gap: str, piece: str) -> bool:
-        """Whether it fitted; if not, nothing was added."""
-        longer = self._with(gap, piece)
+        """Add a piece if it fits, and return whether it did. gap: separates it from the text."""
+        longer = self._joined(gap, piece)
         tokens = self.count(longer)
         if tokens > self.limit:
             return False
@@ -110,86 +120,123 @@ class _Text:
         return True
 
     def fits(self, gap: str, piece: str) -> bool:
-        return self.count(self._with(gap, piece)) <= self.limit
+        """Return whether add() would succeed."""
+        return self.count(self._joined(gap, piece)) <= self.limit
 
-    def _with(self, gap: str, piece: str) -> str:
+    def _joined(self, gap: str, piece: str) -> str:
         return self.text + gap + piece if self.text else piece
 
-    def end(self, *closings: str) -> None:
-        """Add the first of them that fits."""
+    def add_first_fitting(self, *closings: str) -> None:
+        """Add the first of the closings that fits; none if none does."""
         any(self.add(SEPARATOR, closing) for closing in closings)
 
-    def assembled(self, uris: Sequence[str]) -> RenderedText:
+    def to_result(self, uris: Sequence[str]) -> RenderedText:
+        """Return the text as a RenderedText that shows the documents of these URIs."""
         return RenderedText(self.text, MARKDOWN, len(uris), tuple(uris), self.tokens, self.limit)
 
 
-def _full(text: _Text, hits: Sequence[Hit], length: Length) -> RenderedText:
-    shown: list[str] = []
+def _render_entries(
+    text: _BudgetedText, hits: Sequence[Hit], length: Length, *, catalog: bool
+) -> RenderedText:
+    make_entry = _catalog_entry if catalog else _index_line
+    gap = "\n\n" if catalog else "\n"
+    uris: list[str] = []
+    for hit in hits:
+        if not text.add(gap, make_entry(hit, length)):
+            break
+        uris.append(hit.document.uri)
+    text.add_first_fitting(_closing(text, len(uris), len(hits)))
+    return text.to_result(uris)
+
+
+def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> RenderedText:
+    uris: list[str] = []
     left_out: list[Hit] = []
     for hit in hits:
-        # Part of something is not shown where something better is not shown at all.
+        # A part of a fragment is not shown if a better one is left out completely.
         if _add_whole(text, hit, length) or (not left_out and _add_part(text, hit, HEADING)):
-            shown.append(hit.document.uri)
+            uris.append(hit.document.uri)
         else:
             left_out.append(hit)
-    if not shown:
-        tries = ((hit, at) for hit in left_out[:MAX_TRIED] for at in (HEADING, PARAGRAPH))
-        if part := next((hit for hit, at in tries if _add_part(text, hit, at)), None):
-            shown.append(part.document.uri)
+
+    if not uris:
+        attempts = ((hit, at) for hit in left_out[:MAX_TRIED] for at in (HEADING, PARAGRAPH))
+        if part := next((hit for hit, at in attempts if _add_part(text, hit, at)), None):
+            uris.append(part.document.uri)
             left_out.remove(part)
-    if not left_out:
-        text.end(_closing(text, len(shown), len(hits)))
-        return text.assembled(shown)
-    closing = _closing(text, len(shown), len(hits)) + " Left out for lack of space:"
-    lines = [f"\n- {_line(hit, length)}" for hit in left_out]
-    listed = _most(
-        len(lines), lambda number: text.fits(SEPARATOR, closing + "".join(lines[:number]))
+
+    if left_out:
+        _add_left_out(text, len(uris), left_out, len(hits), length)
+    else:
+        text.add_first_fitting(_closing(text, len(uris), len(hits)))
+    return text.to_result(uris)
+
+
+def _add_left_out(
+    text: _BudgetedText, shown: int, left_out: Sequence[Hit], total: int, length: Length
+) -> None:
+    """Add the closing line with as many of the fragments that are left out as fit."""
+    closing = _closing(text, shown, total)
+    start = closing + " Left out for lack of space:"
+    lines = [f"\n- {_index_line(hit, length)}" for hit in left_out]
+    listed = _largest(
+        len(lines), lambda number: text.fits(SEPARATOR, start + "".join(lines[:number]))
     )
-    if not listed or not text.add(SEPARATOR, closing + "".join(lines[:listed])):
-        # Where nothing is shown, the best one's URI says more than how much there is.
-        names = () if shown else (_line(left_out[0], length), left_out[0].document.uri)
-        text.end(*names, _closing(text, len(shown), len(hits)))
-    return text.assembled(shown)
+    if not listed or not text.add(SEPARATOR, start + "".join(lines[:listed])):
+        # If nothing is shown, the URI of the best fragment is more useful than numbers.
+        best = left_out[0]
+        names = () if shown else (_index_line(best, length), best.document.uri)
+        text.add_first_fitting(*names, closing)
 
 
-def _closing(text: _Text, shown: int, of: int) -> str:
-    return f"{shown} of {of} fragments, {text.tokens} of {text.limit} tokens up to here."
+def _closing(text: _BudgetedText, shown: int, total: int) -> str:
+    return f"{shown} of {total} fragments, {text.tokens} of {text.limit} tokens up to here."
 
 
-def _add_whole(text: _Text, hit: Hit, length: Length) -> bool:
+def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
     body = hit.document.body.strip()
-    if length(hit.document) > text.limit - text.tokens + SLACK + len(hit.document.body) - len(body):
-        return False  # without counting it again
-    return text.add(SEPARATOR, _head(hit) + body)
+    # If it is clearly too long, skip counting the joined text.
+    stripped = len(hit.document.body) - len(body)
+    if length(hit.document) > text.limit - text.tokens + SLACK + stripped:
+        return False
+    return text.add(SEPARATOR, _comment(hit) + body)
 
 
-def _add_part(text: _Text, hit: Hit, at: re.Pattern[str]) -> bool:
-    """Whether as much of it fitted as ends before a line of that kind. at: HEADING or PARAGRAPH."""
+def _add_part(text: _BudgetedText, hit: Hit, at: re.Pattern[str]) -> bool:
+    """Add the longest beginning that ends before a line that matches `at`, and fits.
+
+    at: HEADING or PARAGRAPH. Returns whether there was any.
+    """
     if text.limit - text.tokens < MIN_CUT_SHARE * text.limit:
         return False
-    head, body, uri = _head(hit), hit.document.body.strip(), hit.document.uri
+    head, body, uri = _comment(hit), hit.document.body.strip(), hit.document.uri
     lines = body.split("\n")
-    # There is some text before a cut, not only headings.
-    text_from = next(
+
+    # A part has some text, not headings alone.
+    first_text = next(
         (number for number, line in enumerate(lines) if line.strip() and not HEADING.match(line)),
         len(lines),
     )
     cuts = [
         number
         for number, line in lines_outside_fences(body)
-        if number > text_from and at.match(line)
+        if number > first_text and at.match(line)
     ]
 
     def part(number: int) -> str:
         return head + _cut(lines, cuts[number - 1], uri)
 
-    most = _most(len(cuts), lambda number: text.fits(SEPARATOR, part(number)))
+    most = _largest(len(cuts), lambda number: text.fits(SEPARATOR, part(number)))
     return most > 0 and text.add(SEPARATOR, part(most))
 
 
-def _most(highest: int, fits: Callable[[int], bool]) -> int:
-    """The highest number that fits, if whatever is lower than one that fits does, too; 0 if none does."""
-    reach = 1  # steps that double: nothing much longer than what fits is counted
+def _largest(highest: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number from 1 to `highest` that fits; 0 if none does.
+
+    Whenever a number fits, so must all lower ones.
+    """
+    # Doubling steps: nothing much longer than what fits is counted.
+    reach = 1
     while reach <= highest and fits(reach):
         reach *= 2
     lowest, highest = reach // 2, min(reach - 1, highest)
@@ -199,7 +246,7 @@ def _most(highest: int, fits: Callable[[int], bool]) -> int:
     return lowest
 
 
-def _head(hit: Hit) -> str:
+def _comment(hit: Hit) -> str:
     return f"<!-- {hit.document.uri} -->\n\n"
 
 
@@ -207,12 +254,12 @@ def _cut(lines: Sequence[str], before: int, uri: str) -> str:
     return "\n".join(lines[:before]).rstrip() + f"\n\n[cut here to fit; the whole text: {uri}]"
 
 
-def _line(hit: Hit, length: Length) -> str:
+def _index_line(hit: Hit, length: Length) -> str:
     document = hit.document
     return f"{document.uri} - {_one_line(document.title)} ({length(document)} tokens)"
 
 
-def _entry(hit: Hit, length: Length) -> str:
+def _catalog_entry(hit: Hit, length: Length) -> str:
     document = hit.document
     lines = [
         f"## {_one_line(document.title)}",
@@ -222,8 +269,8 @@ def _entry(hit: Hit, length: Length) -> str:
         lines.append(_one_line(document.description)[:240])
     if document.tags:
         lines.append(f"Tags: {', '.join(map(_one_line, document.tags))}")
-    for what, values in (("Can", document.capabilities), ("For", document.use_when)):
-        lines += [f"- {what}: {_one_line(value)}" for value in values[:MAX_LISTED]]
+    for label, values in (("Can", document.capabilities), ("For", document.use_when)):
+        lines += [f"- {label}: {_one_line(value)}" for value in values[:MAX_LISTED]]
     return "\n".join(lines)
 
 
@@ -231,8 +278,11 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _json(query: Query, hits: Sequence[Hit], count: Counter, length: Length) -> RenderedText:
-    """Entries are left out from the end until it fits; where not even an empty list does, there is no text."""
+def _render_json(query: Query, hits: Sequence[Hit], count: Counter, length: Length) -> RenderedText:
+    """Return the mode `minimal`: entries are dropped from the end until the JSON text fits.
+
+    Without any entries it may still be too long; then the text is `{}` or empty.
+    """
     entries = [
         {
             "uri": hit.document.uri,

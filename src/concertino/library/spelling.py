@@ -1,8 +1,9 @@
-"""A word that no document has, and the one that was probably meant.
+"""Corrects a query word that no document contains.
 
-All that is one slip away (a letter too many, too few, another one, two exchanged: Damerau's four, 80 % of all
-misspellings) is tried against the dictionary of the index; the most frequent one is taken. Some 600 look-ups for a
-word of ten letters, 1 ms; no second dictionary is kept.
+All words that are one error away (a letter too many, too few, replaced, or two exchanged: Damerau's
+four kinds, 80 % of all misspellings) are looked up in the dictionary of the index; the most
+frequent one is taken. That is some 600 look-ups for a word of ten letters, 1 ms, and needs no
+dictionary of our own.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["SpellingCorrection", "correct_spelling"]
 
 LETTERS = ascii_lowercase + digits
-MIN_LENGTH = 5  # shorter words have too many neighbours, and names (Pact, SHAP) are often short
+
+# Letters. Shorter words have too many neighbours, and names are often short (Pact, SHAP).
+MIN_LENGTH = 5
 MAX_LENGTH = 24
 
 
 class SpellingCorrection(Struct, frozen=True):
-    """word: as it would be written. term: what it is in the index."""
+    """A known word. word: as one would write it. term: its term in the index."""
 
     word: str
     term: str
@@ -34,20 +37,19 @@ class SpellingCorrection(Struct, frozen=True):
 def correct_spelling(
     word: str, analyser: Analyser, searcher: tantivy.Searcher
 ) -> SpellingCorrection | None:
-    """The known word that is one slip away from an unknown one; None where there is none, or the word is of no kind
-    that can be repaired."""
+    """Return the known word that is one error away from an unknown one.
+
+    None if there is none, or if the word has another script, signs, or too few or many letters.
+    """
     lower = word.lower()
     if not (MIN_LENGTH <= len(lower) <= MAX_LENGTH and lower.isascii() and lower.isalnum()):
         return None
-    near = sorted(_slips(lower))
+
+    candidates = sorted(_edits(lower))
     known = [
-        (
-            candidate[0] != lower[0],
-            -frequency,
-            candidate,
-            term,
-        )  # hardly anybody misses the first letter
-        for candidate, term in zip(near, analyser.stems(near), strict=True)
+        # People rarely mistype the first letter, so a candidate that keeps it comes first.
+        (candidate[0] != lower[0], -frequency, candidate, term)
+        for candidate, term in zip(candidates, analyser.stems(candidates), strict=True)
         if (frequency := searcher.doc_freq("text", term))
     ]
     if not known:
@@ -56,8 +58,9 @@ def correct_spelling(
     return SpellingCorrection(candidate, term)
 
 
-def _slips(word: str) -> set[str]:
-    halves = [(word[:place], word[place:]) for place in range(len(word) + 1)]
+def _edits(word: str) -> set[str]:
+    """Return all words that are one error away."""
+    halves = [(word[:index], word[index:]) for index in range(len(word) + 1)]
     found = {left + right[1:] for left, right in halves if right}
     found |= {left + right[1] + right[0] + right[2:] for left, right in halves if len(right) > 1}
     found |= {left + letter + right[1:] for left, right in halves if right for letter in LETTERS}

@@ -12,62 +12,73 @@ from concertino.types.results import ResourceTemplate
 __all__ = ["JSON", "Templates"]
 
 JSON = "application/json"
-MODE = "mode=full (default) gives whole fragments, catalog an entry each, index a line each, minimal JSON; each with URIs."
+MODE = (
+    "mode=full (default) gives whole fragments, catalog an entry each, index a line each,"
+    " minimal JSON; each with URIs."
+)
 
 
 class Templates:
-    """Of one scheme. shown: as they are listed. variables: by template."""
+    """The resource templates of one URI scheme.
+
+    entries: for `resources/templates/list`. variables: names by URI template, for completion.
+    """
 
     def __init__(self, scheme: str) -> None:
-        everything = ",".join(PARAMETERS)
-        within = ",".join(name for name in PARAMETERS if name != "categories")
+        # The URI of a match within a category has the category in its path instead.
+        within_category = tuple(name for name in PARAMETERS if name != "categories")
         budget = f"What fits the query, within maxTokens (3000). {MODE}"
-        self.shown = [
-            ResourceTemplate(
-                f"{scheme}://{MATCH}{{?{everything}}}",
-                "match",
-                title="Match",
-                description=f"{budget} From everything.",
+        templates = [
+            (
+                ResourceTemplate(
+                    f"{scheme}://{MATCH}{{?{','.join(PARAMETERS)}}}",
+                    "match",
+                    title="Match",
+                    description=f"{budget} From everything.",
+                ),
+                PARAMETERS,
             ),
-            ResourceTemplate(
-                f"{scheme}://{{category}}/{MATCH}{{?{within}}}",
-                "match-category",
-                title="Match within a category",
-                description=f"{budget} From one category.",
+            (
+                ResourceTemplate(
+                    f"{scheme}://{{category}}/{MATCH}{{?{','.join(within_category)}}}",
+                    "match-category",
+                    title="Match within a category",
+                    description=f"{budget} From one category.",
+                ),
+                ("category", *within_category),
             ),
-            ResourceTemplate(
-                f"{scheme}://{REGISTRY}",
-                "registry",
-                title="Registry",
-                description="What there is in each category, and every document",
-                mime_type=JSON,
+            (
+                ResourceTemplate(
+                    f"{scheme}://{REGISTRY}",
+                    "registry",
+                    title="Registry",
+                    description="What there is in each category, and every document",
+                    mime_type=JSON,
+                ),
+                (),
             ),
-            ResourceTemplate(
-                f"{scheme}://{{category}}",
-                "category",
-                title="Catalogue of a category",
-                description="Every document of one category, with what it is for",
-                mime_type=JSON,
+            (
+                ResourceTemplate(
+                    f"{scheme}://{{category}}",
+                    "category",
+                    title="Catalogue of a category",
+                    description="Every document of one category, with what it is for",
+                    mime_type=JSON,
+                ),
+                ("category",),
             ),
-            ResourceTemplate(
-                f"{scheme}://{{category}}/{{+id}}",
-                "document",
-                title="Document",
-                description="One document, by its path or its id",
-                mime_type=MARKDOWN,
+            (
+                ResourceTemplate(
+                    f"{scheme}://{{category}}/{{+id}}",
+                    "document",
+                    title="Document",
+                    description="One document, by its path or its id",
+                    mime_type=MARKDOWN,
+                ),
+                ("category", "id"),
             ),
         ]
-        uris = [each.uri_template for each in self.shown]
-        self.variables: Mapping[str, tuple[str, ...]] = dict(
-            zip(
-                uris,
-                (
-                    PARAMETERS,
-                    ("category", *within.split(",")),
-                    (),
-                    ("category",),
-                    ("category", "id"),
-                ),
-                strict=True,
-            )
-        )
+        self.entries = [template for template, _ in templates]
+        self.variables: Mapping[str, tuple[str, ...]] = {
+            template.uri_template: names for template, names in templates
+        }

@@ -1,9 +1,9 @@
-"""How long a text is, in the tokens of a language model: what a budget is counted in.
+"""Counts the tokens that a text has for a language model, for budgets.
 
-The estimate needs no vocabulary: 4.1 characters are taken for a token, which is within 10 % of the count of a
-tokenizer for four of five files of English Markdown, and further off for other scripts. Who needs the exact figure
-chooses a tokenizer: the extra `tokens` brings the vocabularies of OpenAI's models inside a package. Models of other
-makers have vocabularies of their own, which these come near.
+The estimate needs no vocabulary: it takes 4.1 characters for a token. That is within 10 % of a
+tokenizer's count for four of five files of English Markdown, and less precise for other scripts.
+For exact counts the extra `tokens` brings the vocabularies of OpenAI's models in a package. Models
+of other vendors have other vocabularies, whose counts are similar.
 """
 
 from __future__ import annotations
@@ -17,39 +17,43 @@ from concertino.errors import TargetError
 __all__ = ["TOKENIZERS", "Counter", "counter", "estimate"]
 
 Counter: TypeAlias = Callable[[str], int]
-MAX_PIECE = 50_000  # characters; the tokenizer refuses more than 200,000 tokens, so what is longer is counted in pieces
+
+# Characters counted at once: the tokenizer refuses more than 200,000 tokens.
+MAX_PIECE = 50_000
+
 TOKENIZERS = ("estimate", "cl100k_base", "o200k_base")
 
 
 def estimate(text: str) -> int:
-    """Characters / 4.1, rounded up; 0 for no text."""
-    return -(-len(text) * 10 // 41)  # whole numbers: the same on every machine
+    """Return the characters divided by 4.1, rounded up; 0 for an empty text."""
+    # Integers give the same result on every machine.
+    return -(-len(text) * 10 // 41)
 
 
 def counter(name: str) -> Counter:
-    """What counts the tokens of a text: `estimate`, or exactly, by the vocabulary of that name.
+    """Return the function that counts tokens: `estimate`, or exactly by the named vocabulary.
 
-    Raises ValueError for an unknown name, TargetError where the extra is missing. What is returned may be called from
-    any thread.
+    The function may be called from any thread. Raises ValueError for an unknown name, TargetError
+    if the extra is not installed.
     """
     if name == "estimate":
         return estimate
     if name not in TOKENIZERS:
         raise ValueError(f"tokenizer: expected one of {', '.join(TOKENIZERS)}, got {name!r}")
-    with warnings.catch_warnings(
-        action="ignore", category=DeprecationWarning
-    ):  # how it reads its vocabularies, on 3.11 and 3.12
+
+    # On 3.11 and 3.12 the package reads its vocabularies in a deprecated way.
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         try:
             import bpe_openai  # pyright: ignore[reportMissingTypeStubs]
-        except ImportError as why:
+        except ImportError as exc:
             raise TargetError(
                 f"the tokenizer {name} needs bpe-openai: pip install 'concertino[tokens]'"
-            ) from why
+            ) from exc
         encode = bpe_openai.get_encoding(name).encode_ordinary
 
     def count(text: str) -> int:
         return sum(
-            len(encode(text[place : place + MAX_PIECE])) for place in range(0, len(text), MAX_PIECE)
+            len(encode(text[start : start + MAX_PIECE])) for start in range(0, len(text), MAX_PIECE)
         )
 
     return count

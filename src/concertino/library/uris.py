@@ -1,12 +1,13 @@
-"""URIs of a library: how a file's is made of its path, and what a URI from outside asks for.
+"""URIs of a library: the URI of a file, and parsing a URI from a client.
 
-A URI is decoded once, and what comes out is looked up among what was listed: it never becomes a path.
-
-    scheme://agents/_fragments/typescript-core     a file: its path, without `.md`
+    scheme://agents/_fragments/typescript-core     a file: its path without `.md`
     scheme://registry                              a catalogue of everything
-    scheme://agents                                a catalogue of one category, the first folder of a path
+    scheme://agents                                a catalogue of one category (first folder)
     scheme://match?query=..., scheme://agents/match?query=...
-                                                   what fits a query
+                                                   the documents that match a query
+
+The *key* of a URI is its decoded path. A URI is decoded once, and its key is looked up among the
+listed files: it is never used as a path of the file system.
 """
 
 from __future__ import annotations
@@ -15,39 +16,48 @@ import os
 import re
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-__all__ = ["MATCH", "REGISTRY", "key_of", "parts_of", "uri_of", "written"]
+__all__ = ["MATCH", "REGISTRY", "escape_uri", "key_of", "singular", "split_uri", "uri_of"]
 
 REGISTRY = "registry"
 MATCH = "match"
-ENDING = ".md"
-UNQUOTED = "/-._~!$&'()*+,;=:@"  # RFC 3986 3.3: what a path may hold as it is
-NO_URI = re.compile(
-    r"[^A-Za-z0-9\-._~:/?@!$&'()*+,;=%]+|%(?![0-9A-Fa-f]{2})"
-)  # RFC 3986 appendix A; a fragment is not known here
-MAX_PATH = 4096  # characters of a decoded path
+SUFFIX = ".md"
+
+# RFC 3986 3.3: the characters that a path may contain unescaped.
+UNQUOTED = "/-._~!$&'()*+,;=:@"
+
+# RFC 3986 appendix A: everything that a URI without fragment must not contain.
+INVALID_IN_URI = re.compile(r"[^A-Za-z0-9\-._~:/?@!$&'()*+,;=%]+|%(?![0-9A-Fa-f]{2})")
+
+# Characters; of a URI after its scheme, and of its decoded path.
+MAX_URI = 2**20
+MAX_PATH = 4096
 
 
 def key_of(path: str) -> str:
-    """What a file's URI names, decoded: its path, without `.md` where that cannot be a catalogue or a match.
+    """Return the key of a file's URI: its path, without `.md` unless the result would be reserved.
 
-    Of the path alone, so that no file's URI depends on which others there are.
+    A file at the top keeps its suffix, since its key could be a category or `registry`. The key
+    depends on the path alone, so that adding a file never changes the URI of another one.
     """
     folder, _, name = path.rpartition("/")
-    stem = name.removesuffix(ENDING)
+    stem = name.removesuffix(SUFFIX)
     if not folder or not stem or (stem == MATCH and "/" not in folder):
         return path
     return f"{folder}/{stem}"
 
 
 def uri_of(scheme: str, key: str) -> str:
-    """The URI of a key, or of a category."""
+    """Return the URI of a key or a category."""
     return f"{scheme}://{quote_from_bytes(os.fsencode(key), UNQUOTED)}"
 
 
-def parts_of(scheme: str, uri: str) -> tuple[str, str | None] | None:
-    """A URI's path, decoded once, and its query, undecoded; None if it is no URI of this scheme."""
-    begin, separator, rest = uri.partition("://")
-    if not separator or begin.lower() != scheme or len(rest) > 2**20:
+def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
+    """Return a URI's decoded path (its key) and its query, still encoded and None without `?`.
+
+    None if it is not a URI of this scheme, has a fragment or is too long.
+    """
+    prefix, separator, rest = uri.partition("://")
+    if not separator or prefix.lower() != scheme or len(rest) > MAX_URI:
         return None
     path, question, query = rest.partition("?")
     try:
@@ -59,6 +69,19 @@ def parts_of(scheme: str, uri: str) -> tuple[str, str | None] | None:
     return decoded, query if question else None
 
 
-def written(uri: str) -> str:
-    """A URI as it is to be written, of one that was asked for: prompts put values into queries as they are, with spaces and all."""
-    return NO_URI.sub(lambda found: quote_from_bytes(found[0].encode(), ""), uri)
+def escape_uri(uri: str) -> str:
+    """Return a client's URI in a valid form, for the response.
+
+    Prompts insert values into queries unescaped, so that a URI may contain spaces and the like.
+    """
+    return INVALID_IN_URI.sub(lambda match: quote_from_bytes(match[0].encode(), ""), uri)
+
+
+def singular(name: str) -> str:
+    """Return the singular of a category's name: one form for `skill` and `skills`.
+
+    Also `policies` -> `policy`; `process` stays.
+    """
+    if name.endswith("ies"):
+        return f"{name[:-3]}y"
+    return name[:-1] if name.endswith("s") and not name.endswith("ss") else name

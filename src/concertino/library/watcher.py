@@ -1,7 +1,8 @@
-"""Hears of changes in folders: from the system, with the extra `watch`; by looking again every second without it.
+"""Watcher: watches folders with watchfiles if it is installed, else by polling every second.
 
-Either way in a thread of its own. What is heard are paths; None stands for "look at everything": at the beginning, when a folder
-was put in another's place, and once a minute, since a system that has too much to say drops some of it.
+It runs in a thread of its own and reports paths, or None for "look at everything": at the start,
+when a folder was replaced, and once a minute, since the operating system drops events when there
+are too many.
 """
 
 from __future__ import annotations
@@ -15,32 +16,43 @@ from typing import Any
 
 __all__ = ["Watcher"]
 
-DEBOUNCE_MS = 50  # changes of one moment come together; the default of watchfiles waits 1.6 s for the last of them
-STEP_MS = 20  # how long nothing more must have come
-TICK_MS = 200  # how often it is seen whether a folder is still the same: that a link to it leads elsewhere, no file tells
-LOOK_S = 60.0  # all is looked at so often, although nothing was heard
-POLL_S = 1.0  # without watchfiles
-Tell = Callable[[list[str] | None], None]
+# Changes within this time are reported together. The default of watchfiles is 1.6 s.
+DEBOUNCE_MS = 50
+
+# Time without a change after which those so far are reported.
+STEP_MS = 20
+
+# Interval of the check whether a folder was replaced: there is no event when a symbolic link on the
+# way to it changes.
+TICK_MS = 200
+
+# Interval at which everything is looked at although no event arrived.
+FULL_SCAN_S = 60.0
+
+# Interval of polling without watchfiles.
+POLL_S = 1.0
+
+ReportChange = Callable[[list[str] | None], None]
 
 
 class Watcher:
-    """Calls tell(paths), or tell(None), from its thread, whenever something may have changed; never two at a time.
+    """Calls report(paths) or report(None) whenever something may have changed.
 
-    hears: whether the system tells; False while only looking helps.
+    report is called from the watcher's thread, and not again before it returns. Its exceptions are
+    logged. receives_events: whether the operating system reports changes; False while polling.
     """
 
-    def __init__(self, folders: Sequence[str], tell: Tell, log: logging.Logger) -> None:
-        self.hears = False
+    def __init__(self, folders: Sequence[str], report: ReportChange, log: logging.Logger) -> None:
+        self.receives_events = False
         self._folders = folders
-        self._tell = tell
+        self._report_change = report
         self._log = log
-        self._ended = threading.Event()
-        self._ready: Callable[[], None] | None = None
+        self._closed = threading.Event()
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def close(self) -> None:
-        """Hear no more. Does not wait for the thread."""
-        self._ended.set()
+        """Stop reporting. Does not wait for the thread, which ends soon."""
+        self._closed.set()
 
     def _run(self) -> None:
         try:
@@ -51,81 +63,88 @@ class Watcher:
                 POLL_S,
             )
             watchfiles = None
-        while not self._ended.is_set():
-            if watchfiles is not None and all(map(os.path.isdir, self._folders)):
+
+        while not self._closed.is_set():
+            if watchfiles is not None and self._all_exist():
                 try:
-                    self._hear(watchfiles.watch)
-                except (
-                    Exception
-                ) as why:  # no more watches, no permission, a folder that is gone again
+                    self._watch(watchfiles.watch)
+                except Exception as exc:
+                    # The system has no more watches, a permission is missing, or a folder was
+                    # removed meanwhile.
                     self._log.warning(
                         "changes are looked for every %g s, since the system does not tell: %s",
                         POLL_S,
-                        why,
+                        exc,
                     )
                     watchfiles = None
-                self.hears = False
-                self._say(None)
-            if not all(map(os.path.isdir, self._folders)) or watchfiles is None:
-                self._ended.wait(POLL_S)
-                self._say(None)
+                self.receives_events = False
+                self._report(None)
 
-    def _hear(self, watch: Callable[..., Iterator[set[tuple[Any, str]]]]) -> None:
-        """Until the end, or until a folder is another one."""
+            if watchfiles is None or not self._all_exist():
+                self._closed.wait(POLL_S)
+                self._report(None)
+
+    def _all_exist(self) -> bool:
+        return all(map(os.path.isdir, self._folders))
+
+    def _watch(self, watch: Callable[..., Iterator[set[tuple[Any, str]]]]) -> None:
+        """Report changes until close() or until a folder was replaced."""
         before = self._identities()
-        heard = watch(
+        events = watch(
             *self._folders,
             watch_filter=None,
             debounce=DEBOUNCE_MS,
             step=STEP_MS,
             rust_timeout=TICK_MS,
             yield_on_timeout=True,
-            stop_event=_Stop(self._ended, self._installed),
+            stop_event=_StopEvent(self._closed, self._on_watching),
             raise_interrupt=False,
             ignore_permission_denied=True,
             debug=False,
         )
-        looked = time.monotonic()
-        for changes in heard:
+        scanned_s = time.monotonic()
+        for changes in events:
             if changes:
-                self._say(sorted({path for _, path in changes}))
-            elif time.monotonic() - looked > LOOK_S:
-                looked = time.monotonic()
-                self._say(None)
+                self._report(sorted({path for _, path in changes}))
+            elif time.monotonic() - scanned_s > FULL_SCAN_S:
+                scanned_s = time.monotonic()
+                self._report(None)
             if self._identities() != before:
                 return
 
-    def _installed(self) -> None:
-        """What changed between the first look and now was not heard of."""
-        self.hears = True
-        threading.Thread(target=self._say, args=(None,), name="watch-first", daemon=True).start()
+    def _on_watching(self) -> None:
+        """Report everything once, since changes before this moment caused no event."""
+        self.receives_events = True
+        # In another thread: watchfiles must not wait for the report.
+        threading.Thread(target=self._report, args=(None,), name="watch-first", daemon=True).start()
 
     def _identities(self) -> list[tuple[int, int]]:
         return [_identity(folder) for folder in self._folders]
 
-    def _say(self, paths: list[str] | None) -> None:
-        if not self._ended.is_set():
+    def _report(self, paths: list[str] | None) -> None:
+        if not self._closed.is_set():
             try:
-                self._tell(paths)
+                self._report_change(paths)
             except Exception:
                 self._log.exception("a change could not be taken in")
 
 
-class _Stop:
-    """What watchfiles asks whether to end: the first time says that it has begun to listen."""
+class _StopEvent:
+    """The stop event for watchfiles. It is asked for the first time when watching has begun."""
 
-    def __init__(self, ended: threading.Event, begun: Callable[[], None]) -> None:
-        self._ended = ended
-        self._begun: Callable[[], None] | None = begun
+    def __init__(self, closed: threading.Event, on_watching: Callable[[], None]) -> None:
+        self._closed = closed
+        self._on_watching: Callable[[], None] | None = on_watching
 
     def is_set(self) -> bool:
-        if self._begun is not None:
-            begun, self._begun = self._begun, None
-            begun()
-        return self._ended.is_set()
+        if self._on_watching is not None:
+            on_watching, self._on_watching = self._on_watching, None
+            on_watching()
+        return self._closed.is_set()
 
 
 def _identity(folder: str) -> tuple[int, int]:
+    """Return device and inode of a folder, which change if it is replaced."""
     try:
         status = os.stat(folder)
     except OSError:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from concertino.errors import ConcertinoError
-from concertino.library.front_matter import split
+from concertino.library.front_matter import split_front_matter
 from concertino.orchestra.storage import (
     MAX_CONTENT_BYTES,
     StorageEntry,
@@ -335,7 +335,7 @@ def _unfolded(raw: bytes, path: str) -> tuple[bytes, dict[str, Any]]:
     if not raw.startswith(b"---"):
         return raw, {}
     text = raw.decode("utf-8", "surrogateescape")
-    block, body, _, _ = split(text)
+    block, body, _, _ = split_front_matter(text)
     if block is None:  # it only looks like that
         return raw, {}
     metadata = _loaded(block, path)

@@ -1,0 +1,243 @@
+"""LibraryHandlers: the request handlers of a loaded library.
+
+Lists are answered from memory on the event loop; reading and completion run in threads. Spec:
+2026-07-28 server/resources, server/prompts, server/utilities/completion and pagination.
+"""
+
+from __future__ import annotations
+
+from binascii import Error, a2b_base64, b2a_base64
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec import DecodeError, Raw, Struct
+from msgspec.json import Decoder
+
+from concertino.backend.interface import Call
+from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from concertino.library.argument_completion import complete_argument
+from concertino.library.document import Document
+from concertino.library.document_registry import Change, DocumentRegistry, Item
+from concertino.library.file_parsing import mime_type_of
+from concertino.library.prompt_files import fill_prompt, to_list_entry
+from concertino.library.resource_reader import ResourceReader, RunInThread
+from concertino.library.templates import Templates
+from concertino.types.results import (
+    CompleteResult,
+    GetPromptResult,
+    ListPromptsResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceResult,
+    Resource,
+)
+
+__all__ = ["ChangeNotice", "LibraryHandlers"]
+
+# Pages of `resources/list` that are kept. A client may send any number of different cursors.
+MAX_PAGES = 256
+
+# Characters.
+MAX_CURSOR = 65536
+QUOTED_NAME = 128
+
+NO_ARGUMENTS = Raw(b"{}")
+_decode_text = Decoder(str).decode
+_decode_texts = Decoder(dict[str, str]).decode
+
+
+class ChangeNotice(Struct):
+    """What to tell clients about a change.
+
+    resources, prompts: whether the list changed. updated: the watched URIs whose content changed.
+    """
+
+    resources: bool
+    prompts: bool
+    updated: list[str]
+
+
+class LibraryHandlers:
+    """Handles the requests for a loaded library. reader: answers `resources/read`."""
+
+    def __init__(
+        self, scheme: str, documents: DocumentRegistry, reader: ResourceReader, page_size: int
+    ) -> None:
+        self.reader = reader
+        self._documents = documents
+        self._page_size = page_size
+        self._templates = Templates(scheme)
+        # Results of `resources/list` by cursor: the same object is encoded once.
+        self._pages: dict[str, ListResourcesResult] = {}
+        self._handlers: Mapping[str, Callable[[Call, RunInThread], Awaitable[Struct]]] = {
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._get_prompt,
+            "completion/complete": self._complete,
+        }
+
+    async def handle(self, call: Call, in_thread: RunInThread) -> Struct:
+        """Return the result of a call. Raises RpcError."""
+        handler = self._handlers.get(call.method)
+        if handler is None:
+            raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
+        return await handler(call, in_thread)
+
+    def apply(self, change: Change, watched: frozenset[str]) -> ChangeNotice:
+        """Take in a change of the folders, and return what to tell clients. Blocks.
+
+        watched: URIs that clients subscribed to.
+        """
+        documents = self._documents
+        paths = [*change.items, *change.removed_items]
+        before = {path: documents.at(path) for path in paths}
+        paths_before = {uri: self.reader.path_of(uri) for uri in watched}
+
+        self._update_index(change, before)
+        documents.apply(change)
+        self.reader.invalidate(paths)
+        # A new dict: a page that is being made goes to the old one.
+        self._pages = {}
+
+        list_changed = change.links is not None or any(
+            _listed(before[path]) != _listed(documents.at(path)) for path in paths
+        )
+        updated = [
+            uri
+            for uri, path_before in paths_before.items()
+            if self._is_updated(uri, path_before, before)
+        ]
+        prompts_changed = bool(change.prompts or change.removed_prompts)
+        return ChangeNotice(list_changed, prompts_changed, sorted(updated))
+
+    def _update_index(self, change: Change, before: Mapping[str, Item | None]) -> None:
+        if self.reader.index is None or not before:
+            return
+        removed = [
+            item.uri
+            for path, item in before.items()
+            if isinstance(item, Document) and not isinstance(change.items.get(path), Document)
+        ]
+        changed = [item for item in change.items.values() if isinstance(item, Document)]
+        self.reader.index.update(changed, removed)
+
+    def _is_updated(
+        self, uri: str, path_before: str | None, changed: Mapping[str, Item | None]
+    ) -> bool:
+        """Return whether a URI means another file than before, or one that changed."""
+        path = self.reader.path_of(uri)
+        if path != path_before:
+            return True
+        # A catalogue or a match may change with any file.
+        return bool(changed) if path is None else path in changed
+
+    # Resources
+
+    async def _list_resources(self, call: Call, in_thread: RunInThread) -> ListResourcesResult:
+        after = _read_cursor(call, "resources")
+        pages = self._pages
+        known = pages.get(after)
+        if known is not None:
+            return known
+        page = self._documents.page(after, self._page_size)
+        result = ListResourcesResult(
+            [_resource(item) for item in page.entries], _make_cursor("resources", page.last)
+        )
+        if len(pages) < MAX_PAGES:
+            pages[after] = result
+        return result
+
+    async def _list_templates(
+        self, call: Call, in_thread: RunInThread
+    ) -> ListResourceTemplatesResult:
+        _read_cursor(call, "templates")
+        return ListResourceTemplatesResult(self._templates.entries)
+
+    async def _read_resource(self, call: Call, in_thread: RunInThread) -> ReadResourceResult:
+        return await self.reader.read(_string_param(call, "uri"), in_thread)
+
+    # Prompts
+
+    async def _list_prompts(self, call: Call, in_thread: RunInThread) -> ListPromptsResult:
+        after = _read_cursor(call, "prompts")
+        prompts = self._documents.prompts()
+        names = list(prompts)
+        start = bisect_right(names, after)
+        end = start + self._page_size
+        last = names[end - 1] if end < len(names) else None
+        entries = [to_list_entry(prompts[name]) for name in names[start:end]]
+        return ListPromptsResult(entries, _make_cursor("prompts", last))
+
+    async def _get_prompt(self, call: Call, in_thread: RunInThread) -> GetPromptResult:
+        name = _string_param(call, "name")
+        prompt = self._documents.prompts().get(name)
+        if prompt is None:
+            name = name[:QUOTED_NAME]
+            raise RpcError(
+                INVALID_PARAMS,
+                f"Unknown prompt: {name}",
+                {"details": f"name: there is no prompt {name!r}"},
+            )
+        try:
+            values = _decode_texts(call.params.get("arguments", NO_ARGUMENTS))
+        except (DecodeError, UnicodeError) as exc:
+            reason = str(exc).replace("`", "").replace("Expected", "expected")
+            raise _invalid(f"arguments: {reason}") from None
+        return fill_prompt(prompt, values)
+
+    # Completion
+
+    async def _complete(self, call: Call, in_thread: RunInThread) -> CompleteResult:
+        return await in_thread(lambda: complete_argument(call, self._documents, self._templates))
+
+
+def _listed(item: Item | None) -> Resource | None:
+    """Return the list entry of an item without its size, whose change is not announced."""
+    return None if item is None else _resource(item, with_size=False)
+
+
+def _resource(item: Item, *, with_size: bool = True) -> Resource:
+    size = item.size if with_size else None
+    kind = mime_type_of(item.path)
+    if isinstance(item, Document):
+        return Resource(item.uri, item.id, item.title, item.description or None, kind, size)
+    return Resource(item.uri, item.uri.rpartition("/")[2], mime_type=kind, size=size)
+
+
+def _string_param(call: Call, name: str) -> str:
+    try:
+        return _decode_text(call.params[name])
+    except KeyError:
+        raise _invalid(f"Missing required field: {name}") from None
+    except (DecodeError, UnicodeError):
+        raise _invalid(f"{name}: expected str") from None
+
+
+def _read_cursor(call: Call, kind: str) -> str:
+    """Return the name after which the requested page begins; empty for the first page.
+
+    kind: of the list. A cursor contains the kind and the last entry of the page before, so it
+    stays valid when the list changes. Raises RpcError -32602 for any other cursor.
+    """
+    if "cursor" not in call.params:
+        return ""
+    try:
+        text = _decode_text(call.params["cursor"])
+        decoded = a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True).decode()
+    except (DecodeError, Error, UnicodeError):
+        raise _invalid("cursor: not one of this library's") from None
+    own_kind, _, last = decoded.partition(" ")
+    if text and own_kind != kind:
+        raise _invalid(f"cursor: not one of this library's lists of {kind}")
+    return last
+
+
+def _make_cursor(kind: str, last: str | None) -> str | None:
+    """Return the cursor of the page that follows the entry `last`; None if there is none."""
+    return None if last is None else b2a_base64(f"{kind} {last}".encode(), newline=False).decode()
+
+
+def _invalid(details: str) -> RpcError:
+    return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})

@@ -1,0 +1,245 @@
+"""ResourceReader: answers `resources/read` with files, catalogues and matches of a library.
+
+All of these are read or computed in threads, since each may take longer than other calls should
+wait. Spec: 2026-07-28 server/resources.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, RpcError
+from concertino.library.catalogues import render_category, render_registry
+from concertino.library.document_registry import Ambiguous, DocumentRegistry, Item
+from concertino.library.file_loader import FileLoader
+from concertino.library.file_parsing import decode_text, mime_type_of
+from concertino.library.folder import FileMissing
+from concertino.library.index import Index
+from concertino.library.query_params import parse_query
+from concertino.library.read_cache import ReadCache
+from concertino.library.rendering import RenderedText
+from concertino.library.templates import JSON
+from concertino.library.tokens import Counter
+from concertino.library.uris import MATCH, REGISTRY, escape_uri, split_uri
+from concertino.types.results import ReadResourceResult, ResourceContents
+
+__all__ = ["ReadStats", "ResourceReader", "RunInThread"]
+
+# Runs a function in a thread. Any is what the function returns.
+RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+# Characters of a client's URI in the log.
+LOGGED = 512
+
+# Candidates that the error for an ambiguous URI names.
+MAX_CANDIDATES = 20
+
+
+class ReadStats(Struct):
+    """Counts since the start of a library.
+
+    reads: of files. cached: those served from memory. matches: answered queries. tokens: of the
+    texts that these got.
+    """
+
+    reads: int = 0
+    cached: int = 0
+    matches: int = 0
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"Served {self.reads} files ({self.cached} from memory)"
+            f" and {self.matches} matches ({self.tokens} tokens)"
+        )
+
+
+class ResourceReader:
+    """Reads the resources of a loaded library.
+
+    index: None if there is nothing to search; then no_index says why. stats: counts since the
+    start.
+    """
+
+    def __init__(
+        self,
+        scheme: str,
+        documents: DocumentRegistry,
+        loader: FileLoader,
+        count: Counter,
+        cache_size: int,
+        log: logging.Logger,
+    ) -> None:
+        self.index: Index | None = None
+        self.no_index = ""
+        self.stats = ReadStats()
+        self._scheme = scheme
+        self._documents = documents
+        self._loader = loader
+        self._count = count
+        self._log = log
+        self._cache = ReadCache(cache_size)
+        # Rendered catalogues by category; the registry has the empty name.
+        self._catalogues: dict[str, str] = {}
+
+    def invalidate(self, paths: Iterable[str]) -> None:
+        """Forget the contents of changed files, and all catalogues."""
+        self._cache.remove(paths)
+        # A new dict: a catalogue that is being rendered goes to the old one.
+        self._catalogues = {}
+
+    def path_of(self, uri: str) -> str | None:
+        """Return the path of the file that a URI means.
+
+        Empty if it means nothing; None if it means a catalogue or a match, which show several
+        files.
+        """
+        parts = split_uri(self._scheme, uri)
+        if parts is None:
+            return ""
+        key, query = parts
+        if query is not None or key == REGISTRY or self._documents.category(key) is not None:
+            return None
+        try:
+            item = self._documents.find(key)
+        except Ambiguous:
+            return ""
+        return "" if item is None else item.path
+
+    async def read(self, uri: str, in_thread: RunInThread) -> ReadResourceResult:
+        """Return what a URI means: a file, a catalogue, or the documents that match its query.
+
+        Raises RpcError -32602 if it means nothing, is ambiguous, or has wrong parameters.
+        """
+        parts = split_uri(self._scheme, uri)
+        if parts is None:
+            raise _not_found(uri)
+        key, query = parts
+
+        category, slash, rest = key.rpartition("/")
+        if rest == MATCH and "/" not in category:
+            known = self._documents.category(category) if slash else None
+            if slash and known is None:
+                raise _not_found(uri)
+            return await self._read_match(uri, query or "", known, in_thread)
+
+        if query is not None:
+            raise _not_found(uri)
+        if key == REGISTRY:
+            return await self._read_catalogue(uri, "", in_thread)
+        if (known := self._documents.category(key.removesuffix("/"))) is not None:
+            return await self._read_catalogue(uri, known, in_thread)
+
+        try:
+            item = self._documents.find(key)
+        except Ambiguous as exc:
+            raise _ambiguous(uri, exc.candidates) from None
+        if item is None:
+            raise _not_found(uri)
+        return await self._read_file(uri, item, in_thread)
+
+    # Files
+
+    async def _read_file(self, uri: str, item: Item, in_thread: RunInThread) -> ReadResourceResult:
+        self._log.debug("Loading resource: %s", uri[:LOGGED])
+        self.stats.reads += 1
+        contents = self._cache.get(item.path)
+        if contents is None:
+            contents = await in_thread(partial(self._load_contents, item))
+            if contents is None:
+                raise _not_found(uri)
+        else:
+            self.stats.cached += 1
+        return ReadResourceResult(
+            [ResourceContents(escape_uri(uri), contents.text, contents.blob, contents.mime_type)]
+        )
+
+    def _load_contents(self, item: Item) -> ResourceContents | None:
+        """Read a file: as text if it is UTF-8, else as a blob. Blocks.
+
+        None if it cannot be read any more.
+        """
+        state = self._loader.resources
+        found = None if state is None else state.found.get(item.path)
+        if state is None or found is None:
+            return None
+        try:
+            data, _ = state.folder.read(found)
+        except FileMissing as exc:
+            self._log.warning("%s: %s", item.path, exc.problem.message)
+            return None
+
+        text = decode_text(data)
+        kind = mime_type_of(item.path)
+        if text is None:
+            kind = kind or "application/octet-stream"
+            contents = ResourceContents(item.uri, blob=data, mime_type=kind)
+        else:
+            contents = ResourceContents(item.uri, text=text, mime_type=kind or "text/plain")
+
+        # Do not cache a file that changed while it was read.
+        if state.found.get(item.path) is found:
+            self._cache.put(item.path, contents, len(data))
+        return contents
+
+    # Catalogues
+
+    async def _read_catalogue(
+        self, uri: str, category: str, in_thread: RunInThread
+    ) -> ReadResourceResult:
+        """Return the catalogue of a category, or the registry for the empty name."""
+        catalogues = self._catalogues
+        text = catalogues.get(category)
+        if text is None:
+            text = catalogues[category] = await in_thread(partial(self._render, category))
+        return ReadResourceResult([ResourceContents(escape_uri(uri), text=text, mime_type=JSON)])
+
+    def _render(self, category: str) -> str:
+        if category:
+            return render_category(self._documents, self._scheme, category, self._count)
+        return render_registry(self._documents, self._scheme, self._count)
+
+    # Matches
+
+    async def _read_match(
+        self, uri: str, query: str, category: str | None, in_thread: RunInThread
+    ) -> ReadResourceResult:
+        self._log.info("Dynamic resource request: %s", uri[:LOGGED])
+        text, uri = await in_thread(partial(self._match, uri, query, category))
+        self._log.info("Assembled %d fragments (%d tokens)", text.fragments, text.tokens)
+        self.stats.matches += 1
+        self.stats.tokens += text.tokens
+        meta = {"fragments": text.fragments, "tokens": text.tokens, "limit": text.limit}
+        return ReadResourceResult(
+            [ResourceContents(uri, text=text.text, mime_type=text.mime_type, meta=meta)]
+        )
+
+    def _match(self, uri: str, query: str, category: str | None) -> tuple[RenderedText, str]:
+        """Return the rendered matches and the escaped URI.
+
+        Blocks: a query may have a megabyte, and even decoding that takes time.
+        """
+        documents = self._documents
+        parsed = parse_query(query, category, documents.category, documents.categories())
+        if self.index is None:
+            raise RpcError(INTERNAL_ERROR, f"No dynamic matching: {self.no_index}")
+        return self.index.match(parsed), escape_uri(uri)
+
+
+def _not_found(uri: str) -> RpcError:
+    return RpcError(INVALID_PARAMS, f"Resource not found: {uri}", {"uri": uri})
+
+
+def _ambiguous(uri: str, candidates: list[str]) -> RpcError:
+    # With `uri` in its data, the error would mean that the resource does not exist.
+    named = candidates[:MAX_CANDIDATES]
+    others = " and others" if len(named) < len(candidates) else ""
+    details = f"{uri} could be {', '.join(named)}{others}"
+    return RpcError(
+        INVALID_PARAMS, f"Ambiguous resource: {uri}", {"details": details, "candidates": named}
+    )
