@@ -1,4 +1,4 @@
-"""Each kind of verdict can come: servers with one fault result, and the cases that must find it, and no other."""
+"""Each verdict can come: servers with one fault each, the cases that must find it, and no others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from concertino.check.table import CASES
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
 SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1)
-# What is asked of every server here: cases of result room, quick ones, and those that the faults below are made for.
+# Run against every server here: quick cases of each section, and those that the faults below are
+# made for.
 ASKED = (
     "not-json", "not-utf8", "crlf", "separators-in-ids", "separators-in-text",
     "messages-1000", "nested-arrays", "object-empty", "unknown-method", "ids-kept", "stray-responses",
@@ -51,7 +52,7 @@ FAULTS: dict[str, dict[str, Verdict]] = {
     "ends after an unknown method": {"unknown-method": "crash"},
     "closes stdout": {"unknown-method": "hang"},
     "answers somebody else": {"unknown-method": "wrong"},
-    "takes result read for a message": {"one-byte-per-write": "wrong", "nested-arrays": "wrong"},
+    "takes each read for a message": {"one-byte-per-write": "wrong", "nested-arrays": "wrong"},
     "ends lines at U+2028": {"separators-in-ids": "wrong"},
     "does not know CR": {"crlf": "wrong"},
     "loses what comes in bulk": {"messages-1000": "wrong"},

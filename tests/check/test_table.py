@@ -1,4 +1,4 @@
-"""The whole table against a concertino server that has every tool: nothing but ok, and nothing skipped; in both eras."""
+"""All cases against the reference server, in both eras: every verdict is ok, and none is skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concertino.check.server_under_test import TOOLS, CheckSettings
 from concertino.check.table import CASES
 
 COMMAND = [sys.executable, "-m", "concertino.check.reference_server"]
-# One of result kind, for the fast run; the slow one has them all.
+# One of each kind, for the fast run; the slow run has them all.
 QUICK = (
     "not-json", "not-utf8-in-argument", "separators-in-text", "messages-1000", "stdin-socket", "stdin-null", "small-pipe",
     "nested-arrays", "nested-in-params", "json-number", "jsonrpc-missing", "nan", "unknown-method", "ids-kept",

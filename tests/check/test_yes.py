@@ -1,4 +1,4 @@
-"""A server that does nearly everything badly is told so by nearly every case."""
+"""Nearly every case finds something in a server that does nearly everything badly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concertino.check.server_under_test import CheckSettings
 from concertino.check.table import CASES
 
 YES = str(Path(__file__).parent / "yes.py")
-# Where it breaks a must, or an invariant.
+# The cases that find a broken MUST or a broken invariant.
 WRONG = {
     "separators-in-text", "echo-70-kb", "echo-10-mb", "id-true", "batch-2025-03-26", "unknown-method",
     "stray-responses", "initialize-unknown-version", "discover", "eras-interleaved", "version-unsupported",

@@ -228,6 +228,15 @@ def test_every_end_has_its_code(words: list[str], code: int, said: str, server: 
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("era", ["auto", "legacy", "modern"])
+def test_a_silent_server_exits_with_4_after_the_connect_timeout(era: str) -> None:
+    silent = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+    done = run("tools", "--era", era, "--connect-timeout-s", "0.2", server=silent)
+    assert done.returncode == 4, done.stderr
+    assert b" within 0." in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_a_server_that_cannot_be_started_is_named() -> None:
     done = run("tools", server=["no-such-program"])
     assert done.returncode == 3

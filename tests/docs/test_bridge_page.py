@@ -52,7 +52,7 @@ def test_the_demo_s_part_shows_a_plugin_killed_and_back() -> None:
 
 def test_the_reference_has_every_option() -> None:
     parser = ArgumentParser()
-    bridge.define(parser)
+    bridge.add_arguments(parser)
     part = COMMANDS.partition("## bridge\n")[2].partition("\n## ")[0]
     for action in parser._actions:
         for option in action.option_strings:

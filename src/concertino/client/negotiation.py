@@ -69,13 +69,20 @@ async def open_conversation(
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
+
+    def remaining_s() -> float:
+        """Return the seconds that are left. Raises TimedOut when there are none."""
+        if (seconds := until - loop.time()) > 0:
+            return seconds
+        raise TimedOut(f"the session was not opened within {within_s:.3g} s")
+
     conversation = await _started(start, within_s)
     try:
         if era != "legacy":
             patient = era == "modern"
             try:
                 if await _discover(
-                    conversation, until - loop.time() if patient else probe_s, patient
+                    conversation, remaining_s() if patient else min(probe_s, remaining_s()), patient
                 ):
                     return conversation
             except Disconnected:
@@ -85,9 +92,9 @@ async def open_conversation(
                     "the server ended when it was asked for its revisions; it is started once more"
                 )
                 await conversation.close()
-                conversation = await _started(start, until - loop.time())
+                conversation = await _started(start, remaining_s())
         try:
-            await _initialize(conversation, until - loop.time())
+            await _initialize(conversation, remaining_s())
         except RpcError as refused:
             if era == "legacy" or refused.code not in MODERN_ERRORS:
                 raise Incompatible(f"the server refused initialize: {refused}") from refused
