@@ -240,7 +240,7 @@ def test_without_pyyaml_front_matter_ends_the_start_and_says_why(tmp_path: Path)
     _, stderr, code = ran(["serve", "."], [READ], tmp_path, PYTHONPATH=path)
     assert code == 1
     assert (
-        "Failed to start server: ConcertinoError: front matter is read with PyYAML: pip install 'concertino[library]'"
+        "Failed to start server: ConcertinoError: front matter needs PyYAML: pip install 'concertino[library]'"
         in stderr
     )
 
@@ -417,7 +417,7 @@ def test_lint_says_it_in_lines_and_refuses_what_it_does_not_know(tmp_path: Path)
     for words, text in (
         ((".", "--ignore", "nothing"), "--ignore: expected one of front-matter,"),
         (("nowhere",), "nowhere: expected a folder"),
-        ((), "nothing to look at"),
+        ((), "nothing to check"),
         ((".", "--tokenizer", "x"), "tokenizer: expected one of"),
     ):
         stdout, stderr, code = said(*words)

@@ -1,21 +1,28 @@
-"""Folders as targets: `concertino serve DIR`, `--resources`, `--prompts`, and the variables RESOURCES_PATH and PROMPTS_PATH."""
+"""Folders of Markdown as targets: `concertino serve DIR`, and --resources, --prompts, --scheme.
+
+The variables RESOURCES_PATH and PROMPTS_PATH apply if no target is given.
+"""
 
 from __future__ import annotations
 
 import os
-from argparse import _ActionsContainer as ActionsContainer  # pyright: ignore[reportPrivateUsage]  # it has no public name
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from concertino.backend.interface import Backend
 from concertino.errors import RegistrationError, TargetError
 
+if TYPE_CHECKING:
+    # The type of a parser or an argument group has no public name.
+    from argparse import _ActionsContainer  # pyright: ignore[reportPrivateUsage]
+
 __all__ = ["Folders", "add_options", "folders_of", "library", "places"]
 
 
 class Folders(Struct, frozen=True):
-    """What the command line says of a library besides its target."""
+    """The options for a library, and the values of the variables for it. None if not given."""
 
     resources: str | None = None
     prompts: str | None = None
@@ -25,58 +32,69 @@ class Folders(Struct, frozen=True):
         return self.resources is not None or self.prompts is not None
 
 
-def add_options(group: ActionsContainer) -> None:
-    """The options that say where a library is."""
+def add_options(group: _ActionsContainer) -> None:
+    """Add the options that say where a library is."""
     group.add_argument(
-        "--resources", metavar="DIR", help="its resources (else DIR/resources, or RESOURCES_PATH)"
+        "--resources",
+        metavar="DIR",
+        help="folder of resources (default: DIR/resources, or RESOURCES_PATH)",
     )
     group.add_argument(
-        "--prompts", metavar="DIR", help="its prompts (else DIR/prompts, or PROMPTS_PATH)"
+        "--prompts", metavar="DIR", help="folder of prompts (default: DIR/prompts, or PROMPTS_PATH)"
     )
-    group.add_argument("--scheme", metavar="NAME", help="of its URIs (default orchestr8)")
+    group.add_argument(
+        "--scheme", metavar="NAME", help="scheme of the resource URIs (default: orchestr8)"
+    )
 
 
 def folders_of(environment: Mapping[str, str]) -> Folders:
-    """What RESOURCES_PATH and PROMPTS_PATH say."""
+    """Return the values of RESOURCES_PATH and PROMPTS_PATH; an empty variable counts as unset."""
     return Folders(
         environment.get("RESOURCES_PATH") or None, environment.get("PROMPTS_PATH") or None
     )
 
 
 def places(
-    target: str | None, given: Folders, environment: Mapping[str, str] = os.environ
+    target: str | None, options: Folders, environment: Mapping[str, str] = os.environ
 ) -> tuple[str | None, str | None]:
-    """Where the resources and the prompts of a library are: as the options say, else in the target, else in the environment.
+    """Return the folders of resources and prompts of a library; None for one that it does not have.
 
-    A target holds `resources/`, `prompts/` or both: a folder that was named by mistake must not show what lies in it. The
-    environment counts only without a target. Raises TargetError for a target that holds neither.
+    Options take precedence over the target. The environment is used only without a target. A target
+    contains `resources/`, `prompts/` or both, so that a folder that was named by mistake is not
+    published. Raises TargetError for a target that contains neither.
     """
     if target is None:
-        said = folders_of(environment)
-        found = said.resources, said.prompts
-    elif not os.path.isdir(target):
+        variables = folders_of(environment)
+        return options.resources or variables.resources, options.prompts or variables.prompts
+
+    if not os.path.isdir(target):
         raise TargetError(f"{target}: expected a folder")
-    else:
-        inside = [os.path.join(target, name) for name in ("resources", "prompts")]
-        resources, prompts = (each if os.path.isdir(each) else None for each in inside)
-        found = resources, prompts
-        if not (resources or prompts or given):
-            raise TargetError(
-                f"{target}: expected resources/ or prompts/ in it; --resources DIR takes a folder as it is"
-            )
-    return given.resources or found[0], given.prompts or found[1]
+    resources, prompts = (
+        path if os.path.isdir(path) else None
+        for path in (os.path.join(target, name) for name in ("resources", "prompts"))
+    )
+    if not (resources or prompts or options):
+        raise TargetError(
+            f"{target}: expected resources/ or prompts/ in it;"
+            " --resources DIR takes a folder as it is"
+        )
+    return options.resources or resources, options.prompts or prompts
 
 
-def library(target: str | None, given: Folders) -> Backend:
-    """A library of what places() found. Raises TargetError if there is nothing to serve."""
+def library(target: str | None, options: Folders) -> Backend:
+    """Return a Library of the folders that places() finds.
+
+    Raises TargetError if there are none, or if the Library refuses them.
+    """
     from concertino.library.library import Library
 
-    resources, prompts = places(target, given)
+    resources, prompts = places(target, options)
     if resources is None and prompts is None:
         raise TargetError(
-            "nothing to serve: expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH"
+            "nothing to serve: expected a target, --resources, --prompts, RESOURCES_PATH"
+            " or PROMPTS_PATH"
         )
     try:
-        return Library(resources, prompts, scheme=given.scheme or "orchestr8")
-    except RegistrationError as why:
-        raise TargetError(f"{target}: {why}" if target else str(why)) from None
+        return Library(resources, prompts, scheme=options.scheme or "orchestr8")
+    except RegistrationError as exc:
+        raise TargetError(f"{target}: {exc}" if target else str(exc)) from None

@@ -1,4 +1,4 @@
-"""`concertino lint DIR`: what is wrong with a library. Exit codes: 0 nothing, 1 something, 2 usage."""
+"""`concertino lint DIR`: finds the defects of a library. Exit codes: 0 none, 1 some, 2 usage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from concertino.cli.folders import Folders, add_options, places
 from concertino.errors import ConcertinoError
 from concertino.library.folder import Folder
 from concertino.library.library import MAX_FILE_BYTES, MAX_FILES
-from concertino.library.lint import LintFinding, lint
+from concertino.library.lint import LintFinding, LintReport, lint
 from concertino.library.problems import RULES
 from concertino.library.tokens import counter
 
@@ -22,31 +22,30 @@ __all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 USAGE = 2
 
-
 DESCRIPTION = (
-    "Look for what is wrong in a library: broken links, missing fields, ambiguous names, wrong token figures, "
-    "files that cannot be read, and what no query can find. Ends with 1 if there is something."
+    "Find the defects of a library: broken links, missing fields, ambiguous names, wrong token"
+    " counts, unreadable files, and documents that no query finds. Exits with 1 if there are any."
 )
 
 
-def add_arguments(lint: ArgumentParser) -> None:
-    """What can be said of what to look for."""
-    lint.add_argument(
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of `concertino lint` to its parser."""
+    parser.add_argument(
         "folder",
         metavar="DIR",
         nargs="?",
-        help="with resources/ and prompts/ in it, or of resources itself",
+        help="folder that contains resources/, prompts/ or both",
     )
-    add_options(lint)
-    lint.add_argument("--json", action="store_true", help="one JSON document instead of lines")
-    lint.add_argument(
+    add_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document, not lines")
+    parser.add_argument(
         "--ignore",
         action="append",
         default=[],
         metavar="RULE",
-        help="do not look for this; repeatable",
+        help="ignore the findings of this rule; repeatable",
     )
-    lint.add_argument(
+    parser.add_argument(
         "--tokenizer",
         default="estimate",
         metavar="NAME",
@@ -54,63 +53,81 @@ def add_arguments(lint: ArgumentParser) -> None:
     )
 
 
-def run(given: Namespace, server: Sequence[str]) -> NoReturn:
-    """Print what there is to say of the library, and end the process."""
-    if unknown := sorted({*given.ignore} - {*RULES}):
-        _leave(f"--ignore: expected one of {', '.join(RULES)}, got {unknown[0]!r}")
+def run(args: Namespace, server: Sequence[str]) -> NoReturn:
+    """Print the findings, and end the process."""
+    if unknown := sorted({*args.ignore} - {*RULES}):
+        _exit_usage(f"--ignore: expected one of {', '.join(RULES)}, got {unknown[0]!r}")
     try:
         resources, prompts = (
             None
-            if each is None
-            else Folder(each, max_file_bytes=MAX_FILE_BYTES, max_files=MAX_FILES)
-            for each in places(given.folder, Folders(given.resources, given.prompts))
+            if path is None
+            else Folder(path, max_file_bytes=MAX_FILE_BYTES, max_files=MAX_FILES)
+            for path in places(args.folder, Folders(args.resources, args.prompts))
         )
-        for each in (resources, prompts):
-            if each is not None and not each.exists:
-                _leave(f"{each.path}: expected a folder")
+        for folder in (resources, prompts):
+            if folder is not None and not folder.exists:
+                _exit_usage(f"{folder.path}: expected a folder")
         if resources is None and prompts is None:
-            _leave("nothing to look at: expected a folder, --resources or --prompts")
-        report = lint(resources, prompts, given.scheme or "orchestr8", counter(given.tokenizer))
-    except (ConcertinoError, ValueError) as why:
-        _leave(str(why))
-    findings = [each for each in report.findings if each.rule not in given.ignore]
+            _exit_usage("nothing to check: expected a folder, --resources or --prompts")
+        report = lint(resources, prompts, args.scheme or "orchestr8", counter(args.tokenizer))
+    except (ConcertinoError, ValueError) as exc:
+        _exit_usage(str(exc))
+
+    findings = [finding for finding in report.findings if finding.rule not in args.ignore]
     folders = {"resources": resources, "prompts": prompts}
-    if given.json:
-        shown = {
-            "documents": report.documents,
-            "prompts": report.prompts,
-            "problems": [
-                {
-                    "path": _path(each, folders),
-                    "line": each.line,
-                    "rule": each.rule,
-                    "message": each.message,
-                }
-                for each in findings
-            ],
-            "skipped": report.skipped,
-        }
-        print(format(encode(shown), indent=2).decode())  # noqa: T201  # the answer to the user, not a log
+    if args.json:
+        _print_json(report, findings, folders)
     else:
-        for each in findings:
-            place = f"{_path(each, folders)}:{each.line}" if each.line else _path(each, folders)
-            print(f"{place}: {each.rule}: {each.message}")  # noqa: T201
-        for text in report.skipped:
-            print(f"not looked for: {text}", file=sys.stderr)  # noqa: T201
-        sums = f"{report.documents} documents, {report.prompts} prompts, {len(findings)} problems"
-        print(sums, file=sys.stderr)  # noqa: T201
+        _print_lines(report, findings, folders)
     sys.exit(1 if findings else 0)
 
 
+def _print_json(
+    report: LintReport, findings: Sequence[LintFinding], folders: dict[str, Folder | None]
+) -> None:
+    document = {
+        "documents": report.documents,
+        "prompts": report.prompts,
+        "problems": [
+            {
+                "path": _path(finding, folders),
+                "line": finding.line,
+                "rule": finding.rule,
+                "message": finding.message,
+            }
+            for finding in findings
+        ],
+        "skipped": report.skipped,
+    }
+    print(format(encode(document), indent=2).decode())  # noqa: T201
+
+
+def _print_lines(
+    report: LintReport, findings: Sequence[LintFinding], folders: dict[str, Folder | None]
+) -> None:
+    for finding in findings:
+        path = _path(finding, folders)
+        location = f"{path}:{finding.line}" if finding.line else path
+        print(f"{location}: {finding.rule}: {finding.message}")  # noqa: T201
+    # The summary goes to stderr, so that stdout has findings only.
+    for text in report.skipped:
+        print(f"not checked: {text}", file=sys.stderr)  # noqa: T201
+    summary = f"{report.documents} documents, {report.prompts} prompts, {len(findings)} problems"
+    print(summary, file=sys.stderr)  # noqa: T201
+
+
 def _path(finding: LintFinding, folders: dict[str, Folder | None]) -> str:
-    """As somebody in this folder names the file, and as stdout can show it."""
+    """Return a file's path relative to the working directory, or absolute if it is elsewhere.
+
+    Bytes that are not UTF-8 become `?`, so that stdout can print it.
+    """
     folder = folders[finding.folder]
-    whole = os.path.join("" if folder is None else folder.path, finding.path)
-    path = os.path.relpath(whole)
-    path = whole if path.startswith("..") else path
+    absolute = os.path.join("" if folder is None else folder.path, finding.path)
+    relative = os.path.relpath(absolute)
+    path = absolute if relative.startswith("..") else relative
     return path.encode("utf-8", "replace").decode()
 
 
-def _leave(why: str) -> NoReturn:
-    print(f"concertino lint: {why}", file=sys.stderr)  # noqa: T201
+def _exit_usage(text: str) -> NoReturn:
+    print(f"concertino lint: {text}", file=sys.stderr)  # noqa: T201
     sys.exit(USAGE)

@@ -1,4 +1,7 @@
-"""`concertino search DIR "words"`: what a library finds, and why. Exit codes: 0 something was found, 1 nothing, 2 usage."""
+"""`concertino search DIR "words"`: searches a library, and explains the scores.
+
+Exit codes: 0 something was found, 1 nothing, 2 usage.
+"""
 
 from __future__ import annotations
 
@@ -25,143 +28,171 @@ __all__ = ["DESCRIPTION", "add_arguments", "run"]
 NOTHING = 1
 USAGE = 2
 
-
-DESCRIPTION = (
-    "Look for documents in a library as its clients do, and say what made each of them fit."
-)
+DESCRIPTION = "Search the documents of a library as its clients do, and explain each score."
 
 
-def add_arguments(search: ArgumentParser) -> None:
-    """What can be said of a search."""
-    search.add_argument(
-        "folder", metavar="DIR", help="with resources/ in it; a - for RESOURCES_PATH"
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of `concertino search` to its parser."""
+    parser.add_argument(
+        "folder", metavar="DIR", help="folder that contains resources/; - for RESOURCES_PATH"
     )
-    search.add_argument(
-        "--resources", metavar="DIR", help="its resources (else DIR/resources, or RESOURCES_PATH)"
+    parser.add_argument(
+        "--resources",
+        metavar="DIR",
+        help="folder of resources (default: DIR/resources, or RESOURCES_PATH)",
     )
-    search.add_argument("--scheme", metavar="NAME", help="of its URIs (default orchestr8)")
-    search.add_argument("words", metavar="WORDS", nargs="+", help="what to look for")
-    search.add_argument("--json", action="store_true", help="one JSON document instead of lines")
-    search.add_argument("--mode", help="print what a client gets: full, catalog, index or minimal")
-    search.add_argument(
-        "--max-tokens", type=int, default=3000, metavar="N", help="... within so many tokens (3000)"
+    parser.add_argument(
+        "--scheme", metavar="NAME", help="scheme of the resource URIs (default: orchestr8)"
     )
-    search.add_argument(
-        "--max-results", type=int, default=15, metavar="N", help="at most so many documents (15)"
+    parser.add_argument("words", metavar="WORDS", nargs="+", help="words to look for")
+    parser.add_argument("--json", action="store_true", help="print one JSON document, not lines")
+    parser.add_argument(
+        "--mode", help="print what a client receives: full, catalog, index or minimal"
     )
-    search.add_argument(
-        "--min-score", type=float, default=0.0, metavar="X", help="only those that fit as well"
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=3000,
+        metavar="N",
+        help="most tokens that --mode prints (default 3000)",
     )
-    search.add_argument(
+    parser.add_argument(
+        "--max-results", type=int, default=15, metavar="N", help="most documents (default 15)"
+    )
+    parser.add_argument(
+        "--min-score", type=float, default=0.0, metavar="X", help="least score (default 0)"
+    )
+    parser.add_argument(
         "--tag",
         action="append",
         default=[],
         metavar="TAG",
-        help="required; repeatable: all of them",
+        help="only documents with this tag; repeatable: all of them",
     )
-    search.add_argument(
-        "--category", action="append", default=[], metavar="NAME", help="repeatable: any of them"
+    parser.add_argument(
+        "--category",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only documents of this category; repeatable: any of them",
     )
-    search.add_argument(
+    parser.add_argument(
         "--tokenizer",
         default="estimate",
         metavar="NAME",
         help="estimate, cl100k_base or o200k_base",
     )
-    search.add_argument(
-        "--no-cache", action="store_true", help="read and index everything, and keep nothing"
+    parser.add_argument(
+        "--no-cache", action="store_true", help="read and index everything, and write no cache"
     )
 
 
-def run(given: Namespace, server: Sequence[str]) -> NoReturn:
-    """Print what was found, and end the process."""
+def run(args: Namespace, server: Sequence[str]) -> NoReturn:
+    """Print the documents that match, and end the process."""
     try:
-        query = _query(given)
-        index = _index(given)
-        if given.mode is not None:
-            found = index.match(query)
-            _print(found.text)
-            sys.exit(0 if found.fragments else NOTHING)
+        query = _make_query(args)
+        index = _make_index(args)
+        if args.mode is not None:
+            text = index.match(query)
+            _print(text.text)
+            sys.exit(0 if text.fragments else NOTHING)
         result = index.search(query)
-    except (ConcertinoError, ValueError) as why:
-        print(f"concertino search: {why}", file=sys.stderr)  # noqa: T201
+    except (ConcertinoError, ValueError) as exc:
+        print(f"concertino search: {exc}", file=sys.stderr)  # noqa: T201
         sys.exit(USAGE)
+
     explained = [(hit, index.explain(query, hit.document.uri)) for hit in result.hits]
-    if given.json:
-        shown = {
-            "query": query.text,
-            "terms": result.terms,
-            "repairs": result.corrections,
-            "unknown": result.unknown,
-            "documents": len(index.documents),
-            "found": [
-                {
-                    "uri": hit.document.uri,
-                    "title": hit.document.title,
-                    "tokens": index.length(hit.document),
-                    "score": hit.score,
-                    "parts": parts,
-                }
-                for hit, parts in explained
-            ],
-        }
-        _print(format(encode(shown), indent=2).decode())
+    if args.json:
+        _print(_format_json(query, result, explained, index))
     else:
-        _print(_lines(result, explained, index))
+        _print(_format_lines(result, explained, index))
     sys.exit(0 if result.hits else NOTHING)
 
 
-def _query(given: Namespace) -> Query:
-    """Raises ValueError naming what does not fit."""
+def _make_query(args: Namespace) -> Query:
+    """Return the query of the options. Raises ValueError that names a wrong one."""
     for name, value, most in (
-        ("--max-tokens", given.max_tokens, 10**7),
-        ("--max-results", given.max_results, 1000),
+        ("--max-tokens", args.max_tokens, 10**7),
+        ("--max-results", args.max_results, 1000),
     ):
         if not 1 <= value <= most:
             raise ValueError(f"{name}: expected a number from 1 to {most}, got {value}")
-    if given.mode not in (None, "full", "catalog", "index", "minimal"):
-        raise ValueError(f"--mode: expected full, catalog, index or minimal, got {given.mode!r}")
+    if args.mode not in (None, "full", "catalog", "index", "minimal"):
+        raise ValueError(f"--mode: expected full, catalog, index or minimal, got {args.mode!r}")
     return Query(
-        " ".join(given.words),
-        max_tokens=given.max_tokens,
-        max_results=given.max_results,
-        min_score=given.min_score,
-        tags=tuple(given.tag),
-        categories=tuple(given.category),
-        mode=given.mode or "full",
+        " ".join(args.words),
+        max_tokens=args.max_tokens,
+        max_results=args.max_results,
+        min_score=args.min_score,
+        tags=tuple(args.tag),
+        categories=tuple(args.category),
+        mode=args.mode or "full",
     )
 
 
-def _index(given: Namespace) -> Index:
-    """Of what the folder holds now; from the cache file that `concertino serve` uses, too."""
-    count = counter(given.tokenizer)
-    resources, _ = places(None if given.folder == "-" else given.folder, Folders(given.resources))
+def _make_index(args: Namespace) -> Index:
+    """Return an index of the folder's current content, with the cache of `concertino serve`.
+
+    Raises ConcertinoError, and ValueError if there is nothing to search.
+    """
+    count = counter(args.tokenizer)
+    resources, _ = places(None if args.folder == "-" else args.folder, Folders(args.resources))
     if resources is None:
         raise ValueError("nothing to search: expected a folder of resources")
-    library = Library(resources, scheme=given.scheme or "orchestr8")
-    cache, missing = (None, "") if given.no_cache else open_cache(library)
-    if missing:
-        raise ValueError(missing)
-    collection = FileLoader(library.scheme, library.resources, None)
+
+    library = Library(resources, scheme=args.scheme or "orchestr8")
+    cache, no_index = (None, "") if args.no_cache else open_cache(library)
+    if no_index:
+        raise ValueError(no_index)
+    loader = FileLoader(library.scheme, library.resources, None)
     if cache is not None:
-        collection.known = cache.documents()
-    shelf = DocumentRegistry()
-    shelf.apply(collection.refresh())
-    return Index.build(shelf.documents(), cache=cache, count=count)
+        loader.known = cache.documents()
+    documents = DocumentRegistry()
+    documents.apply(loader.refresh())
+    return Index.build(documents.documents(), cache=cache, count=count)
 
 
-def _lines(result: SearchResult, explained: list[tuple[Hit, list[ScorePart]]], index: Index) -> str:
+def _format_json(
+    query: Query,
+    result: SearchResult,
+    explained: list[tuple[Hit, list[ScorePart]]],
+    index: Index,
+) -> str:
+    document = {
+        "query": query.text,
+        "terms": result.terms,
+        "repairs": result.corrections,
+        "unknown": result.unknown,
+        "documents": len(index.documents),
+        "found": [
+            {
+                "uri": hit.document.uri,
+                "title": hit.document.title,
+                "tokens": index.length(hit.document),
+                "score": hit.score,
+                "parts": parts,
+            }
+            for hit, parts in explained
+        ],
+    }
+    return format(encode(document), indent=2).decode()
+
+
+def _format_lines(
+    result: SearchResult, explained: list[tuple[Hit, list[ScorePart]]], index: Index
+) -> str:
     lines: list[str] = []
-    for word, instead in result.corrections.items():
-        lines.append(f"{word}: nothing has this word; looked for {instead}")
+    for word, correction in result.corrections.items():
+        lines.append(f"no document contains {word}; looked for {correction} instead")
     if result.unknown:
-        lines.append(f"nothing has these words: {', '.join(result.unknown)}")
-    lines += [""] if lines else []
-    for place, (hit, parts) in enumerate(explained, 1):
+        lines.append(f"no document contains: {', '.join(result.unknown)}")
+    if lines:
+        lines.append("")
+
+    for rank, (hit, parts) in enumerate(explained, 1):
         document = hit.document
-        lines.append(
-            f"{place:3}. {hit.score:7.2f}  {document.uri}  ({index.length(document)} tokens)"
-        )
+        tokens = index.length(document)
+        lines.append(f"{rank:3}. {hit.score:7.2f}  {document.uri}  ({tokens} tokens)")
         lines.append(f"{'':14}{' '.join(document.title.split())}")
         by_term = sorted(parts, key=lambda part: result.terms.index(part.term))
         for term, own in groupby(by_term, key=lambda part: part.term):
@@ -169,11 +200,11 @@ def _lines(result: SearchResult, explained: list[tuple[Hit, list[ScorePart]]], i
             sums = " + ".join(f"{part.score:.2f} {part.field}" for part in fields)
             lines.append(f"{'':14}{term} {sum(part.score for part in fields):.2f} = {sums}")
     if not explained:
-        lines.append(f"None of {len(index.documents)} documents has what was looked for.")
+        lines.append(f"None of {len(index.documents)} documents matches the query.")
     return "\n".join(lines)
 
 
 def _print(text: str) -> None:
-    """As a terminal can show it: a document may hold what would steer one."""
-    shown = "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
-    sys.stdout.write(shown.encode("utf-8", "replace").decode() + "\n")
+    """Print a text whose control characters a terminal must not interpret: it comes from files."""
+    printable = "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+    sys.stdout.write(printable.encode("utf-8", "replace").decode() + "\n")

@@ -36,7 +36,7 @@ FENCE = "---"
 # A YAML 1.1 document ends with either of them.
 ENDS = (FENCE, "...")
 NULLS = frozenset(("", "~", "null", "Null", "NULL"))
-EXTRA = "front matter is read with PyYAML: pip install 'concertino[library]'"
+EXTRA = "front matter needs PyYAML: pip install 'concertino[library]'"
 
 
 class FrontMatter(Struct, frozen=True):

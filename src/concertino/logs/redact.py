@@ -85,7 +85,7 @@ class Redactor:
         return self._without_secrets(text, escaped=False)
 
     def string(self, text: str) -> str:
-        """Return a text without secrets; if it is a JSON object or array, without secret fields too.
+        """Return a text without secrets; of a JSON object or array also without secret fields.
 
         Such a text is the content that repeats a structured result. Returns the same object if
         there is nothing to remove.
