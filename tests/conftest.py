@@ -1,6 +1,15 @@
 """Its being here puts this folder on the path, so that every test can `import wire` and `loops`."""
 
+import signal
+
 from hypothesis import HealthCheck, settings
+
+# A shell starts a command in the background with SIGINT and SIGQUIT ignored, and children inherit
+# that: servers under test would not notice Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 # As hypothesis does it where it knows that it runs in CI: the same examples each time, and no example fails for its time, since
 # machines are busy. `pytest --hypothesis-profile=default` looks for new ones.

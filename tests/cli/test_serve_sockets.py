@@ -40,6 +40,8 @@ from harness import (
 
 from concertino.transports.sockets import is_trusted
 
+pytestmark = pytest.mark.waits
+
 DRAIN_LONG = {"CONCERTINO_DRAIN_S": "60"}
 WAIT_S = 30.0  # an upper bound, reached only by what is broken
 

@@ -35,6 +35,8 @@ from concertino.errors import (
 )
 from concertino.transports.process import ShutdownTimeouts, live_members
 
+pytestmark = pytest.mark.waits
+
 HERE = Path(__file__).parent
 QUICK = ShutdownTimeouts(stdin_closed_s=0.2, terminated_s=5, killed_s=10)
 TEXT = {"content": [{"type": "text", "text": "done"}]}

@@ -25,6 +25,8 @@ from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError, Disconnected, SpawnError, TimedOut
 from concertino.transports.process import ShutdownTimeouts, live_members
 
+pytestmark = pytest.mark.waits
+
 HERE = Path(__file__).parent
 LADDER = ShutdownTimeouts(stdin_closed_s=5, terminated_s=5, killed_s=10)
 SOON = Restart(first_s=0.01, longest_s=0.05)

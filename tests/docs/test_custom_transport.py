@@ -23,6 +23,8 @@ from concertino import Disconnected, Limits, Server
 from concertino.backend import Host
 from concertino.transports import connect
 
+pytestmark = pytest.mark.waits
+
 PAGE = DOCS / "how-to" / "custom-transport.md"
 
 

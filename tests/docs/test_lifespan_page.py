@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from pages import DOCS, asked, paste, refused, run_tests
 
+pytestmark = pytest.mark.waits
+
 PAGE = DOCS / "how-to" / "lifespan.md"
 FILES = ["shelves.py", "test_shelves.py"]
 

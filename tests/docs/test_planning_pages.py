@@ -14,6 +14,8 @@ from pages import DOCS, asked, blocks, environment, paste
 
 from concertino import Client, ServerParameters
 
+pytestmark = pytest.mark.waits
+
 HOW_TO = DOCS / "how-to"
 
 

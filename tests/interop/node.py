@@ -1,7 +1,8 @@
 """Node, and the npm packages that speak MCP: pinned, installed once into .tools, kept between runs.
 
-The clients and servers run on the machine's own Node, as users have it. The inspector asks for a newer one than many machines have;
-that comes from the npm package `node`. A machine without Node and npm fails these tests, with a sentence that says what to install.
+The clients and servers run on the machine's own Node, as users have it, or on one from the Python
+package index (tools.py). The inspector asks for a newer one than many machines have; that comes from
+the npm package `node`.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from kept import alone_in
 from stdio.harness import gone, put_down
+from tools import alone_in, node_program, not_available
 
 __all__ = ["PACKAGES", "Ran", "node", "packages", "run"]
 
@@ -32,17 +32,16 @@ PACKAGES = {
 }
 WANTED = json.dumps({"private": True, "type": "module", "dependencies": PACKAGES}, indent=2) + "\n"
 INSTALL_S = 300  # seconds, for some 200 small packages
-TO_INSTALL = "install Node 20 or newer with npm (on Debian and Ubuntu: apt-get install nodejs npm), then run the tests again"
 
 
 def node() -> str:
-    """The machine's Node."""
-    return _program("node")
+    """Return the path of Node."""
+    return node_program("node")
 
 
 def packages() -> Path:
     """A folder whose node_modules holds PACKAGES. A module that imports them has to lie in it."""
-    npm = _program("npm")
+    npm = node_program("npm")
     with alone_in(f"node-{hashlib.sha256(WANTED.encode()).hexdigest()[:12]}") as folder:
         if not (folder / "complete").exists():
             (folder / "package.json").write_text(WANTED)
@@ -59,21 +58,9 @@ def packages() -> Path:
                 command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_S, check=False
             )
             if done.returncode:
-                pytest.fail(
-                    f"npm could not install {', '.join(PACKAGES)}: {done.stderr[-1500:]}",
-                    pytrace=False,
-                )
+                not_available(f"npm cannot install {', '.join(PACKAGES)}: {done.stderr[-1500:]}")
             (folder / "complete").touch()
     return folder
-
-
-def _program(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        pytest.fail(
-            f"{name} was not found on PATH, and these tests need it: {TO_INSTALL}", pytrace=False
-        )
-    return path
 
 
 @dataclass(frozen=True)

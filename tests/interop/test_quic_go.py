@@ -1,7 +1,7 @@
 """Our links and plugins against a peer made of quic-go, Go's TLS and Go's protobuf, at the versions that upstream's programs use.
 
 The peer (quic_go/main.go) is ours, and does what upstream's programs are known to do. It is built once into .tools, with modules
-from the Go module proxy. Without Go 1.25 or newer, or without its modules, these tests say so and are skipped.
+from the Go module proxy. tools.py says where Go comes from.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from kept import alone_in
+from tools import alone_in, go, not_available
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
@@ -45,22 +44,6 @@ plugin.run()
 """
 
 
-def go() -> str:
-    """The machine's Go, if it is new enough."""
-    found = shutil.which("go")
-    said = (
-        subprocess.run([found, "env", "GOVERSION"], capture_output=True, text=True).stdout
-        if found
-        else ""
-    )
-    version = re.match(r"go1\.(\d+)", said)
-    if found is None or version is None or int(version[1]) < 25:
-        pytest.skip(
-            f"needs Go 1.25 or newer, to build a peer on quic-go; there is {said.strip() or 'none'}"
-        )
-    return found
-
-
 @pytest.fixture(scope="module")
 def peer() -> Path:
     program = go()
@@ -79,7 +62,7 @@ def peer() -> Path:
                 timeout=BUILD_S,
             )
             if done.returncode and "proxy" in done.stderr:
-                pytest.skip(f"the Go modules cannot be had: {done.stderr[-500:]}")
+                not_available(f"the Go modules of the peer cannot be had: {done.stderr[-500:]}")
             assert done.returncode == 0, done.stderr
     return built
 

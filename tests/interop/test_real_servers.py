@@ -15,7 +15,7 @@ from typing import Any
 
 import node
 import pytest
-from kept import python_with
+from tools import python_with
 
 from concertino.client.client import Client, Timeouts
 from concertino.client.supervision import Restart

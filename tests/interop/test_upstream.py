@@ -1,7 +1,7 @@
 """Ours and the upstream programs: their transport on our hub, their storage under it, our bridge and our plugin on their hub.
 
 ORCHESTRA_BIN names a folder with `orchestrator`, `transport-stdio` and `storage-markdown`. Without it they are installed from the
-Go module index, with Go 1.25 or newer, and kept in the user's cache; what cannot be installed is skipped, loudly. Everything runs a
+Go module index, with Go 1.25 or newer, into .tools; what cannot be installed is skipped, loudly. Everything runs a
 second time with programs of ours under upstream's names: that proves nothing about upstream, and everything about this file.
 Source: the Orchestra plugin protocol, "transport.stdio", "Orchestrator" and "SDK".
 """
@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 import pytest
 import yaml
+from tools import TOOLS
 
 import concertino
 from concertino.orchestra.authority import create_authority
@@ -42,7 +43,9 @@ from concertino.orchestra.plugin_pb2 import (
 
 pytestmark = pytest.mark.slow
 
-MODULES = {  # name: module and version. "latest" until a tag has been seen to install: then pin it here
+# Name: module and version. "latest" until a version has been seen to install; then pin it here.
+# What was never seen to install is a named skip in CI too: nobody there could do anything about it.
+MODULES = {
     "orchestrator": ("github.com/orchestra-mcp/orchestrator", "latest"),
     "transport-stdio": ("github.com/orchestra-mcp/plugin-transport-stdio", "latest"),
     "storage-markdown": ("github.com/orchestra-mcp/plugin-storage-markdown", "latest"),
@@ -162,8 +165,7 @@ def programs(
 ) -> dict[str, Path]:
     """By name. Those of ours go the way of ORCHESTRA_BIN too."""
     if request.param == "upstream":
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return the_programs(cache / "concertino" / "upstream")
+        return the_programs(TOOLS / "upstream")
     folder = tmp_path_factory.mktemp("bin")
     for name, body in STAND_INS.items():
         (folder / name).write_text(f"#!/usr/bin/env bash\npython='{sys.executable}'\n{body}\n")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import node
 import pytest
-from kept import python_with
+from tools import node_program, python_with
 
 from concertino.client.client import Client, Timeouts
 from concertino.client.targets import ServerParameters
@@ -28,9 +27,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator.py"
 
 
 def npx() -> ServerParameters:
-    found = shutil.which("npx") or str(
-        Path(node.node()).parent / "npx"
-    )  # the message says what to install
+    found = node_program("npx")
     # The version is in the folder, so that nothing is fetched.
     return ServerParameters(
         found, ["--no-install", "mcp-server-everything", "stdio"], cwd=str(node.packages())

@@ -24,6 +24,8 @@ from concertino.library.index import Index
 from concertino.library.library import Library, open_cache
 from concertino.library.query import Query
 
+pytestmark = pytest.mark.waits
+
 DOCUMENTS = [made(f"d{number}", f"common word{number}", tags=("t",)) for number in range(60)]
 
 

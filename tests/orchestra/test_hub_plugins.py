@@ -52,6 +52,8 @@ from concertino.orchestra.plugin_pb2 import (
 from concertino.orchestra.plugins_file import read_plugins
 from concertino.orchestra.structs import pack, unpack
 
+pytestmark = pytest.mark.waits
+
 STORE = """
 from concertino import Plugin
 from concertino.orchestra.storage import StorageEntry, StoredDocument

@@ -18,6 +18,8 @@ from concertino import Client, ServerParameters
 from concertino.orchestra.certificates import Certificates
 from concertino.types.results import TextContent
 
+pytestmark = pytest.mark.waits
+
 ENVIRONMENT = {"PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "1"}
 
 

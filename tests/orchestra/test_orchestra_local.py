@@ -25,6 +25,8 @@ from concertino.orchestra.plugin_pb2 import (
     ToolRequest,
 )
 
+pytestmark = pytest.mark.waits
+
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 

@@ -44,6 +44,8 @@ from concertino.orchestra.plugin_pb2 import (
 from concertino.orchestra.storage import StorageEntry, StorageError, StoredDocument
 from concertino.orchestra.structs import pack, unpack
 
+pytestmark = pytest.mark.waits
+
 HUB = RemotePeer("unix:/hub", None, 1, 0)
 
 

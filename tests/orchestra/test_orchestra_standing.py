@@ -20,6 +20,8 @@ from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.link import RemotePeer, RpcConnection, open_link
 from concertino.orchestra.reconnecting_link import ReconnectingLink
 
+pytestmark = pytest.mark.waits
+
 
 @pytest.fixture(params=TRANSPORTS)
 def place(request: pytest.FixtureRequest, folder: Path, certificates: Certificates) -> Place:

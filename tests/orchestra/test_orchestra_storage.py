@@ -30,6 +30,8 @@ from concertino.orchestra.storage import (
     matcher,
 )
 
+pytestmark = pytest.mark.waits
+
 opened: list[
     SqliteStorage
 ] = []  # closed after each test: Python 3.13 warns of what is left open, whenever it finds it

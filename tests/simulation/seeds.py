@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "simulation", description="Simulate clients, kernel and clock around concertino."
     )
     parser.add_argument(
-        "--seeds", type=int, default=100_000, metavar="N", help="how many (default: %(default)s)"
+        "--seeds", type=int, default=10_000, metavar="N", help="how many (default: %(default)s)"
     )
     parser.add_argument(
         "--from",

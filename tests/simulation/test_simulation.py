@@ -49,15 +49,8 @@ def test_a_seed_that_once_failed_does_not_fail_again(seed: int):
 
 @pytest.mark.slow
 def test_a_thousand_seeds():
+    """`scripts/soak simulation` runs 10,000."""
     simulate(0, 1000)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "first", range(1000, 10_000, 3000)
-)  # in pieces: one test may take 3 minutes
-def test_nine_thousand_more(first: int):
-    simulate(first, 3000)
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ from harness import (
     watches_stdin,
 )
 
+pytestmark = pytest.mark.waits
+
 DRAIN = {"CONCERTINO_DRAIN_S": "0.3"}
 
 

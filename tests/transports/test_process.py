@@ -18,6 +18,8 @@ from concertino.errors import SpawnError
 from concertino.transports import process
 from concertino.transports.process import ChildProcess, ShutdownTimeouts, live_members, spawn
 
+pytestmark = pytest.mark.waits
+
 QUICK = ShutdownTimeouts(stdin_closed_s=0.3, terminated_s=0.3, killed_s=10)
 PATIENT = ShutdownTimeouts(stdin_closed_s=20, terminated_s=20, killed_s=20)
 
