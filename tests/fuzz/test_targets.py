@@ -128,7 +128,7 @@ def swallow(*_: object) -> None:
 def test_a_framer_that_keeps_carriage_returns_is_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         framing.Framer,
-        "_checked",
+        "_check_length",
         lambda self, line: line if len(line) <= self._limit else framing.OversizeFrame(999),
     )
     assert found("framing")
@@ -140,7 +140,7 @@ def test_a_framer_that_holds_what_it_should_discard_is_found(monkeypatch: pytest
     def hoarding(self: Any, chunk: bytes) -> Any:
         frames = feed(self, chunk)
         if self._discarding:
-            self._held += chunk
+            self._buffer += chunk
         return frames
 
     monkeypatch.setattr(framing.Framer, "feed", hoarding)

@@ -194,7 +194,7 @@ def test_any_chunking_of_any_bytes_gives_what_splitting_the_whole_gives(
 
 
 def test_one_whole_line_is_given_as_it_is() -> None:
-    assert Framer(10).line(b'{"id":12}\n') == b'{"id":12}'
+    assert Framer(10).take_line(b'{"id":12}\n') == b'{"id":12}'
 
 
 @pytest.mark.parametrize(
@@ -212,20 +212,20 @@ def test_one_whole_line_is_given_as_it_is() -> None:
 )
 def test_what_is_not_one_whole_line_is_not_taken(chunk: bytes) -> None:
     framer = Framer(10)
-    assert framer.line(chunk) is None
+    assert framer.take_line(chunk) is None
     assert framer.end() == []
 
 
 def test_the_end_of_a_line_is_no_line() -> None:
     framer = Framer(10)
     framer.feed(b'{"id"')
-    assert framer.line(b":1}\n") is None
+    assert framer.take_line(b":1}\n") is None
     assert framer.feed(b":1}\n") == [b'{"id":1}']
 
 
 def test_the_end_of_a_line_that_is_discarded_is_no_line() -> None:
     framer = Framer(10)
     framer.feed(b"x" * 20)
-    assert framer.line(b"{}\n") is None
+    assert framer.take_line(b"{}\n") is None
     assert framer.feed(b"{}\n") == []
-    assert framer.line(b"{}\n") == b"{}"
+    assert framer.take_line(b"{}\n") == b"{}"

@@ -195,13 +195,13 @@ def _admitted_beyond_the_limit() -> Any:
 
 
 def _call_forgotten() -> Any:
-    started = Peer.started
+    started = Peer.add_running
 
     def forgetful(self: Peer, incoming: Any) -> None:
         started(self, incoming)
         incoming.open = len(self.running) < 2
 
-    return patch.object(Peer, "started", forgetful)
+    return patch.object(Peer, "add_running", forgetful)
 
 
 def _bytes_of_a_line_lost() -> Any:

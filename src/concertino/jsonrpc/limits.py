@@ -1,4 +1,4 @@
-"""What a connection may cost: one frozen table of limits, each with its unit and its source."""
+"""Limits: what one connection may cost, as one frozen table with units."""
 
 from __future__ import annotations
 
@@ -13,61 +13,84 @@ MIB = 2**20
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds for one connection, and for how many there may be. Every one can be set by `CONCERTINO_` and its name in capitals.
+    """Limits for each connection, and for the number of connections.
 
-    The defaults let 1,000 slow calls run side by side, and bound what is kept of messages that came and of output that is not
-    read. What a handler makes of its arguments is its own. Raises ValueError for a value that is not positive.
+    Set a limit by keyword, or by the environment variable `CONCERTINO_` plus its name in capitals.
+    The defaults let 1,000 slow calls run at the same time. They bound the memory for received
+    messages and for output that the peer has not read; what a handler allocates is not counted.
+    Raises ValueError for a value that is not positive.
     """
 
-    max_message_bytes: int = 10 * MIB  # one frame, in either direction, without its newline
-    high_water_bytes: int = MIB  # output held above this: no call is admitted, reading pauses
-    low_water_bytes: int = MIB // 4  # output held below this again: both go on
-    max_in_flight: int = 1024  # calls being worked on
-    max_in_flight_bytes: int = (
-        16 * MIB
-    )  # of the frames of those; a call is admitted while they are fewer
-    max_waiting: int = 4096  # calls received and not yet admitted ...
-    max_waiting_bytes: int = (
-        16 * MIB
-    )  # ... and the bytes of their frames; beyond either: -31001 busy
-    max_batch: int = 1024  # messages in one JSON-RPC batch, 2025-03-26 only
-    max_subscriptions: int = 1024  # resources whose changes one client asks to hear of
-    max_listening: int = 64  # subscriptions/listen requests that are open at once
-    max_questions: int = (
-        256  # requests of the server's that the client has not answered; before 2026-07-28
-    )
-    progress_per_s: int = 100  # progress told of one call; also the burst; beyond it the newest is kept, and told later
-    logs_per_s: int = 1000  # log messages sent for one call; also the burst; beyond it the newest is kept, and sent later
-    garbage_answers_per_s: int = 10  # answers to input without a usable id; also the burst
-    max_connections: int = (
-        512  # clients at once, on sockets; half of the descriptors that a process usually may have
-    )
-    drain_s: float = 2.0  # at the end: for calls under way, and for output that is not read
+    # Length of one frame in either direction, without its newline.
+    max_message_bytes: int = 10 * MIB
+
+    # While more output than this is buffered, no call starts and reading pauses ...
+    high_water_bytes: int = MIB
+    # ... until less than this is buffered.
+    low_water_bytes: int = MIB // 4
+
+    # Calls that run at the same time.
+    max_in_flight: int = 1024
+    # A call starts only while the frames of the running calls have fewer bytes than this in total.
+    max_in_flight_bytes: int = 16 * MIB
+
+    # Calls that wait for their start, and the bytes of their frames. A call beyond either limit is
+    # answered with -31001 (busy).
+    max_waiting: int = 4096
+    max_waiting_bytes: int = 16 * MIB
+
+    # Messages in one JSON-RPC batch; only 2025-03-26 has batches.
+    max_batch: int = 1024
+
+    # Resources that one client subscribes to.
+    max_subscriptions: int = 1024
+    # subscriptions/listen requests of one client that are open at the same time.
+    max_listening: int = 64
+    # Requests of the server that the client has not answered; only before 2026-07-28.
+    max_questions: int = 256
+
+    # Progress notifications, and log messages, of one call per second; also the burst. Beyond the
+    # rate only the newest notification is kept and sent later.
+    progress_per_s: int = 100
+    logs_per_s: int = 1000
+
+    # Error responses to input without a readable id; also the burst.
+    garbage_answers_per_s: int = 10
+
+    # Clients on sockets at the same time: half of the usual limit of 1024 file descriptors.
+    max_connections: int = 512
+
+    # Seconds that a shutdown waits for running calls, and for output that is not read.
+    drain_s: float = 2.0
 
     def __post_init__(self) -> None:
-        for each in fields(type(self)):
-            value = getattr(self, each.name)
+        for field in fields(type(self)):
+            value = getattr(self, field.name)
             if not 0 < value < float("inf"):
-                raise ValueError(f"{each.name}: expected a positive number, got {value!r}")
+                raise ValueError(f"{field.name}: expected a positive number, got {value!r}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Limits:
-        """Read `CONCERTINO_MAX_MESSAGE_BYTES=...` and its siblings.
+        """Return the limits that variables such as CONCERTINO_MAX_MESSAGE_BYTES set.
 
-        Raises ValueError that names the variable, what was expected and what came.
+        Limits without a variable keep their default. Raises ValueError that names the variable, the
+        expected value and the actual one.
         """
-        given: dict[str, int | float] = {}
-        for each in fields(cls):
-            name = "CONCERTINO_" + each.name.upper()
+        values: dict[str, int | float] = {}
+        for field in fields(cls):
+            name = "CONCERTINO_" + field.name.upper()
             text = environment.get(name)
             if text is None:
                 continue
+
             try:
-                value = convert(text, each.type, strict=False)
+                value = convert(text, field.type, strict=False)
             except ValidationError:
                 value = 0
             if not 0 < value < float("inf"):
-                kind = "a positive integer" if each.type is int else "a positive number"
+                kind = "a positive integer" if field.type is int else "a positive number"
                 raise ValueError(f"{name}: expected {kind}, got {text!r}")
-            given[each.name] = value
-        return cls(**given)  # pyright: ignore[reportArgumentType]  # each value was converted to its field's type
+            values[field.name] = value
+
+        # Each value was converted to the type of its field.
+        return cls(**values)  # pyright: ignore[reportArgumentType]

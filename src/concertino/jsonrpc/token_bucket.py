@@ -1,4 +1,4 @@
-"""How often something may be said: a token bucket that holds what may be said in one second."""
+"""A token bucket: limits how often something happens, with a burst of one second's worth."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ __all__ = ["TokenBucket"]
 
 
 class TokenBucket:
-    """per_s: how many a second, and how many at once. clock: seconds, steady."""
+    """Token bucket that refills `per_s` tokens a second and holds at most `per_s` tokens.
 
-    __slots__ = ("_allowance", "_at", "_clock", "_per_s")
+    clock: returns seconds; must not go backwards.
+    """
+
+    __slots__ = ("_clock", "_per_s", "_tokens", "_updated_at")
 
     def __init__(self, per_s: int, clock: Callable[[], float]) -> None:
         self._per_s = per_s
         self._clock = clock
-        self._allowance = float(per_s)
-        self._at = clock()
+        self._tokens = float(per_s)
+        self._updated_at = clock()
 
     def take(self) -> bool:
-        """Whether one more may be said now; if so, it counts as said."""
+        """Take one token. Returns False if the bucket is empty."""
         now = self._clock()
-        self._allowance = min(float(self._per_s), self._allowance + (now - self._at) * self._per_s)
-        self._at = now
-        if self._allowance < 1:
+        refill = (now - self._updated_at) * self._per_s
+        self._tokens = min(float(self._per_s), self._tokens + refill)
+        self._updated_at = now
+
+        if self._tokens < 1:
             return False
-        self._allowance -= 1
+        self._tokens -= 1
         return True

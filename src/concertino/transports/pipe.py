@@ -193,7 +193,7 @@ class PipeConnection:
 
         framer = state.framer
         try:
-            line = framer.line(chunk)
+            line = framer.take_line(chunk)
             if line is not None:
                 frames: list[bytes | OversizeFrame] = []
             else:

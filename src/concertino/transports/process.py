@@ -297,7 +297,7 @@ class ChildProcess(PipeConnection):
         except OSError:
             # Nothing is there yet, or there is an error that the reader will find as well.
             chunk = b""
-        answer = self._input.framer.line(chunk)
+        answer = self._input.framer.take_line(chunk)
         if answer is not None:
             return answer
 
@@ -342,7 +342,7 @@ class ChildProcess(PipeConnection):
             except OSError:
                 chunk = b""
 
-            line = state.framer.line(chunk)
+            line = state.framer.take_line(chunk)
             if line is None:
                 # A polled line would overtake what is delivered now.
                 polls.left = 0
