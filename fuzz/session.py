@@ -17,9 +17,8 @@ from msgspec.json import Decoder, encode
 
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, InvalidMessage, Message, decode, decode_batch
-from concertino.jsonrpc.peer import IncomingRequest
 from concertino.protocol.call import ServerFeatures
-from concertino.protocol.session import Session
+from concertino.protocol.session import Session, SessionRequest
 from concertino.types.results import CallToolResult, Implementation, TextContent
 
 __all__ = ["MAX_BYTES", "TOKENS", "Onlooker", "one", "play"]
@@ -148,8 +147,8 @@ class _Rig:
         self.now = 0.0
         self.holding = False
         self.held = 0
-        self.calls: list[IncomingRequest] = []  # with the backend, unanswered
-        self.given_up: list[IncomingRequest] = []  # cancelled, but the backend does not know yet
+        self.calls: list[SessionRequest] = []  # with the backend, unanswered
+        self.given_up: list[SessionRequest] = []  # cancelled, but the backend does not know yet
         self.owed: Counter[object] = (
             Counter()
         )  # answers that must come, by type and value of the id
@@ -200,7 +199,7 @@ class _Rig:
         template = _TEMPLATES.get(letter)
         return line if template is None else template(rest)
 
-    def _start(self, incoming: IncomingRequest) -> None:
+    def _start(self, incoming: SessionRequest) -> None:
         """The backend gets a call."""
         assert incoming.open, "a call that is answered or cancelled was started"
         assert not self.closed, "a call was started after the end"
@@ -221,11 +220,11 @@ class _Rig:
             incoming.on_cancel = lambda reason: self._stopped(incoming)
             self.peer.add_running(incoming)
 
-    def _stopped(self, incoming: IncomingRequest) -> None:
+    def _stopped(self, incoming: SessionRequest) -> None:
         self.given_up.append(incoming)
         self.calls.remove(incoming)
 
-    def _finish(self, incoming: IncomingRequest, kind: int) -> None:
+    def _finish(self, incoming: SessionRequest, kind: int) -> None:
         """The backend answers; a call that was cancelled too, as happens when both cross."""
         if incoming in self.calls:
             self.calls.remove(incoming)
@@ -336,7 +335,7 @@ class _Rig:
                 if not self.calls and not self.peer.waiting:
                     break
             assert not +self.owed, f"never answered: {+self.owed}"
-            assert self.garbage == self.peer.suppressed_errors, (
+            assert self.garbage == self.peer.invalid_input.suppressed, (
                 f"{self.garbage} answers to garbage missing"
             )
             assert self.peer.close() == []
@@ -344,7 +343,7 @@ class _Rig:
         assert not peer.running
         assert not peer.waiting
         assert not peer.outgoing
-        assert peer._waiting_bytes == peer._running_bytes == 0  # pyright: ignore[reportPrivateUsage]  # counts must not drift
+        assert peer.waiting.size == peer.running.size == 0  # pyright: ignore[reportPrivateUsage]  # counts must not drift
         assert peer.next_deadline is None
         assert all(told == 1 for told in self.asked), f"a request of ours hangs: {self.asked}"
 

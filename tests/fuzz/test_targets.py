@@ -208,7 +208,7 @@ def twice(self: Any, incoming: Any, frame: bytes) -> None:
 
 
 Peer_answer = Peer._answer
-Peer_untrack = Peer._untrack
+Peer_leave_table = Peer._leave_table
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ Peer_untrack = Peer._untrack
         (Peer, "_finish_batch_item", swallow),
         (
             Peer,
-            "_untrack",
+            "_leave_table",
             lambda self, incoming: (
-                Peer_untrack(self, incoming) if len(incoming.params) != 1 else None
+                Peer_leave_table(self, incoming) if len(incoming.params) != 1 else None
             ),
         ),
         (Peer, "_has_capacity", lambda self: True),

@@ -170,7 +170,7 @@ def test_what_is_no_message_is_answered_without_an_id():
 
 def test_the_id_is_left_out_where_the_revision_wants_it():
     line = Line()
-    line.peer.unknown_id = None
+    line.peer.invalid_input.unknown_id = None
     line.peer.receive(b"42")
     [answer] = line.gone()
     assert "id" not in answer
@@ -199,7 +199,7 @@ def test_answers_to_garbage_are_limited_to_ten_a_second_and_the_rest_is_counted(
     for _ in range(100):
         line.peer.receive(b"{not json}")
     assert len(line.gone()) == 10
-    assert line.peer.suppressed_errors == 90
+    assert line.peer.invalid_input.suppressed == 90
     line.now += 0.5
     for _ in range(100):
         line.peer.receive(b"{not json}")
@@ -228,23 +228,23 @@ def test_an_overlong_message_is_answered_with_the_limit():
 
 def test_a_client_does_not_answer_garbage_but_counts_it():
     line = Line()
-    line.peer.ignore_invalid = True
+    line.peer.invalid_input.answered = False
     line.peer.receive(b"{not json}")
     line.peer.receive(b'{"id":5,"method":"x"}')
     line.peer.receive(b"[]")
     line.peer.on_frame_too_long(1)
     assert line.gone() == []
-    assert line.peer.unsolicited == 4
+    assert line.peer.invalid_input.unsolicited == 4
 
 
 def test_a_client_counts_broken_answers_too():
     """An error without an id, one with both a result and an error: whoever waits goes on waiting."""
     line = Line()
-    line.peer.ignore_invalid = True
+    line.peer.invalid_input.answered = False
     line.peer.receive(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}')
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1,"message":"?"}}')
     assert line.gone() == []
-    assert line.peer.unsolicited == 2
+    assert line.peer.invalid_input.unsolicited == 2
 
 
 # Admission
@@ -419,7 +419,7 @@ def test_a_batch_of_notifications_and_responses_is_not_answered():
     )
     assert len(events) == 1
     assert line.gone() == []
-    assert line.peer.unsolicited == 1
+    assert line.peer.invalid_input.unsolicited == 1
 
 
 def test_garbage_in_a_batch_is_answered_in_it():
@@ -679,7 +679,7 @@ def test_an_answer_to_another_id_is_stray(id: bytes):
     line.peer.receive(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % id)
     line.peer.receive(b'{"jsonrpc":"2.0","error":{"code":1,"message":""}}')
     assert answers == []
-    assert line.peer.unsolicited == 2
+    assert line.peer.invalid_input.unsolicited == 2
     assert line.gone() == []
 
 
@@ -706,7 +706,7 @@ def test_a_second_answer_is_stray():
     for _ in range(2):
         line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert len(answers) == 1
-    assert line.peer.unsolicited == 1
+    assert line.peer.invalid_input.unsolicited == 1
 
 
 @pytest.mark.requirement("CA-3", "CA-4", "CA-8")
@@ -722,7 +722,7 @@ def test_an_abandoned_request_is_cancelled_once_and_its_late_answer_is_stray():
     ]
     line.peer.receive(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert answers == []
-    assert line.peer.unsolicited == 1
+    assert line.peer.invalid_input.unsolicited == 1
 
 
 def test_a_request_expires_at_its_deadline():
@@ -761,7 +761,7 @@ def test_deadlines_of_answered_requests_do_not_pile_up():
         outgoing, _ = ask(line, 2_000.0 + number)
         line.peer.receive(b'{"jsonrpc":"2.0","id":%d,"result":{}}' % outgoing.id)
         assert line.peer.next_deadline == 1_500.0
-    assert len(line.peer._deadlines) < 100
+    assert len(line.peer.outgoing._deadlines) < 100
     line.peer.expire(1_500.0)
     assert isinstance(kept.last(), TimeoutError)
 
@@ -1167,12 +1167,12 @@ class PeerMachine(RuleBasedStateMachine):
         assert set(self.peer.running) == set(self.running)
         assert len(self.peer.running) <= 2
         assert len(self.peer.waiting) <= 3
-        assert self.peer._waiting_bytes == sum(each.size for each in self.waiting.values()) <= 400
+        assert self.peer.waiting.size == sum(each.size for each in self.waiting.values()) <= 400
 
     @invariant()
     def the_counters_are_those_of_the_model(self) -> None:
-        assert self.peer.unsolicited == self.stray
-        assert self.peer.suppressed_errors == self.suppressed
+        assert self.peer.invalid_input.unsolicited == self.stray
+        assert self.peer.invalid_input.suppressed == self.suppressed
         assert self.peer.buffered_bytes == self.held
         assert self.peer.next_deadline == min(self.deadlines.values(), default=None)
 

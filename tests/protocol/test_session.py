@@ -23,12 +23,11 @@ from msgspec.json import encode
 
 from concertino.errors import MissingCapability, RpcError
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.peer import IncomingRequest
 from concertino.jsonrpc.token_bucket import TokenBucket
 from concertino.protocol.call import InputRequired, ServerFeatures
 from concertino.protocol.dialogue import to_wire_request
 from concertino.protocol.seal import Seal
-from concertino.protocol.session import LIFECYCLE, Session, State
+from concertino.protocol.session import LIFECYCLE, Session, SessionRequest, State
 from concertino.types.client_requests import Elicitation
 from concertino.types.results import (
     CallToolResult,
@@ -75,7 +74,7 @@ class Rig:
     def __init__(self, offer: ServerFeatures = EVERYTHING, **limits: Any) -> None:
         self.offer = offer
         self.lines: list[Any] = []
-        self.started: list[IncomingRequest] = []
+        self.started: list[SessionRequest] = []
         self.held = 0
         self.onlooker: wire.Conversation | None = wire.Conversation()
         self.session = Session(
@@ -107,14 +106,14 @@ class Rig:
         assert type(answer["id"]) is type(id)
         return answer
 
-    def call(self, id: int | str, method: str, params: Any = None) -> IncomingRequest:
+    def call(self, id: int | str, method: str, params: Any = None) -> SessionRequest:
         """A request that reaches the backend and is being worked on."""
         assert self.feed(request(id, method, params)) == []
         incoming = self.started.pop()
         self.session.peer.add_running(incoming)
         return incoming
 
-    def answer(self, incoming: IncomingRequest, result: Any) -> Any:
+    def answer(self, incoming: SessionRequest, result: Any) -> Any:
         self.session.respond(incoming, result)
         [answer] = self.gone()
         return answer
@@ -780,7 +779,7 @@ def test_calls_wait_while_the_backend_starts_and_begin_in_order():
 # Progress
 
 
-def progressing(version: str = D, token: int | str = "t") -> tuple[Rig, IncomingRequest]:
+def progressing(version: str = D, token: int | str = "t") -> tuple[Rig, SessionRequest]:
     rig = Rig() if version == E else Rig().opened(version)
     params = modern(progressToken=token) if version == E else {"_meta": {"progressToken": token}}
     return rig, rig.call(1, "tools/call", params)
@@ -892,7 +891,7 @@ def test_progress_that_was_overtaken_is_not_sent_after_newer():
 LEVELS = ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
 
-def heard(rig: Rig, incoming: IncomingRequest) -> list[str]:
+def heard(rig: Rig, incoming: SessionRequest) -> list[str]:
     for level in LEVELS:
         rig.session.log(incoming, cast(Any, level), {"at": level}, None)
     return [line["params"]["level"] for line in rig.gone()]
@@ -1395,8 +1394,8 @@ class SessionMachine(RuleBasedStateMachine):
         self.negotiated: str | None = None
         self.ready = False
         self.modern_seen = False
-        self.pending: dict[tuple[type, object], tuple[IncomingRequest, str, int | str | None]] = {}
-        self.over: list[IncomingRequest] = []
+        self.pending: dict[tuple[type, object], tuple[SessionRequest, str, int | str | None]] = {}
+        self.over: list[SessionRequest] = []
 
     def in_use(self, id: int | str) -> bool:
         return (type(id), id) in self.pending
@@ -1640,7 +1639,7 @@ def sealing(rig: Rig) -> Rig:
     """With a seal whose nonces count, and a clock that stands."""
     numbers = iter(range(1, 1000))
     seal = Seal(b"k" * 32, lambda: 1e6, lambda size: next(numbers).to_bytes(size, "big"))
-    rig.session._make_seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
+    rig.session._seal._make_seal = lambda: seal  # pyright: ignore[reportPrivateUsage]
     return rig
 
 
@@ -1728,9 +1727,9 @@ def test_a_state_belongs_to_its_method_its_params_and_its_caller():
     state = asks(rig, 1, modern(CALL, **DECLARED), InputRequired({"who": WHO}))["requestState"]
     for method, params in (("prompts/get", CALL), ("tools/call", {**CALL, "arguments": {"a": 2}})):
         assert code(rig.ask(2, method, modern({**params, "requestState": state}))) == BAD_PARAMS
-    rig.session._principal = b"somebody else"  # pyright: ignore[reportPrivateUsage]
+    rig.session._seal.principal = b"somebody else"  # pyright: ignore[reportPrivateUsage]
     assert code(rig.ask(3, "tools/call", modern({**CALL, "requestState": state}))) == BAD_PARAMS
-    rig.session._principal = b""  # pyright: ignore[reportPrivateUsage]
+    rig.session._seal.principal = b""  # pyright: ignore[reportPrivateUsage]
     rig.call(4, "tools/call", modern({**CALL, "requestState": state}))
 
 

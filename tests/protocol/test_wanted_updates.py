@@ -33,15 +33,9 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-class RequestProfile:
-    """What is asked of an era here: how the result of the end is written."""
-
-    @property
-    def encoder(self) -> RequestProfile:
-        return self
-
-    def encode_closing(self, meta: dict[str, Any]) -> bytes:
-        return json.dumps({"resultType": "complete", "_meta": meta}).encode()
+def encode_closing(meta: Any) -> bytes:
+    """The result that ends a subscription, as a session's encoder writes it."""
+    return json.dumps({"resultType": "complete", "_meta": meta}).encode()
 
 
 class Rig:
@@ -70,17 +64,17 @@ class Rig:
     def listen(self, id: int | str, wanted: Any, offer: ServerFeatures = ALL) -> Any:
         """Returns the acknowledgement."""
         params = {"notifications": Raw(json.dumps(wanted).encode())}
-        incoming = IncomingRequest(
-            id, "subscriptions/listen", params, 100, profile=RequestProfile()
-        )
-        self.subscriptions.listen(incoming, offer)
+        incoming = IncomingRequest(id, "subscriptions/listen", params, 100)
+        self.subscriptions.listen(incoming, offer, encode_closing)
         [told] = self.gone()
         return told
 
     def refused(self, params: dict[str, Raw], id: int = 9, batch: Batch | None = None) -> RpcError:
         with pytest.raises(RpcError) as error:
             self.subscriptions.listen(
-                IncomingRequest(id, "subscriptions/listen", params, 1, batch=batch), ALL
+                IncomingRequest(id, "subscriptions/listen", params, 1, batch=batch),
+                ALL,
+                encode_closing,
             )
         assert self.gone() == []
         return error.value

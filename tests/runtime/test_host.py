@@ -233,7 +233,7 @@ async def test_a_request_that_is_lost_for_want_of_memory_ends_the_connection(
         await asyncio.sleep(0)
         while not next(iter(host.links)).session.peer.running:
             await asyncio.sleep(0)
-        monkeypatch.setattr("concertino.protocol.session.IncomingRequest", no_memory)
+        monkeypatch.setattr("concertino.protocol.session.SessionRequest", no_memory)
         lost = asyncio.create_task(caller.request("tools/call", CALL))
         while not next(iter(host.links))._draining:
             await asyncio.sleep(0)

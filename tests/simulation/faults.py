@@ -137,7 +137,6 @@ SYSTEM_CALLS: Mapping[str, Sequence[Any]] = {
 ALLOCATIONS = (
     "concertino.jsonrpc.peer:decode",
     "concertino.jsonrpc.peer:decode_batch",
-    "concertino.jsonrpc.peer:IncomingRequest",
     "concertino.jsonrpc.peer:Batch",
     "concertino.jsonrpc.peer:encode_error",
     "concertino.jsonrpc.peer:encode_id",
@@ -145,7 +144,7 @@ ALLOCATIONS = (
     "concertino.jsonrpc.peer:Peer.respond",
     "concertino.jsonrpc.peer:Peer.fail",
     "concertino.protocol.session:decode_request",
-    "concertino.protocol.session:IncomingRequest",
+    "concertino.protocol.session:SessionRequest",
     "concertino.protocol.session:Call",
     "concertino.protocol.session:RequestProfile",
     "concertino.protocol.session:encode_notification",

@@ -130,7 +130,7 @@ class Channel:
             connection, "defer_line", bytes
         )  # what has none gives none
         self._outside_tasks = getattr(connection, "outside_tasks", False)
-        self.peer.ignore_invalid = True
+        self.peer.invalid_input.answered = False
         self._outgoing = self.peer.outgoing
         self._scheduled = False  # a flush
         self._timer: asyncio.TimerHandle | None = None
@@ -374,7 +374,7 @@ class Channel:
     def _receive(self, frame: bytes) -> None:
         """A frame that is no plain answer."""
         peer = self.peer
-        before = peer.unsolicited
+        before = peer.invalid_input.unsolicited
         self.frame = frame
         event = peer.receive(frame)
         self.frame = b""
@@ -384,7 +384,7 @@ class Channel:
                     self._came(each)
             else:
                 self._came(event)  # pyright: ignore[reportArgumentType]  # no list, so one of the two
-        elif peer.unsolicited != before:
+        elif peer.invalid_input.unsolicited != before:
             self._strayed(frame)
 
     def on_frame_too_long(self, size: int) -> None:

@@ -1,8 +1,13 @@
-"""One end of a JSON-RPC conversation: which requests are under way, in both directions, and who may start.
+"""One end of a JSON-RPC conversation: the requests in both directions and their responses.
 
-The peer matches answers to requests, refuses ids that are in use, admits calls within the limits and keeps the others in order,
-collects the answers of a batch, and sees to it that every request gets exactly one answer, or none once it is cancelled.
-What a method means is not known here (session.py). Output leaves through `send`; time comes in as a function.
+The peer matches responses to requests, rejects ids that are in use, starts requests within the
+limits and queues the others in order, and collects the responses of a batch. Every request gets
+exactly one response, or none once it was cancelled. The peer does not know what a method means;
+session.py does.
+
+There is no I/O here. Output leaves through `send`, a function that returns how many bytes the
+transport still buffers. That number is the backpressure signal: at `high_water_bytes` no queued
+request starts and coalesced notifications wait, until on_drain() reports a lower number.
 Spec: JSON-RPC 2.0; 2026-07-28 basic/patterns/cancellation; 2025-03-26 basic "Batching".
 """
 
@@ -10,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder
@@ -45,34 +50,96 @@ __all__ = [
     "OutgoingRequest",
     "Peer",
     "PendingRequest",
+    "RequestTable",
     "Send",
 ]
 
-SHOWN = 256  # characters of an error's text, where the whole is too long
+# Characters of an error's text that are kept when the whole error does not fit into a message.
+SHORT_ERROR_CHARS = 256
+
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
 INT_ID_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
 
-Send = Callable[
-    [bytes, Id | None], int
-]  # (frame, the request it belongs to) -> bytes of output now held
+# send(frame, id of the request that the frame belongs to) -> bytes of output now buffered
+Send = Callable[[bytes, Id | None], int]
+
+
+class IncomingRequest(Struct, eq=False):
+    """A request from the other side, from its arrival to its response.
+
+    size: bytes of its frame; they count against the limits.
+    open: it may still be answered. False once it was answered or cancelled.
+    table: the table that holds it while it waits or runs.
+    batch: the batch that it came in.
+    on_cancel: called with the reason when the other side cancels it.
+    throttle: limits its progress and log notifications; None until the first one.
+    last_progress: the highest progress value reported so far.
+    """
+
+    id: Id
+    method: str
+    params: dict[str, Raw]
+    size: int
+    open: bool = True
+    table: RequestTable[Any] | None = None
+    batch: Batch | None = None
+    on_cancel: Callable[[str], object] | None = None
+    throttle: NotificationThrottle | None = None
+    last_progress: float = float("-inf")
+
+
+R = TypeVar("R", bound=IncomingRequest)
+
+
+class RequestTable(dict[Id, R], Generic[R]):
+    """Incoming requests by id, in order of arrival. size: the bytes of their frames."""
+
+    __slots__ = ("size",)
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def add(self, incoming: R) -> None:
+        """Add a request that no table holds."""
+        self[incoming.id] = incoming
+        self.size += incoming.size
+        incoming.table = self
+
+    def remove(self, incoming: R) -> None:
+        """Remove a request of this table."""
+        del self[incoming.id]
+        self.size -= incoming.size
+        incoming.table = None
+
+    def clear(self) -> None:
+        """Remove all requests. They keep their `table`."""
+        super().clear()
+        self.size = 0
 
 
 class Batch:
-    """The answers of one array of requests, sent together when the last is there. size: their bytes."""
+    """The responses to one array of requests, which are sent together with the last one.
+
+    ids: of its requests; they are in no table before the whole array was read.
+    missing: how many of its requests have no response yet.
+    size: bytes of the responses so far.
+    """
 
     __slots__ = ("answers", "ids", "missing", "size")
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
         self.size = 0
-        self.ids: set[Id] = set()  # of its requests: none is in a table before all are sorted
+        self.ids: set[Id] = set()
         self.missing = 0
 
 
 class NotificationThrottle:
-    """What one call tells its caller on the way. late: frames that were held back, by what they tell: the newest of each.
+    """Limits the rate of the notifications about one request.
 
-    progress, log: how often.
+    progress, log: the bucket of each kind of notification.
+    suppressed: the newest frame that was not sent, by its kind. It is sent when output drains, a
+    moment later, or before the response.
     """
 
     __slots__ = ("log", "progress", "suppressed")
@@ -83,174 +150,223 @@ class NotificationThrottle:
         self.suppressed: dict[str, bytes] = {}
 
 
-class IncomingRequest(Struct, eq=False):
-    """A request from the other side, from its arrival to its answer.
-
-    open: it may still be answered; False once it was, or was cancelled. stop: called with the reason when the other side cancels.
-    table: the table it is in, while it waits or runs. era, call, dialogue, terms: what the session and the driver made of it.
-    last_progress: the last progress told. telling: once there was anything to tell.
-    """
-
-    id: Id
-    method: str
-    params: dict[str, Raw]
-    size: int
-    open: bool = True
-    table: dict[Id, Any] | None = None
-    batch: Batch | None = None
-    on_cancel: Callable[[str], object] | None = None
-    profile: Any = None  # a session.RequestProfile; the peer does not look at it
-    call: Any = None  # a backend.Call; nor at this
-    dialogue: Any = None  # a dialogue.Dialogue, once it asks its client something; nor at this
-    terms: Any = None  # what its backend admitted it under (runtime/call_hooks.py); nor at this
-    last_progress: float = float("-inf")
-    throttle: NotificationThrottle | None = None
-
-
 class PendingRequest(Protocol):
-    """A request of ours that waits for its answer."""
+    """A request of ours that waits for its response."""
 
     @property
-    def id(self) -> int: ...
+    def id(self) -> int:
+        """Its id on the wire."""
+        ...
+
     @property
-    def deadline(self) -> float | None: ...
+    def deadline(self) -> float | None:
+        """The time by the peer's clock at which expire() gives it up; None for never."""
+        ...
+
     @property
     def done(self) -> Callable[[Raw | Exception], object]:
-        """Called once, with the result or with what went wrong."""
+        """The callback for the result, or for the exception instead of it; called once."""
         ...
 
 
 class OutgoingRequest(Struct, eq=False):
-    """The plain kind of it."""
+    """A PendingRequest that just holds its values."""
 
     id: int
     done: Callable[[Raw | Exception], object]
     deadline: float | None = None
 
 
+class PendingTable(dict[int, PendingRequest]):
+    """Our requests that wait for a response, by id, with the order in which they expire."""
+
+    __slots__ = ("_deadlines", "next_id")
+
+    def __init__(self, first_id: int) -> None:
+        self.next_id = first_id
+        # A heap of (deadline, id). Answered requests leave their entry behind.
+        self._deadlines: list[tuple[float, int]] = []
+
+    def add(
+        self, done: Callable[[Raw | Exception], object], deadline: float | None
+    ) -> OutgoingRequest:
+        """Add a request under the next id."""
+        outgoing = OutgoingRequest(self.next_id, done, deadline)
+        self.next_id += 1
+        self[outgoing.id] = outgoing
+        if deadline is not None:
+            heappush(self._deadlines, (deadline, outgoing.id))
+        return outgoing
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return the earliest deadline; None if no request has one."""
+        # Rebuild the heap once most of its entries belong to answered requests.
+        if len(self._deadlines) > 2 * len(self) + 64:
+            self._deadlines = [
+                (pending.deadline, pending.id)
+                for pending in self.values()
+                if pending.deadline is not None
+            ]
+            heapify(self._deadlines)
+
+        while self._deadlines and self._deadlines[0][1] not in self:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def pop_first_deadline(self) -> PendingRequest:
+        """Return the request whose deadline next_deadline just returned, and forget the deadline."""
+        return self[heappop(self._deadlines)[1]]
+
+    def take_all(self) -> list[PendingRequest]:
+        """Remove all requests and return them."""
+        pending = list(self.values())
+        self.clear()
+        self._deadlines.clear()
+        return pending
+
+
+class InvalidInput:
+    """How a peer treats frames that are not messages, and how many it met.
+
+    answered: False for a client, which only counts them (in `unsolicited`).
+    unknown_id: the id, as JSON, of a response to a frame without a readable id; None omits it.
+    suppressed: how many error responses the rate limit suppressed.
+    unsolicited: how many responses nobody waited for.
+    """
+
+    __slots__ = ("answered", "bucket", "suppressed", "unknown_id", "unsolicited")
+
+    def __init__(self, bucket: TokenBucket) -> None:
+        self.answered = True
+        self.unknown_id: bytes | None = b"null"
+        self.suppressed = 0
+        self.unsolicited = 0
+        self.bucket = bucket
+
+
 class _ErrorBody(Struct):
-    """Both members are required (JSON-RPC 2.0 section 5.1)."""
+    """The `error` member of a response; code and message are required (JSON-RPC 2.0 section 5.1)."""
 
     code: int
     message: str
     data: Any = None
 
 
-_error_body = Decoder(_ErrorBody).decode
+_decode_error_body = Decoder(_ErrorBody).decode
 
 
-class Peer:
-    """Give it every frame that comes in; it calls `send` with every frame that is to go out.
+class Peer(Generic[R]):
+    """One end of a conversation: pass it every received frame; it sends its own through `send`.
 
-    clock: seconds, steady, any origin. first_id: of our own requests.
+    send: may be replaced at any time.
+    clock: returns seconds; must not go backwards, any origin.
+    first_id: the id of our first request.
+    request_type: the class of incoming requests, for layers that need more fields.
+
+    running: requests that were not finished in their first step, see add_running().
+    waiting: requests that admit() queued.
+    outgoing: our requests that wait for a response.
+    buffered_bytes: output that the transport buffers.
+    ready: False while the backend starts; requests wait until it is True.
+    batches: whether arrays are accepted, which only 2025-03-26 has.
     """
 
     def __init__(
-        self, send: Send, limits: Limits, clock: Callable[[], float], first_id: int = 1
+        self,
+        send: Send,
+        limits: Limits,
+        clock: Callable[[], float],
+        first_id: int = 1,
+        request_type: type[R] = IncomingRequest,  # pyright: ignore[reportArgumentType]
     ) -> None:
-        self.running: dict[
-            Id, IncomingRequest
-        ] = {}  # started, and their first step did not finish them
-        self.waiting: dict[Id, IncomingRequest] = {}  # received, in order, not yet admitted
-        self.outgoing: dict[Id, PendingRequest] = {}
-        self.buffered_bytes = (
-            0  # bytes of output that the transport holds; the driver lowers it when they drain
-        )
-        self.ready = True  # False while the backend starts: calls wait
-        self.batches = False  # arrays are received (2025-03-26)
-        self.unknown_id: bytes | None = (
-            b"null"  # how an answer says that no id could be read; None leaves it out
-        )
-        self.suppressed_errors = 0  # answers to garbage that the rate limit swallowed
-        self.ignore_invalid = False  # a client never answers what is no message; it counts it
-        self.unsolicited = (
-            0  # responses that nobody waits for, and what a silent peer did not answer
-        )
-        self.send = send  # may be replaced at any time
+        self.running: RequestTable[R] = RequestTable()
+        self.waiting: RequestTable[R] = RequestTable()
+        self.outgoing = PendingTable(first_id)
+        self.buffered_bytes = 0
+        self.ready = True
+        self.batches = False
+        self.invalid_input = InvalidInput(TokenBucket(limits.garbage_answers_per_s, clock))
+        self.send = send
+        self._request_type = request_type
         self._limits = limits
-        self._high_water_bytes = limits.high_water_bytes
-        self._clock = clock
-        self._next_id = first_id
-        self._deadlines: list[tuple[float, int]] = []
-        self._coalesced: dict[
-            bytes, Id | None
-        ] = {}  # that wait for a slow reader, in order; what each is about
-        self._waiting_bytes = 0
-        self._running_bytes = 0
-        self._batched_bytes = 0  # of answers that wait until their batch is complete
-        self._error_bucket = TokenBucket(limits.garbage_answers_per_s, clock)
+        # Notifications that wait for a slow reader, in order, with the request each belongs to.
+        self._coalesced: dict[bytes, Id | None] = {}
+        # Bytes of the responses that wait until their batch is complete.
+        self._batched_bytes = 0
 
-    # What comes in
+    # Input
 
-    def receive(
-        self, frame: bytes
-    ) -> IncomingRequest | Message | list[IncomingRequest | Message] | None:
-        """Take one frame.
+    def receive(self, frame: bytes) -> R | Message | list[R | Message] | None:
+        """Process one frame.
 
-        Returns a request to be opened, a notification, those of a batch, or None when there is nothing left to do: a response was
-        handed to its request, or a malformed frame was answered. Raises nothing.
-        Hand every Incoming to admit(), respond() or fail().
+        Returns a request, a notification, or a list of both for a batch. None if there is nothing
+        left to do: the frame was a response, or invalid. Raises nothing.
+        Pass every request to admit(), respond() or fail().
         """
         message = decode(frame)
         if type(message) is Message:
             return self._classify(message, len(frame), None)
         if message.id is UNSET and (elements := decode_batch(frame)) is not None:
             return self._receive_batch(elements)
-        self._reject(message, None)  # pyright: ignore[reportArgumentType]  # no Message, so it is Bad
+        # decode() returned no Message.
+        self._reject(message, None)  # pyright: ignore[reportArgumentType]
         return None
 
     def on_frame_too_long(self, size: int) -> None:
-        """A frame passed the limit and is lost."""
+        """Answer a frame that exceeded the limit. size: its bytes so far."""
         limit = self._limits.max_message_bytes
         text = f"Invalid Request: a message longer than {limit} bytes (limit)"
-        self._reject(
-            InvalidMessage(INVALID_REQUEST, text),
-            None,
-            {"limitBytes": limit, "receivedBytes": size},
-        )
+        data = {"limitBytes": limit, "receivedBytes": size}
+        self._reject(InvalidMessage(INVALID_REQUEST, text), None, data)
+
+    def on_eof(self) -> None:
+        """Fail our pending requests with Disconnected: no response can arrive any more."""
+        self._fail_outgoing("the input ended before the answer came")
 
     def cancel(self, id: Id, reason: str) -> None:
-        """The other side no longer wants the answer to its request. Unknown and answered ids are ignored."""
+        """Cancel a request for the other side. An unknown id is ignored."""
         incoming = self.running.get(id) or self.waiting.get(id)
         if incoming is None:
             return
-        self._untrack(incoming)
+
+        self._leave_table(incoming)
         incoming.open = False
         if incoming.batch is not None:
             self._finish_batch_item(incoming.batch, None)
         if incoming.on_cancel is not None:
             incoming.on_cancel(reason)
 
-    def _receive_batch(self, elements: list[Raw]) -> list[IncomingRequest | Message] | None:
+    def _receive_batch(self, elements: list[Raw]) -> list[R | Message] | None:
         if not self.batches:
-            self._reject(
-                InvalidMessage(
-                    INVALID_REQUEST,
-                    "Invalid Request: batches are not part of this protocol revision",
-                ),
-                None,
-            )
-            return None
-        if not 0 < len(elements) <= self._limits.max_batch:
-            text = f"Invalid Request: expected a batch of 1 to {self._limits.max_batch} messages, got {len(elements)}"
+            text = "Invalid Request: batches are not part of this protocol revision"
             self._reject(InvalidMessage(INVALID_REQUEST, text), None)
             return None
+        limit = self._limits.max_batch
+        if not 0 < len(elements) <= limit:
+            text = (
+                f"Invalid Request: expected a batch of 1 to {limit} messages, got {len(elements)}"
+            )
+            self._reject(InvalidMessage(INVALID_REQUEST, text), None)
+            return None
+
         batch = Batch()
-        batch.missing = 1  # ours, until all elements are sorted
-        events: list[IncomingRequest | Message] = []
+        # One more than there are requests, so that the batch is not complete before it was read.
+        batch.missing = 1
+        events: list[R | Message] = []
         for element in elements:
             message = decode(element)
-            if type(message) is InvalidMessage:
-                self._reject(message, batch)
-            elif (event := self._classify(message, len(bytes(element)), batch)) is not None:  # pyright: ignore[reportArgumentType]
-                events.append(event)
+            if type(message) is Message:
+                event = self._classify(message, len(bytes(element)), batch)
+                if event is not None:
+                    events.append(event)
+            else:
+                self._reject(message, batch)  # pyright: ignore[reportArgumentType]
         self._finish_batch_item(batch, None)
         return events
 
-    def _classify(
-        self, message: Message, size: int, batch: Batch | None
-    ) -> IncomingRequest | Message | None:
-        """Which of the three a well-formed message is."""
+    def _classify(self, message: Message, size: int, batch: Batch | None) -> R | Message | None:
+        """Return a request or notification; None for a response or a request with a used id."""
         method = message.method
         id = message.id
         if method is UNSET:
@@ -258,7 +374,8 @@ class Peer:
             return None
         if id is UNSET:
             return message
-        incoming = IncomingRequest(id, method, message.params, size, batch=batch)
+
+        incoming = self._request_type(id, method, message.params, size, batch=batch)
         in_use = id in self.running or id in self.waiting
         if batch is not None:
             batch.missing += 1
@@ -266,31 +383,28 @@ class Peer:
             batch.ids.add(id)
         if in_use:
             incoming.params = {}
-            self._answer(
-                incoming,
-                encode_error(
-                    encode_id(id),
-                    INVALID_REQUEST,
-                    "Invalid Request: this id is in use by a request in flight",
-                ),
-            )
+            text = "Invalid Request: this id is in use by a request in flight"
+            self._answer(incoming, encode_error(encode_id(id), INVALID_REQUEST, text))
             return None
         return incoming
 
-    def _reject(self, bad: InvalidMessage, batch: Batch | None, data: object = None) -> None:
-        """Answer what is no message, unless it asks for silence or there were too many."""
-        if self.ignore_invalid:
-            self.unsolicited += 1
+    def _reject(self, invalid: InvalidMessage, batch: Batch | None, data: object = None) -> None:
+        """Answer an invalid frame, unless that is not wanted or happens too often."""
+        policy = self.invalid_input
+        if not policy.answered:
+            policy.unsolicited += 1
             return
-        if bad.code == 0:
+        if invalid.code == 0:
             return
-        if bad.id is not UNSET:
-            frame = encode_error(encode_id(bad.id), bad.code, bad.message, data)
-        elif batch is not None or self._error_bucket.take():
-            frame = encode_error(self.unknown_id, bad.code, bad.message, data)
+
+        if invalid.id is not UNSET:
+            frame = encode_error(encode_id(invalid.id), invalid.code, invalid.message, data)
+        elif batch is not None or policy.bucket.take():
+            frame = encode_error(policy.unknown_id, invalid.code, invalid.message, data)
         else:
-            self.suppressed_errors += 1
+            policy.suppressed += 1
             return
+
         if batch is not None:
             batch.answers.append(frame)
         else:
@@ -298,68 +412,74 @@ class Peer:
 
     # Admission
 
-    def admit(self, incoming: IncomingRequest) -> bool:
-        """Whether a call may start now. If not, it waits its turn, or was answered with -31001 because the queue is full."""
+    def admit(self, incoming: R) -> bool:
+        """Return whether a request may start now.
+
+        If not, it was queued; or answered with -31001 (busy), because the queue is full.
+        """
+        limits = self._limits
         if (
             not self.waiting
             and self.ready
-            and self.buffered_bytes < self._high_water_bytes
+            and self.buffered_bytes < limits.high_water_bytes
             and (not self.running or self._has_capacity())
         ):
             return True
-        limits = self._limits
-        # One call may always wait, of whatever size: it may be as long as a message.
+
+        # The first one in the queue may have any size: it may be as long as a message.
         if len(self.waiting) >= limits.max_waiting or (
-            self.waiting and self._waiting_bytes + incoming.size > limits.max_waiting_bytes
+            self.waiting and self.waiting.size + incoming.size > limits.max_waiting_bytes
         ):
             text = f"busy: {len(self.running)} calls in flight, {len(self.waiting)} waiting"
-            self.fail(
-                incoming,
-                BUSY,
-                text,
-                {"maxWaiting": limits.max_waiting, "maxWaitingBytes": limits.max_waiting_bytes},
-            )
+            data = {"maxWaiting": limits.max_waiting, "maxWaitingBytes": limits.max_waiting_bytes}
+            self.fail(incoming, BUSY, text, data)
             return False
-        self.waiting[incoming.id] = incoming
-        incoming.table = self.waiting
-        self._waiting_bytes += incoming.size
+        self.waiting.add(incoming)
         return False
 
-    def pop_waiting(self) -> IncomingRequest | None:
-        """The next waiting call that may start now, taken out of the queue."""
+    def pop_waiting(self) -> R | None:
+        """Remove and return the next queued request that may start now; None if there is none."""
         if not (
             self.waiting
             and self.ready
-            and self.buffered_bytes < self._high_water_bytes
+            and self.buffered_bytes < self._limits.high_water_bytes
             and self._has_capacity()
         ):
             return None
         incoming = next(iter(self.waiting.values()))
-        self._untrack(incoming)
+        self.waiting.remove(incoming)
         return incoming
 
-    def add_running(self, incoming: IncomingRequest) -> None:
-        """A call outlived its first step: from now on it counts as in flight and can be cancelled."""
-        self.running[incoming.id] = incoming
-        self._running_bytes += incoming.size
-        incoming.table = self.running
+    def add_running(self, incoming: R) -> None:
+        """Count a request as in flight. Call this if its first step did not finish it.
+
+        From now on it can be cancelled.
+        """
+        self.running.add(incoming)
 
     def _has_capacity(self) -> bool:
         limits = self._limits
-        return (
-            len(self.running) < limits.max_in_flight
-            and self._running_bytes < limits.max_in_flight_bytes
-        )
+        running = self.running
+        return len(running) < limits.max_in_flight and running.size < limits.max_in_flight_bytes
 
-    # Answers to the other side
+    def _leave_table(self, incoming: IncomingRequest) -> None:
+        if incoming.table is not None:
+            incoming.table.remove(incoming)
+
+    # Responses to the other side
 
     def respond(self, incoming: IncomingRequest, result: bytes) -> None:
-        """Answer a request with a result (a JSON object). Nothing is sent if it was answered or cancelled."""
+        """Answer a request with a result, a JSON object.
+
+        Nothing is sent if it was already answered or cancelled.
+        """
         if incoming.open:
             id = incoming.id
             frame = (
                 INT_ID_RESULT % (id, result) if type(id) is int else RESULT % (encode(id), result)
             )
+
+            # The usual request finished in its first step, so it is in no table: skip _answer().
             if incoming.table is None and incoming.batch is None and incoming.throttle is None:
                 incoming.open = False
                 self.buffered_bytes = self.send(frame, id)
@@ -367,46 +487,44 @@ class Peer:
                 self._answer(incoming, frame)
 
     def fail(self, incoming: IncomingRequest, code: int, message: str, data: object = None) -> None:
-        """Answer a request with an error. Nothing is sent if it was answered or cancelled.
+        """Answer a request with an error.
 
-        One longer than a message may be goes without data, and with the beginning of its text.
+        Nothing is sent if it was already answered or cancelled. An error that exceeds
+        max_message_bytes is sent without data, and with the beginning of its text only.
         """
         if incoming.open:
             frame = encode_error(encode_id(incoming.id), code, message, data)
             if len(frame) > self._limits.max_message_bytes:
-                frame = encode_error(encode_id(incoming.id), code, message[:SHOWN])
+                frame = encode_error(encode_id(incoming.id), code, message[:SHORT_ERROR_CHARS])
             self._answer(incoming, frame)
 
     def _answer(self, incoming: IncomingRequest, frame: bytes) -> None:
         incoming.open = False
-        self._untrack(incoming)
+        self._leave_table(incoming)
+
+        # The newest progress and log message, if they were not sent, precede the response.
         if incoming.throttle is not None:
-            for held_back in incoming.throttle.suppressed.values():
-                self.send(held_back, incoming.id)
+            for suppressed in incoming.throttle.suppressed.values():
+                self.send(suppressed, incoming.id)
+
         if incoming.batch is None:
             self.buffered_bytes = self.send(frame, incoming.id)
-        else:
-            limit = self._limits.max_message_bytes
-            if self._batched_bytes + len(frame) > limit:
-                text = f"Internal error: the answers of unfinished batches would have more than {limit} bytes (limit)"
-                frame = min(
-                    frame, encode_error(encode_id(incoming.id), INTERNAL_ERROR, text), key=len
-                )
-            self._finish_batch_item(incoming.batch, frame)
-
-    def _untrack(self, incoming: IncomingRequest) -> None:
-        """Out of the table it is in, if it is in one."""
-        if incoming.table is None:
             return
-        del incoming.table[incoming.id]
-        if incoming.table is self.waiting:
-            self._waiting_bytes -= incoming.size
-        else:
-            self._running_bytes -= incoming.size
-        incoming.table = None
+        limit = self._limits.max_message_bytes
+        if self._batched_bytes + len(frame) > limit:
+            text = (
+                "Internal error: the answers of unfinished batches "
+                f"would have more than {limit} bytes (limit)"
+            )
+            replacement = encode_error(encode_id(incoming.id), INTERNAL_ERROR, text)
+            frame = min(frame, replacement, key=len)
+        self._finish_batch_item(incoming.batch, frame)
 
     def _finish_batch_item(self, batch: Batch, answer: bytes | None) -> None:
-        """One request of a batch is done with, or without, an answer."""
+        """Count one request of a batch as done and send the batch if it was the last.
+
+        answer: None for a request that was cancelled.
+        """
         if answer is not None:
             batch.answers.append(answer)
             batch.size += len(answer)
@@ -414,32 +532,36 @@ class Peer:
         batch.missing -= 1
         if batch.missing:
             return
+
         self._batched_bytes -= batch.size
         if batch.answers:
             self.buffered_bytes = self.send(b"[%b]" % b",".join(batch.answers), None)
 
-    def on_drain(self, held: int) -> None:
-        """Output that was held has left; held: what still is. What waited for a slow reader leaves now, as far as there is room."""
-        self.buffered_bytes = held
+    # Notifications and requests of ours
+
+    def on_drain(self, buffered_bytes: int) -> None:
+        """Send notifications that waited for a slow reader, up to the high-water mark.
+
+        buffered_bytes: output that the transport still buffers.
+        """
+        self.buffered_bytes = buffered_bytes
         high = self._limits.high_water_bytes
         for incoming in self.running.values():
-            late = None if incoming.throttle is None else incoming.throttle.suppressed
-            while late and self.buffered_bytes < high:
-                self.send_frame(late.pop(next(iter(late))), incoming.id)
+            suppressed = None if incoming.throttle is None else incoming.throttle.suppressed
+            while suppressed and self.buffered_bytes < high:
+                self.send_frame(suppressed.pop(next(iter(suppressed))), incoming.id)
         while self._coalesced and self.buffered_bytes < high:
             frame = next(iter(self._coalesced))
             self.send_frame(frame, self._coalesced.pop(frame))
 
-    # Requests and notifications of ours
-
     def send_frame(self, frame: bytes, about: Id | None) -> None:
-        """Send a frame that is no answer. about: the request that it belongs to."""
+        """Send a frame that is not a response. about: the id of the request it belongs to."""
         self.buffered_bytes = self.send(frame, about)
 
     def send_coalesced(self, frame: bytes, about: Id | None = None) -> None:
-        """Send a notification that says no more when it is said twice: while output is held it waits, once.
+        """Send a notification that need not be repeated: equal ones become one while output waits.
 
-        about: the request that it belongs to, see forget().
+        about: the id of the request it belongs to, see drop_coalesced().
         """
         if self.buffered_bytes < self._limits.high_water_bytes:
             self.send_frame(frame, about)
@@ -447,8 +569,12 @@ class Peer:
             self._coalesced[frame] = about
 
     def drop_coalesced(self, about: Id) -> None:
-        """Send nothing more of what was announced about this request."""
+        """Drop the waiting notifications that belong to a request."""
         self._coalesced = {frame: id for frame, id in self._coalesced.items() if id != about}
+
+    def notify(self, method: str, params: bytes, about: Id | None = None) -> None:
+        """Send a notification. about: the id of the request it belongs to."""
+        self.send_frame(encode_notification(method, params), about)
 
     def request(
         self,
@@ -457,99 +583,79 @@ class Peer:
         done: Callable[[Raw | Exception], object],
         deadline: float | None = None,
     ) -> OutgoingRequest:
-        """Send a request. done: called once: with the result, RpcError, ProtocolError, TimeoutError or Disconnected.
+        """Send a request.
 
-        deadline: on the clock; see next_deadline() and expire().
+        done: called once with the result, RpcError, ProtocolError, TimeoutError or Disconnected.
+        deadline: time by the peer's clock; see next_deadline() and expire().
         """
-        outgoing = OutgoingRequest(self._next_id, done, deadline)
-        self._next_id += 1
-        self.outgoing[outgoing.id] = outgoing
-        if deadline is not None:
-            heappush(self._deadlines, (deadline, outgoing.id))
-        self.buffered_bytes = self.send(encode_request(outgoing.id, method, params), outgoing.id)
+        outgoing = self.outgoing.add(done, deadline)
+        frame = encode_request(outgoing.id, method, params)
+        self.buffered_bytes = self.send(frame, outgoing.id)
         return outgoing
 
-    def notify(self, method: str, params: bytes, about: Id | None = None) -> None:
-        """Send a notification. about: the request that it belongs to."""
-        self.send_frame(encode_notification(method, params), about)
-
     def abandon(self, outgoing: PendingRequest, reason: str) -> None:
-        """Stop waiting for an answer and say so to the other side. done is not called; a late answer is stray."""
+        """Stop waiting for a response and send `notifications/cancelled`.
+
+        `done` is not called. A response that still arrives counts as unsolicited.
+        """
         if self.outgoing.pop(outgoing.id, None) is not None:
-            self.notify(
-                "notifications/cancelled",
-                encode({"requestId": outgoing.id, "reason": reason}),
-                outgoing.id,
-            )
+            params = encode({"requestId": outgoing.id, "reason": reason})
+            self.notify("notifications/cancelled", params, outgoing.id)
 
     @property
     def next_deadline(self) -> float | None:
-        """When expire() is to be called next."""
-        # Answered requests leave their entry behind; once those are most of the heap it is made anew.
-        if len(self._deadlines) > 2 * len(self.outgoing) + 64:
-            self._deadlines = [
-                (o.deadline, o.id) for o in self.outgoing.values() if o.deadline is not None
-            ]
-            heapify(self._deadlines)
-        while self._deadlines and self._deadlines[0][1] not in self.outgoing:
-            heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        """Return the time at which to call expire(); None if no request has a deadline."""
+        return self.outgoing.next_deadline
 
     def expire(self, now: float) -> None:
-        """Give up the requests whose deadline is not after now: cancel is sent, done gets TimeoutError."""
-        while (at := self.next_deadline) is not None and at <= now:
-            outgoing = self.outgoing[heappop(self._deadlines)[1]]
+        """Abandon the requests whose deadline is not after `now`; `done` gets a TimeoutError."""
+        while (deadline := self.outgoing.next_deadline) is not None and deadline <= now:
+            outgoing = self.outgoing.pop_first_deadline()
             self.abandon(outgoing, "timed out")
             outgoing.done(TimeoutError("no answer within the time limit"))
 
     def _on_response(self, message: Message) -> None:
-        """A response: to a request of ours, or to nobody."""
+        """Pass a response to the request it belongs to, or count it as unsolicited."""
         id = message.id
-        outgoing = None if id is UNSET else self.outgoing.pop(id, None)
+        # Our ids are integers; any other id is simply not in the table.
+        outgoing = self.outgoing.pop(cast("int", id), None)
         if outgoing is None:
-            self.unsolicited += 1
+            self.invalid_input.unsolicited += 1
         elif message.error is ABSENT:
             outgoing.done(message.result)
         else:
             try:
-                body = _error_body(message.error)
+                body = _decode_error_body(message.error)
                 outgoing.done(RpcError(body.code, body.message, body.data))
-            except (DecodeError, RecursionError) as why:
-                outgoing.done(
-                    ProtocolError(f"expected an error object with a code and a message: {why}")
-                )
+            except (DecodeError, RecursionError) as exc:
+                text = f"expected an error object with a code and a message: {exc}"
+                outgoing.done(ProtocolError(text))
 
-    def on_eof(self) -> None:
-        """No answer can come any more. Every request of ours fails with Disconnected."""
-        self._fail_outgoing("the input ended before the answer came")
+    def _fail_outgoing(self, text: str) -> None:
+        for outgoing in self.outgoing.take_all():
+            outgoing.done(Disconnected(text))
 
-    def _fail_outgoing(self, why: str) -> None:
-        unanswered = list(self.outgoing.values())
-        self.outgoing.clear()
-        self._deadlines.clear()
-        for outgoing in unanswered:
-            outgoing.done(Disconnected(why))
+    # Shutdown
 
-    # The end
+    def close(self) -> list[R]:
+        """Close this end after the connection was lost and return the unanswered requests.
 
-    def close(self) -> list[IncomingRequest]:
-        """The connection is gone. Every request of ours fails with Disconnected. Returns the calls that will not be answered.
-
-        Nothing is sent any more, and whoever did the sending is let go.
+        Our pending requests fail with Disconnected. Nothing is sent any more, and `send` is
+        released.
         """
         self.send = _discard
-        left = [*self.running.values(), *self.waiting.values()]
-        for incoming in left:
+        unanswered = [*self.running.values(), *self.waiting.values()]
+        for incoming in unanswered:
             incoming.open = False
             incoming.table = None
         self.running.clear()
         self.waiting.clear()
         self._coalesced.clear()
-        self._waiting_bytes = self._running_bytes = self._batched_bytes = 0
+        self._batched_bytes = 0
         self._fail_outgoing("the connection ended before the answer came")
-        return left
+        return unanswered
 
 
 def _discard(frame: bytes, about: Id | None) -> int:
-    """What a closed peer sends to."""
+    """Take the place of `send` in a closed peer."""
     return 0

@@ -40,7 +40,7 @@ from concertino.types.client_requests import (
 )
 
 __all__ = [
-    "ASKING",
+    "INPUT_METHODS",
     "MAX_KEY",
     "MAX_ROUNDS",
     "Dialogue",
@@ -51,7 +51,7 @@ __all__ = [
     "to_wire_request",
 ]
 
-ASKING = frozenset(
+INPUT_METHODS = frozenset(
     ("tools/call", "prompts/get", "resources/read")
 )  # mrtr: what may be answered with input_required
 MAX_ROUNDS = 16  # of one call

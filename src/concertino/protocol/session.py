@@ -1,10 +1,15 @@
-"""One MCP conversation, seen from the server: its lifecycle, the profile of each request, and what the session answers itself.
+"""One MCP conversation, as the server sees it.
 
-A request with the 2026-07-28 `_meta` is served by the rules of that revision, on its own, whatever came before it. Any other
-belongs to the conversation that `initialize` opened. A malformed opener changes nothing. Calls for the backend leave through
-`start`, as canonical Calls; results come back through respond() and are lowered to the caller's revision.
-Spec: 2025-11-25 basic/lifecycle, server/resources "Subscriptions"; 2026-07-28 basic/versioning, basic/index, server/discover,
-basic/patterns/cancellation.
+The session decides by which revision each request is served, answers what it can answer itself
+(initialize, ping, server/discover, logging/setLevel, subscriptions), and hands all other requests
+to `start` as canonical Calls. The backend's results come back through respond() and are encoded for
+the caller's revision.
+
+A request whose `_meta` names revision 2026-07-28 is served by the rules of that revision, whatever
+came before it. Every other request belongs to the conversation that `initialize` opened. A
+malformed `initialize` changes nothing.
+Spec: 2025-11-25 basic/lifecycle, server/resources "Subscriptions"; 2026-07-28 basic/versioning,
+basic/index, server/discover, basic/patterns/cancellation.
 """
 
 from __future__ import annotations
@@ -27,7 +32,14 @@ from concertino.errors import (
     RpcError,
 )
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import Id, Message, decode_request, encode_id, encode_notification
+from concertino.jsonrpc.messages import (
+    Id,
+    Message,
+    decode_request,
+    describe_decode_error,
+    encode_id,
+    encode_notification,
+)
 from concertino.jsonrpc.peer import (
     RESULT,
     IncomingRequest,
@@ -49,7 +61,7 @@ from concertino.protocol.revisions import (
     negotiate,
 )
 from concertino.protocol.wire_results import ResultEncoder
-from concertino.types.results import LEVELS, CallToolResult, Level, TextContent
+from concertino.types.results import LEVELS, CallToolResult, Implementation, Level, TextContent
 
 if TYPE_CHECKING:
     from concertino.protocol.dialogue import Dialogue
@@ -57,52 +69,84 @@ if TYPE_CHECKING:
     from concertino.protocol.wanted_updates import WantedUpdates
     from concertino.types.client_requests import InputRequest
 
-__all__ = ["LIFECYCLE", "RequestProfile", "Session", "State"]
+__all__ = ["LIFECYCLE", "RequestProfile", "Session", "SessionRequest", "State"]
 
 
 class State(Enum):
-    """How far the handshake of the older revisions is. Requests of 2026-07-28 neither need it nor change it."""
+    """Progress of the legacy handshake. Requests of 2026-07-28 neither need nor change it."""
 
     FRESH = "no initialize yet"
     OPENED = "initialize answered"
     READY = "in operation"
 
 
-# What came -> the next state; None: refused. 2025-11-25 basic/lifecycle. `initialized` is a courtesy that some clients forget: a
-# request of theirs after initialize says the same.
+# What came -> the next state; None: rejected. 2025-11-25 basic/lifecycle.
+# Some clients never send `initialized`; their first request after initialize implies it.
 LIFECYCLE: Mapping[State, Mapping[str, State | None]] = {
     State.FRESH: {"initialize": State.OPENED, "initialized": State.FRESH, "request": None},
     State.OPENED: {"initialize": None, "initialized": State.READY, "request": State.READY},
     State.READY: {"initialize": None, "initialized": State.READY, "request": State.READY},
 }
 
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+CLIENT = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+
+# Features whose requests the session answers itself.
+SESSION_FEATURES = frozenset(("logging", "subscriptions"))
+
+# Characters of the client's input that an error quotes.
+QUOTED_CHARS = 128
+
+# More than the bytes that a response adds to its result, unless its id is very long.
+ENVELOPE_BYTES = 1024
+
+_decode_object = Decoder(dict[str, Raw]).decode
+
 
 class RequestProfile(Struct, frozen=True):
-    """By which rules a request is served, and for whom.
+    """How one request is served: by which revision, and for which client.
 
-    token: where its progress goes. level: rank of the least severe log message wanted, None for no messages at all.
-    meta: the members of `_meta` that are not the protocol's.
+    encoder: writes results for the client's revision.
+    methods: the methods that go to the backend.
+    token: the client's progress token; None if it wants no progress.
+    level: rank of the least severe log message that the client wants; None for no messages.
+    meta: the members of `_meta` that the protocol does not define.
     """
 
     encoder: ResultEncoder
-    served: frozenset[str]
+    methods: frozenset[str]
     client: ClientFacts
     token: Id | None = None
     level: int | None = None
     meta: Mapping[str, Raw] = {}
 
 
-VERSION = "io.modelcontextprotocol/protocolVersion"
-CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-CLIENT = "io.modelcontextprotocol/clientInfo"
-LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-OWN = frozenset(("logging", "subscriptions"))  # features whose requests the session answers itself
-SHOWN = 128  # characters of what came that are given back in an error
-ENVELOPE_BYTES = 1024  # more than an answer has around its result, but for an id of that length
-_object = Decoder(dict[str, Raw]).decode
+# Placeholders until the session has read the request.
+NO_CALL = Call("")
+NO_PROFILE = RequestProfile(
+    ResultEncoder(MODERN, Implementation("", "")), frozenset(), ClientFacts("", "", "", {})
+)
 
 
-class _Client(Struct, frozen=True):
+class SessionRequest(IncomingRequest, eq=False):
+    """A client's request, with everything that the session knows about it.
+
+    profile: how it is served; call: the canonical request for the backend. Both are set before the
+    request is passed to `start`.
+    dialogue: what the call asks its client; None until it asks, or is repeated with answers.
+    terms: the hooks of the backend that admitted the call, see runtime/call_hooks.py; the session
+    does not use them.
+    """
+
+    profile: RequestProfile = NO_PROFILE
+    call: Call = NO_CALL
+    dialogue: Dialogue | None = None
+    terms: Any = None
+
+
+class _ClientInfo(Struct, frozen=True):
     name: str = ""
     version: str = ""
     title: str | None = None
@@ -111,7 +155,7 @@ class _Client(Struct, frozen=True):
 class _InitializeParams(Struct, rename="camel"):
     protocol_version: str
     capabilities: dict[str, Any] = {}
-    client_info: _Client = _Client()
+    client_info: _ClientInfo = _ClientInfo()
 
 
 class _CancelParams(Struct, rename="camel"):
@@ -119,21 +163,163 @@ class _CancelParams(Struct, rename="camel"):
     reason: str = ""
 
 
-class Session:
-    """Give it every frame; it answers through `send`, and hands calls for the backend to `start`.
+class _Profiles:
+    """The profiles that the server's features and the client's handshake allow.
 
-    offer: asked again whenever the backend says that it changed. clock: seconds, steady. watch: told when `watched` changed.
-    seal: what closes and opens the states of calls that ask their client; made when it is first needed. principal: who the caller
-    is, as far as the connection tells. later: told when something was held back that peer.on_drain() sends, a moment later.
-    Answer every started call exactly once, with respond() or fail(); tell peer.add_running() of those that outlive their first step;
-    call admit() when something was answered or output drained.
+    features: what the backend offers now.
+    methods: the requests of these features, by whether the revision is 2026-07-28.
+    legacy: the profile of the conversation that initialize opened; None before.
+    declared: names of the capabilities that the response to initialize declared.
+    last_meta: the last `_meta` with its profile. Clients repeat it, so it is not decoded again.
+    """
+
+    def __init__(self, get_features: Callable[[], ServerFeatures]) -> None:
+        self._get_features = get_features
+        self.legacy: RequestProfile | None = None
+        self.declared: frozenset[str] = frozenset()
+        self.reload_features()
+
+    def reload_features(self) -> None:
+        """Ask the backend for its features and drop what was derived from the old ones."""
+        self.features = self._get_features()
+        served = [
+            (name, method)
+            for name, method in REQUESTS.items()
+            if method.feature
+            and method.feature not in SESSION_FEATURES
+            and getattr(self.features, method.feature)
+        ]
+        self.methods = {
+            False: frozenset(name for name, method in served if method.legacy),
+            True: frozenset(name for name, method in served if method.modern),
+        }
+
+        self.last_meta: tuple[Raw, RequestProfile] | None = None
+        self._modern_encoder: ResultEncoder | None = None
+        if self.legacy is not None:
+            legacy = self.legacy
+            self.legacy = RequestProfile(
+                legacy.encoder, self.methods[False], legacy.client, level=legacy.level
+            )
+
+    @property
+    def can_subscribe(self) -> bool:
+        """Return whether clients can subscribe to resources."""
+        return self.features.resources and self.features.subscriptions
+
+    def open_legacy(self, params: _InitializeParams) -> Revision:
+        """Open the legacy conversation and return its revision."""
+        revision = negotiate(params.protocol_version)
+        client = params.client_info
+        facts = ClientFacts(
+            client.name, client.version, revision.name, params.capabilities, client.title
+        )
+        encoder = ResultEncoder(revision, self.features.info)
+        self.legacy = RequestProfile(encoder, self.methods[False], facts, level=LEVELS["info"])
+        return revision
+
+    def read(self, raw: Raw) -> RequestProfile | None:
+        """Return the profile that a request's `_meta` asks for.
+
+        None if it belongs to a legacy conversation that was not opened. Raises RpcError for a
+        malformed `_meta` and for an unknown revision.
+        """
+        try:
+            meta = _decode_object(raw)
+        except ValidationError as exc:
+            raise RpcError(INVALID_PARAMS, f"Invalid params: _meta: {_describe(exc)}") from None
+
+        token = _pop_member(meta, "progressToken", Id)
+        if VERSION not in meta:
+            if self.legacy is None:
+                return None
+            legacy = self.legacy
+            return RequestProfile(
+                legacy.encoder, legacy.methods, legacy.client, token, legacy.level, meta
+            )
+
+        requested = _pop_member(meta, VERSION, str)
+        revision = by_name.get(requested or "")
+        if revision is None or not revision.modern:
+            quoted = requested and requested[:QUOTED_CHARS]
+            data = {"supported": [MODERN.name], "requested": quoted}
+            raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
+        if CAPABILITIES not in meta:
+            data = {"supported": [MODERN.name], "missing": [CAPABILITIES]}
+            raise RpcError(INVALID_PARAMS, f"Invalid params: _meta lacks {CAPABILITIES}", data)
+
+        declared: dict[str, Any] = _pop_member(meta, CAPABILITIES, dict[str, Any])
+        client = _pop_member(meta, CLIENT, _ClientInfo) or _ClientInfo()
+        level = _pop_member(meta, LOG_LEVEL, Level)
+        facts = ClientFacts(client.name, client.version, revision.name, declared, client.title)
+        rank = None if level is None else LEVELS[level]
+        if self._modern_encoder is None:
+            self._modern_encoder = ResultEncoder(revision, self.features.info)
+        profile = RequestProfile(self._modern_encoder, self.methods[True], facts, token, rank, meta)
+        if token is None:
+            # A copy of `raw`, because the original keeps its whole frame in memory.
+            self.last_meta = (raw.copy(), profile)
+        return profile
+
+    def declare(self, revision: Revision) -> dict[str, Any]:
+        """Return the capabilities that a client of this revision gets."""
+        features = self.features
+        listed: dict[str, Any] = {"listChanged": True}
+        updated: dict[str, Any] = {"subscribe": True} if self.can_subscribe else {}
+        settings: dict[str, Any] = {
+            "logging": {},
+            "completions": {},
+            "prompts": listed,
+            "resources": {**updated, **listed},
+            "tools": listed,
+        }
+        declared: dict[str, Any] = {
+            name: value for name, value in settings.items() if getattr(features, name)
+        }
+        if features.experimental:
+            declared["experimental"] = features.experimental
+        if features.extensions:
+            declared["extensions"] = features.extensions
+        return capabilities(declared, revision)
+
+
+class _StateSeal:
+    """The seal of a session, made on first use, and the owner that its states are bound to."""
+
+    def __init__(self, make_seal: Callable[[], Seal] | None, principal: bytes) -> None:
+        self._make_seal = make_seal
+        self.principal = principal
+
+    def get(self) -> Seal:
+        """Return the seal."""
+        if self._make_seal is None:
+            raise RuntimeError(
+                "this session was made without a seal; this is a fault of concertino"
+            )
+        return self._make_seal()
+
+
+class Session:
+    """The server's end of one connection: pass it every frame; it answers through `send`.
+
+    features: returns what the backend offers; called again when the backend reports a change.
+    start: called with each request for the backend. Answer it exactly once, with respond() or
+    fail(). If its first step does not finish it, call peer.add_running(). Call admit() after a
+    response, or after output drained.
+    clock: returns seconds; must not go backwards.
+    on_subscriptions_changed: called when subscribed_uris has changed.
+    seal: returns the Seal for the states of calls that ask their client; called on first use.
+    principal: identifies the caller, as far as the connection knows it.
+    schedule_flush: called when a notification was suppressed; call peer.on_drain() a moment later.
+
+    dropped_logs: log messages that were not sent: too many, too long, or the client does not read.
     """
 
     def __init__(
         self,
         features: Callable[[], ServerFeatures],
         send: Send,
-        start: Callable[[IncomingRequest], None],
+        start: Callable[[SessionRequest], None],
         limits: Limits,
         clock: Callable[[], float],
         on_subscriptions_changed: Callable[[], object] = lambda: None,
@@ -143,295 +329,269 @@ class Session:
         schedule_flush: Callable[[], object] = lambda: None,
     ) -> None:
         self.state = State.FRESH
-        self.peer = Peer(send, limits, clock)
-        self._get_features = features
+        self.peer = Peer(send, limits, clock, request_type=SessionRequest)
+        self.dropped_logs = 0
         self._start = start
         self._limits = limits
-        self._surely_fits = limits.max_message_bytes - ENVELOPE_BYTES  # bytes of a result
-        self._legacy_profile: RequestProfile | None = None  # set by initialize
-        self._last_meta: tuple[Raw, RequestProfile] | None = (
-            None  # the `_meta` last seen, and what it says: clients repeat it
-        )
-        self._modern_encoder: ResultEncoder | None = None  # for 2026-07-28
+        # A result of at most this many bytes fits into a message for sure.
+        self._fitting_bytes = limits.max_message_bytes - ENVELOPE_BYTES
+        self._profiles = _Profiles(features)
         self._clock = clock
-        self._on_subscriptions_changed = on_subscriptions_changed
-        self._make_seal = seal
-        self._principal = principal
         self._schedule_flush = schedule_flush
-        self._declared: frozenset[str] = frozenset()  # what initialize said that there is
-        self._subscriptions: WantedUpdates | None = None  # once there are any
-        self.dropped_logs = 0  # log messages not sent: too many, or the client does not read
-        self.reload_features()
+        self._seal = _StateSeal(seal, principal)
+        # None until the first subscription.
+        self._subscriptions: WantedUpdates | None = None
+        self._on_subscriptions_changed = on_subscriptions_changed
 
-    # What comes in
+    # Input
 
     def receive(self, frame: bytes) -> None:
-        """Take one frame. Raises nothing that the bytes could cause."""
+        """Process one frame. Raises nothing that the bytes could cause."""
         try:
-            if not frame.isascii():  # msgspec does not look at the UTF-8 of members it keeps raw
+            # msgspec does not check the UTF-8 of members that it keeps raw.
+            if not frame.isascii():
                 str(frame, "utf-8")
             request = decode_request(frame)
         except (DecodeError, UnicodeDecodeError, RecursionError):
             return self._receive_other(frame)
+
         id = request.id
         peer = self.peer
         if id in peer.running or id in peer.waiting:
             return self._receive_other(frame)
-        return self._open(IncomingRequest(id, request.method, request.params, len(frame)))
+        return self._open(SessionRequest(id, request.method, request.params, len(frame)))
 
     def _receive_other(self, frame: bytes) -> None:
-        """A frame that is no request, or not a plain one."""
+        """Process a frame that is not a plain request."""
         event = self.peer.receive(frame)
-        if type(event) is IncomingRequest:
-            self._open(event)
-        elif event is None:
+        if event is None:
             return
-        elif type(event) is Message:
-            self._on_notification(event)
-        else:
-            for each in event:  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]  # a batch: the list is left
-                if type(each) is IncomingRequest:  # pyright: ignore[reportUnknownArgumentType]
-                    self._open(each)
-                else:
-                    self._on_notification(each)  # pyright: ignore[reportUnknownArgumentType]
+        for message in event if isinstance(event, list) else [event]:
+            if isinstance(message, SessionRequest):
+                self._open(message)
+            else:
+                self._on_notification(message)
 
-    def close(self) -> list[IncomingRequest]:
-        """The connection is gone: peer.close(), and nothing is started any more. Returns the calls that will not be answered."""
+    def close(self) -> list[SessionRequest]:
+        """Close the session after the connection was lost; nothing is started any more.
+
+        Returns the requests that stay unanswered.
+        """
         self._start = _start_nothing
         self._schedule_flush = _flush_nothing
         return self.peer.close()
 
     def admit(self) -> None:
-        """Start waiting calls, as many as the limits allow."""
+        """Start queued requests, as many as the limits allow."""
         while (incoming := self.peer.pop_waiting()) is not None:
             self._start(incoming)
 
-    def _open(self, incoming: IncomingRequest) -> None:
-        """Find a request's profile, answer what is the session's to answer, hand the rest on."""
+    def _open(self, incoming: SessionRequest) -> None:
+        """Find a request's profile and start it, or answer it here."""
         params = incoming.params
         raw = params.pop("_meta", None)
+        profiles = self._profiles
         if raw is None:
-            profile = self._legacy_profile
-        elif self._last_meta is not None and raw == self._last_meta[0]:
-            profile = self._last_meta[1]
+            profile = profiles.legacy
+        elif profiles.last_meta is not None and raw == profiles.last_meta[0]:
+            profile = profiles.last_meta[1]
         else:
             try:
-                profile = self._read_profile(raw)
-            except RpcError as refused:
-                return self.peer.fail(incoming, refused.code, refused.message, refused.data)
+                profile = profiles.read(raw)
+            except RpcError as exc:
+                return self.peer.fail(incoming, exc.code, exc.message, exc.data)
+            if profile is not None and profile.encoder.revision.idless_errors:
+                self.peer.invalid_input.unknown_id = None
+
         method = incoming.method
-        if profile is not None and method in profile.served:
+        if profile is not None and method in profile.methods:
             incoming.profile = profile
             if raw is not None and ("requestState" in params or "inputResponses" in params):
                 return self._resume(incoming, profile)
+            # The same steps as in _admit(), without a call: nearly every request takes this path.
             incoming.call = Call(method, params, profile.meta)
             if self.state is not State.READY and not profile.encoder.revision.modern:
                 self.state = LIFECYCLE[self.state]["request"] or self.state
             if self.peer.admit(incoming):
                 self._start(incoming)
             return None
-        return self._handle_own(incoming, profile)
+        return self._answer_here(incoming, profile)
 
-    def _admit(
-        self,
-        incoming: IncomingRequest,
-        profile: RequestProfile,
-        call: Call,
-        sealed: OpenedState | None,
-    ) -> None:
-        """As the end of _open(). sealed: what is spent, once the call is accepted."""
+    def _admit(self, incoming: SessionRequest, call: Call, opened: OpenedState | None) -> None:
+        """Start or queue a call. opened: the state to mark as used once the call is accepted."""
         incoming.call = call
-        if self.state is not State.READY and not profile.encoder.revision.modern:
+        if self.state is not State.READY and not incoming.profile.encoder.revision.modern:
             self.state = LIFECYCLE[self.state]["request"] or self.state
         admitted = self.peer.admit(incoming)
-        if sealed is not None and incoming.open:
-            self._get_seal().mark_used(sealed)
+        # A call that was rejected as busy may be repeated with the same state.
+        if opened is not None and incoming.open:
+            self._seal.get().mark_used(opened)
         if admitted:
             self._start(incoming)
 
-    def _resume(self, incoming: IncomingRequest, profile: RequestProfile) -> None:
-        """A call that is made again, with answers to its questions (2026-07-28). To older ones these members mean nothing."""
-        from concertino.protocol.dialogue import ASKING, binding, resume_dialogue
+    def _resume(self, incoming: SessionRequest, profile: RequestProfile) -> None:
+        """Start a call that is repeated with the client's answers (2026-07-28).
+
+        The two members mean nothing in older revisions, and are ignored there.
+        """
+        from concertino.protocol.dialogue import INPUT_METHODS, binding, resume_dialogue
 
         params = incoming.params
         method = incoming.method
-        given = {
+        members = {
             name: params.pop(name) for name in ("requestState", "inputResponses") if name in params
         }
-        if not profile.encoder.revision.modern or method not in ASKING:
-            return self._admit(incoming, profile, Call(method, params, profile.meta), None)
+        if not profile.encoder.revision.modern or method not in INPUT_METHODS:
+            return self._admit(incoming, Call(method, params, profile.meta), None)
+
         try:
-            token: str | None = _member(given, "requestState", str)
-            answers: dict[str, Raw] = _member(given, "inputResponses", dict[str, Raw]) or {}
-            dialogue, sealed = resume_dialogue(
-                self._get_seal, token, answers, lambda: binding(method, params, *self._state_owner)
+            token: str | None = _pop_member(members, "requestState", str)
+            answers: dict[str, Raw] = _pop_member(members, "inputResponses", dict[str, Raw]) or {}
+            dialogue, opened = resume_dialogue(
+                self._seal.get, token, answers, lambda: binding(method, params, *self._state_owner)
             )
-        except RpcError as refused:
-            return self.peer.fail(incoming, refused.code, refused.message, refused.data)
+        except RpcError as exc:
+            return self.peer.fail(incoming, exc.code, exc.message, exc.data)
         incoming.dialogue = dialogue
-        return self._admit(
-            incoming,
-            profile,
-            Call(method, params, profile.meta, dialogue.answers, dialogue.state),
-            sealed,
-        )
+        call = Call(method, params, profile.meta, dialogue.answers, dialogue.state)
+        return self._admit(incoming, call, opened)
 
     @property
     def _state_owner(self) -> tuple[bytes, bytes]:
-        """Whose conversation a state belongs to. The server's name: others may have the same key, and a tool of the same name."""
-        return self._principal, self._features.info.name.encode()
+        """Return the principal and the server's name, which states are bound to.
 
-    def _get_seal(self) -> Seal:
-        if self._make_seal is None:
-            raise RuntimeError(
-                "this session was made without a seal; this is a fault of concertino"
-            )
-        return self._make_seal()
+        The name, because another server may have the same key and a tool of the same name.
+        """
+        return self._seal.principal, self._profiles.features.info.name.encode()
 
-    def _handle_own(self, incoming: IncomingRequest, profile: RequestProfile | None) -> None:
-        """The requests that never reach a backend, and those that cannot be served."""
+    def _answer_here(self, incoming: SessionRequest, profile: RequestProfile | None) -> None:
+        """Answer a request that never reaches a backend, or that cannot be served."""
         method = incoming.method
-        rule = REQUESTS.get(method)
+        known = REQUESTS.get(method)
         modern = profile is not None and profile.encoder.revision.modern
-        if rule is None or (profile is not None and not (rule.modern if modern else rule.legacy)):
-            return self.peer.fail(incoming, METHOD_NOT_FOUND, f"method not found: {method[:SHOWN]}")
         try:
-            if method == "initialize":
-                return self._initialize(incoming)
-            if method == "ping":
-                return self.peer.respond(incoming, b"{}")
-            if profile is None:
-                missing = [VERSION, CAPABILITIES]
-                text = f"neither initialize was seen nor has params._meta the members {' and '.join(missing)}"
-                raise RpcError(
-                    INVALID_PARAMS,
-                    text,
-                    {"supported": [each.name for each in REVISIONS], "missing": missing},
-                )
-            if method == "server/discover":
-                return self._discover(incoming, profile)
-            if method == "subscriptions/listen":
-                incoming.profile = profile
-                return self._wanted_updates().listen(incoming, self._features)
-            if method == "logging/setLevel" and self._features.logging:
-                return self._set_level(incoming, profile)
-            if rule.feature == "subscriptions" and self._can_subscribe:
-                return self._subscribe(incoming)
-        except RpcError as refused:
-            return self.peer.fail(incoming, refused.code, refused.message, refused.data)
-        return self.peer.fail(incoming, METHOD_NOT_FOUND, f"method not found: {method[:SHOWN]}")
+            # Without a profile the revision is unknown, so any revision's method will do.
+            if known is not None and (
+                profile is None or (known.modern if modern else known.legacy)
+            ):
+                answer = self._find_handler(method, profile)
+                if answer is not None:
+                    return answer(incoming)
+        except RpcError as exc:
+            return self.peer.fail(incoming, exc.code, exc.message, exc.data)
+        text = f"method not found: {method[:QUOTED_CHARS]}"
+        return self.peer.fail(incoming, METHOD_NOT_FOUND, text)
 
-    def _read_profile(self, raw: Raw) -> RequestProfile | None:
-        """What a request's `_meta` says."""
-        try:
-            meta = _object(raw)
-        except ValidationError as why:
-            raise RpcError(INVALID_PARAMS, f"Invalid params: _meta: {_describe(why)}") from None
-        token = _member(meta, "progressToken", Id)
-        if VERSION not in meta:
-            if self._legacy_profile is None:
-                return None
-            legacy = self._legacy_profile
-            return RequestProfile(
-                legacy.encoder, legacy.served, legacy.client, token, legacy.level, meta
+    def _find_handler(
+        self, method: str, profile: RequestProfile | None
+    ) -> Callable[[SessionRequest], None] | None:
+        """Return the method that answers a request of the session's own; None if there is none.
+
+        Raises RpcError if the request needs a profile and has none.
+        """
+        if method == "initialize":
+            return self._initialize
+        if method == "ping":
+            return self._ping
+        if profile is None:
+            missing = [VERSION, CAPABILITIES]
+            text = (
+                "neither initialize was seen nor has params._meta "
+                f"the members {' and '.join(missing)}"
             )
-        requested = _member(meta, VERSION, str)
-        revision = by_name.get(requested or "")
-        if revision is None or not revision.modern:
-            data = {"supported": [MODERN.name], "requested": requested and requested[:SHOWN]}
-            raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
-        if CAPABILITIES not in meta:
-            data = {"supported": [MODERN.name], "missing": [CAPABILITIES]}
-            raise RpcError(INVALID_PARAMS, f"Invalid params: _meta lacks {CAPABILITIES}", data)
-        offered: dict[str, Any] = _member(meta, CAPABILITIES, dict[str, Any])
-        client = _member(meta, CLIENT, _Client) or _Client()
-        level = _member(meta, LOG_LEVEL, Level)
-        self.peer.unknown_id = None
-        facts = ClientFacts(client.name, client.version, revision.name, offered, client.title)
-        rank = None if level is None else LEVELS[level]
-        if self._modern_encoder is None:
-            self._modern_encoder = ResultEncoder(revision, self._features.info)
-        profile = RequestProfile(
-            self._modern_encoder, self._backend_methods[True], facts, token, rank, meta
-        )
-        if token is None:
-            self._last_meta = (
-                raw.copy(),
-                profile,
-            )  # a copy: the original would keep its whole frame alive
-        return profile
+            supported = [revision.name for revision in REVISIONS]
+            raise RpcError(INVALID_PARAMS, text, {"supported": supported, "missing": missing})
+
+        if method == "server/discover":
+            return partial(self._discover, profile)
+        if method == "subscriptions/listen":
+            return partial(self._listen, profile)
+        if method == "logging/setLevel" and self._profiles.features.logging:
+            return partial(self._set_level, profile)
+        if REQUESTS[method].feature == "subscriptions" and self._profiles.can_subscribe:
+            return self._subscribe
+        return None
 
     def _on_notification(self, message: Message) -> None:
-        """A notification. Nothing is ever answered; what is unknown or malformed is ignored."""
+        """Process a notification. It is never answered; an unknown or malformed one is ignored."""
         if message.method == "notifications/cancelled":
             try:
-                cancelled = Decoder(_CancelParams).decode(encode(message.params))
+                params = Decoder(_CancelParams).decode(encode(message.params))
             except DecodeError:
                 return
-            self.peer.cancel(cancelled.request_id, cancelled.reason)
+            self.peer.cancel(params.request_id, params.reason)
         elif message.method == "notifications/initialized":
             self.state = LIFECYCLE[self.state]["initialized"] or self.state
 
-    # What the session answers itself
+    # Requests that the session answers
 
-    def _initialize(self, incoming: IncomingRequest) -> None:
-        following = LIFECYCLE[self.state]["initialize"]
-        if following is None or incoming.batch is not None:
-            why = "in a batch" if following is not None else "a second time on this connection"
-            raise RpcError(INVALID_REQUEST, f"Invalid Request: initialize {why}")
+    def _initialize(self, incoming: SessionRequest) -> None:
+        next_state = LIFECYCLE[self.state]["initialize"]
+        if next_state is None or incoming.batch is not None:
+            when = "in a batch" if next_state is not None else "a second time on this connection"
+            raise RpcError(INVALID_REQUEST, f"Invalid Request: initialize {when}")
         try:
-            asked = Decoder(_InitializeParams).decode(encode(incoming.params))
-        except ValidationError as why:
-            raise RpcError(INVALID_PARAMS, f"Invalid params: {_describe(why)}") from None
-        revision = negotiate(asked.protocol_version)
-        client = asked.client_info
-        facts = ClientFacts(
-            client.name, client.version, revision.name, asked.capabilities, client.title
-        )
-        encoder = ResultEncoder(revision, self._features.info)
-        self._legacy_profile = RequestProfile(
-            encoder, self._backend_methods[False], facts, level=LEVELS["info"]
-        )
-        self.state = following
-        declared = self._capabilities(revision)
-        self._declared = frozenset(declared)
+            params = Decoder(_InitializeParams).decode(encode(incoming.params))
+        except ValidationError as exc:
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {_describe(exc)}") from None
+
+        profiles = self._profiles
+        revision = profiles.open_legacy(params)
+        self.state = next_state
+        declared = profiles.declare(revision)
+        profiles.declared = frozenset(declared)
         self.peer.batches = revision.batches
         if revision.idless_errors:
-            self.peer.unknown_id = None
+            self.peer.invalid_input.unknown_id = None
+
         result: dict[str, Any] = {
             "protocolVersion": revision.name,
             "capabilities": declared,
-            "serverInfo": implementation(self._features.info, revision),
+            "serverInfo": implementation(profiles.features.info, revision),
         }
-        if self._features.instructions is not None:
-            result["instructions"] = self._features.instructions
+        if profiles.features.instructions is not None:
+            result["instructions"] = profiles.features.instructions
         self.peer.respond(incoming, encode(result))
 
-    def _discover(self, incoming: IncomingRequest, profile: RequestProfile) -> None:
+    def _ping(self, incoming: SessionRequest) -> None:
+        self.peer.respond(incoming, b"{}")
+
+    def _discover(self, profile: RequestProfile, incoming: SessionRequest) -> None:
         revision = profile.encoder.revision
+        features = self._profiles.features
         result: dict[str, Any] = {
             "supportedVersions": [revision.name],
-            "capabilities": self._capabilities(revision),
+            "capabilities": self._profiles.declare(revision),
+            "ttlMs": features.ttl_ms,
+            "cacheScope": features.cache_scope,
         }
-        result |= {"ttlMs": self._features.ttl_ms, "cacheScope": self._features.cache_scope}
-        if self._features.instructions is not None:
-            result["instructions"] = self._features.instructions
-        self.peer.respond(incoming, profile.encoder.encode(Raw(encode(result)), incoming.method))
+        if features.instructions is not None:
+            result["instructions"] = features.instructions
+        body = profile.encoder.encode(Raw(encode(result)), incoming.method)
+        self.peer.respond(incoming, body)
 
-    def _set_level(self, incoming: IncomingRequest, profile: RequestProfile) -> None:
-        level = _member(incoming.params, "level", Level)
+    def _set_level(self, profile: RequestProfile, incoming: SessionRequest) -> None:
+        level = _pop_member(incoming.params, "level", Level)
         if level is None:
-            raise RpcError(
-                INVALID_PARAMS, f"Invalid params: level: expected one of {', '.join(LEVELS)}"
-            )
-        self._legacy_profile = RequestProfile(
-            profile.encoder, profile.served, profile.client, level=LEVELS[level]
+            text = f"Invalid params: level: expected one of {', '.join(LEVELS)}"
+            raise RpcError(INVALID_PARAMS, text)
+        self._profiles.legacy = RequestProfile(
+            profile.encoder, profile.methods, profile.client, level=LEVELS[level]
         )
         self.peer.respond(incoming, b"{}")
 
-    def _subscribe(self, incoming: IncomingRequest) -> None:
-        """`resources/subscribe` and `unsubscribe`. Whether there is such a resource is not asked: it may come, and go."""
-        uri = _member(incoming.params, "uri", str)
+    def _listen(self, profile: RequestProfile, incoming: SessionRequest) -> None:
+        incoming.profile = profile
+        self._wanted_updates().listen(
+            incoming, self._profiles.features, profile.encoder.encode_closing
+        )
+
+    def _subscribe(self, incoming: SessionRequest) -> None:
+        """Answer `resources/subscribe` and `resources/unsubscribe`.
+
+        Whether the resource exists is not checked: it may appear and disappear.
+        """
+        uri = _pop_member(incoming.params, "uri", str)
         if uri is None:
             raise RpcError(INVALID_PARAMS, "Invalid params: uri: required, but missing")
         subscriptions = self._wanted_updates()
@@ -453,98 +613,84 @@ class Session:
 
     @property
     def subscribed_uris(self) -> frozenset[str]:
-        """The URIs whose changes this client wants to hear of."""
+        """Return the URIs of the resources that this client subscribes to."""
         return frozenset() if self._subscriptions is None else self._subscriptions.subscribed_uris
 
     @property
     def open_subscriptions(self) -> int:
-        """How many subscriptions are open: requests that are under way, and no calls."""
+        """Return how many subscriptions/listen requests are open. They count as running."""
         return 0 if self._subscriptions is None else self._subscriptions.open_count
 
     def end_subscriptions(self) -> None:
-        """Close those that are open, in order: the client is told."""
+        """End all open subscriptions/listen requests with a response."""
         if self._subscriptions is not None:
             self._subscriptions.close_all()
 
-    @property
-    def _can_subscribe(self) -> bool:
-        return self._features.resources and self._features.subscriptions
-
-    def _capabilities(self, revision: Revision) -> dict[str, Any]:
-        offer = self._features
-        listed: dict[str, Any] = {"listChanged": True}
-        updated: dict[str, Any] = {"subscribe": True} if self._can_subscribe else {}
-        features: dict[str, Any] = {
-            name: value
-            for name, value in (
-                ("logging", {}),
-                ("completions", {}),
-                ("prompts", listed),
-                ("resources", {**updated, **listed}),
-                ("tools", listed),
-            )
-            if getattr(offer, name)
-        }
-        for name, settings in (
-            ("experimental", offer.experimental),
-            ("extensions", offer.extensions),
-        ):
-            if settings:
-                features[name] = settings
-        return capabilities(features, revision)
-
-    # What the backend says
+    # Responses of the backend
 
     def respond(
         self,
-        incoming: IncomingRequest,
+        incoming: SessionRequest,
         result: Struct | Raw,
         passes: Callable[[str], bool] | None = None,
     ) -> bool:
-        """Answer a call with a canonical result. One that cannot be encoded, or is too large, becomes an answer that says so.
+        """Answer a call with a canonical result.
 
-        passes: see ResultEncoder.result(). Returns False for what may have to be changed first: it is not answered.
+        A result that cannot be encoded, or is too large, becomes a response that says so.
+        passes: see ResultEncoder.encode(). Returns False if the result may have to be changed first;
+        then the call is not answered.
+        Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
             return True
         try:
             body = incoming.profile.encoder.encode(result, incoming.method, passes)
-        except (TypeError, ValueError, DecodeError, RecursionError, OverflowError) as why:
-            self._respond_unencodable(incoming, f"the result cannot be written as JSON: {why}")
+        except (TypeError, ValueError, DecodeError, RecursionError, OverflowError) as exc:
+            self._respond_unencodable(incoming, f"the result cannot be written as JSON: {exc}")
             return True
-        if len(body) > self._surely_fits:
+
+        if len(body) > self._fitting_bytes:
             limit = self._limits.max_message_bytes
             size = len(RESULT % (encode_id(incoming.id), body))
             if size > limit:
-                self._respond_unencodable(
-                    incoming,
-                    f"the result makes a message of {size} bytes; the limit is {limit} bytes",
-                )
+                text = f"the result makes a message of {size} bytes; the limit is {limit} bytes"
+                self._respond_unencodable(incoming, text)
                 return True
         if not body:
             return False
         self.peer.respond(incoming, body)
         return True
 
-    def _respond_unencodable(self, incoming: IncomingRequest, text: str) -> None:
+    def _respond_unencodable(self, incoming: SessionRequest, text: str) -> None:
+        """Answer a call whose result cannot be sent: a tool call with isError, others with an error."""
         if incoming.method != "tools/call":
             return self.peer.fail(incoming, INTERNAL_ERROR, f"Internal error: {text}")
         result = CallToolResult([TextContent(text)], is_error=True)
-        return self.peer.respond(incoming, incoming.profile.encoder.encode(result, incoming.method))
+        body = incoming.profile.encoder.encode(result, incoming.method)
+        return self.peer.respond(incoming, body)
+
+    def fail(self, incoming: SessionRequest, code: int, message: str, data: object = None) -> None:
+        """Answer a call with a canonical error. Raises if `data` cannot be encoded."""
+        code = incoming.profile.encoder.error_code(code, data, incoming.method)
+        self.peer.fail(incoming, code, message, data)
+
+    # Notifications about a call
 
     def progress(
-        self, incoming: IncomingRequest, done: float, total: float | None, message: str | None
+        self, incoming: SessionRequest, done: float, total: float | None, message: str | None
     ) -> None:
-        """Tell the caller how far its call is, if it asked, is not answered, and done is more than before. Both are finite.
+        """Send a progress notification, if the client asked for progress and `done` has grown.
 
-        While output is held above the high-water mark, or when there were too many of late, only the newest is kept; it leaves when
-        output drains, a moment later, or before the answer.
-        A text that makes it longer than a message may be is left out.
+        done, total: finite numbers. Nothing is sent for a call that was answered.
+        While output is above the high-water mark, or the rate is too high, only the newest
+        notification is kept. It leaves when output drains, a moment later, or before the response.
+        A message that makes the frame too long is left out.
         """
-        profile: RequestProfile = incoming.profile
+        profile = incoming.profile
         if profile.token is None or not incoming.open or done <= incoming.last_progress:
             return
         incoming.last_progress = done
+
         params: dict[str, Any] = {"progressToken": profile.token, "progress": done}
         if total is not None:
             params["total"] = total
@@ -556,24 +702,27 @@ class Session:
             frame = encode_notification("notifications/progress", encode(params))
         self._send_throttled(incoming, "progress", frame)
 
-    def log(
-        self, incoming: IncomingRequest, level: Level, data: object, logger: str | None
-    ) -> None:
-        """Send the caller a log message, if logging is offered, it asked for this level, and its call is not answered.
+    def log(self, incoming: SessionRequest, level: Level, data: object, logger: str | None) -> None:
+        """Send a log message, if the server offers logging and the client wants this level.
 
-        As progress(): of those that are too many, or that nobody reads, the newest is kept, and the others are counted.
+        Nothing is sent for a call that was answered. Messages are held back like progress
+        notifications: the newest one is kept, the others are counted in dropped_logs.
         """
-        profile: RequestProfile = incoming.profile
-        if not self._features.logging:  # server/utilities/logging: who sends messages declares it
+        profile = incoming.profile
+        # server/utilities/logging: only a server that declares logging may send messages.
+        if not self._profiles.features.logging:
             return
-        # A handshake's level may have been set since this call came in.
-        wanted = (
-            profile.level
-            if profile.encoder.revision.modern or self._legacy_profile is None
-            else self._legacy_profile.level
-        )
-        if wanted is None or not incoming.open or LEVELS[level] < wanted:
+
+        # logging/setLevel may have changed a legacy conversation's level since the call came in.
+        legacy = self._profiles.legacy
+        # pyright cannot narrow `legacy` in a conditional expression.
+        if legacy is None or profile.encoder.revision.modern:  # noqa: SIM108
+            least = profile.level
+        else:
+            least = legacy.level
+        if least is None or not incoming.open or LEVELS[level] < least:
             return
+
         params: dict[str, Any] = {"level": level, "data": data}
         if logger is not None:
             params["logger"] = logger
@@ -581,13 +730,15 @@ class Session:
         if len(body) + ENVELOPE_BYTES > self._limits.max_message_bytes:
             self.dropped_logs += 1
             return
-        if not self._send_throttled(
-            incoming, "log", encode_notification("notifications/message", body)
-        ):
+        frame = encode_notification("notifications/message", body)
+        if not self._send_throttled(incoming, "log", frame):
             self.dropped_logs += 1
 
-    def _send_throttled(self, incoming: IncomingRequest, what: str, frame: bytes) -> bool:
-        """Send a frame of a call that says more than the one before it, or keep it. False if another was lost for it."""
+    def _send_throttled(self, incoming: SessionRequest, kind: str, frame: bytes) -> bool:
+        """Send a notification, or keep it as the newest of its kind.
+
+        Returns False if a kept notification was replaced, and so is lost.
+        """
         throttle = incoming.throttle
         if throttle is None:
             limits = self._limits
@@ -596,68 +747,67 @@ class Session:
                 TokenBucket(limits.logs_per_s, self._clock),
             )
             incoming.throttle = throttle
-        bucket = throttle.progress if what == "progress" else throttle.log
-        lost = throttle.suppressed.pop(what, None) is not None
+
+        bucket = throttle.progress if kind == "progress" else throttle.log
+        lost = throttle.suppressed.pop(kind, None) is not None
         if self.peer.buffered_bytes < self._limits.high_water_bytes and bucket.take():
             self.peer.send_frame(frame, incoming.id)
         else:
-            throttle.suppressed[what] = frame
+            throttle.suppressed[kind] = frame
             self._schedule_flush()
         return not lost
 
-    def fail(self, incoming: IncomingRequest, code: int, message: str, data: object = None) -> None:
-        """Answer a call with a canonical error. Raises what makes one impossible to write."""
-        self.peer.fail(
-            incoming,
-            incoming.profile.encoder.error_code(code, data, incoming.method),
-            message,
-            data,
-        )
+    # Requests to the client
 
-    # Questions to the client
-
-    def dialogue(self, incoming: IncomingRequest) -> Dialogue:
-        """What this call asks its client. Raises RpcError if its method may not ask."""
-        from concertino.protocol.dialogue import ASKING, Dialogue
+    def dialogue(self, incoming: SessionRequest) -> Dialogue:
+        """Return the dialogue of a call. Raises RpcError if its method may not ask the client."""
+        from concertino.protocol.dialogue import INPUT_METHODS, Dialogue
 
         if incoming.dialogue is None:
             incoming.dialogue = Dialogue()
-        if incoming.method not in ASKING:
-            raise RpcError(
-                INTERNAL_ERROR, f"Internal error: {incoming.method} may not ask the client anything"
-            )
+        if incoming.method not in INPUT_METHODS:
+            text = f"Internal error: {incoming.method} may not ask the client anything"
+            raise RpcError(INTERNAL_ERROR, text)
         return incoming.dialogue
 
     def send_client_request(
-        self, question: InputRequest, done: Callable[[Raw | Exception], object]
+        self, request: InputRequest, done: Callable[[Raw | Exception], object]
     ) -> OutgoingRequest:
-        """Ask the client now (before 2026-07-28). done: see Peer.request. Raises RpcError when too many wait for answers."""
+        """Send a request to the client (before 2026-07-28).
+
+        done: see Peer.request(). Raises RpcError if too many wait for a response.
+        """
         limit = self._limits.max_questions
         if len(self.peer.outgoing) >= limit:
-            raise RpcError(
-                BUSY,
-                f"busy: {limit} questions wait for the client's answers",
-                {"maxQuestions": limit},
-            )
-        return self.peer.request(question.method, bytes(question.params), done)
+            text = f"busy: {limit} questions wait for the client's answers"
+            raise RpcError(BUSY, text, {"maxQuestions": limit})
+        return self.peer.request(request.method, bytes(request.params), done)
 
-    def reply_suspended(self, incoming: IncomingRequest) -> None:
-        """Answer a call with what its dialogue has asked (2026-07-28). Raises RpcError when it cannot be."""
+    def reply_suspended(self, incoming: SessionRequest) -> None:
+        """Answer a call with the client requests of its dialogue (2026-07-28).
+
+        Raises RpcError if that is impossible.
+        """
         self._send_input_required(incoming, self.dialogue(incoming), incoming.call.state)
 
-    def reply_input_required(self, incoming: IncomingRequest, wanted: InputRequired) -> None:
-        """Answer a call with the questions of its backend (2026-07-28). Raises RpcError, or ValueError for what is no question."""
-        self._send_input_required(
-            incoming, self.load_client_requests(incoming, wanted), wanted.state
-        )
+    def reply_input_required(self, incoming: SessionRequest, result: InputRequired) -> None:
+        """Answer a call with the client requests of a backend's result (2026-07-28).
 
-    def load_client_requests(self, incoming: IncomingRequest, wanted: InputRequired) -> Dialogue:
-        """The dialogue, with the questions of the backend and no others. Raises RpcError, or ValueError for what is no question."""
+        Raises RpcError if that is impossible, ValueError for a malformed request.
+        """
+        dialogue = self.load_client_requests(incoming, result)
+        self._send_input_required(incoming, dialogue, result.state)
+
+    def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
+        """Return the call's dialogue with the client requests of a backend's result, and no others.
+
+        Raises RpcError if the client cannot answer one, ValueError for a malformed request.
+        """
         from concertino.protocol.dialogue import downgrade_request, to_wire_request
 
         dialogue = self.dialogue(incoming)
-        profile: RequestProfile = incoming.profile
-        if not wanted.questions and not wanted.state:
+        profile = incoming.profile
+        if not result.questions and not result.state:
             raise ValueError("InputRequired: expected questions, or a state, or both")
         dialogue.unanswered = {
             key: downgrade_request(
@@ -666,91 +816,77 @@ class Session:
                 profile.client,
                 partial(dialogue.elicitation_id, key),
             )
-            for key, question in wanted.questions.items()
+            for key, question in result.questions.items()
         }
         return dialogue
 
     def _send_input_required(
-        self, incoming: IncomingRequest, dialogue: Dialogue, state: bytes
+        self, incoming: SessionRequest, dialogue: Dialogue, state: bytes
     ) -> None:
         from concertino.protocol.dialogue import binding
 
-        call: Call = incoming.call
+        call = incoming.call
         bound = binding(call.method, call.params, *self._state_owner)
-        seal = self._get_seal()
+        seal = self._seal.get()
         try:
             token = dialogue.seal_state(seal, bound, state)
-        except ValueError as why:
-            raise RpcError(INTERNAL_ERROR, f"Internal error: {why}") from None
+        except ValueError as exc:
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {exc}") from None
         result: dict[str, Any] = {"resultType": "input_required", "requestState": token}
         if dialogue.unanswered:
             result["inputRequests"] = dialogue.unanswered
         self.respond(incoming, Raw(encode(result)))
 
-    # What changes
+    # Changes in the backend
 
     def report_change(self, what: str) -> None:
-        """A list is no longer what it was. Said to clients in operation that were told of it when they connected.
+        """Notify the client that a list has changed. what: tools, prompts or resources.
 
-        2026-07-28 clients ask by subscribing. A client that does not read is told once, when it does.
+        A legacy client is notified once it is in operation, if initialize declared the feature; a
+        2026-07-28 client if it subscribed. A client that does not read is notified once.
         """
         self.reload_features()
         if self._subscriptions is not None:
             self._subscriptions.report_change(what)
-        if self.state is State.READY and what in self._declared:
+        if self.state is State.READY and what in self._profiles.declared:
             self.peer.send_coalesced(
                 encode_notification(f"notifications/{what}/list_changed", b"{}")
             )
 
     def report_update(self, uri: str) -> None:
-        """The content of a resource is no longer what it was. Said to those who subscribed to it, as changed() is."""
+        """Notify the client of a changed resource, if it subscribed to the resource."""
         if self._subscriptions is not None:
             self._subscriptions.report_update(uri)
 
     def reload_features(self) -> None:
         """Ask the backend again what it offers."""
-        self._features = self._get_features()
-        methods = [
-            (name, rule)
-            for name, rule in REQUESTS.items()
-            if rule.feature and rule.feature not in OWN
-        ]
-        offered = [(name, rule) for name, rule in methods if getattr(self._features, rule.feature)]
-        self._backend_methods = {
-            False: frozenset(name for name, rule in offered if rule.legacy),
-            True: frozenset(name for name, rule in offered if rule.modern),
-        }
-        self._last_meta = self._modern_encoder = None
-        if self._legacy_profile is not None:
-            self._legacy_profile = RequestProfile(
-                self._legacy_profile.encoder,
-                self._backend_methods[False],
-                self._legacy_profile.client,
-                level=self._legacy_profile.level,
-            )
+        self._profiles.reload_features()
 
 
-def _start_nothing(incoming: IncomingRequest) -> None:
-    """Starts nothing, for a closed session."""
+def _start_nothing(incoming: SessionRequest) -> None:
+    """Take the place of `start` in a closed session."""
 
 
 def _flush_nothing() -> None:
-    """Nothing is held back, in a closed session."""
+    """Take the place of `schedule_flush` in a closed session."""
 
 
-def _member(members: dict[str, Raw], name: str, kind: Any) -> Any:
-    """Take one member out, decoded as `kind`; None if it is not there."""
+def _pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
+    """Remove one member and return it decoded as `type`; None if it is missing.
+
+    Raises RpcError if it does not fit the type.
+    """
     raw = members.pop(name, None)
     if raw is None:
         return None
     try:
-        return Decoder(kind).decode(raw)
-    except DecodeError as why:
-        raise RpcError(INVALID_PARAMS, f"Invalid params: {name}: {_describe(why)}") from None
+        return Decoder(type).decode(raw)
+    except DecodeError as exc:
+        raise RpcError(INVALID_PARAMS, f"Invalid params: {name}: {_describe(exc)}") from None
 
 
-def _describe(why: DecodeError) -> str:
-    """msgspec's sentence in our form: `_meta.x: expected str, got int`."""
-    text, _, path = str(why).replace("`", "").partition(" - at $.")
-    text = text[0].lower() + text[1 : 3 * SHOWN]
+def _describe(exc: DecodeError) -> str:
+    """Return msgspec's text with the path in front: `_meta.x: expected str, got int`."""
+    text, _, path = describe_decode_error(exc).partition(" - at $.")
+    text = text[0].lower() + text[1 : 3 * QUOTED_CHARS]
     return f"{path}: {text}" if path else text

@@ -1,13 +1,15 @@
-"""What a client wants to hear of: by resources/subscribe before 2026-07-28, by subscriptions/listen since.
+"""What a client subscribed to: with resources/subscribe, or with subscriptions/listen (2026-07-28).
 
-A listen request stays open until it is cancelled or this end closes it. It is acknowledged first; everything that is sent for it
-carries its id, and nothing is sent for it that it did not ask for.
-Spec: 2026-07-28 basic/patterns/subscriptions, basic/patterns/cancellation; 2025-11-25 server/resources "Subscriptions".
+A subscriptions/listen request stays open until the client cancels it or the server ends it. The
+first notification for it acknowledges what it gets; every notification for it carries its id, and
+nothing is sent that it did not ask for.
+Spec: 2026-07-28 basic/patterns/subscriptions, basic/patterns/cancellation; 2025-11-25
+server/resources "Subscriptions".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import DecodeError, Struct
@@ -15,20 +17,25 @@ from msgspec.json import Decoder, encode
 
 from concertino.errors import BUSY, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import Id, encode_notification
+from concertino.jsonrpc.messages import Id, describe_decode_error, encode_notification
 from concertino.jsonrpc.peer import IncomingRequest, Peer
 from concertino.protocol.call import ServerFeatures
 
 __all__ = ["SUBSCRIPTION", "WantedUpdates"]
 
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
-MAX_URI = 8192  # characters of a URI to be watched; beyond that no server needs to understand one (RFC 9110 4.1)
+
+# Characters of a URI. Beyond that no server has to understand one (RFC 9110 section 4.1).
+MAX_URI = 8192
+
 LISTS = ("tools", "prompts", "resources")
-SHOWN = 300  # characters of what is wrong with a filter
+
+# Characters of the description of a malformed filter.
+ERROR_CHARS = 300
 
 
-class _Filter(Struct, rename="camel", omit_defaults=True):
-    """What a listen request asks for, and the part of it that is honoured."""
+class _UpdateFilter(Struct, rename="camel", omit_defaults=True):
+    """The updates that a subscriptions/listen request asks for."""
 
     tools_list_changed: bool = False
     prompts_list_changed: bool = False
@@ -37,152 +44,179 @@ class _Filter(Struct, rename="camel", omit_defaults=True):
 
     @property
     def lists(self) -> frozenset[str]:
-        """Of which lists it wants to hear."""
-        return frozenset(each for each in LISTS if getattr(self, f"{each}_list_changed"))
+        """Return the names of the lists whose changes are wanted."""
+        return frozenset(name for name in LISTS if getattr(self, f"{name}_list_changed"))
 
 
-class _Listen(Struct):
-    notifications: _Filter
+class _ListenParams(Struct):
+    notifications: _UpdateFilter
 
 
-_listen = Decoder(_Listen).decode
+_decode_params = Decoder(_ListenParams).decode
 
 
 class _Listener(Struct):
+    """An open subscriptions/listen request, and what it gets.
+
+    encode_closing: writes its result, with these members in `_meta`.
+    """
+
     incoming: IncomingRequest
     lists: frozenset[str]
     uris: frozenset[str]
+    encode_closing: Callable[[Mapping[str, Any]], bytes]
 
 
 class WantedUpdates:
-    """Of one connection. watch: frame when `watched` has changed."""
+    """The subscriptions of one connection. on_change: called when subscribed_uris has changed."""
 
-    def __init__(self, peer: Peer, limits: Limits, on_change: Callable[[], object]) -> None:
+    def __init__(self, peer: Peer[Any], limits: Limits, on_change: Callable[[], object]) -> None:
         self._peer = peer
         self._limits = limits
         self._on_change = on_change
-        self._legacy_uris: set[str] = set()  # by resources/subscribe: the connection's own
+        # Subscribed with resources/subscribe, for the whole connection.
+        self._legacy_uris: set[str] = set()
         self._listeners: dict[Id, _Listener] = {}
 
     @property
     def subscribed_uris(self) -> frozenset[str]:
-        """The URIs whose changes this client wants to hear of."""
-        return frozenset(self._legacy_uris).union(*(each.uris for each in self._listeners.values()))
+        """Return the URIs of all resources that the client subscribes to."""
+        listeners = self._listeners.values()
+        return frozenset(self._legacy_uris).union(*(listener.uris for listener in listeners))
 
     @property
     def open_count(self) -> int:
-        """How many listen requests are open."""
+        """Return how many subscriptions/listen requests are open."""
         return len(self._listeners)
 
     # resources/subscribe and unsubscribe
 
     def subscribe(self, uri: str) -> None:
-        """Whether there is such a resource is not asked: it may come, and go. Raises RpcError for a URI that cannot be one."""
+        """Subscribe to a resource, which need not exist yet.
+
+        Raises RpcError for an empty or overlong URI, and if there are too many.
+        """
         _check_uri(uri, "uri")
         if uri not in self._legacy_uris:
-            self._check_room(len(self._legacy_uris) + 1)
+            self._check_count(len(self._legacy_uris) + 1)
             self._legacy_uris.add(uri)
         self._on_change()
 
     def unsubscribe(self, uri: str) -> None:
-        """Raises RpcError for a URI that cannot be one."""
+        """Cancel the subscription to a resource, if there is one.
+
+        Raises RpcError for an empty or overlong URI.
+        """
         _check_uri(uri, "uri")
         self._legacy_uris.discard(uri)
         self._on_change()
 
     # subscriptions/listen
 
-    def listen(self, incoming: IncomingRequest, offer: ServerFeatures) -> None:
-        """Open a subscription, and acknowledge what of it is honoured. Raises RpcError for what is malformed or too much."""
+    def listen(
+        self,
+        incoming: IncomingRequest,
+        features: ServerFeatures,
+        encode_closing: Callable[[Mapping[str, Any]], bytes],
+    ) -> None:
+        """Open a subscription and acknowledge which updates it gets.
+
+        encode_closing: writes the result with which the subscription ends.
+        Raises RpcError for a malformed request, and if there are too many.
+        """
         if incoming.batch is not None:
             raise RpcError(
                 INVALID_REQUEST,
                 "Invalid Request: subscriptions/listen in a batch, which would never be answered",
             )
         try:
-            wanted = _listen(encode(incoming.params)).notifications
-        except DecodeError as why:
-            text = str(why).replace("`", "").replace(" - at $.", ": ")
-            raise RpcError(INVALID_PARAMS, f"Invalid params: {text[:SHOWN]}") from None
+            wanted = _decode_params(encode(incoming.params)).notifications
+        except DecodeError as exc:
+            text = describe_decode_error(exc).replace(" - at $.", ": ")
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {text[:ERROR_CHARS]}") from None
         uris = frozenset(wanted.resource_subscriptions or ())
-        for uri in uris:
-            _check_uri(uri, "notifications.resourceSubscriptions")
-        limit = self._limits.max_listening
-        if len(self._listeners) >= limit:
-            raise RpcError(BUSY, f"busy: {limit} subscriptions are open", {"maxListening": limit})
-        self._check_room(sum(len(each.uris) for each in self._listeners.values()) + len(uris))
-        lists = frozenset(each for each in wanted.lists if getattr(offer, each))
-        watches = offer.resources and offer.subscriptions
-        honoured: dict[str, Any] = {f"{each}ListChanged": True for each in LISTS if each in lists}
-        if watches and wanted.resource_subscriptions is not None:
+        self._check_listener(uris)
+
+        lists = frozenset(name for name in wanted.lists if getattr(features, name))
+        can_subscribe = features.resources and features.subscriptions
+        honoured: dict[str, Any] = {f"{name}ListChanged": True for name in LISTS if name in lists}
+        if can_subscribe and wanted.resource_subscriptions is not None:
             honoured["resourceSubscriptions"] = wanted.resource_subscriptions
-        self._listeners[incoming.id] = _Listener(incoming, lists, uris if watches else frozenset())
+
+        subscribed = uris if can_subscribe else frozenset[str]()
+        self._listeners[incoming.id] = _Listener(incoming, lists, subscribed, encode_closing)
         incoming.params = {}
-        incoming.size = 0  # it takes no room of the calls
+        # An open subscription must not count against the limits for calls.
+        incoming.size = 0
         incoming.on_cancel = lambda _: self._remove(incoming)
         self._peer.add_running(incoming)
-        frame = self._tag(
+
+        acknowledgement = self._encode_update(
             incoming.id, "notifications/subscriptions/acknowledged", {"notifications": honoured}
         )
-        self._peer.send_frame(frame, incoming.id)
+        self._peer.send_frame(acknowledgement, incoming.id)
         self._on_change()
 
     def _remove(self, incoming: IncomingRequest) -> None:
-        """It was cancelled: nothing that is about it is sent any more."""
+        """Remove a cancelled subscription with its unsent notifications."""
         del self._listeners[incoming.id]
         self._peer.drop_coalesced(incoming.id)
         self._on_change()
 
     def close_all(self) -> None:
-        """Close all that are open, in order: the result, then the notice that nothing follows.
+        """End all open subscriptions, each with its result and then `notifications/cancelled`.
 
-        basic/patterns/subscriptions wants the first, basic/patterns/cancellation the second; a receiver ignores whichever is late.
+        basic/patterns/subscriptions asks for the result, basic/patterns/cancellation for the
+        notification; a client ignores the later one.
         """
         listeners, self._listeners = self._listeners, {}
-        for id, each in listeners.items():
+        for id, listener in listeners.items():
             self._peer.drop_coalesced(id)
-            self._peer.respond(
-                each.incoming, each.incoming.profile.encoder.encode_closing({SUBSCRIPTION: id})
-            )
-            body = encode({"requestId": id, "reason": "the server ends the subscription"})
-            self._peer.notify("notifications/cancelled", body, id)
+            self._peer.respond(listener.incoming, listener.encode_closing({SUBSCRIPTION: id}))
+            params = encode({"requestId": id, "reason": "the server ends the subscription"})
+            self._peer.notify("notifications/cancelled", params, id)
 
-    # What is frame
+    # Updates
 
     def report_change(self, what: str) -> None:
-        """A list is no longer what it was."""
-        for id, each in self._listeners.items():
-            if what in each.lists:
-                self._peer.send_coalesced(
-                    self._tag(id, f"notifications/{what}/list_changed", {}), id
-                )
+        """Notify the listeners of a changed list. what: tools, prompts or resources."""
+        for id, listener in self._listeners.items():
+            if what in listener.lists:
+                frame = self._encode_update(id, f"notifications/{what}/list_changed", {})
+                self._peer.send_coalesced(frame, id)
 
     def report_update(self, uri: str) -> None:
-        """The content of a resource is no longer what it was."""
+        """Notify the subscribers of a changed resource."""
+        method = "notifications/resources/updated"
         if uri in self._legacy_uris:
-            self._peer.send_coalesced(
-                encode_notification("notifications/resources/updated", encode({"uri": uri}))
-            )
-        for id, each in self._listeners.items():  # a linear scan: at most max_listening
-            if uri in each.uris:
-                self._peer.send_coalesced(
-                    self._tag(id, "notifications/resources/updated", {"uri": uri}), id
-                )
+            self._peer.send_coalesced(encode_notification(method, encode({"uri": uri})))
+        # A linear search: there are at most max_listening.
+        for id, listener in self._listeners.items():
+            if uri in listener.uris:
+                frame = self._encode_update(id, method, {"uri": uri})
+                self._peer.send_coalesced(frame, id)
 
-    def _tag(self, id: Id, method: str, params: dict[str, Any]) -> bytes:
+    def _encode_update(self, id: Id, method: str, params: dict[str, Any]) -> bytes:
+        """Return a notification that carries the id of its subscription."""
         return encode_notification(method, encode({"_meta": {SUBSCRIPTION: id}, **params}))
 
-    def _check_room(self, wanted: int) -> None:
+    def _check_listener(self, uris: frozenset[str]) -> None:
+        """Raise RpcError if another listener with these URIs exceeds a limit."""
+        for uri in uris:
+            _check_uri(uri, "notifications.resourceSubscriptions")
+        limit = self._limits.max_listening
+        if len(self._listeners) >= limit:
+            raise RpcError(BUSY, f"busy: {limit} subscriptions are open", {"maxListening": limit})
+        self._check_count(sum(len(other.uris) for other in self._listeners.values()) + len(uris))
+
+    def _check_count(self, count: int) -> None:
         limit = self._limits.max_subscriptions
-        if wanted > limit:
-            raise RpcError(
-                BUSY, f"busy: {limit} resources are subscribed to", {"maxSubscriptions": limit}
-            )
+        if count > limit:
+            text = f"busy: {limit} resources are subscribed to"
+            raise RpcError(BUSY, text, {"maxSubscriptions": limit})
 
 
 def _check_uri(uri: str, where: str) -> None:
     if not 0 < len(uri) <= MAX_URI:
-        raise RpcError(
-            INVALID_PARAMS,
-            f"Invalid params: {where}: expected 1 to {MAX_URI} characters, got {len(uri)}",
-        )
+        text = f"Invalid params: {where}: expected 1 to {MAX_URI} characters, got {len(uri)}"
+        raise RpcError(INVALID_PARAMS, text)

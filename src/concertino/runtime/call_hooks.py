@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from msgspec import Raw, Struct
 
 from concertino.backend.interface import Backend, Call, Context
-from concertino.jsonrpc.peer import IncomingRequest
 from concertino.logs.redact import redactor
+from concertino.protocol.session import SessionRequest
 from concertino.runtime.context import CallContext
 
 __all__ = [
@@ -82,7 +82,7 @@ class CallHooksSlot(Protocol):
 
 
 BeginCall = Callable[[Call, Context, CallHooksSlot], Any]  # Any: the work, a coroutine
-Ended = Callable[[IncomingRequest, Any, BaseException | None], None]
+Ended = Callable[[SessionRequest, Any, BaseException | None], None]
 
 
 def admission(backend: Backend) -> BeginCall | None:
@@ -130,7 +130,7 @@ class TimedCall:
 
     def __init__(
         self,
-        incoming: IncomingRequest,
+        incoming: SessionRequest,
         terms: CallHooks,
         task: asyncio.Task[None],
         ended: Ended,

@@ -48,7 +48,7 @@ class RawClient:
         self._scheduled = False
         self._over = False
         self.peer = Peer(self._send, limits, self._loop.time)
-        self.peer.ignore_invalid = True
+        self.peer.invalid_input.answered = False
 
     async def request(
         self,

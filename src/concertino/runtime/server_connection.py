@@ -18,9 +18,8 @@ from msgspec.json import Decoder
 
 from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, MissingCapability, RpcError
 from concertino.jsonrpc.messages import Id
-from concertino.jsonrpc.peer import IncomingRequest
 from concertino.protocol.call import Call, InputRequired
-from concertino.protocol.session import Session
+from concertino.protocol.session import Session, SessionRequest
 from concertino.protocol.wire_results import InputRequiredSignal
 from concertino.runtime.context import DONE, CallContext
 from concertino.runtime.tasks import eager_task_runner, hide_from_all_tasks, read_batch_of
@@ -167,7 +166,7 @@ class ServerConnection:
         if pause is not self._paused:
             self._paused = pause
             self._connection.pause(pause)
-        if (peer.suppressed_errors or self.session.dropped_logs) and not self._complaining:
+        if (peer.invalid_input.suppressed or self.session.dropped_logs) and not self._complaining:
             self._complaining = True
             self._loop.call_later(1.0, self._complain)
         if (
@@ -196,16 +195,17 @@ class ServerConnection:
     def _complain(self) -> None:
         peer = self.session.peer
         self._complaining = False
-        if peer.suppressed_errors:
+        if peer.invalid_input.suppressed:
             log.warning(
-                "%d malformed messages were not answered: too many at once", peer.suppressed_errors
+                "%d malformed messages were not answered: too many at once",
+                peer.invalid_input.suppressed,
             )
         if self.session.dropped_logs:
             log.warning(
                 "%d log messages were not sent: too many, or the client does not read",
                 self.session.dropped_logs,
             )
-        peer.suppressed_errors = self.session.dropped_logs = 0
+        peer.invalid_input.suppressed = self.session.dropped_logs = 0
 
     def report_change(self, what: str) -> None:
         """Tell the client, unless the connection is closing: nothing follows what it cuts off."""
@@ -259,7 +259,7 @@ class ServerConnection:
             self._fault("a call could not be answered")
         self.drain()
 
-    def _start(self, incoming: IncomingRequest) -> None:
+    def _start(self, incoming: SessionRequest) -> None:
         try:
             work = self.backend.handle(incoming.call, CallContext(self, incoming))
         except BaseException as error:  # of a `def handle`, before there is anything to await
@@ -270,7 +270,7 @@ class ServerConnection:
             incoming.on_cancel = partial(self._cancel, task, incoming)
         return None
 
-    def _start_admitted(self, incoming: IncomingRequest) -> None:
+    def _start_admitted(self, incoming: SessionRequest) -> None:
         """As _start(), of a backend that admits its calls itself: see admission.py."""
         call: Call = incoming.call
         if call.method == "tools/call":
@@ -297,7 +297,7 @@ class ServerConnection:
         return None
 
     def _ended(
-        self, incoming: IncomingRequest, result: Struct | Raw, error: BaseException | None
+        self, incoming: SessionRequest, result: Struct | Raw, error: BaseException | None
     ) -> None:
         """A call's handler returned or raised: answer, whatever it was."""
         if incoming.on_cancel is not None:  # it has waited
@@ -352,7 +352,7 @@ class ServerConnection:
             log.error("%s failed", incoming.method, exc_info=error)
         return self._fail(incoming, RpcError(INTERNAL_ERROR, "Internal error"))
 
-    def _finish(self, incoming: IncomingRequest, result: Struct | Raw, terms: CallHooks) -> None:
+    def _finish(self, incoming: SessionRequest, result: Struct | Raw, terms: CallHooks) -> None:
         """As _ended(), of a result that may have to be changed first."""
         error: BaseException | None = None
         try:
@@ -364,7 +364,7 @@ class ServerConnection:
     # Questions
 
     def _asked(
-        self, incoming: IncomingRequest, answer: Callable[..., None], *arguments: object
+        self, incoming: SessionRequest, answer: Callable[..., None], *arguments: object
     ) -> None:
         """The answer to a call is what it asks."""
         if incoming.dialogue is not None:
@@ -379,7 +379,7 @@ class ServerConnection:
                 incoming, RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked")
             )
 
-    def _needs_input(self, incoming: IncomingRequest, wanted: InputRequired) -> None:
+    def _needs_input(self, incoming: SessionRequest, wanted: InputRequired) -> None:
         """A backend asks: in the answer, or, before 2026-07-28, at once; then it is called again."""
         if incoming.profile.encoder.revision.modern:
             return self._asked(incoming, self.session.reply_input_required, incoming, wanted)
@@ -390,7 +390,7 @@ class ServerConnection:
             incoming.on_cancel = partial(self._cancel, task, incoming)
         return None
 
-    async def _again(self, incoming: IncomingRequest, wanted: InputRequired) -> Struct | Raw:
+    async def _again(self, incoming: SessionRequest, wanted: InputRequired) -> Struct | Raw:
         from concertino.runtime.client_questions import put
 
         dialogue = self.session.load_client_requests(incoming, wanted)
@@ -402,14 +402,14 @@ class ServerConnection:
         incoming.call = Call(call.method, call.params, call.meta, dialogue.answers, wanted.state)
         return await self.backend.handle(incoming.call, CallContext(self, incoming))
 
-    def _unasked(self, incoming: IncomingRequest, error: RpcError) -> None:
+    def _unasked(self, incoming: SessionRequest, error: RpcError) -> None:
         """The client cannot be asked, or answered with what is no answer. Older callers of a tool are told in its result."""
         if incoming.profile.encoder.revision.modern or incoming.method != "tools/call":
             return self._fail(incoming, error)
         self.session.respond(incoming, CallToolResult([TextContent(error.message)], is_error=True))
         return None
 
-    def _cancel(self, task: asyncio.Task[None], incoming: IncomingRequest, reason: str) -> None:
+    def _cancel(self, task: asyncio.Task[None], incoming: SessionRequest, reason: str) -> None:
         log.debug("request %r was cancelled: %s", incoming.id, reason or "no reason given")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -418,7 +418,7 @@ class ServerConnection:
             for each in list(incoming.dialogue.thread_waits):
                 each.cancel()
 
-    def _fail(self, incoming: IncomingRequest, error: RpcError) -> None:
+    def _fail(self, incoming: SessionRequest, error: RpcError) -> None:
         code, message = error.code, error.message
         if type(code) is not int or not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             log.error(
