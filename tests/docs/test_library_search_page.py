@@ -27,7 +27,7 @@ def test_its_numbers_are_those_of_the_search() -> None:
     for field, weight in WEIGHTS.items():
         assert f"`{field}`" in text
         assert weight == 1.0 or f"{weight:.1f}"[1:] in text
-    assert f"the first {MAX_TERMS} count, in the first {MAX_QUERY_CHARACTERS} characters" in text
+    assert f"the first {MAX_TERMS} words in the first {MAX_QUERY_CHARACTERS} characters" in text
 
 
 def test_it_names_every_parameter_and_every_option() -> None:

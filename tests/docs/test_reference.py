@@ -251,7 +251,8 @@ def test_a_list_is_content_if_its_type_says_so_or_says_nothing(
 
 
 @pytest.mark.parametrize(
-    "written", re.findall(r"`([^`]+)`", SECTIONS["Schemas from a function"].partition("\nTypes: ")[2])
+    "written",
+    re.findall(r"`([^`]+)`", SECTIONS["Schemas from a function"].partition("\nTypes: ")[2]),
 )
 def test_a_type_that_is_listed_can_be_taken_and_given(written: str) -> None:
     import datetime
