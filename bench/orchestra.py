@@ -27,8 +27,9 @@ from pathlib import Path
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import RemotePeer, RpcConnection, listen_for_links, open_link
+from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolRequest, ToolResponse
+from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
 from concertino.orchestra.structs import encode_struct
 
 IN_FLIGHT = 64

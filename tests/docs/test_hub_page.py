@@ -83,7 +83,7 @@ def test_the_reference_has_every_member_and_its_file_is_one(
 
 def test_the_codes_of_the_reference_are_the_hub_s() -> None:
     source = (ROOT / "src" / "concertino" / "orchestra" / "hub.py").read_text()
-    given = set(re.findall(r'refusal\([^"]*"(\w+)"', source))
+    given = set(re.findall(r'error_response\([^"]*"(\w+)"', source))
     assert given
     assert {f'"{code}"' for code in given} <= {
         json.dumps(code) for code in re.findall(r"`(\w+)`", REFERENCE.read_text())

@@ -23,8 +23,9 @@ from tools import alone_in, go, not_available
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import ConnectionRefused, RpcConnection, open_link
+from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest
+from concertino.orchestra.rpc_interface import HandshakeFailure, RpcConnection
 from concertino.orchestra.structs import decode_struct, pack
 
 pytestmark = pytest.mark.slow
@@ -156,7 +157,7 @@ def test_go_s_certificate_is_checked_against_whom_we_expect(
     async def main() -> None:
         async with ready(peer, "serve", certificates.folder, "go.peer") as (address, _):
             with pytest.raises(
-                ConnectionRefused, match=r"'go\.peer' answers, and not 'tools.greeter'"
+                HandshakeFailure, match=r"'go\.peer' answers, and not 'tools.greeter'"
             ):
                 await open_link(
                     address, certificates=certificates, name="orchestrator", expects="tools.greeter"

@@ -32,7 +32,7 @@ import concertino
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.bridge import prepare_bridge
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import RpcConnection, open_link
+from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import (
     PluginRequest,
     StorageDeleteRequest,
@@ -40,6 +40,7 @@ from concertino.orchestra.plugin_pb2 import (
     StorageReadRequest,
     StorageWriteRequest,
 )
+from concertino.orchestra.rpc_interface import RpcConnection
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import LinkListener, RemotePeer, listen_for_links, refusal
+from concertino.orchestra.link import listen_for_links
 from concertino.orchestra.plugin_pb2 import (
     HealthResult,
     ListToolsResponse,
@@ -21,6 +21,7 @@ from concertino.orchestra.plugin_pb2 import (
     ToolDefinition,
     ToolResponse,
 )
+from concertino.orchestra.rpc_interface import RemotePeer, RpcListener, error_response
 from concertino.orchestra.structs import pack
 
 sys.path.append(str(Path(__file__).parents[1] / "stdio"))
@@ -54,7 +55,7 @@ def gave(result: Mapping[str, Any]) -> PluginResponse:
 
 def failed(code: str, message: str = "") -> PluginResponse:
     """A tool's failure."""
-    return refusal("", code, message)
+    return error_response("", code, message)
 
 
 def definition(
@@ -87,7 +88,7 @@ class Hub:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._listening: LinkListener | None = None
+        self._listening: RpcListener | None = None
         self._cancelled = threading.Semaphore(0)
         self._began = threading.Semaphore(0)
 
@@ -147,7 +148,7 @@ class Hub:
         self.asked.append(kept)
         answer = self.answers.get(kind)
         if answer is None:
-            return refusal("", "unknown_request", f"nothing is scripted for {kind}")
+            return error_response("", "unknown_request", f"nothing is scripted for {kind}")
         if isinstance(answer, PluginResponse):
             copy = PluginResponse()
             copy.CopyFrom(answer)

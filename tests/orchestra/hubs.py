@@ -13,7 +13,6 @@ import yaml
 
 import concertino
 from concertino.orchestra.hub import Hub
-from concertino.orchestra.link import RemotePeer
 from concertino.orchestra.plugin_pb2 import (
     PluginRequest,
     PluginResponse,
@@ -22,6 +21,7 @@ from concertino.orchestra.plugin_pb2 import (
     ToolRequest,
 )
 from concertino.orchestra.plugins_file import read_plugins
+from concertino.orchestra.rpc_interface import RemotePeer
 from concertino.orchestra.structs import pack
 
 SOURCES = str(Path(concertino.__file__).parents[1])
@@ -38,7 +38,8 @@ plugin.run()
 # What a plugin is to the hub, without the SDK: each test gives `answers`, and what happens around them.
 RAW = """
 import asyncio, os, signal, sys, time
-from concertino.orchestra.link import open_link, listen_for_links, refusal
+from concertino.orchestra.link import listen_for_links, open_link
+from concertino.orchestra.rpc_interface import error_response
 from concertino.orchestra.plugin_pb2 import *
 flags = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 address, hub = flags["--listen-addr"], flags["--orchestrator-addr"]
@@ -57,7 +58,7 @@ async def answer(request, peer):
         return PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))
     if kind == "tool_call":
         return PluginResponse(tool_call=ToolResponse(success=True, result=request.tool_call.arguments))
-    return refusal("", "unknown_request", kind)
+    return error_response("", "unknown_request", kind)
 async def main():
     await listen_for_links(address, answer)
     say("READY " + address)
@@ -136,19 +137,19 @@ async def until(hub: Hub, id: str, state: str) -> None:
     """Wait until a plugin is in a state: looked at again with each change that the hub is told of."""
     plugin = hub.plugins[id]
     changed = asyncio.Event()
-    before = plugin._told
+    before = plugin._on_change
 
     def told() -> None:
         before()
         changed.set()
 
-    plugin._told = told
+    plugin._on_change = told
     try:
         while plugin.state != state:
             changed.clear()
             await changed.wait()
     finally:
-        plugin._told = before
+        plugin._on_change = before
 
 
 def is_gone(pid: int) -> bool:

@@ -8,14 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import (
-    Answer,
-    LinkListener,
-    RemotePeer,
-    RpcConnection,
-    listen_for_links,
-    open_link,
-)
+from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
     HealthResult,
@@ -23,6 +16,12 @@ from concertino.orchestra.plugin_pb2 import (
     PluginResponse,
     ToolRequest,
     ToolResponse,
+)
+from concertino.orchestra.rpc_interface import (
+    RemotePeer,
+    RequestHandler,
+    RpcConnection,
+    RpcListener,
 )
 
 TRANSPORTS = ("unix", "quic")
@@ -37,7 +36,7 @@ class Place:
         self.certificates = certificates
         self._count = 0
 
-    async def listening(self, answer: Answer, address: str = "") -> LinkListener:
+    async def listening(self, answer: RequestHandler, address: str = "") -> RpcListener:
         self._count += 1
         if self.transport == "unix":
             return await listen_for_links(address or f"unix:{self.folder}/{self._count}", answer)
@@ -45,13 +44,13 @@ class Place:
             address or "127.0.0.1:0", answer, certificates=self.certificates, name="orchestrator"
         )
 
-    async def connected(self, listening: LinkListener) -> RpcConnection:
+    async def connected(self, listening: RpcListener) -> RpcConnection:
         return await open_link(
             listening.address, certificates=self.certificates, name="tools.greeter-client"
         )
 
     @asynccontextmanager
-    async def linked(self, answer: Answer) -> AsyncIterator[RpcConnection]:
+    async def linked(self, answer: RequestHandler) -> AsyncIterator[RpcConnection]:
         listening = await self.listening(answer)
         link = await self.connected(listening)
         try:

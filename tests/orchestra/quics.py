@@ -9,13 +9,14 @@ from typing import Any, cast
 from linked import echo
 
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import LinkListener, RpcConnection, listen_for_links, open_link
+from concertino.orchestra.link import listen_for_links, open_link
+from concertino.orchestra.rpc_interface import RpcConnection, RpcListener
 
 
 @asynccontextmanager
 async def hub(
     certificates: Certificates, answer: Any = echo, admits: Callable[[str], bool] | None = None
-) -> AsyncIterator[LinkListener]:
+) -> AsyncIterator[RpcListener]:
     listening = await listen_for_links(
         "127.0.0.1:0", answer, certificates=certificates, name="orchestrator", admits=admits
     )
@@ -26,14 +27,14 @@ async def hub(
 
 
 async def client(
-    listening: LinkListener, certificates: Certificates, expects: str | None = None
+    listening: RpcListener, certificates: Certificates, expects: str | None = None
 ) -> RpcConnection:
     return await open_link(
         listening.address, certificates=certificates, name="tools.greeter-client", expects=expects
     )
 
 
-def other_end(listening: LinkListener) -> Any:
+def other_end(listening: RpcListener) -> Any:
     """The only connection that is answered there."""
     (answering,) = cast(Any, listening).server.clients
     return answering

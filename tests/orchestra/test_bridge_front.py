@@ -19,7 +19,6 @@ from msgspec import Raw
 from concertino.backend.interface import Call
 from concertino.errors import Disconnected, ResourceNotFound, RpcError, TimedOut
 from concertino.orchestra.hub_backend import CALL_S, HubBackend
-from concertino.orchestra.link import TIMEOUT_S
 from concertino.orchestra.plugin_pb2 import (
     ListPromptsResponse,
     PluginRequest,
@@ -29,11 +28,12 @@ from concertino.orchestra.plugin_pb2 import (
     StorageListResponse,
     StorageReadResponse,
 )
+from concertino.orchestra.rpc_interface import TIMEOUT_S
 from concertino.orchestra.structs import pack, unpack
 from concertino.orchestra.translation import (
     call_request,
     call_result,
-    calling,
+    caller_fields,
     read_request,
     read_result,
     resources_of,
@@ -231,7 +231,7 @@ def same(one: Any, other: Any) -> bool:
 @given(some.dictionaries(some.text("abc", max_size=3), JSON, max_size=4))
 def test_arguments_arrive_as_they_were_said(arguments: dict[str, Any]) -> None:
     params = {"name": Raw(b'"x"'), "arguments": Raw(json.dumps(arguments).encode())}
-    sent = PluginRequest.FromString(call_request(params, {}, calling("session"))).tool_call
+    sent = PluginRequest.FromString(call_request(params, {}, caller_fields("session"))).tool_call
     assert same(_floats(unpack(sent.arguments, sent.arguments_json)), _floats(arguments))
 
 

@@ -24,14 +24,16 @@ from hypothesis import strategies as some
 
 from concertino.orchestra.authority import issue
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import PluginRequest, RpcConnection, open_link
+from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import (
     PluginManifest,
+    PluginRequest,
     StorageDeleteRequest,
     StorageListRequest,
     StorageReadRequest,
     StorageWriteRequest,
 )
+from concertino.orchestra.rpc_interface import RpcConnection
 from concertino.orchestra.structs import pack, unpack
 
 KINDS = ("markdown", "sqlite")

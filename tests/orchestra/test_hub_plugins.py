@@ -34,10 +34,10 @@ from hubs import (
 )
 from loops import on_a_loop
 
-from concertino.orchestra import plugin_process
+from concertino.orchestra import plugin_process, plugin_run
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.hub import Hub
-from concertino.orchestra.link import RemotePeer, open_link
+from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
     HealthResult,
@@ -50,6 +50,7 @@ from concertino.orchestra.plugin_pb2 import (
     ToolRequest,
 )
 from concertino.orchestra.plugins_file import read_plugins
+from concertino.orchestra.rpc_interface import RemotePeer
 from concertino.orchestra.structs import pack, unpack
 
 pytestmark = pytest.mark.waits
@@ -186,7 +187,7 @@ async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_addre
         # Its type of storage is in no file: the plugin says so when it registers itself.
         while "memory" not in hub.routes.storage:
             await asyncio.sleep(0.01)
-        assert hub.plugins["storage.memory"].manifest.version == "0.1"
+        assert hub.plugins["storage.memory"].features.manifest.version == "0.1"
         assert (await stored(hub, "a", b"content", "memory")).storage_write.success
         assert (await read(hub, "a", "memory")).storage_read.content == b"content"
         nobody = await read(hub, "a")
@@ -266,7 +267,7 @@ async def answer(request, peer):
 async def test_a_stopped_plugin_is_noticed_by_its_health_and_replaced(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin_process, "HEALTH_S", 0.3)
+    monkeypatch.setattr(plugin_run, "HEALTH_S", 0.3)
     path = written(folder, raw(folder, "tools.raw", "tools.append('echo')"))
     async with running(path) as hub:
         first = hub.plugins["tools.raw"].pid
@@ -277,7 +278,7 @@ async def test_a_stopped_plugin_is_noticed_by_its_health_and_replaced(
         failed = (await waiting).tool_call
         assert failed.error_code == "plugin_unavailable"
         assert failed.error_message == "tools.raw: it did not answer a health ping within 0.3 s"
-        assert "did not answer a health ping within 0.3 s" in hub.plugins["tools.raw"].why
+        assert "did not answer a health ping within 0.3 s" in hub.plugins["tools.raw"].reason
         assert (await called(hub, "echo")).tool_call.error_code == "plugin_unavailable"
         await until(hub, "tools.raw", "running")
         assert is_gone(first)
@@ -288,7 +289,7 @@ async def test_a_stopped_plugin_is_noticed_by_its_health_and_replaced(
 async def test_whatever_else_a_plugin_does_wrong_the_others_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(plugin_process, "READY_S", 5.0)
+    monkeypatch.setattr(plugin_run, "READY_S", 5.0)
     monkeypatch.setattr(plugin_process, "FIRST_S", 60.0)  # one attempt each
     refuses = """
 easy = answer
@@ -305,8 +306,8 @@ async def answer(request, peer):
 """
     twice = """
 tools.append("echo")
-once = listen
-async def listen(*all):
+once = listen_for_links
+async def listen_for_links(*all):
     await once(*all)
     say("READY " + address)
 """
@@ -338,15 +339,15 @@ async def listen(*all):
     async with running(path) as hub:
         assert unpack((await called(hub, "echo", n=1)).tool_call.result) == {"n": 1}
         assert hub.plugins["twice"].state == "running"
-        why = {id: plugin.why for id, plugin in hub.plugins.items() if plugin.state != "running"}
+        why = {id: plugin.reason for id, plugin in hub.plugins.items() if plugin.state != "running"}
         assert why == {
             "mute": "expected READY on its stderr within 5 s, got none",
             "leaves": "it ended with exit code 7",
             "leaves.in.boot": "it ended with exit code 9",
             "not.me": "it refuses to be not.me: not me",
             "no.disk": "it could not boot: no disk",
-            "elsewhere": f"expected READY unix:{hub._folder}/5.sock, got READY unix:/tmp/other",
-            "nobody.there": f"unix:{hub._folder}/6.sock: No such file or directory",
+            "elsewhere": f"expected READY unix:{hub._listeners.folder}/5.sock, got READY unix:/tmp/other",
+            "nobody.there": f"unix:{hub._listeners.folder}/6.sock: No such file or directory",
             "missing": f"{folder}/missing: no such file",
             "no.command": why["no.command"],
         }
@@ -429,7 +430,7 @@ async def answer(request, peer):
         assert hub.plugins["liar"].state == "running"
         told = (folder / "liar.py.told").read_text()
         assert told == "this process is not one that the hub started as victim"
-        assert (hub.plugins["victim"].manifest.version, hub.routes.storage) == ("", {})
+        assert (hub.plugins["victim"].features.manifest.version, hub.routes.storage) == ("", {})
 
 
 @on_a_loop
@@ -446,7 +447,7 @@ async def test_a_certificate_binds_the_id_that_registers_and_the_caller_of_a_too
         request = PluginRequest(register=PluginManifest(id=id, version="3"))
         answer = await hub.answer(request, RemotePeer("127.0.0.1:1", name))
         assert answer.register.accepted is accepted, (name, id)
-    assert hub.plugins["tools.greeter"].manifest.version == "3"
+    assert hub.plugins["tools.greeter"].features.manifest.version == "3"
     call = PluginRequest(tool_call=ToolRequest(tool_name="x", caller_plugin="somebody.else"))
     await hub.answer(call, RemotePeer("127.0.0.1:1", "tools.other-client"))
     assert call.tool_call.caller_plugin == "tools.other"
@@ -588,7 +589,7 @@ plugin.run()
     )
     async with running(path) as hub:
         pids = [plugin.pid for plugin in hub.plugins.values()]
-        sockets = hub._folder
+        sockets = hub._listeners.folder
         calling = asyncio.ensure_future(called(hub, "slow"))
         while not hub.plugins["tools.greeter"]._in_flight:
             await asyncio.sleep(0)
@@ -616,12 +617,12 @@ def _groups() -> set[int]:
 
 @pytest.mark.slow
 @on_a_loop
-async def test_what_a_plugin_offers_after_a_restart_is_told(folder: Path) -> None:
+async def test_what_a_plugin_offers_after_a_restart_is_on_change(folder: Path) -> None:
     body = f"tools += ['echo'] + (['more'] if os.path.exists({str(folder / 'more')!r}) else [])"
     path = written(folder, raw(folder, "tools.raw", body))
     async with running(path) as hub:
         told: asyncio.Queue[str] = asyncio.Queue()
-        hub._shown = hub._lists()
+        hub._last_lists = hub._serialize_lists()
         hub.on_change = told.put_nowait
         (folder / "more").touch()
         descriptors = set(os.listdir("/proc/self/fd"))
@@ -652,7 +653,7 @@ async def test_a_plugin_without_a_socket_is_reached_over_quic(
         )
         greeted = await link.request(_asking("greet", name="Ada"))
         assert unpack(greeted.tool_call.result) == {"text": "Hello, Ada!"}
-        while hub.plugins["tools.greeter"].manifest.version != "1.2.0":
+        while hub.plugins["tools.greeter"].features.manifest.version != "1.2.0":
             await asyncio.sleep(0.01)
         os.kill(hub.plugins["tools.greeter"].pid or 0, signal.SIGSTOP)
         hanging = asyncio.ensure_future(called(hub, "greet", name="x"))
@@ -680,7 +681,7 @@ async def test_a_hub_that_cannot_listen_leaves_nothing(
     hub = Hub(read_plugins(path), listen_addr=f"unix:{folder}/hub")
     with pytest.raises(OSError, match="hub"):
         await hub.start()
-    assert hub._folder is None
+    assert hub._listeners.folder is None
     assert set(os.listdir("/proc/self/fd")) == before
 
 
@@ -710,7 +711,7 @@ async def test_what_a_killed_hub_has_left_is_removed_and_nothing_else(
     (folder / "orchestra-notahub1").mkdir()
     os.utime(folder / "orchestra-notahub1", (1, 1))
     async with running(written(folder)) as hub:
-        own = hub._folder
+        own = hub._listeners.folder
     assert own is not None
     left = {place.name for place in folder.glob("orchestra-*")} - {own.name}
     assert left == {

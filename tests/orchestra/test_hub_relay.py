@@ -16,7 +16,7 @@ ODD = """
 import asyncio, sys
 flags = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 from concertino.orchestra.plugin_pb2 import *
-from concertino.orchestra.link import refusal
+from concertino.orchestra.rpc_interface import error_response
 async def serve(reader, writer):
     while size := await reader.read(4):
         request = PluginRequest.FromString(await reader.readexactly(int.from_bytes(size, "big")))
@@ -33,7 +33,7 @@ async def serve(reader, writer):
         elif kind == "tool_call":
             said = PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))
         else:
-            said = refusal("", "unknown_request", kind)
+            said = error_response("", "unknown_request", kind)
         said.request_id = id
         payload = said.SerializeToString()
         if kind == "tool_call" and request.tool_call.tool_name == "garbage":

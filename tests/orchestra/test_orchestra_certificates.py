@@ -132,10 +132,10 @@ def test_other_hosts_are_added_and_kept_when_it_is_renewed(own: Certificates) ->
 
 def test_an_authority_that_is_there_is_never_made_again(own: Certificates) -> None:
     kept = own.key("ca").read_bytes()
-    with pytest.raises(CertificateError, match="is there already"):
+    with pytest.raises(CertificateError, match="exists already"):
         create_authority(own)
     own.crt("ca").unlink()
-    with pytest.raises(CertificateError, match="is there already"):
+    with pytest.raises(CertificateError, match="exists already"):
         create_authority(own)
     assert own.key("ca").read_bytes() == kept
     renew_authority(own)  # what is missing is made of the key
@@ -357,7 +357,7 @@ def test_of_many_who_make_an_authority_at_once_one_does(tmp_path: Path) -> None:
         go.set()
         said = [each.get(60) for each in waiting]
     assert said.count("made") == 1
-    assert all("is there already" in each for each in said if each != "made")
+    assert all("exists already" in each for each in said if each != "made")
     issue(Certificates(folder), "orchestrator")
     assert Certificates(folder).identity("orchestrator")
 

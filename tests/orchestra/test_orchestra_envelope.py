@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concertino.orchestra.message_peek import is_of_a_tool, join_id, peek_tool_call, split_id
+from concertino.orchestra.message_peek import is_tool_response, join_id, peek_tool_call, split_id
 from concertino.orchestra.plugin_pb2 import (
     HealthRequest,
     PluginRequest,
@@ -122,7 +122,7 @@ def test_anything_unusual_is_for_the_decoder(payload: bytes) -> None:
 
 @pytest.mark.parametrize("size", [0, 200, 20_000])
 def test_the_response_to_a_tool_call_is_known_as_one(size: int) -> None:
-    assert is_of_a_tool(
+    assert is_tool_response(
         PluginResponse(tool_call=ToolResponse(success=True, result=bytes(size))).SerializeToString()
     )
-    assert not is_of_a_tool(HEALTH)
+    assert not is_tool_response(HEALTH)

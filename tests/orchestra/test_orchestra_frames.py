@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, FrameTooLarge, framed
+from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, FrameTooLarge, encode_frame
 
 
 def test_a_frame_is_four_bytes_of_length_and_the_payload() -> None:
-    assert framed(b"") == b"\x00\x00\x00\x00"
-    assert framed(b"ab") == b"\x00\x00\x00\x02ab"
-    assert framed(b"x" * 258)[:4] == b"\x00\x00\x01\x02"
+    assert encode_frame(b"") == b"\x00\x00\x00\x00"
+    assert encode_frame(b"ab") == b"\x00\x00\x00\x02ab"
+    assert encode_frame(b"x" * 258)[:4] == b"\x00\x00\x01\x02"
 
 
 @given(st.lists(st.binary(max_size=300)), st.lists(st.integers(0, 1000)), st.binary(max_size=3))
@@ -27,18 +27,18 @@ def test_however_a_stream_is_cut_the_payloads_are_the_same(
     assembler = Assembler()
     found = [each for at, to in pairwise(places) for each in assembler.feed(stream[at:to])]
     assert found == payloads
-    assert assembler.held == len(rest)
+    assert assembler.buffered_bytes == len(rest)
 
 
 def test_byte_for_byte_is_the_same_too() -> None:
     assembler = Assembler()
-    stream = framed(b"one") + framed(b"") + framed(b"three" * 100)
+    stream = encode_frame(b"one") + encode_frame(b"") + encode_frame(b"three" * 100)
     assert [each for byte in stream for each in assembler.feed(bytes([byte]))] == [
         b"one",
         b"",
         b"three" * 100,
     ]
-    assert assembler.held == 0
+    assert assembler.buffered_bytes == 0
 
 
 def test_the_limit_itself_is_allowed_and_one_byte_more_is_not() -> None:
@@ -46,9 +46,9 @@ def test_the_limit_itself_is_allowed_and_one_byte_more_is_not() -> None:
     assert assembler.feed(b"\x00\x00\x00\x0a" + b"x" * 10) == [b"x" * 10]
     with pytest.raises(FrameTooLarge, match="a frame of 11 bytes; at most 10 are allowed"):
         assembler.feed(b"\x00\x00\x00\x0b")
-    assert len(framed(bytes(MAX_FRAME_BYTES))) == MAX_FRAME_BYTES + 4
+    assert len(encode_frame(bytes(MAX_FRAME_BYTES))) == MAX_FRAME_BYTES + 4
     with pytest.raises(FrameTooLarge, match="16777217"):
-        framed(bytes(MAX_FRAME_BYTES + 1))
+        encode_frame(bytes(MAX_FRAME_BYTES + 1))
 
 
 @pytest.mark.parametrize("header", [b"\x01\x00\x00\x01", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"])

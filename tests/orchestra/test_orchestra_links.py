@@ -14,9 +14,9 @@ from concertino.errors import Disconnected, TimedOut
 from concertino.orchestra import link
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
-from concertino.orchestra.link import RemotePeer
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
-from concertino.orchestra.rpc import request_id
+from concertino.orchestra.rpc import new_request_id
+from concertino.orchestra.rpc_interface import RemotePeer
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -87,7 +87,7 @@ async def test_the_longest_frame_passes_and_a_longer_one_is_refused_before_it_is
 
     async with place.linked(measure) as link:
         request = call(arguments=bytes(MAX_FRAME_BYTES - 64))
-        request.request_id = request_id()  # as long as the link's own
+        request.request_id = new_request_id()  # as long as the link's own
         request.tool_call.arguments += bytes(MAX_FRAME_BYTES - request.ByteSize())
         assert request.ByteSize() == MAX_FRAME_BYTES
         await link.request(request)
@@ -163,7 +163,7 @@ async def test_cancelled_at_once_nothing_is_left_behind(place: Place) -> None:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait((task,))
-        assert not link._waiting  # type: ignore[attr-defined]
+        assert not link._pending  # type: ignore[attr-defined]
         assert (await link.request(health())).HasField("health")
 
 
@@ -179,7 +179,7 @@ async def test_when_the_link_is_closed_what_is_under_way_fails_and_is_cancelled_
         with pytest.raises(Disconnected):
             await task
         await holding.cancelled.acquire()
-        assert link.lost.done()
+        assert link.end_reason.done()
         with pytest.raises(Disconnected):
             await link.request(health())
         await link.close()  # again
@@ -195,7 +195,7 @@ async def test_when_who_answers_ends_what_is_under_way_fails_at_once(place: Plac
     await listening.close()
     with pytest.raises(Disconnected):
         await task
-    await link.lost
+    await link.end_reason
     await holding.cancelled.acquire()
     await link.close()
 
@@ -212,7 +212,7 @@ async def test_ending_in_peace_answers_what_was_asked(place: Place) -> None:
     holding.go.set()
     assert len((await task).tool_call.result) == 100_000
     await closing
-    await link.lost
+    await link.end_reason
     await link.close()
 
 
@@ -255,7 +255,7 @@ async def test_an_address_can_be_listened_at_again(place: Place) -> None:
         ("unix:", "unix:'': expected a path"),
         (
             "unix:/tmp/hub",
-            "unix:/tmp/hub: /tmp is everybody's: mkdir -m 700 /tmp/NAME, and put it there",
+            "unix:/tmp/hub: all users share /tmp: mkdir -m 700 /tmp/NAME, and put it there",
         ),
         ("unix:/not/there/hub", "unix:/not/there/hub: /not/there: No such file or directory"),
     ],
@@ -281,7 +281,7 @@ async def test_a_port_that_is_taken_is_named(certificates: Certificates) -> None
 
 
 def test_ids_are_uuids_of_version_7_and_grow() -> None:
-    ids = [request_id() for _ in range(1000)]
+    ids = [new_request_id() for _ in range(1000)]
     assert len(set(ids)) == 1000
     assert ids == sorted(ids)
     assert all(
@@ -291,9 +291,9 @@ def test_ids_are_uuids_of_version_7_and_grow() -> None:
 
 
 def test_who_may_speak_for_a_plugin() -> None:
-    assert RemotePeer("a", "tools.greeter").speaks_for("tools.greeter")
-    assert RemotePeer("a", "tools.greeter-client").speaks_for("tools.greeter")
-    assert not RemotePeer("a", "tools.greeter-client").speaks_for("tools")
-    assert not RemotePeer("a", "tools.other-client").speaks_for("tools.greeter")
-    assert RemotePeer("unix:/s", None, 1, 1000).speaks_for("tools.greeter")
-    assert not RemotePeer("a").speaks_for("tools.greeter")
+    assert RemotePeer("a", "tools.greeter").may_register_as("tools.greeter")
+    assert RemotePeer("a", "tools.greeter-client").may_register_as("tools.greeter")
+    assert not RemotePeer("a", "tools.greeter-client").may_register_as("tools")
+    assert not RemotePeer("a", "tools.other-client").may_register_as("tools.greeter")
+    assert RemotePeer("unix:/s", None, 1, 1000).may_register_as("tools.greeter")
+    assert not RemotePeer("a").may_register_as("tools.greeter")

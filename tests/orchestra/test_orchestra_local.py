@@ -16,7 +16,7 @@ from loops import on_a_loop
 from concertino.errors import Disconnected
 from concertino.orchestra import link, rpc, unix_link
 from concertino.orchestra.frames import MAX_FRAME_BYTES
-from concertino.orchestra.link import ConnectionRefused, RemotePeer, listen_for_links, open_link
+from concertino.orchestra.link import listen_for_links, open_link
 from concertino.orchestra.plugin_pb2 import (
     HealthResult,
     PluginRequest,
@@ -24,6 +24,7 @@ from concertino.orchestra.plugin_pb2 import (
     StreamCancel,
     ToolRequest,
 )
+from concertino.orchestra.rpc_interface import HandshakeFailure, RemotePeer
 
 pytestmark = pytest.mark.waits
 
@@ -82,19 +83,19 @@ async def test_another_user_is_refused_on_either_side(
     listening = await listen_for_links(f"unix:{folder}/s", echo)
     if trusting == "connecting":
         monkeypatch.setattr(unix_link, "is_trusted", lambda uid, own: False)
-        with pytest.raises(ConnectionRefused, match=f"runs as uid {os.geteuid()}"):
+        with pytest.raises(HandshakeFailure, match=f"runs as uid {os.geteuid()}"):
             await open_link(listening.address)
     else:
         monkeypatch.setattr("concertino.transports.listeners.is_trusted", lambda uid, own: False)
         link = await open_link(listening.address)
         with pytest.raises(Disconnected):
             await link.request(health())
-        assert "somebody was sent away" in caplog.text
+        assert "refused a connection" in caplog.text
         await link.close()
     await listening.close()
 
 
-async def opened(folder: Path, answer: link.Answer = echo) -> tuple[link.LinkListener, Streams]:
+async def opened(folder: Path, answer: link.Answer = echo) -> tuple[link.RpcListener, Streams]:
     listening = await listen_for_links(f"unix:{folder}/s", answer)
     return listening, await asyncio.open_unix_connection(folder / "s")
 
@@ -284,9 +285,9 @@ async def test_a_request_waits_for_room_while_the_other_side_does_not_read(folde
     ]
     await asyncio.wait(stuck)
     assert {type(task.exception()).__name__ for task in stuck} == {"TimedOut"}
-    assert len(link._rest) < 25 * 2**20  # type: ignore[attr-defined]
+    assert len(link._output.rest) < 25 * 2**20  # type: ignore[attr-defined]
     server.close()
-    link._abort("as if it were gone")  # type: ignore[attr-defined]
+    link.abort("as if it were gone")  # type: ignore[attr-defined]
     await link.close()
 
 
@@ -374,7 +375,7 @@ async def test_what_follows_from_one_response_is_asked_in_its_order(folder: Path
         names = [f"{turn}.{number}" for number in range(4)]
         expected += ["first", *names]
         sent = [
-            link.pass_on(
+            link.forward(
                 PluginRequest(tool_call=ToolRequest(tool_name=name)).SerializeToString(), 10
             )
             for name in names
@@ -432,7 +433,7 @@ async def test_an_id_that_is_no_text_is_refused_and_not_passed_on(folder: Path) 
     def relay(body: bytes, peer: link.RemotePeer, respond: link.Respond) -> Any:
         raise AssertionError("it is not passed on")
 
-    listening = unix_link.listen_local(f"{folder}/s", echo, relay)
+    listening = unix_link.listen_unix_links(f"{folder}/s", echo, relay)
     reader, writer = await asyncio.open_unix_connection(folder / "s")
     payload = (
         b"\x0a\x02\xff\xfe"
@@ -455,14 +456,14 @@ async def test_what_fails_when_a_response_is_passed_back_costs_no_other_its_own(
     )
     listening = await listen_for_links(f"unix:{folder}/s", echo)
     link = await open_link(listening.address)
-    assert isinstance(link, unix_link.LocalLink)
+    assert isinstance(link, unix_link.UnixLink)
     came: list[bytes | BaseException] = []
 
     def fails(outcome: bytes | BaseException) -> None:
         raise MemoryError
 
     body = PluginRequest(tool_call=ToolRequest(tool_name="echo")).SerializeToString()
-    waiting = [link.pass_on(body, 10, each) for each in (fails, came.append)]
+    waiting = [link.forward(body, 10, each) for each in (fails, came.append)]
     assert None not in waiting
     await link.request(call())
     assert len(told) == 1

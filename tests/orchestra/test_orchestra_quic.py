@@ -24,13 +24,12 @@ from concertino.errors import ConcertinoError, Disconnected
 from concertino.orchestra import handshake, quic_connection, quic_link
 from concertino.orchestra.authority import create_authority, issue, renew, throwaway
 from concertino.orchestra.certificates import Certificates, Identity
-from concertino.orchestra.link import (
-    ConnectionRefused,
-    LinkListener,
+from concertino.orchestra.link import listen_for_links, open_link
+from concertino.orchestra.rpc_interface import (
+    HandshakeFailure,
     RemotePeer,
     RpcConnection,
-    listen_for_links,
-    open_link,
+    RpcListener,
 )
 
 NOW = datetime.now(UTC)
@@ -178,7 +177,7 @@ def changing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[QuicConnect
 
 
 async def dialled(
-    listening: LinkListener, identity: Identity, expects: str | None = None
+    listening: RpcListener, identity: Identity, expects: str | None = None
 ) -> RpcConnection:
     return await quic_link.dial(listening.address, identity, expects, 5.0)
 
@@ -219,8 +218,8 @@ async def test_a_good_client_of_either_kind_of_key_is_let_in_under_its_name(
         await link.request(health())
         await link.close()
     assert recording.peers[0].name == "engine.rag-client"
-    assert recording.peers[0].speaks_for("engine.rag")
-    assert not recording.peers[0].speaks_for("tools.greeter")
+    assert recording.peers[0].may_register_as("engine.rag")
+    assert not recording.peers[0].may_register_as("tools.greeter")
 
 
 SERVERS: dict[str, tuple[Callable[[Certificates], Identity], str]] = {
@@ -257,7 +256,7 @@ async def test_a_server_that_is_not_whom_we_dial_gets_no_request(
     make, said = SERVERS[what]
     monkeypatch.setattr(handshake.CurrentIdentity, "identity", lambda self: make(certificates))
     async with hub(certificates) as listening:
-        with pytest.raises(ConnectionRefused, match=said):
+        with pytest.raises(HandshakeFailure, match=said):
             await client(listening, certificates, expects="orchestrator")
 
 
@@ -279,7 +278,7 @@ def test_a_library_that_lets_strangers_in_is_not_listened_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     handshake.ensure_strict()
-    strict = handshake._Strict
+    strict = handshake._StrictContext
     for name in ("_server_handle_certificate", "_set_peer_certificate"):
         with monkeypatch.context() as patch:
             patch.setattr(strict, name, getattr(tls.Context, name))
@@ -323,7 +322,7 @@ async def test_what_was_spoilt_while_it_ran_is_told_once_and_the_last_good_one_s
             link = await dialled(listening, identity)
             await link.request(health())
             await link.close()
-    assert caplog.text.count("until that is mended, the certificate loaded before is used") == 1
+    assert caplog.text.count("the certificate loaded before is used until this is corrected") == 1
 
 
 @on_a_loop
@@ -333,7 +332,7 @@ async def test_under_a_new_authority_old_certificates_end(own: Certificates) -> 
         shutil.rmtree(own.folder)
         create_authority(own)
         issue(own, "orchestrator")
-        with pytest.raises(ConnectionRefused):
+        with pytest.raises(HandshakeFailure):
             await dialled(listening, old)
 
 
@@ -347,7 +346,7 @@ async def test_a_connection_ends_with_the_certificate_it_came_in_with(
     async with hub(own) as listening:
         link = await client(listening, own)
         await link.request(health())
-        assert await link.lost == "the certificate has expired"
+        assert await link.end_reason == "the certificate has expired"
 
 
 @on_a_loop
@@ -414,7 +413,7 @@ async def test_beyond_the_limit_of_connections_one_more_is_sent_away(
                 name="tools.greeter-client",
                 timeout_s=0.3,
             )
-        assert "as many as may be" in caplog.text
+        assert "which is the limit" in caplog.text
         await two.pop().close()
         async with asyncio.timeout(10):
             while len(listening.server.clients) > 1:  # type: ignore[attr-defined]
@@ -434,7 +433,7 @@ async def test_a_hub_that_is_gone_is_noticed_with_the_next_request(
         vanish(listening)
         with pytest.raises(Disconnected):
             await link.request(health(), timeout_s=20)
-        await link.lost
+        await link.end_reason
 
 
 def vanish(listening: Any) -> None:
@@ -455,8 +454,8 @@ async def test_a_quiet_connection_is_kept_alive(
     monkeypatch.setattr(handshake, "IDLE_S", 0.5)
     async with hub(certificates) as listening:
         link = await client(listening, certificates)
-        await asyncio.wait((link.lost,), timeout=1.0)
-        assert not link.lost.done()
+        await asyncio.wait((link.end_reason,), timeout=1.0)
+        assert not link.end_reason.done()
         assert (await link.request(health())).HasField("health")
         await link.close()
 
@@ -506,7 +505,9 @@ async def test_a_connect_that_is_cancelled_as_its_socket_is_made_leaves_nothing_
     async with hub(certificates) as listening:
         connecting = asyncio.create_task(client(listening, certificates))
         monkeypatch.setattr(
-            quic_link._Asking, "connection_made", lambda self, transport: connecting.cancel()
+            quic_link._QuicClientConnection,
+            "connection_made",
+            lambda self, transport: connecting.cancel(),
         )
         with pytest.raises(asyncio.CancelledError):
             await connecting
@@ -530,7 +531,7 @@ async def test_when_nothing_is_answered_any_more_no_connection_is_left(
             for data, _ in begun.datagrams_to_send(0.0):
                 knocking.sendto(data, (host, int(port)))
             await link.request(health())
-    assert await link.lost == "the other side closed the connection"
+    assert await link.end_reason == "the other side closed the connection"
     assert not clocks()
     assert "was refused: nothing is answered here any more" in caplog.text
 
@@ -542,5 +543,5 @@ def clocks() -> list[Any]:
     return [
         each.__self__
         for each in callbacks
-        if getattr(each, "__func__", None) is quic_connection.QuicRpcConnection._tick
+        if getattr(each, "__func__", None) is quic_connection.QuicRpcConnection._on_tick
     ]

@@ -18,8 +18,8 @@ from quics import client, hub, other_end
 from concertino.errors import ProtocolError, TimedOut
 from concertino.orchestra import handshake, quic_connection, quic_link
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import LinkListener, RemotePeer
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse
+from concertino.orchestra.rpc_interface import RemotePeer, RpcListener
 
 
 class Stranger(QuicConnectionProtocol):
@@ -52,7 +52,7 @@ class Stranger(QuicConnectionProtocol):
 
 
 @asynccontextmanager
-async def stranger(listening: LinkListener, certificates: Certificates) -> AsyncIterator[Stranger]:
+async def stranger(listening: RpcListener, certificates: Certificates) -> AsyncIterator[Stranger]:
     identity = certificates.identity("tools.greeter-client")
     host, port = listening.address.split(":")
     shown = handshake.configuration("client", identity, host)
@@ -144,7 +144,7 @@ async def test_a_frame_that_is_never_finished_is_given_up(
 async def test_unfinished_frames_take_no_more_memory_than_allowed(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quic_connection, "MAX_ARRIVING_BYTES", 300_000)
+    monkeypatch.setattr(quic_connection, "MAX_INCOMPLETE_BYTES", 300_000)
     async with hub(certificates) as listening, stranger(listening, certificates) as peer:
         unfinished = [
             peer.say((200_000).to_bytes(4, "big") + bytes(150_000), end=False) for _ in range(3)
@@ -246,7 +246,7 @@ async def test_a_large_request_that_is_cancelled_half_way_troubles_nobody(
         link: Any = await client(listening, certificates)
         answering = other_end(listening)
         asking = asyncio.create_task(link.request(call(arguments=bytes(8_000_000))))
-        while not answering._arriving:
+        while not answering._incomplete:
             await asyncio.sleep(0)
         asking.cancel()
         assert (await link.request(health())).HasField("health")
@@ -294,8 +294,8 @@ async def given_back(asking: Any, answering: Any, but: set[int] = set()) -> None
         while asking._quic._streams or answering._quic._streams:
             await asyncio.sleep(0.001)
     assert answering._open == but
-    assert not answering._unended
-    assert not answering._arriving
+    assert not answering._receiving
+    assert not answering._incomplete
 
 
 @on_a_loop
@@ -343,9 +343,11 @@ async def test_cancelled_requests_give_their_streams_back(certificates: Certific
 async def test_whatever_a_broken_hub_says_a_request_ends(
     certificates: Certificates, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = quic_link._Answering._send
+    send = quic_link._QuicServerConnection._send
     monkeypatch.setattr(
-        quic_link._Answering, "_send", lambda self, stream, frame: send(self, stream, said)
+        quic_link._QuicServerConnection,
+        "_send",
+        lambda self, stream, frame: send(self, stream, said),
     )
     async with hub(certificates) as listening:
         link = await client(listening, certificates)

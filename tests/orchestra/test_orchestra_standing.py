@@ -17,8 +17,9 @@ from loops import on_a_loop
 from concertino.errors import Disconnected, ProtocolError
 from concertino.orchestra import reconnecting_link
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import RemotePeer, RpcConnection, open_link
+from concertino.orchestra.link import open_link
 from concertino.orchestra.reconnecting_link import ReconnectingLink
+from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
 
 pytestmark = pytest.mark.waits
 
@@ -69,25 +70,25 @@ async def test_it_comes_back_with_the_hub_and_registers_each_time(place: Place) 
 
     first = await place.listening(echo)
     link = ReconnectingLink(
-        first.address, opening(place, first.address), entered=enter, changed=told
+        first.address, opening(place, first.address), on_connect=enter, on_change=told
     )  # type: ignore[arg-type]
     link.start()
     link.start()  # again: nothing
-    await link.up()
+    await link.wait_up()
     assert (await link.request(call(arguments=b"abc"))).tool_call.result == b"abc"
     await first.close()
     await told.until([True, False])
     with pytest.raises(Disconnected, match="it is tried again"):
         await link.request(health())
     again = await place.listening(echo, first.address)
-    await link.up()
+    await link.wait_up()
     assert (await link.request(health())).HasField("health")
     assert link.reconnects == 1
     assert len(entered) == 2
     assert told.states == [True, False, True]
     await link.close()
     assert told.states == [True, False, True, False]
-    assert link.lost.done()
+    assert link.end_reason.done()
     with pytest.raises(Disconnected, match="the link was closed"):
         await link.request(health())
     await again.close()
@@ -101,14 +102,14 @@ async def test_what_is_under_way_when_the_hub_ends_fails_at_once_and_is_not_sent
     first = await place.listening(holding)
     link = ReconnectingLink(first.address, opening(place, first.address))  # type: ignore[arg-type]
     link.start()
-    await link.up()
+    await link.wait_up()
     task = asyncio.create_task(link.request(call()))
     await holding.began.acquire()
     await first.close()
     with pytest.raises(Disconnected):
         await task
     again = await place.listening(holding, first.address)
-    await link.up()
+    await link.wait_up()
     await link.request(health())
     assert holding.running == 0
     await link.close()
@@ -125,7 +126,7 @@ async def test_without_a_hub_requests_fail_at_once_and_it_is_told_once(
     with pytest.raises(Disconnected, match="not connected yet"):
         await link.request(health())
     link.start()
-    await asyncio.wait((link.lost,), timeout=0.3)  # some ten attempts
+    await asyncio.wait((link.end_reason,), timeout=0.3)  # some ten attempts
     assert not link.is_up
     with pytest.raises(Disconnected):
         await link.request(health())
@@ -142,7 +143,7 @@ async def test_a_hub_that_refuses_the_registration_is_not_up(place: Place) -> No
         raise ProtocolError("not you")
 
     listening = await place.listening(echo)
-    link = ReconnectingLink(listening.address, opening(place, listening.address), entered=enter)  # type: ignore[arg-type]
+    link = ReconnectingLink(listening.address, opening(place, listening.address), on_connect=enter)  # type: ignore[arg-type]
     link.start()
     for _ in range(3):
         await attempts.acquire()
@@ -186,7 +187,7 @@ async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_wh
         address = (await process.stdout.readline()).decode().strip()
         link = ReconnectingLink(address, opening(place, address), health_s=0.2)  # type: ignore[arg-type]
         link.start()
-        await link.up()
+        await link.wait_up()
         os.kill(process.pid, signal.SIGSTOP)
         while link.is_up:  # a busy machine may have made a ping late before
             await asyncio.sleep(0.001)
@@ -196,7 +197,7 @@ async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_wh
         ):
             await link.request(health())
         os.kill(process.pid, signal.SIGCONT)
-        await link.up()
+        await link.wait_up()
         async with asyncio.timeout(20):
             while True:  # the first new link may be one that was begun while it stood still
                 try:
@@ -228,7 +229,7 @@ async def test_whatever_an_attempt_raises_is_told_and_the_next_one_is_made(
 
     hub = ReconnectingLink(listening.address, open)
     hub.start()
-    await hub.up()
+    await hub.wait_up()
     assert (await hub.request(call())).HasField("tool_call")
     assert [str(failure) in record.getMessage() for record in caplog.records] == [True]
     await hub.close()
@@ -258,8 +259,8 @@ async def test_a_reason_is_told_once_although_it_keeps_the_link_away_after_it_ha
         peer = RemotePeer("localhost:1")
 
         def __init__(self) -> None:
-            self.lost = asyncio.get_running_loop().create_future()
-            self.lost.set_result("Connection refused")
+            self.end_reason = asyncio.get_running_loop().create_future()
+            self.end_reason.set_result("Connection refused")
 
         async def close(self, why: str) -> None: ...
 

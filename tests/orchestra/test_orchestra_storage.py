@@ -291,7 +291,7 @@ def test_a_crash_at_any_point_leaves_the_old_or_the_new(
         with monkeypatch.context() as patch:
             for name in ("replace", "fsync", "unlink"):
                 patch.setattr(markdown.os, name, counted(getattr(os, name)))
-            patch.setattr(markdown, "_put", counted(markdown._put))  # pyright: ignore[reportPrivateUsage]
+            patch.setattr(markdown, "_write_file", counted(markdown._write_file))  # pyright: ignore[reportPrivateUsage]
             try:
                 store.write("a/b.md", b"new", {"v": 2}, 1)
                 crashed = False

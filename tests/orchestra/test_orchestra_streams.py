@@ -15,12 +15,12 @@ from loops import on_a_loop
 from quics import client, hub, other_end
 
 from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import Answer
+from concertino.orchestra.rpc_interface import RequestHandler
 
 
 @asynccontextmanager
 async def linked(
-    certificates: Certificates, answer: Answer = echo
+    certificates: Certificates, answer: RequestHandler = echo
 ) -> AsyncIterator[tuple[Any, Any]]:
     """A link, and the connection at its other end."""
     async with hub(certificates, answer) as listening:

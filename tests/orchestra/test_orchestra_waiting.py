@@ -26,7 +26,7 @@ def test_what_a_task_sets_after_a_request_stays_set() -> None:
         waiting = PendingResponse(Link(loop), "a request", 10.0, loop.time() + 10.0)
 
         async def task() -> str:
-            loop.call_soon(waiting.arrived, b"response")
+            loop.call_soon(waiting.resolve, b"response")
             assert await waiting == b"response"
             seen.set("something")
             await asyncio.sleep(0)

@@ -11,13 +11,13 @@ from concertino.orchestra.plugin_pb2 import (
     ToolRequest,
     ToolResponse,
 )
-from concertino.orchestra.structs import NotAStruct, Packed, encode_struct, pack
+from concertino.orchestra.structs import NotAStruct, PackedObject, encode_struct, pack
 from concertino.orchestra.tool_calls import (
-    called_with,
-    caller,
-    succeeded,
-    succeeded_with_text,
-    text_in,
+    encode_caller,
+    encode_result,
+    encode_text_result,
+    encode_tool_call,
+    read_text_result,
 )
 
 ID = "0190f3c4-0000-7000-8000-000000000001"
@@ -33,7 +33,9 @@ def written(text: str, **more: object) -> bytes:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("json", [None, b"{}", b'{"n":12345678901234567890}' * 20])
 def test_a_request_is_what_protobuf_reads(size: int, json: bytes | None) -> None:
-    body = called_with("écho", Packed(bytes(size), json), caller("c", "s" * 200), "t")
+    body = encode_tool_call(
+        "écho", PackedObject(bytes(size), json), encode_caller("c", "s" * 200), "t"
+    )
     request = ToolRequest(
         tool_name="écho",
         arguments=bytes(size),
@@ -47,9 +49,9 @@ def test_a_request_is_what_protobuf_reads(size: int, json: bytes | None) -> None
 
 
 def test_what_is_empty_is_not_said_but_for_arguments() -> None:
-    nothing = called_with("x", None, caller("", ""))
+    nothing = encode_tool_call("x", None, encode_caller("", ""))
     assert nothing == PluginRequest(tool_call=ToolRequest(tool_name="x")).SerializeToString()
-    empty = called_with("x", pack({}), caller("", ""))
+    empty = encode_tool_call("x", pack({}), encode_caller("", ""))
     assert (
         empty
         == PluginRequest(tool_call=ToolRequest(tool_name="x", arguments=b"")).SerializeToString()
@@ -59,7 +61,7 @@ def test_what_is_empty_is_not_said_but_for_arguments() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_success_is_as_protobuf_writes_it(size: int) -> None:
     assert (
-        succeeded(bytes(size))
+        encode_result(bytes(size))
         == PluginResponse(
             tool_call=ToolResponse(success=True, result=bytes(size))
         ).SerializeToString()
@@ -70,14 +72,14 @@ def test_a_success_is_as_protobuf_writes_it(size: int) -> None:
 def test_a_text_is_as_protobuf_writes_it_and_is_found(size: int) -> None:
     text = "é" * (size // 2) + "x" * (size % 2)
     payload = written(text)
-    assert payload.endswith(succeeded_with_text(text))
-    assert text_in(payload) in (text, None)  # None: it is for the decoder
-    assert text_in(payload) == text or size not in (0, 1, 100, 110, 111, 128, 200, 16_350)
+    assert payload.endswith(encode_text_result(text))
+    assert read_text_result(payload) in (text, None)  # None: it is for the decoder
+    assert read_text_result(payload) == text or size not in (0, 1, 100, 110, 111, 128, 200, 16_350)
 
 
 def test_a_text_with_half_of_a_surrogate_pair_is_refused() -> None:
     with pytest.raises(NotAStruct):
-        succeeded_with_text("\ud800")
+        encode_text_result("\ud800")
 
 
 STRUCT = encode_struct({"text": "hello"})
@@ -104,16 +106,18 @@ STRUCT = encode_struct({"text": "hello"})
 )
 def test_any_other_response_is_for_the_decoder(response: PluginResponse) -> None:
     response.request_id = ID
-    assert text_in(response.SerializeToString()) is None
+    assert read_text_result(response.SerializeToString()) is None
 
 
 @pytest.mark.parametrize("size", [5, 200])
 def test_a_response_that_is_cut_off_or_goes_on_is_for_the_decoder(size: int) -> None:
     whole = written("x" * size)
-    assert text_in(whole) == "x" * size
+    assert read_text_result(whole) == "x" * size
     for end in range(len(whole)):
-        assert text_in(whole[:end]) is None
-    assert text_in(whole + b"\x00") is None
-    assert text_in(whole + PluginResponse(health=HealthResult()).SerializeToString()) is None
-    assert text_in(whole[:-1] + b"\xff") is None
-    assert text_in(b"\x0a\x80\x01" + b"x" * 128 + whole) is None
+        assert read_text_result(whole[:end]) is None
+    assert read_text_result(whole + b"\x00") is None
+    assert (
+        read_text_result(whole + PluginResponse(health=HealthResult()).SerializeToString()) is None
+    )
+    assert read_text_result(whole[:-1] + b"\xff") is None
+    assert read_text_result(b"\x0a\x80\x01" + b"x" * 128 + whole) is None

@@ -1,8 +1,10 @@
-"""The authority: making it, issuing and renewing certificates. Everything is written under a lock, and whole or not at all.
+"""The certificate authority: creates it, issues certificates and renews them.
 
-Its private key is nobody's but the issuer's: the hub and plugins run without it once they have their own certificates. An
-authority is made on purpose only, never because one is missing: whoever has it can be anybody.
-Source: the Orchestra plugin protocol, "Certificates": subjects, extensions and periods are those of upstream.
+Files are written under a lock, and completely or not at all. The authority's private key is needed
+to issue certificates only: the hub and plugins run without it once they have theirs. An authority
+is created on request only, never because one is missing: its owner can issue any certificate.
+Source: the Orchestra plugin protocol, "Certificates". Subjects, extensions and periods are
+upstream's.
 """
 
 from __future__ import annotations
@@ -26,11 +28,19 @@ from concertino.orchestra.certificates import (
     check_dates,
     check_name,
 )
+from concertino.orchestra.extra import MISSING_EXTRA
 
-from cryptography import x509  # isort: skip  # certificates.py says what to install when it is missing
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # isort: skip
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # isort: skip
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID  # isort: skip
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError:
+    raise ImportError(MISSING_EXTRA) from None
 
 __all__ = [
     "RENEW_BEFORE",
@@ -44,7 +54,8 @@ __all__ = [
 ]
 
 VALID = timedelta(days=365)
-BACKDATED = timedelta(minutes=1)  # clocks of two machines differ
+# The clocks of two machines differ.
+BACKDATED = timedelta(minutes=1)
 ORGANIZATION = "Orchestra"
 AUTHORITY = "Orchestra CA"
 LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
@@ -53,26 +64,34 @@ RENEW_BEFORE = timedelta(days=30)
 
 
 def create_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
-    """Make the folder and an authority in it. Raises CertificateError when there is one, or a part of one."""
+    """Create the folder and an authority in it.
+
+    Raises CertificateError when there is one already, or only one of its files.
+    """
     try:
         certificates.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as why:
-        raise CertificateError(f"{certificates.folder}: {why.strerror}") from None
-    with certificates.locked(fcntl.LOCK_EX):
+    except OSError as exc:
+        raise CertificateError(f"{certificates.folder}: {exc.strerror}") from None
+    with certificates.lock(fcntl.LOCK_EX):
         for path in (certificates.crt("ca"), certificates.key("ca")):
             if path.exists():
                 raise CertificateError(
-                    f"{path} is there already. Every certificate issued by it would be refused after a new one: "
-                    f"to go on with it, {certificates.command('renew', 'ca')}; for a new one, move the folder away"
+                    f"{path} exists already. With a new authority, every certificate issued by "
+                    f"this one would be refused: to keep it, {certificates.command('renew', 'ca')}"
+                    "; for a new one, move the folder away"
                 )
         key = Ed25519PrivateKey.generate()
-        _write(certificates.key("ca"), _pem(key))  # first: without it, a certificate is of no use
+        # The key first: a certificate without its key is useless.
+        _write(certificates.key("ca"), _pem(key))
         _write(certificates.crt("ca"), _authority(key, valid).public_bytes(Encoding.PEM))
 
 
 def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
-    """A new certificate for the authority's own key: what it has issued stays good. Raises CertificateError."""
-    with certificates.locked(fcntl.LOCK_EX):
+    """Issue a new certificate for the authority's key. Certificates that it issued stay valid.
+
+    Raises CertificateError.
+    """
+    with certificates.lock(fcntl.LOCK_EX):
         key = certificates.private_key("ca")
         if not isinstance(key, Ed25519PrivateKey):
             raise CertificateError(f"{certificates.key('ca')}: expected an Ed25519 key")
@@ -82,19 +101,23 @@ def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> Non
 def issue(
     certificates: Certificates, name: str, *, hosts: Sequence[str] = (), valid: timedelta = VALID
 ) -> x509.Certificate:
-    """Issue a certificate with a key of its own. The one of this name that there is, if any, is replaced.
+    """Issue a certificate with a new key; an existing one of this name is replaced.
 
-    hosts: names and IP addresses by which others dial it, beside this machine's own. Raises CertificateError.
+    hosts: names and IP addresses by which peers dial it, besides localhost. Raises
+    CertificateError.
     """
     check_name(name)
     for host in hosts:
         _check_host(host)
-    with certificates.locked(fcntl.LOCK_EX):
+    with certificates.lock(fcntl.LOCK_EX):
         return _issue(certificates, name, hosts, valid)
 
 
 def _check_host(host: str) -> None:
-    """No wildcard: who holds such a certificate could be taken for any machine of a domain."""
+    """Raise CertificateError for what is no host name or IP address.
+
+    A wildcard is refused: its owner could pose as any machine of a domain.
+    """
     try:
         ip_address(host)
     except ValueError:
@@ -105,31 +128,31 @@ def _check_host(host: str) -> None:
 
 
 def renew(certificates: Certificates, name: str, *, valid: timedelta = VALID) -> x509.Certificate:
-    """Issue a certificate anew, with a new key, for the hosts that it has been for. Raises CertificateError."""
+    """Issue a certificate again, with a new key, for the same hosts. Raises CertificateError."""
     check_name(name)
-    with certificates.locked(fcntl.LOCK_EX):
+    with certificates.lock(fcntl.LOCK_EX):
         return _issue(certificates, name, _hosts(certificates.certificate(name)), valid)
 
 
 def ensure(certificates: Certificates, name: str, now: datetime | None = None) -> x509.Certificate:
-    """The certificate of a name: issued if there is none, renewed when less than 30 days are left and the key is here.
+    """Return the certificate of a name, issued if there is none, renewed before it expires.
 
-    Without the authority's private key what is there must do. Raises CertificateError.
+    It is renewed when less than 30 days are left and the authority's key is here; without that
+    key, the existing certificate is returned as it is. Raises CertificateError.
     """
     check_name(name)
     now = now or datetime.now(UTC)
-    with certificates.locked(fcntl.LOCK_EX):
-        there = certificates.crt(name).exists() and certificates.key(name).exists()
-        if not there:
+    with certificates.lock(fcntl.LOCK_EX):
+        if not (certificates.crt(name).exists() and certificates.key(name).exists()):
             return _issue(certificates, name, (), VALID)
-        found = certificates.certificate(name)
-        if found.not_valid_after_utc - now > RENEW_BEFORE or not certificates.key("ca").exists():
-            return found
-        return _issue(certificates, name, _hosts(found), VALID)
+        current = certificates.certificate(name)
+        if current.not_valid_after_utc - now > RENEW_BEFORE or not certificates.key("ca").exists():
+            return current
+        return _issue(certificates, name, _hosts(current), VALID)
 
 
 def throwaway(name: str) -> Identity:
-    """An identity under an authority of its own, that nobody else knows and that is kept nowhere."""
+    """Return an identity with an authority of its own, which is stored nowhere."""
     signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     authority = _authority(signer, timedelta(hours=1))
     certificate = _leaf(name, key, authority, signer, (), timedelta(hours=1))
@@ -143,8 +166,9 @@ def _issue(
     signer = certificates.private_key("ca")
     if authority.public_key().public_bytes(*RAW) != signer.public_key().public_bytes(*RAW):
         raise CertificateError(
-            f"{certificates.key('ca')} is not the key of {certificates.crt('ca')}: put back the one that belongs to it, "
-            f"or {certificates.command('renew', 'ca')} if what it has issued may end"
+            f"{certificates.key('ca')} is not the key of {certificates.crt('ca')}: restore the "
+            f"matching key, or {certificates.command('renew', 'ca')}, which makes all issued "
+            "certificates invalid"
         )
     check_dates(
         authority, certificates.crt("ca"), certificates.command("renew", "ca"), datetime.now(UTC)
@@ -186,7 +210,7 @@ def _leaf(
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
         .add_extension(
-            x509.SubjectAlternativeName([_general_name(each) for each in names]), critical=False
+            x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False
         )
         .add_extension(_authority_identifier(authority), critical=False)
         .sign(signer, None)
@@ -195,10 +219,11 @@ def _leaf(
 
 def _authority_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
     try:
-        found = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:
-        return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())  # pyright: ignore[reportArgumentType]  # checked above
-    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(found)
+        # _leaf() has checked the type of the key.
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())  # pyright: ignore[reportArgumentType]
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
 
 
 def _builder(
@@ -210,9 +235,8 @@ def _builder(
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key.public_key())
-        .serial_number(
-            secrets.randbits(127) or 1
-        )  # at most 20 octets, and positive: RFC 5280 section 4.1.2.2
+        # Positive, at most 20 octets: RFC 5280 section 4.1.2.2.
+        .serial_number(secrets.randbits(127) or 1)
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + valid)
     )
@@ -253,14 +277,16 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 def _hosts(certificate: x509.Certificate) -> list[str]:
-    """By which names a certificate can be dialled, beside its own."""
+    """Return the host names and addresses of a certificate, without its own name."""
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternatives = certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
     except x509.ExtensionNotFound:
         return []
     names = [
-        *found.get_values_for_type(x509.DNSName),
-        *map(str, found.get_values_for_type(x509.IPAddress)),
+        *alternatives.get_values_for_type(x509.DNSName),
+        *map(str, alternatives.get_values_for_type(x509.IPAddress)),
     ]
     return [name for name in names if name != certificate_name(certificate)]
 
@@ -270,21 +296,21 @@ def _pem(key: Ed25519PrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Put a file in place, mode 0600, whole or not at all."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file with mode 0600, completely or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        new.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         descriptor = os.open(
-            new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
         try:
             with open(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(descriptor)
-            new.replace(path)
+            temporary.replace(path)
         except BaseException:
-            new.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
-    except OSError as why:
-        raise CertificateError(f"{path}: {why.strerror}") from None
+    except OSError as exc:
+        raise CertificateError(f"{path}: {exc.strerror}") from None

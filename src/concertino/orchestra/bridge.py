@@ -1,8 +1,8 @@
-"""Bridge: MCP on this side, a hub on the other, reached over a link that comes back.
+"""A Backend over a hub that runs elsewhere, reached over a link that reconnects.
 
-The opening is answered here; everything else asks the hub. While the hub is not there calls fail at once with -32603, and it is
-tried again. The plugin protocol has no word for a changed list, so the lists that the client was given are looked at every few
-seconds.
+`initialize` is answered here; every other call asks the hub. While the hub cannot be reached, calls
+fail at once with -32603 and the link keeps trying. The plugin protocol does not report changed
+lists, so the lists that the client has got are fetched again every few seconds.
 Source: the Orchestra plugin protocol, "transport.stdio".
 """
 
@@ -19,31 +19,30 @@ from concertino.errors import RpcError
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.hub_backend import HubBackend
-from concertino.orchestra.link import (
-    DirectLink,
-    PluginRequest,
-    PluginResponse,
-    RpcConnection,
-    checked_orchestrator,
-    open_link,
-)
+from concertino.orchestra.link import check_hub_address, open_link
 from concertino.orchestra.pending_response import PendingResponse
+from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
 from concertino.orchestra.reconnecting_link import ReconnectingLink
+from concertino.orchestra.rpc_interface import ForwardingConnection, RpcConnection
 
 __all__ = ["NAME", "Bridge", "prepare_bridge"]
 
 log = logging.getLogger("concertino.orchestra")
 
-NAME = "transport.stdio-client"  # of its certificate
-FIRST_S = 2.0  # for the first attempt to connect; calls wait so long at the start
-LOOK_S = 5.0  # between two looks at the lists
+# The name of the bridge's certificate.
+NAME = "transport.stdio-client"
+# Time for the first attempt to connect; the first calls wait that long.
+FIRST_S = 2.0
+# Between two fetches of the lists.
+LOOK_S = 5.0
 
 
 class Bridge(HubBackend):
     """A Backend that asks the hub at an address.
 
-    address: HOST:PORT for QUIC, which needs certificates, or unix:PATH. connected: told the address, each time that the hub is
-    reached. Nothing is raised when it is not there: it is tried again for as long as this lives.
+    address: HOST:PORT for QUIC, which needs certificates, or unix:PATH. connected: called with the
+    address each time the hub is reached. A hub that cannot be reached is no error: the bridge keeps
+    trying.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Bridge(HubBackend):
         connected: Callable[[str], None] | None = None,
         look_s: float = LOOK_S,
     ) -> None:
-        super().__init__(self._over_the_link, self._pass_on_over_the_link)
+        super().__init__(self._ask_over_link, self._forward_over_link)
         self.address = address
         self._open = partial(
             open_link, address, certificates=certificates, name=NAME, expects="orchestrator"
@@ -62,73 +61,78 @@ class Bridge(HubBackend):
         self._connected = connected
         self._look_s = look_s
         self._hub: ReconnectingLink
-        self._link: DirectLink  # the last that there was
-        self._tried: asyncio.Event
-        self._again: asyncio.Event  # the hub is reached: the lists may be other ones
-        self._looking: asyncio.Task[None]
+        # The last connection of _hub.
+        self._link: ForwardingConnection
+        self._first_attempt: asyncio.Event
+        # Set when the hub is reached: its lists may have changed.
+        self._look_now: asyncio.Event
+        self._look_task: asyncio.Task[None]
 
     async def start(self, outlet: Notifier) -> None:
+        """Begin to connect, and wait a moment for the first attempt."""
         await super().start(outlet)
-        self._tried, self._again = asyncio.Event(), asyncio.Event()
-        self._hub = ReconnectingLink(self.address, self._attempt, changed=self._changed)
+        self._first_attempt, self._look_now = asyncio.Event(), asyncio.Event()
+        self._hub = ReconnectingLink(self.address, self._connect, on_change=self._on_link_change)
         self._hub.start()
-        self._looking = asyncio.get_running_loop().create_task(self._look())
+        self._look_task = asyncio.get_running_loop().create_task(self._look_at_lists())
         try:
-            await asyncio.wait_for(self._tried.wait(), FIRST_S)
+            await asyncio.wait_for(self._first_attempt.wait(), FIRST_S)
         except TimeoutError:
             log.warning("%s: no answer yet; it is tried again", self.address)
 
     async def close(self) -> None:
-        self._looking.cancel()
-        await asyncio.wait((self._looking,))
+        """Close the link."""
+        self._look_task.cancel()
+        await asyncio.wait((self._look_task,))
         await self._hub.close()
 
-    def _over_the_link(self, request: PluginRequest, timeout_s: float) -> Awaitable[PluginResponse]:
+    def _ask_over_link(self, request: PluginRequest, timeout_s: float) -> Awaitable[PluginResponse]:
         return self._hub.request(request, timeout_s)
 
-    def _pass_on_over_the_link(self, request: bytes, timeout_s: float) -> PendingResponse | None:
-        return self._link.pass_on(request, timeout_s) if self._hub.is_up else None
+    def _forward_over_link(self, request: bytes, timeout_s: float) -> PendingResponse | None:
+        return self._link.forward(request, timeout_s) if self._hub.is_up else None
 
-    async def _attempt(self) -> RpcConnection:
+    async def _connect(self) -> RpcConnection:
         try:
             self._link = link = await self._open()
         except BaseException:
-            self._tried.set()
+            self._first_attempt.set()
             raise
         return link
 
-    def _changed(self, up: bool) -> None:
-        if up:
-            self._tried.set()
-            self._again.set()
+    def _on_link_change(self, is_up: bool) -> None:
+        if is_up:
+            self._first_attempt.set()
+            self._look_now.set()
             if self._connected is not None:
                 self._connected(self.address)
 
-    async def _look(self) -> None:
-        """Look at the lists when the hub is reached, and every few seconds while it is."""
+    async def _look_at_lists(self) -> None:
+        """Fetch the lists when the hub is reached, and every few seconds while it is."""
         while True:
             try:
-                await asyncio.wait_for(self._again.wait(), self._look_s)
+                await asyncio.wait_for(self._look_now.wait(), self._look_s)
             except TimeoutError:
                 pass
-            self._again.clear()
+            self._look_now.clear()
             if not self._hub.is_up:
                 continue
             try:
                 await self.refresh()
-            except RpcError as why:
-                log.debug("the lists could not be looked at: %s", why)
+            except RpcError as exc:
+                log.debug("the lists could not be fetched: %s", exc)
 
 
 def prepare_bridge(
     address: str, folder: str | os.PathLike[str] | None = None
 ) -> Certificates | None:
-    """What a Bridge to this address needs beside it: None for a Unix socket, else the certificates of a folder.
+    """Return the certificates that a Bridge to this address needs; None for a Unix socket.
 
-    The bridge's own is issued if there is none and the authority's key is there, and looked at. folder: upstream's unless given.
-    Raises ValueError for an address that is none, CertificateError.
+    The bridge's own certificate is issued if there is none and the authority's key is here, and
+    then checked. folder: ~/.orchestra/certs by default.
+    Raises ValueError for a malformed address, CertificateError.
     """
-    if checked_orchestrator(address).startswith("unix:"):
+    if check_hub_address(address).startswith("unix:"):
         return None
     certificates = Certificates(folder or default_folder())
     ensure(certificates, NAME)

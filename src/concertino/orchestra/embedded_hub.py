@@ -1,6 +1,6 @@
-"""Serving: a hub and MCP in one process, which is what `concertino serve plugins.yaml` serves.
+"""A hub and an MCP server in one process: `concertino serve plugins.yaml`.
 
-The hub listens for its own plugins only, so any number of these can run beside each other.
+The hub listens for its own plugins only, so any number of these processes can run side by side.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ import logging
 from concertino.backend.interface import Notifier
 from concertino.orchestra.hub import Hub
 from concertino.orchestra.hub_backend import HubBackend
-from concertino.orchestra.link import PluginRequest, PluginResponse, RemotePeer
+from concertino.orchestra.plugin_messages import PluginRequest, PluginResponse
 from concertino.orchestra.plugins_file import PluginsFile
+from concertino.orchestra.rpc_interface import RemotePeer
 
 __all__ = ["EmbeddedHub"]
 
 log = logging.getLogger("concertino.hub")
 
-START_S = 15.0  # that calls wait for plugins at the start; who is later tells by list_changed
-STOP_S = 0.8  # the process leaves soon after its client: see runtime/process.py
-HERE = RemotePeer("this process")
+# How long the first calls wait for plugins; a plugin that starts later causes list_changed.
+START_S = 15.0
+# The process exits soon after its client has gone, see runtime/process.py.
+STOP_S = 0.8
+THIS_PROCESS = RemotePeer("this process")
 
 
 class EmbeddedHub(HubBackend):
-    """A Backend over a hub of its own. file: its plugins."""
+    """A Backend with a hub of its own, which starts the plugins of a file."""
 
     def __init__(self, file: PluginsFile) -> None:
         super().__init__(self._ask_hub)
@@ -40,10 +43,12 @@ class EmbeddedHub(HubBackend):
         await self._hub.start(START_S)
 
     async def close(self) -> None:
+        """Stop the plugins."""
         hub, self._hub = self._hub, None
         if hub is not None:
             await hub.stop()
 
     async def _ask_hub(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
-        assert self._hub is not None, "calls wait until start() has returned"
-        return await self._hub.answer(request, HERE)  # which has a time limit itself
+        assert self._hub is not None, "the server answers no calls before start() has returned"
+        # No time limit here: the hub has one of its own.
+        return await self._hub.answer(request, THIS_PROCESS)

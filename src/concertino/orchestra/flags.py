@@ -1,4 +1,7 @@
-"""The flags of every plugin, which a hub starts it with. Nothing else is imported, so that a command line can name them too."""
+"""The command-line flags of every plugin, with which a hub starts it.
+
+This module imports nothing else of the package, so that the command line can use it quickly.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ __all__ = ["add_flags"]
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """Source: the Orchestra plugin protocol, "SDK"."""
+    """Add the flags to a parser. Source: the Orchestra plugin protocol, "SDK"."""
     parser.add_argument(
         "--listen-addr",
         metavar="ADDR",

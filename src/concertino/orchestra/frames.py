@@ -1,7 +1,8 @@
-"""Frames of the plugin protocol: four bytes of length, big-endian, then a serialized PluginRequest or PluginResponse.
+"""Frames of the plugin protocol: four bytes of length, big-endian, then one serialized message.
 
-The length is looked at before memory is taken: a frame that says it is longer than MAX_FRAME_BYTES ends the conversation, since
-what follows cannot be told apart from its content. Memory grows with the bytes that have come, not with the length they promise.
+The message is a PluginRequest or a PluginResponse. The length is checked before memory is
+allocated: a frame longer than MAX_FRAME_BYTES ends the connection, since the receiver cannot find
+the start of the next frame. Memory grows with the bytes received, not with the announced length.
 Source: the Orchestra plugin protocol, "Framing".
 """
 
@@ -9,10 +10,11 @@ from __future__ import annotations
 
 from concertino.errors import ProtocolError
 
-__all__ = ["HEADER_BYTES", "MAX_FRAME_BYTES", "Assembler", "FrameTooLarge", "framed"]
+__all__ = ["HEADER_BYTES", "MAX_FRAME_BYTES", "Assembler", "FrameTooLarge", "encode_frame"]
 
 HEADER_BYTES = 4
-MAX_FRAME_BYTES = 16 * 2**20  # of the payload alone; the protocol's limit in both directions
+# The protocol's limit for the payload, without the header, in both directions.
+MAX_FRAME_BYTES = 16 * 2**20
 
 
 class FrameTooLarge(ProtocolError):
@@ -24,62 +26,77 @@ class FrameTooLarge(ProtocolError):
         self.limit = limit
 
 
-def framed(payload: bytes) -> bytes:
-    """The payload with its length before it. Raises FrameTooLarge."""
+def encode_frame(payload: bytes) -> bytes:
+    """Return the payload with its length in front. Raises FrameTooLarge."""
     if len(payload) > MAX_FRAME_BYTES:
         raise FrameTooLarge(len(payload))
     return len(payload).to_bytes(HEADER_BYTES, "big") + payload
 
 
 class Assembler:
-    """Collects what comes and gives the payloads of the frames that are complete, in time linear in the bytes.
+    """Assembles frames from a byte stream, in time linear in the number of bytes.
 
-    held: bytes of a frame that is not complete. 0: between two frames.
+    buffered_bytes: size of the incomplete frame; 0 between two frames.
     """
 
-    __slots__ = ("_held", "_limit", "_missing", "held")
+    __slots__ = ("_buffer", "_limit", "_missing", "buffered_bytes")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._limit = max_frame_bytes
-        self._held = bytearray()
-        self._missing = HEADER_BYTES  # bytes without which nothing more can be said
-        self.held = 0
+        self._buffer = bytearray()
+        # How many bytes must arrive before the buffer needs to be looked at again.
+        self._missing = HEADER_BYTES
+        self.buffered_bytes = 0
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
-        """Take the next bytes. Returns the payloads they complete, in order.
+        """Add received bytes and return the payloads of the frames they complete, in order.
 
-        Raises FrameTooLarge for a length above the limit; the frames before it are lost, and nothing may be fed afterwards.
+        Raises FrameTooLarge for a length above the limit. Complete frames before it are lost, and
+        feed() must not be called again.
         """
+        # Fast path: the chunk is exactly one frame, as for most short messages.
         size = len(chunk) - HEADER_BYTES
-        if not self.held and int.from_bytes(chunk[:HEADER_BYTES], "big") == size <= self._limit:
-            return [bytes(chunk[HEADER_BYTES:])]  # the usual case of a short frame
-        held = self._held
-        held += chunk
         if (
-            len(chunk) < self._missing
-        ):  # the usual case of a long frame; the length before it is known to be allowed
+            not self.buffered_bytes
+            and int.from_bytes(chunk[:HEADER_BYTES], "big") == size <= self._limit
+        ):
+            return [bytes(chunk[HEADER_BYTES:])]
+
+        buffer = self._buffer
+        buffer += chunk
+
+        # Fast path: one more piece of a long frame, whose length was checked before.
+        if len(chunk) < self._missing:
             self._missing -= len(chunk)
-            self.held = len(held)
+            self.buffered_bytes = len(buffer)
             return []
+
+        payloads, start = self._split(buffer)
+        if start == len(buffer):
+            # A new object, so that the memory of a long frame is released.
+            self._buffer = bytearray()
+        else:
+            del buffer[:start]
+        self.buffered_bytes = len(self._buffer)
+        return payloads
+
+    def _split(self, buffer: bytearray) -> tuple[list[bytes], int]:
+        """Return the payloads of the complete frames and the offset behind the last of them."""
         payloads: list[bytes] = []
         start = 0
-        with memoryview(held) as view:
+        with memoryview(buffer) as view:
             while True:
-                left = len(held) - start
+                left = len(buffer) - start
                 if left < HEADER_BYTES:
                     self._missing = HEADER_BYTES - left
-                    break
+                    return payloads, start
+
                 size = int.from_bytes(view[start : start + HEADER_BYTES], "big")
                 if size > self._limit:
                     raise FrameTooLarge(size, self._limit)
                 if left < HEADER_BYTES + size:
                     self._missing = HEADER_BYTES + size - left
-                    break
+                    return payloads, start
+
                 payloads.append(bytes(view[start + HEADER_BYTES : start + HEADER_BYTES + size]))
                 start += HEADER_BYTES + size
-        if start == len(held):
-            self._held = bytearray()  # a long frame's memory goes with it
-        else:
-            del held[:start]
-        self.held = len(self._held)
-        return payloads

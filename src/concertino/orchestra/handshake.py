@@ -1,10 +1,12 @@
-"""The TLS handshake of QUIC links: both sides show a certificate, and both are checked for what they are for.
+"""The TLS handshake of QUIC connections: both sides present a certificate, and both are verified.
 
-aioquic asks for no client certificate, and does not check one that comes. Its TLS is made stricter here for each connection of ours
-alone, by a class in the place of its own; other users of aioquic in this process notice nothing. The names are private to aioquic,
-so its version is bound to 1.7, and ensure_strict() tries before the first use whether somebody without a certificate is kept out.
-There are no session tickets: who resumes a session shows no certificate.
-Sources: RFC 8446 sections 4.3.2 and 4.4.2; RFC 9001 section 8; the Orchestra plugin protocol, "QUIC".
+aioquic does not ask for a client certificate, and does not verify one that it gets. Our connections
+replace the class of aioquic's TLS context by a stricter one; other users of aioquic in this process
+are not affected. The names are private to aioquic, so its version is pinned to 1.7, and
+ensure_strict() tests before the first use that a client without a certificate is refused.
+There are no session tickets: a client that resumes a session presents no certificate.
+Sources: RFC 8446 sections 4.3.2 and 4.4.2; RFC 9001 section 8; the Orchestra plugin protocol,
+"QUIC".
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any, cast
 
+from concertino.orchestra.authority import RENEW_BEFORE, ensure, throwaway
 from concertino.orchestra.certificates import CertificateError, Certificates, Identity, Side, verify
+from concertino.orchestra.extra import MISSING_EXTRA
 
 try:
     from aioquic import tls
@@ -26,14 +30,15 @@ try:
     from aioquic.quic.packet import QuicFrameType
     from cryptography.hazmat.primitives.serialization import Encoding
 except ImportError:
-    raise ImportError("QUIC is in an extra: pip install 'concertino[orchestra]'") from None
+    raise ImportError(MISSING_EXTRA) from None
 
 __all__ = [
     "ALPN",
     "CRYPTO_ERROR",
     "STREAMS",
-    "Admits",
+    "CheckName",
     "CurrentIdentity",
+    "QuicConnection",
     "configuration",
     "ensure_strict",
     "peer_name",
@@ -43,23 +48,29 @@ __all__ = [
 log = logging.getLogger("concertino.orchestra")
 
 ALPN = "orchestra-plugin"
-STREAMS = 100  # requests at once; upstream's default as well
-DATAGRAM_BYTES = 1452  # the most that quic-go takes
+# Requests at once on one connection; upstream's default as well.
+STREAMS = 100
+# The largest datagram that quic-go accepts.
+DATAGRAM_BYTES = 1452
 IDLE_S = 30.0
-STREAM_WINDOW = 2**20 + 16 * 2**20  # bytes; room for the longest frame
+# Flow control windows in bytes; a stream has room for the longest frame.
+STREAM_WINDOW = 2**20 + 16 * 2**20
 CONNECTION_WINDOW = 64 * 2**20
-CRYPTO_ERROR = range(0x100, 0x200)  # TLS alerts, RFC 9000 section 20.1
+# Error codes of TLS alerts, RFC 9000 section 20.1.
+CRYPTO_ERROR = range(0x100, 0x200)
 
-logging.getLogger("quic").setLevel(
-    logging.CRITICAL
-)  # what aioquic has to say is said in quic.py, once and in words
+# quic_link.py reports errors once and in plain words, so aioquic's own log is not needed.
+logging.getLogger("quic").setLevel(logging.CRITICAL)
 
-Admits = Callable[[str], str | None]
-"""The name of a verified certificate -> None, or why it may not come in, in words."""
+CheckName = Callable[[str], str | None]
+"""Decides by the name of a verified certificate: None to accept it, or why it is refused."""
 
 
 def configuration(side: Side, identity: Identity, server_name: str = "") -> QuicConfiguration:
-    """How our connections behave. side: which one this is. server_name: whom a client dials, a name or an IP address."""
+    """Return aioquic's configuration of a connection.
+
+    side: which one this is. server_name: the name or IP address that a client dials.
+    """
     return QuicConfiguration(
         alpn_protocols=[ALPN],
         is_client=side == "client",
@@ -75,8 +86,11 @@ def configuration(side: Side, identity: Identity, server_name: str = "") -> Quic
     )
 
 
-def secure(connection: QuicConnection, identity: Identity, admits: Admits) -> None:
-    """Make a connection strict, before it has sent or received anything. Its own certificate is identity's."""
+def secure(connection: QuicConnection, identity: Identity, check_name: CheckName) -> None:
+    """Make a connection strict. Call it before the connection sends or receives anything.
+
+    identity: this side's certificate. check_name: decides about the name of the peer's.
+    """
     private = cast(Any, connection)
     private._local_max_streams_bidi = Limit(
         QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", STREAMS
@@ -84,127 +98,126 @@ def secure(connection: QuicConnection, identity: Identity, admits: Admits) -> No
     private._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", 0)
     initialize = private._initialize
 
-    def strictly(peer_cid: bytes) -> None:
+    def initialize_strictly(peer_cid: bytes) -> None:
         initialize(peer_cid)
         context = private.tls
-        context.__class__ = _Strict
+        context.__class__ = _StrictContext
         context.certificate = identity.certificate
         context.certificate_private_key = identity.key
         context.identity = identity
-        context.admits = admits
+        context.check_name = check_name
         context._request_client_certificate = not context._is_client
 
-    private._initialize = strictly
+    private._initialize = initialize_strictly
 
 
 def peer_name(connection: QuicConnection) -> tuple[str, datetime]:
-    """Whose certificate the other side has shown, and until when it is good; once the handshake is completed."""
-    context = cast(_Strict, connection.tls)
+    """Return the name of the peer's certificate, and when it expires; after the handshake only."""
+    context = cast(_StrictContext, connection.tls)
     certificate = cast(Any, context)._peer_certificate
     return context.name, certificate.not_valid_after_utc
 
 
-class _Strict(tls.Context):
-    """aioquic's TLS, with a look at the other side's certificate that neither side can be without."""
+class _StrictContext(tls.Context):
+    """aioquic's TLS context, with verification of the peer's certificate on both sides."""
 
     identity: Identity
-    admits: Admits
+    check_name: CheckName
     name: str
 
     def _set_peer_certificate(self, certificate: Any) -> None:
         cast(Any, super())._set_peer_certificate(certificate)
         private = cast(Any, self)
-        side: Side = "server" if private._is_client else "client"
+        peer_side: Side = "server" if private._is_client else "client"
         try:
-            self.name = verify(private._peer_certificate, self.identity.authority, side)
-        except CertificateError as why:
-            raise tls.AlertBadCertificate(str(why)) from None
-        refused = self.admits(self.name)
-        if refused is not None:
-            raise tls.AlertBadCertificate(refused)
+            self.name = verify(private._peer_certificate, self.identity.authority, peer_side)
+        except CertificateError as exc:
+            raise tls.AlertBadCertificate(str(exc)) from None
+        refusal = self.check_name(self.name)
+        if refusal is not None:
+            raise tls.AlertBadCertificate(refusal)
 
     def _server_handle_certificate(self, input_buf: Any) -> None:
         cast(Any, super())._server_handle_certificate(input_buf)
-        if (
-            cast(Any, self)._peer_certificate is None
-        ):  # the client sent an empty list, which TLS leaves to the server
+        # The client sent an empty list of certificates, which TLS leaves to the server.
+        if cast(Any, self)._peer_certificate is None:
             raise tls.AlertBadCertificate("a client certificate is required")
 
 
 class CurrentIdentity:
-    """The identity of now: loaded for each handshake, so that what was renewed counts; else the last good one, while it is.
+    """A listener's certificate, loaded for each handshake so that a renewed one is used.
 
-    It is renewed here, too, before it expires, where the authority's key is: who listens may do so for years.
+    It is renewed here before it expires, where the authority's key is: a listener may run for
+    years. If loading fails, the last good one is used until it expires.
     """
 
     def __init__(self, certificates: Certificates, name: str) -> None:
         self._certificates = certificates
         self._name = name
         self._last = certificates.identity(name)
-        self._complaint = ""
+        # The last problem that was logged.
+        self._problem = ""
 
     def identity(self) -> Identity:
-        """Raises CertificateError when there is none that is good."""
-        from concertino.orchestra.authority import RENEW_BEFORE, ensure
-
+        """Return the certificate to use now. Raises CertificateError when there is no valid one."""
         try:
             if self._last.expires - datetime.now(UTC) < RENEW_BEFORE:
                 ensure(self._certificates, self._name)
             self._last = self._certificates.identity(self._name)
-            self._complaint = ""
-        except CertificateError as why:
+            self._problem = ""
+        except CertificateError as exc:
             if datetime.now(UTC) > self._last.expires:
                 raise
-            if str(why) != self._complaint:
-                self._complaint = str(why)
-                log.error("%s; until that is mended, the certificate loaded before is used", why)
+            if str(exc) != self._problem:
+                self._problem = str(exc)
+                log.error("%s; the certificate loaded before is used until this is corrected", exc)
         return self._last
 
 
 @cache
 def ensure_strict() -> None:
-    """Try the handshake once, in memory. Raises RuntimeError when somebody is let in who must not be."""
-    from concertino.orchestra.authority import throwaway
-
+    """Test the handshake once, in memory. Raises RuntimeError if it accepts a stranger."""
     ours, strangers = throwaway("self-test"), throwaway("self-test")
-    if not _let_in(ours, ours):
-        raise RuntimeError(
-            "the QUIC library does not let a good certificate in; aioquic 1.7 is expected"
-        )
-    for each in (None, strangers):
-        if _let_in(ours, each):
+    if not _is_accepted(ours, ours):
+        raise RuntimeError("the QUIC library refuses a valid certificate; aioquic 1.7 is expected")
+    for client in (None, strangers):
+        if _is_accepted(ours, client):
             raise RuntimeError(
-                "the QUIC library lets strangers in; aioquic 1.7 is expected, and nothing is listened at"
+                "the QUIC library lets strangers in; aioquic 1.7 is expected, "
+                "and this process does not listen"
             )
 
 
-def _let_in(server: Identity, client: Identity | None) -> bool:
-    """Whether a server comes to believe a client, by datagrams that never leave this function."""
-    shown = configuration("client", server, "localhost")
+def _is_accepted(server: Identity, client: Identity | None) -> bool:
+    """Return whether a server accepts a client, with datagrams that never leave this function."""
+    client_configuration = configuration("client", server, "localhost")
     if client is not None:
-        shown.certificate, shown.private_key = client.certificate, client.key
+        client_configuration.certificate = client.certificate
+        client_configuration.private_key = client.key
     else:
-        shown.certificate = shown.private_key = None
-    asking = QuicConnection(configuration=shown)
-    asking.connect(("server", 1), now=0.0)
-    answering: QuicConnection | None = None
+        client_configuration.certificate = client_configuration.private_key = None
+
+    sender = QuicConnection(configuration=client_configuration)
+    sender.connect(("server", 1), now=0.0)
+    receiver: QuicConnection | None = None
     events: list[QuicEvent] = []
     for step in range(10):
         now = step * 0.01
-        for data, _ in asking.datagrams_to_send(now):
-            if answering is None:
-                destination = cast(bytes, cast(Any, asking).original_destination_connection_id)
-                answering = QuicConnection(
+        for data, _ in sender.datagrams_to_send(now):
+            if receiver is None:
+                destination = cast(bytes, cast(Any, sender).original_destination_connection_id)
+                receiver = QuicConnection(
                     configuration=configuration("server", server),
                     original_destination_connection_id=destination,
                 )
-                secure(answering, server, lambda name: None)
-            answering.receive_datagram(data, ("client", 1), now)
-        if answering is None:
+                secure(receiver, server, lambda name: None)
+            receiver.receive_datagram(data, ("client", 1), now)
+        if receiver is None:
             return False
-        while (event := answering.next_event()) is not None:
+        while (event := receiver.next_event()) is not None:
             events.append(event)
-        for data, _ in answering.datagrams_to_send(now):
-            asking.receive_datagram(data, ("server", 1), now)
-    closed = any(isinstance(event, ConnectionTerminated) for event in events)
-    return any(isinstance(event, HandshakeCompleted) for event in events) and not closed
+        for data, _ in receiver.datagrams_to_send(now):
+            sender.receive_datagram(data, ("server", 1), now)
+
+    is_closed = any(isinstance(event, ConnectionTerminated) for event in events)
+    return any(isinstance(event, HandshakeCompleted) for event in events) and not is_closed

@@ -1,12 +1,13 @@
-"""Hub: plugins behind one address. It starts those of a plugins file, and passes requests on to whom they are for.
+"""A hub: starts the plugins of a plugins file, and forwards requests to them.
 
     hub = Hub(read_plugins("plugins.yaml"))
     await hub.start()
-    response = await hub.answer(request, peer)      # as whoever connects to hub.addresses gets it
+    response = await hub.answer(request, peer)      # what a peer at hub.addresses gets
     await hub.stop()
 
-Requests and responses are passed on as they are; Structs in them stay bytes. A call whose plugin is not there fails at once and is
-never sent a second time. One plugin's life is hosted.py's, and who answers for what is routes.py's.
+Requests and responses are forwarded as they are; the Structs in them stay bytes. A call to a
+plugin that is not running fails at once, and no call is sent a second time. plugin_process.py
+supervises each plugin, and routes.py decides which plugin gets which request.
 Source: the Orchestra plugin protocol, "Orchestrator" and "Gaps".
 """
 
@@ -25,49 +26,63 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from google.protobuf.message import DecodeError
-
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
-from concertino.orchestra.link import LinkListener, RemotePeer, Respond, listen_for_links, refusal
-from concertino.orchestra.message_peek import is_of_a_tool, peek_tool_call, split_id
+from concertino.orchestra.link import listen_for_links
+from concertino.orchestra.message_peek import is_tool_response, peek_tool_call, split_id
 from concertino.orchestra.pending_response import PendingResponse
-from concertino.orchestra.plugin_pb2 import (
+from concertino.orchestra.plugin_messages import (
+    DecodeError,
     HealthResult,
     PluginManifest,
     PluginRequest,
     PluginResponse,
     RegistrationResult,
 )
-from concertino.orchestra.plugin_process import HubEnvironment, PluginProcess
-from concertino.orchestra.plugins_file import HUB, LISTEN, PluginsFile
-from concertino.orchestra.routes import Routes, routes_of
-from concertino.orchestra.stores import DEFAULT
+from concertino.orchestra.plugin_process import PluginProcess
+from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings
+from concertino.orchestra.plugins_file import HUB, LISTEN, PluginEntry, PluginsFile
+from concertino.orchestra.routes import Routes, build_routes
+from concertino.orchestra.rpc_interface import (
+    RelayHandler,
+    RemotePeer,
+    RequestHandler,
+    Respond,
+    RpcListener,
+    error_response,
+)
+from concertino.orchestra.storage import DEFAULT_STORAGE
 from concertino.transports.process import ShutdownTimeouts
 
 __all__ = ["Hub"]
 
 log = logging.getLogger("concertino.hub")
 
-CALL_S = 600.0  # for a call to be answered: the longest that anybody waits for a plugin
-STOP_S = (
-    5.0  # for plugins to end by themselves, once they are asked to; as long again for ending them
-)
-TELL_S = 0.05  # how long changes of lists are gathered before somebody is told
-PREFIX = "orchestra-"  # of the folders for sockets
-INSIDE = "hub.sock"  # in it: where the plugins with a socket reach the hub
-LEFT_S = 60.0  # how old such a folder is at least that a hub is taken to have left
-Changed = Literal["tools", "prompts"]
+# Time limit of a call: nobody waits longer for a plugin.
+CALL_S = 600.0
+# Time for plugins to end after a shutdown request; ending their processes takes as long again.
+STOP_S = 5.0
+# How long changes are collected before on_change is called.
+CHANGE_S = 0.05
+# The folder for sockets, and the socket in it at which plugins reach the hub.
+FOLDER_PREFIX = "orchestra-"
+HUB_SOCKET = "hub.sock"
+# Folders of other hubs that are younger are not removed: their hub may be starting.
+ABANDONED_S = 60.0
+
+ListName = Literal["tools", "prompts"]
 
 
 class Hub:
-    """See above. Made and used on one event loop.
+    """The plugins of a file, behind one address. Made and used on one event loop.
 
-    listen_addr, certs_dir: instead of those of the file. is_private: listen for the plugins of the file only, and not at
-    listen_addr. stop_s: for plugins to end by themselves, and as long again for ending them. addresses: where the hub listens, once
-    it has started. plugins: by id, in the order of the file. changed: called when the list of tools or prompts is no longer what it
-    was.
+    listen_addr, certs_dir: override those of the file. is_private: listen for the hub's own plugins
+    only, and not at listen_addr. stop_s: time for plugins to end by themselves; ending their
+    processes may take as long again.
+
+    plugins: by id, in the order of the file. on_change: called when the list of tools or prompts
+    has changed.
     """
 
     def __init__(
@@ -79,87 +94,94 @@ class Hub:
         is_private: bool = False,
         stop_s: float = STOP_S,
     ) -> None:
-        self.plugins: dict[str, PluginProcess] = {}
-        self.addresses: list[str] = []
-        self.on_change: Callable[[Changed], None] | None = None
-        self._certificates = Certificates(certs_dir or file.certs_dir or default_folder())
-        self._listen_addr = listen_addr or file.listen_addr or LISTEN
-        self._is_private = is_private
+        self.on_change: Callable[[ListName], None] | None = None
         self._stop_s = stop_s
-        self._listenings: list[LinkListener] = []
-        self._folder: Path | None = None
+        self._listeners = _Listeners(
+            Certificates(certs_dir or file.certs_dir or default_folder()),
+            None if is_private else listen_addr or file.listen_addr or LISTEN,
+        )
         self._routes: Routes[PluginProcess] | None = None
-        self._shown = b"", b""  # the lists as they were when somebody was told last
-        self._said: set[str] = set()
-        self._telling: asyncio.TimerHandle | None = None
+        # Conflicts are logged once, while they last.
+        self._logged_conflicts: set[str] = set()
+        # The serialized lists of tools and prompts at the last call of on_change.
+        self._last_lists = b"", b""
+        self._change_timer: asyncio.TimerHandle | None = None
+
+        # In the order of starts: dependencies come before the plugins that need them.
         entries = {entry.id: entry for entry in file.enabled}
-        left = list(entries)
-        while left:  # dependencies first; read_plugins() has refused circles
-            id = next(
-                id for id in left if all(other in self.plugins for other in entries[id].depends_on)
+        self._by_start: list[PluginProcess] = []
+        by_id: dict[str, PluginProcess] = {}
+        for entry in _sort_by_dependency(entries):
+            settings = LaunchSettings(
+                entry,
+                len(by_id),
+                _shutdown_timeouts(stop_s),
+                logging.getLogger(f"concertino.hub.{entry.id}"),
             )
-            left.remove(id)
-            needs = [self.plugins[other] for other in entries[id].depends_on]
-            self.plugins[id] = PluginProcess(
-                entries[id], len(self.plugins), needs, self._is_changed, _ladder(stop_s)
-            )
-        self._ordered = list(self.plugins.values())  # whoever is depended on comes before
-        self.plugins = {id: self.plugins[id] for id in entries}
+            dependencies = [by_id[id] for id in entry.depends_on]
+            plugin = PluginProcess(settings, dependencies, self._on_plugin_change)
+            by_id[entry.id] = plugin
+            self._by_start.append(plugin)
+        self.plugins = {id: by_id[id] for id in entries}
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the hub listens for others than its own plugins with a socket; after start()."""
+        return self._listeners.addresses
 
     async def start(self, within_s: float | None = None) -> None:
-        """Listen, start the plugins, and wait until each runs or its first attempt has failed; it goes on to be tried.
+        """Listen, start the plugins, and wait until the first start of each is over.
 
-        within_s: wait so long at most. Raises OSError, ValueError and CertificateError when the hub cannot listen; then nothing
-        is left behind.
+        A plugin that failed is started again in the background. within_s: limits the waiting.
+        Raises OSError, ValueError and CertificateError when the hub cannot listen; everything is
+        closed then.
         """
+        needs_network = any(not plugin.entry.socket for plugin in self._by_start)
         try:
-            ground = await self._listen()
+            environment = await self._listeners.open(self.answer, self.relay, needs_network)
         except BaseException:
             await self.stop()
             raise
+
         for plugin in self.plugins.values():
-            plugin.start(ground)
+            plugin.start(environment)
         if self.plugins:
-            settled = [
-                asyncio.ensure_future(plugin.settled.wait()) for plugin in self.plugins.values()
+            first_starts = [
+                asyncio.ensure_future(plugin.first_start.is_over.wait())
+                for plugin in self.plugins.values()
             ]
             try:
-                await asyncio.wait(settled, timeout=within_s)
+                await asyncio.wait(first_starts, timeout=within_s)
             finally:
-                for task in settled:
+                for task in first_starts:
                     task.cancel()
-        running = sum(plugin.state == "running" for plugin in self.plugins.values())
-        log.info("%d of %d plugins run", running, len(self.plugins))
+        log.info("%d of %d plugins run", self._count_running(), len(self.plugins))
 
     async def stop(self) -> None:
-        """End the plugins, those first that others do not depend on, and listen no more.
+        """End the plugins, dependents before their dependencies, and stop listening.
 
-        It takes as long as the plugins do, and at most twice stop_s.
+        Takes as long as the plugins take, and at most twice stop_s.
         """
-        until = asyncio.get_running_loop().time() + self._stop_s
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._stop_s
         stops: dict[str, asyncio.Task[None]] = {}
-        for plugin in reversed(self._ordered):
-            before = [stops[each.id] for each in self._ordered if plugin in each.dependencies]
-            stops[plugin.id] = asyncio.get_running_loop().create_task(plugin.stop(until, before))
-        for id, ended in zip(
-            stops, await asyncio.gather(*stops.values(), return_exceptions=True), strict=True
-        ):
-            if isinstance(ended, BaseException):
-                log.error("%s could not be ended", id, exc_info=ended)
-        if self._telling is not None:
-            self._telling.cancel()
-        await asyncio.gather(*(each.close() for each in self._listenings))
-        self._listenings = []
-        self._forget_folder()
+        for plugin in reversed(self._by_start):
+            dependents = [
+                stops[other.id] for other in self._by_start if plugin in other.dependencies
+            ]
+            stops[plugin.id] = loop.create_task(plugin.stop(until, dependents))
+        outcomes = await asyncio.gather(*stops.values(), return_exceptions=True)
+        for id, outcome in zip(stops, outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                log.error("%s could not be ended", id, exc_info=outcome)
 
-    def _forget_folder(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        if self._change_timer is not None:
+            self._change_timer.cancel()
+        await self._listeners.close()
 
     def kill(self) -> None:
-        """End every plugin's process group now. For whoever cannot wait for stop()."""
-        self._forget_folder()
+        """Kill every plugin's process group now, when there is no time for stop()."""
+        self._listeners.remove_folder()
         for plugin in self.plugins.values():
             if plugin.pid is not None:
                 try:
@@ -169,164 +191,143 @@ class Hub:
 
     @property
     def routes(self) -> Routes[PluginProcess]:
-        """Who answers for what, now."""
+        """The current routes. New conflicts between plugins are logged."""
         if self._routes is None:
-            self._routes = routes_of(list(self.plugins.values()))
-            for text in self._routes.refused:
-                if text not in self._said:
-                    log.error("%s", text)
-            self._said = set(self._routes.refused)
+            self._routes = build_routes(list(self.plugins.values()))
+            for message in self._routes.conflicts:
+                if message not in self._logged_conflicts:
+                    log.error("%s", message)
+            self._logged_conflicts = set(self._routes.conflicts)
         return self._routes
 
-    # Answers
+    def _count_running(self) -> int:
+        return sum(plugin.state == "running" for plugin in self.plugins.values())
+
+    # Requests
 
     async def answer(self, request: PluginRequest, peer: RemotePeer) -> PluginResponse:
-        """Answer a request of a plugin, a bridge, or whoever else may connect."""
+        """Handle a request of a plugin, a bridge, or any other peer that may connect."""
         kind = request.WhichOneof("request") or "nothing"
         if kind == "tool_call":
-            name = request.tool_call.tool_name
             if peer.name is not None:
-                request.tool_call.caller_plugin = _plugin_of(peer.name)
-            return await self._passed_on(self.routes.tools.get(name), "tool", name, request, kind)
+                request.tool_call.caller_plugin = _plugin_id(peer.name)
+            name = request.tool_call.tool_name
+            return await self._forward(self.routes.tools.get(name), "tool", name, request, kind)
         if kind == "list_tools":
             return self.routes.tool_list
         if kind == "list_prompts":
             return self.routes.prompt_list
         if kind == "prompt_get":
             name = request.prompt_get.prompt_name
-            return await self._passed_on(
-                self.routes.prompts.get(name), "prompt", name, request, kind
-            )
+            return await self._forward(self.routes.prompts.get(name), "prompt", name, request, kind)
         if kind.startswith("storage_"):
-            name = getattr(request, kind).storage_type or DEFAULT
-            return await self._passed_on(
-                self.routes.storage.get(name), "storage", name, request, kind
-            )
+            name = getattr(request, kind).storage_type or DEFAULT_STORAGE
+            plugin = self.routes.storage.get(name)
+            return await self._forward(plugin, "storage", name, request, kind)
         if kind == "register":
             return self._register(request.register, peer)
         if kind == "health":
             return PluginResponse(health=self._health())
-        return refusal(request.request_id, "unknown_request", f"the hub does not answer {kind}")
-
-    async def _passed_on(
-        self, plugin: PluginProcess | None, what: str, name: str, request: PluginRequest, kind: str
-    ) -> PluginResponse:
-        id = request.request_id
-        if plugin is None:
-            return refusal(id, f"{what}_not_found", f"no plugin has the {what} {name!r}")
-        try:
-            response = await plugin.request(request, CALL_S)
-        except ConcertinoError as why:
-            return _unanswered(id, plugin, why)
-        return _checked(id, plugin, response, kind)
-
-    def pass_on(self, body: bytes, peer: RemotePeer, respond: Respond) -> PendingResponse | None:
-        """A links.Relay: calls of tools go to their plugins, and come back, as bytes, without a task.
-
-        A request that names another caller than the certificate does, and what cannot be passed on, is for answer().
-        """
-        call = peek_tool_call(body)
-        if call is None or (peer.name is not None and call[1] != _plugin_of(peer.name)):
-            return None
-        plugin = (self._routes or self.routes).tools.get(call[0])
-        return (
-            None
-            if plugin is None
-            else plugin.pass_on(body, CALL_S, partial(_pass_back, plugin, respond))
+        return error_response(
+            request.request_id, "unknown_request", f"the hub does not answer {kind}"
         )
 
-    def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
-        plugin = self.plugins.get(manifest.id)
+    async def _forward(
+        self,
+        plugin: PluginProcess | None,
+        feature: str,
+        name: str,
+        request: PluginRequest,
+        kind: str,
+    ) -> PluginResponse:
+        """Send a request to the plugin that provides a feature, if there is one."""
+        id = request.request_id
         if plugin is None:
-            reason = (
-                ""
-                if peer.speaks_for(manifest.id)
-                else f"this peer may not call itself {manifest.id!r}"
+            return error_response(
+                id, f"{feature}_not_found", f"no plugin has the {feature} {name!r}"
             )
-            for each in self.plugins.values():
-                if peer.pid is not None and _is_of(peer, each):
-                    reason = f"the hub started this process as {each.id}, not as {manifest.id}"
-        elif peer.name is not None:
-            reason = (
-                ""
-                if peer.speaks_for(manifest.id)
-                else f"the certificate is of {peer.name}, not of {manifest.id}"
-            )
-        else:
-            reason = (
-                ""
-                if _is_of(peer, plugin)
-                else f"this process is not one that the hub started as {manifest.id}"
-            )
+        try:
+            response = await plugin.request(request, CALL_S)
+        except ConcertinoError as exc:
+            return _failure_response(id, plugin, exc)
+        return _check_kind(id, plugin, response, kind)
+
+    def relay(self, body: bytes, peer: RemotePeer, respond: Respond) -> PendingResponse | None:
+        """Forward a tool call and its response as bytes, without a task. A RelayHandler.
+
+        Returns None, so that answer() handles the request, if it is no plain tool call, names
+        another caller than the peer's certificate, or cannot be sent now.
+        """
+        call = peek_tool_call(body)
+        if call is None or (peer.name is not None and call[1] != _plugin_id(peer.name)):
+            return None
+        plugin = (self._routes or self.routes).tools.get(call[0])
+        if plugin is None:
+            return None
+        return plugin.forward(body, CALL_S, partial(_relay_response, plugin, respond))
+
+    def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
+        reason = self._registration_problem(manifest.id, peer)
         if reason:
             log.warning("%s, pid %s: registration refused: %s", peer.address, peer.pid, reason)
             return PluginResponse(register=RegistrationResult(reject_reason=reason))
+
+        plugin = self.plugins.get(manifest.id)
         if plugin is not None:
-            plugin.registered(manifest)
+            plugin.on_register(manifest)
         return PluginResponse(register=RegistrationResult(accepted=True))
 
+    def _registration_problem(self, id: str, peer: RemotePeer) -> str:
+        """Return why a peer may not register as a plugin; empty if it may."""
+        plugin = self.plugins.get(id)
+        if plugin is None:
+            if peer.pid is not None:
+                for other in self.plugins.values():
+                    if _is_process_of(peer, other):
+                        return f"the hub started this process as {other.id}, not as {id}"
+            return "" if peer.may_register_as(id) else f"this peer may not call itself {id!r}"
+
+        if peer.name is not None:
+            if peer.may_register_as(id):
+                return ""
+            return f"the certificate is of {peer.name}, not of {id}"
+        if _is_process_of(peer, plugin):
+            return ""
+        return f"this process is not one that the hub started as {id}"
+
     def _health(self) -> HealthResult:
-        """HEALTHY if every plugin runs. details: the state of each."""
+        """Return HEALTHY if every plugin runs, else DEGRADED, with the state of each plugin."""
         plugins = self.plugins.values()
-        well = all(plugin.state == "running" for plugin in plugins)
-        running = sum(plugin.state == "running" for plugin in plugins)
+        running = self._count_running()
         return HealthResult(
-            status=HealthResult.HEALTHY if well else HealthResult.DEGRADED,
+            status=HealthResult.HEALTHY if running == len(plugins) else HealthResult.DEGRADED,
             message=f"{running} of {len(plugins)} plugins run",
             details={
-                plugin.id: f"{plugin.state}: {plugin.why}" if plugin.why else plugin.state
+                plugin.id: f"{plugin.state}: {plugin.reason}" if plugin.reason else plugin.state
                 for plugin in plugins
             },
         )
 
-    # Inside
+    # Changes
 
-    async def _listen(self) -> HubEnvironment:
-        _sweep()
-        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        inside = await listen_for_links(
-            f"unix:{self._folder / INSIDE}", self.answer, relay=self.pass_on
-        )
-        self._listenings.append(inside)
-        network = ""
-        address = self._listen_addr
-        if not self._is_private:
-            network = await self._listen_at(address)
-        if any(not plugin.entry.socket for plugin in self.plugins.values()) and (
-            not network or network.startswith("unix:")
-        ):
-            network = await self._listen_at("localhost:0")
-        self.addresses = [each.address for each in self._listenings[1:]]
-        starts = asyncio.Semaphore(
-            max(4, 2 * (os.cpu_count() or 1))
-        )  # all at once would keep each other from READY in time
-        return HubEnvironment(self._folder, inside.address, network, self._certificates, starts)
-
-    async def _listen_at(self, address: str) -> str:
-        if address.startswith("unix:"):
-            listening = await listen_for_links(address, self.answer, relay=self.pass_on)
-        else:
-            ensure(self._certificates, HUB)
-            listening = await listen_for_links(
-                address, self.answer, certificates=self._certificates, name=HUB, relay=self.pass_on
-            )
-        self._listenings.append(listening)
-        return listening.address
-
-    def _is_changed(self) -> None:
+    def _on_plugin_change(self) -> None:
         self._routes = None
-        if self._telling is None:  # also without anybody to tell: that names collide is logged
-            self._telling = asyncio.get_running_loop().call_later(TELL_S, self._tell)
+        # Also without on_change, since building the routes logs conflicts.
+        if self._change_timer is None:
+            loop = asyncio.get_running_loop()
+            self._change_timer = loop.call_later(CHANGE_S, self._notify_change)
 
-    def _tell(self) -> None:
-        self._telling = None
-        before, self._shown = self._shown, self._lists()
-        if self.on_change is not None:
-            for what, old, new in zip(("tools", "prompts"), before, self._shown, strict=True):
-                if old != new:
-                    self.on_change(what)
+    def _notify_change(self) -> None:
+        self._change_timer = None
+        before, self._last_lists = self._last_lists, self._serialize_lists()
+        if self.on_change is None:
+            return
+        names: tuple[ListName, ListName] = ("tools", "prompts")
+        for name, old, new in zip(names, before, self._last_lists, strict=True):
+            if old != new:
+                self.on_change(name)
 
-    def _lists(self) -> tuple[bytes, bytes]:
+    def _serialize_lists(self) -> tuple[bytes, bytes]:
         routes = self.routes
         return (
             routes.tool_list.list_tools.SerializeToString(),
@@ -334,77 +335,164 @@ class Hub:
         )
 
 
-def _plugin_of(name: str) -> str:
-    """Whose certificate has this name."""
-    return name.removesuffix("-client")
+class _Listeners:
+    """Where a hub listens: one Unix socket for its plugins, and an address for everybody else.
+
+    address: None to listen for the hub's own plugins only.
+    """
+
+    def __init__(self, certificates: Certificates, address: str | None) -> None:
+        self.addresses: list[str] = []
+        self.folder: Path | None = None
+        self._certificates = certificates
+        self._address = address
+        self._listeners: list[RpcListener] = []
+
+    async def open(
+        self, handler: RequestHandler, relay: RelayHandler, needs_network: bool
+    ) -> HubEnvironment:
+        """Start to listen. needs_network: a plugin of the hub uses QUIC.
+
+        Raises OSError, ValueError and CertificateError; call close() then.
+        """
+        _remove_abandoned_folders()
+        self.folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        inside = await listen_for_links(f"unix:{self.folder / HUB_SOCKET}", handler, relay=relay)
+        self._listeners.append(inside)
+
+        network_address = ""
+        if self._address is not None:
+            network_address = await self._listen(self._address, handler, relay)
+        if needs_network and (not network_address or network_address.startswith("unix:")):
+            network_address = await self._listen("localhost:0", handler, relay)
+        self.addresses = [listener.address for listener in self._listeners[1:]]
+
+        # If all plugins started at once, they would slow each other down until READY is late.
+        starts = asyncio.Semaphore(max(4, 2 * (os.cpu_count() or 1)))
+        return HubEnvironment(
+            self.folder, inside.address, network_address, self._certificates, starts
+        )
+
+    async def _listen(self, address: str, handler: RequestHandler, relay: RelayHandler) -> str:
+        if address.startswith("unix:"):
+            listener = await listen_for_links(address, handler, relay=relay)
+        else:
+            ensure(self._certificates, HUB)
+            listener = await listen_for_links(
+                address, handler, certificates=self._certificates, name=HUB, relay=relay
+            )
+        self._listeners.append(listener)
+        return listener.address
+
+    async def close(self) -> None:
+        """Stop listening."""
+        await asyncio.gather(*(listener.close() for listener in self._listeners))
+        self._listeners = []
+        self.remove_folder()
+
+    def remove_folder(self) -> None:
+        """Remove the folder for sockets."""
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
 
 
-def _pass_back(plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException) -> None:
-    plugin.passed_back()
+def _sort_by_dependency(entries: dict[str, PluginEntry]) -> list[PluginEntry]:
+    """Return entries so that dependencies come first, otherwise in the order of the file.
+
+    read_plugins() has refused cycles.
+    """
+    order: list[PluginEntry] = []
+    seen: set[str] = set()
+    left = list(entries)
+    while left:
+        id = next(id for id in left if seen.issuperset(entries[id].depends_on))
+        left.remove(id)
+        seen.add(id)
+        order.append(entries[id])
+    return order
+
+
+def _plugin_id(certificate_name: str) -> str:
+    """Return the id of the plugin that a client certificate belongs to."""
+    return certificate_name.removesuffix("-client")
+
+
+def _relay_response(
+    plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException
+) -> None:
+    """Send the outcome of a forwarded call back to its caller."""
+    plugin.on_forward_done()
     if isinstance(outcome, asyncio.CancelledError):
         return respond(None)
+
     if isinstance(outcome, bytes):
         message = split_id(outcome)
-        if message is not None and is_of_a_tool(message[1]):
+        if message is not None and is_tool_response(message[1]):
             return respond(message[1])
         try:
-            response = _checked("", plugin, PluginResponse.FromString(outcome), "tool_call")
+            response = _check_kind("", plugin, PluginResponse.FromString(outcome), "tool_call")
             response.request_id = ""
-        except DecodeError as why:
-            response = refusal(
-                "", "routing_error", f"{plugin.id}: the response cannot be decoded: {why}"
+        except DecodeError as exc:
+            response = error_response(
+                "", "routing_error", f"{plugin.id}: the response cannot be decoded: {exc}"
             )
     else:
-        response = _unanswered("", plugin, outcome)
+        response = _failure_response("", plugin, outcome)
     return respond(response.SerializeToString())
 
 
-def _unanswered(id: str, plugin: PluginProcess, why: BaseException) -> PluginResponse:
+def _failure_response(id: str, plugin: PluginProcess, exc: BaseException) -> PluginResponse:
+    """Return the error response for a request that a plugin did not answer."""
     code = "routing_error"
-    if isinstance(why, Disconnected):
+    if isinstance(exc, Disconnected):
         code = "plugin_unavailable"
-    elif isinstance(why, TimedOut):
+    elif isinstance(exc, TimedOut):
         code = "timeout"
-    return refusal(id, code, f"{plugin.id}: {str(why).removeprefix(f'{plugin.address}: ')}")
+    return error_response(id, code, f"{plugin.id}: {str(exc).removeprefix(f'{plugin.address}: ')}")
 
 
-def _checked(id: str, plugin: PluginProcess, response: PluginResponse, kind: str) -> PluginResponse:
-    """The response, or a refusal instead of one that is of another kind than the request."""
-    answered = response.WhichOneof("response")
-    if answered in (kind, "tool_call"):  # the latter says what went wrong, whatever was asked
+def _check_kind(
+    id: str, plugin: PluginProcess, response: PluginResponse, kind: str
+) -> PluginResponse:
+    """Return the response, or an error if it is of another kind than the request."""
+    got = response.WhichOneof("response")
+    # A failed tool_call is the protocol's error response to any request.
+    if got in (kind, "tool_call"):
         return response
-    log.warning("%s answered %s with %s", plugin.id, kind, answered or "nothing")
-    return refusal(
-        id, "invalid_response", f"{plugin.id} answered {kind} with {answered or 'nothing'}"
+    log.warning("%s answered %s with %s", plugin.id, kind, got or "nothing")
+    return error_response(
+        id, "invalid_response", f"{plugin.id} answered {kind} with {got or 'nothing'}"
     )
 
 
-def _sweep() -> None:
-    """Remove what hubs that were killed have left: folders of this user with a socket at which nobody listens any more."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}????????"):
+def _remove_abandoned_folders() -> None:
+    """Remove the folders of hubs that were killed: of this user, with a socket without listener."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}????????"):
         try:
             status = folder.lstat()
-            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < LEFT_S:
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < ABANDONED_S:
                 continue
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.setblocking(False)
-                sock.connect(str(folder / INSIDE))
+                sock.connect(str(folder / HUB_SOCKET))
         except ConnectionRefusedError:
             shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # busy, or not a hub's
+        # The listener is busy, or the folder is not a hub's.
+        except OSError:
             continue
 
 
-def _ladder(within_s: float) -> ShutdownTimeouts:
+def _shutdown_timeouts(within_s: float) -> ShutdownTimeouts:
     return ShutdownTimeouts(
         stdin_closed_s=0.2 * within_s, terminated_s=0.4 * within_s, killed_s=0.4 * within_s
     )
 
 
-def _is_of(peer: RemotePeer, plugin: PluginProcess) -> bool:
-    """Whether a process that connected over a Unix socket belongs to the plugin: it is in its process group."""
+def _is_process_of(peer: RemotePeer, plugin: PluginProcess) -> bool:
+    """Return whether a peer at the Unix socket is in the process group of a plugin."""
     if peer.pid is None:
-        return peer.speaks_for(plugin.id)
+        return peer.may_register_as(plugin.id)
     try:
         return os.getpgid(peer.pid) == plugin.pid
     except ProcessLookupError:

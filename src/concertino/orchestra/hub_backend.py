@@ -1,8 +1,8 @@
-"""Front: what MCP clients see of a hub. A Backend that asks the hub for every call, wherever the hub is.
+"""The Backend that shows a hub to MCP clients. It asks the hub for every call, wherever the hub is.
 
-A bridge asks over a link (bridge.py); a hub that serves MCP itself asks itself. What is said to whom is translation.py's. Lists are
-asked for each time, which is cheap for a hub, and made anew only when they are other ones; whoever was given a list is told when it
-is not that one any more.
+A Bridge asks over a link (bridge.py); an EmbeddedHub asks the hub in its own process.
+translation.py converts the messages. Lists are fetched per request; the result is rebuilt only on
+change, and clients that hold an older list get list_changed.
 """
 
 from __future__ import annotations
@@ -25,23 +25,28 @@ from concertino.errors import (
     ConcertinoError,
     RpcError,
 )
-from concertino.orchestra.link import TIMEOUT_S, PluginRequest, PluginResponse
 from concertino.orchestra.pending_response import PendingResponse
-from concertino.orchestra.plugin_pb2 import ListPromptsRequest, ListToolsRequest
+from concertino.orchestra.plugin_messages import (
+    ListPromptsRequest,
+    ListToolsRequest,
+    PluginRequest,
+    PluginResponse,
+)
+from concertino.orchestra.rpc_interface import TIMEOUT_S
 from concertino.orchestra.translation import (
     KINDS,
     TEMPLATES,
-    answered,
-    call_answer,
     call_request,
     call_result,
-    calling,
+    caller_fields,
     entries_of,
     list_request,
     prompt_request,
     prompt_result,
     prompts_of,
+    read_call_response,
     read_request,
+    read_response,
     read_result,
     resources_of,
     tools_of,
@@ -55,192 +60,217 @@ from concertino.types.results import (
     ListToolsResult,
 )
 
-__all__ = ["CALL_S", "Ask", "HubBackend"]
+__all__ = ["CALL_S", "AskHub", "HubBackend"]
 
 log = logging.getLogger("concertino.orchestra")
 
-Ask = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
-"""Asks the hub: as Link.request, with the seconds that it may take. It raises ConcertinoError."""
+AskHub = Callable[[PluginRequest, float], Awaitable[PluginResponse]]
+"""Sends a request to the hub, with a time limit in seconds; as RpcConnection.request.
 
-What = Literal["tools", "prompts"]
-CALL_S = 600.0  # for a tool; a hub waits no longer for a plugin either
-NO_LIST = b"none was to be had"
-_compared = Encoder(
-    order="sorted"
-).encode  # upstream's hub gives the members of a schema in another order each time
+It raises ConcertinoError."""
+
+ListName = Literal["tools", "prompts"]
+# Time limit of a tool call; a hub does not wait longer for a plugin either.
+CALL_S = 600.0
+# Differs from every list: the client got an error instead.
+NO_LIST = b"the list could not be fetched"
+# Sorted, because upstream's hub sends the members of a schema in another order each time.
+_encode_sorted = Encoder(order="sorted").encode
 
 
 class HubBackend:
-    """See above. ask: asks the hub. pass_on: a shorter way for calls of tools, as DirectLink.pass_on; None: not now."""
+    """A Backend over a hub.
+
+    ask: sends a request to the hub. forward: sends a serialized tool call without a task, as
+    ForwardingConnection.forward; it returns None when `ask` must be used.
+    """
 
     def __init__(
         self,
-        ask: Ask,
-        pass_on: Callable[[bytes, float], PendingResponse | None] = lambda _, __: None,
+        ask: AskHub,
+        forward: Callable[[bytes, float], PendingResponse | None] = lambda _, __: None,
     ) -> None:
         info = Implementation("orchestra", vars(sys.modules["concertino"])["__version__"])
-        self._offer = ServerFeatures(info, tools=True, prompts=True, resources=True, logging=True)
-        self._request = ask
-        self._pass_on = pass_on
-        self._caller = calling(str(uuid.uuid4()))
+        self._features = ServerFeatures(
+            info, tools=True, prompts=True, resources=True, logging=True
+        )
+        self._ask_hub = ask
+        self._forward = forward
+        self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
-        self._lists: dict[What, _List] = {
-            "tools": _List("list_tools", lambda asked: ListToolsResult(tools_of(asked))),
-            "prompts": _List("list_prompts", lambda asked: ListPromptsResult(prompts_of(asked))),
+        self._lists: dict[ListName, _CachedList] = {
+            "tools": _CachedList("list_tools", lambda found: ListToolsResult(tools_of(found))),
+            "prompts": _CachedList(
+                "list_prompts", lambda found: ListPromptsResult(prompts_of(found))
+            ),
         }
-        self._templates = ListResourceTemplatesResult(TEMPLATES)
-        self._ways: dict[str, Callable[[Call], Awaitable[Struct]]] = {
+        self._handlers: dict[str, Callable[[Call], Awaitable[Struct]]] = {
             "tools/list": lambda call: self._list(call, "tools"),
             "prompts/list": lambda call: self._list(call, "prompts"),
             "prompts/get": self._get_prompt,
             "resources/list": self._list_resources,
             "resources/templates/list": self._list_templates,
-            "resources/read": self._read,
+            "resources/read": self._read_resource,
         }
 
     async def start(self, outlet: Notifier) -> None:
+        """See Backend.start."""
         self._outlet = outlet
 
     def features(self) -> ServerFeatures:
-        return self._offer
+        """See Backend.features."""
+        return self._features
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        if call.method == "tools/call":  # nearly always
+        """See Backend.handle."""
+        # First, since nearly all calls are these.
+        if call.method == "tools/call":
             request = call_request(call.params, call.meta, self._caller)
             try:
-                passed_on = self._pass_on(request, CALL_S)
-                if passed_on is not None:
-                    return call_answer(await passed_on)
-                response = await self._request(PluginRequest.FromString(request), CALL_S)
-            except ConcertinoError as why:
-                raise _unanswered(why) from None
-            return call_result(answered(response, "tool_call"))
-        way = self._ways.get(call.method)
-        if way is None:
+                pending = self._forward(request, CALL_S)
+                if pending is not None:
+                    return read_call_response(await pending)
+                response = await self._ask_hub(PluginRequest.FromString(request), CALL_S)
+            except ConcertinoError as exc:
+                raise _client_error(exc) from None
+            return call_result(read_response(response, "tool_call"))
+
+        handler = self._handlers.get(call.method)
+        if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
-        return await way(call)
+        return await handler(call)
 
     async def watch(self, uris: frozenset[str]) -> None:
-        pass
+        """Do nothing: the plugin protocol does not report changes of resources."""
 
     async def close(self) -> None:
-        pass
+        """Do nothing; derived classes close their hub or link."""
 
     async def refresh(self) -> None:
-        """Look whether the lists have changed, and tell the client if it was last given another one. Raises RpcError."""
-        for what, kept in self._lists.items():
-            if kept.given is not None:
-                await self._asked_for(kept)
-                if kept.seen != kept.given:
-                    kept.given = kept.seen
-                    self.report_change(what)
+        """Fetch the lists that the client has got, and report those that have changed.
 
-    def report_change(self, what: What) -> None:
-        """Tell every client that a list is another one now."""
+        Raises RpcError.
+        """
+        for name, cached in self._lists.items():
+            if cached.sent is not None:
+                await self._fetch(cached)
+                if cached.current != cached.sent:
+                    cached.sent = cached.current
+                    self.report_change(name)
+
+    def report_change(self, name: ListName) -> None:
+        """Tell every client that a list has changed."""
         if self._outlet is not None:
-            self._outlet.report_change(what)
+            self._outlet.report_change(name)
 
-    # Ways
+    # Handlers
 
-    async def _list(self, call: Call, what: What) -> Struct:
-        _no_page(call)
-        kept = self._lists[what]
+    async def _list(self, call: Call, name: ListName) -> Struct:
+        _refuse_cursor(call)
+        cached = self._lists[name]
         try:
-            result = await self._asked_for(kept)
+            result = await self._fetch(cached)
         except RpcError:
-            kept.given = NO_LIST
+            cached.sent = NO_LIST
             raise
-        kept.given = kept.seen
+        cached.sent = cached.current
         return result
 
     async def _get_prompt(self, call: Call) -> Struct:
-        return prompt_result(answered(await self._ask(prompt_request(call.params)), "prompt_get"))
+        response = await self._ask(prompt_request(call.params))
+        return prompt_result(read_response(response, "prompt_get"))
 
     async def _list_resources(self, call: Call) -> Struct:
-        _no_page(call)
-        listed = await _all([self._ask(list_request(kind)) for kind in KINDS])
-        found = [
+        _refuse_cursor(call)
+        responses = await _gather([self._ask(list_request(kind)) for kind in KINDS])
+        resources = [
             resource
-            for kind, response in zip(KINDS, listed, strict=True)
+            for kind, response in zip(KINDS, responses, strict=True)
             for resource in resources_of(entries_of(response), kind)
         ]
-        return ListResourcesResult(found)
+        return ListResourcesResult(resources)
 
     async def _list_templates(self, call: Call) -> Struct:
-        _no_page(call)
-        return self._templates
+        _refuse_cursor(call)
+        return _TEMPLATE_LIST
 
-    async def _read(self, call: Call) -> Struct:
+    async def _read_resource(self, call: Call) -> Struct:
         uri, request = read_request(call.params)
-        return read_result(uri, answered(await self._ask(request), "storage_read"))
-
-    # Parts
+        return read_result(uri, read_response(await self._ask(request), "storage_read"))
 
     async def _ask(self, request: PluginRequest) -> PluginResponse:
         try:
-            return await self._request(request, TIMEOUT_S)
-        except ConcertinoError as why:
-            raise _unanswered(why) from None
+            return await self._ask_hub(request, TIMEOUT_S)
+        except ConcertinoError as exc:
+            raise _client_error(exc) from None
 
-    async def _asked_for(self, kept: _List) -> Struct:
-        asked = answered(
-            await self._ask(PluginRequest(**{kept.kind: _QUESTIONS[kept.kind]()})), kept.kind
-        )
-        return kept.taken(asked)
+    async def _fetch(self, cached: _CachedList) -> Struct:
+        kind = cached.kind
+        response = await self._ask(PluginRequest(**{kind: _LIST_REQUESTS[kind]()}))
+        return cached.update(read_response(response, kind))
 
 
-_QUESTIONS: dict[str, Callable[[], Any]] = {
+# One object, so that it is encoded once.
+_TEMPLATE_LIST = ListResourceTemplatesResult(TEMPLATES)
+_LIST_REQUESTS: dict[str, Callable[[], Any]] = {
     "list_tools": ListToolsRequest,
     "list_prompts": ListPromptsRequest,
 }
 
 
-class _List:
-    """One list as it was last. make: the result of it. seen: its content; given: that of what the client got last, if it did."""
+class _CachedList:
+    """The last state of one list.
 
-    def __init__(self, kind: str, make: Callable[[Any], Struct]) -> None:
+    kind: of the request for it. current: its content, to compare; sent: the content that the
+    client got last, None if it never asked.
+    """
+
+    def __init__(self, kind: str, convert: Callable[[Any], Struct]) -> None:
         self.kind = kind
-        self.seen = b""
-        self.given: bytes | None = None
-        self._make = make
+        self.current = b""
+        self.sent: bytes | None = None
+        self._convert = convert
         self._bytes: bytes | None = None
         self._result: Struct
 
-    def taken(self, asked: Any) -> Struct:
-        """The result for a response; the one that was made before if it says the same: one object is encoded once."""
-        arrived = asked.SerializeToString()
-        if arrived != self._bytes:
-            result = self._make(asked)
-            content = _compared(result)
-            if self._bytes is None or content != self.seen:
-                self._result, self.seen = result, content
-            self._bytes = arrived
+    def update(self, response: Any) -> Struct:
+        """Return the result for a response.
+
+        It is the same object as before if the content is the same, since the result of one object
+        is encoded only once.
+        """
+        received = response.SerializeToString()
+        if received != self._bytes:
+            result = self._convert(response)
+            content = _encode_sorted(result)
+            if self._bytes is None or content != self.current:
+                self._result, self.current = result, content
+            self._bytes = received
         return self._result
 
 
-def _unanswered(why: ConcertinoError) -> RpcError:
-    """What the client is told: unreachable, late, too large, or no response: the text says which, and of what size."""
-    return why if isinstance(why, RpcError) else RpcError(INTERNAL_ERROR, f"orchestrator: {why}")
+def _client_error(exc: ConcertinoError) -> RpcError:
+    """Return the error for the client when the hub did not answer, with the reason."""
+    return exc if isinstance(exc, RpcError) else RpcError(INTERNAL_ERROR, f"orchestrator: {exc}")
 
 
-def _no_page(call: Call) -> None:
-    """Lists are on one page, so nobody has a cursor but for the empty one, which is the beginning."""
+def _refuse_cursor(call: Call) -> None:
+    """Raise RpcError for a cursor: lists have one page. The empty cursor is its beginning."""
     if "cursor" in call.params and bytes(call.params["cursor"]) != b'""':
         raise RpcError(INVALID_PARAMS, "cursor: not one of this server's")
 
 
-async def _all(asked: Sequence[Awaitable[PluginResponse]]) -> list[PluginResponse]:
-    """All at once; the first failure ends the others."""
+async def _gather(requests: Sequence[Awaitable[PluginResponse]]) -> list[PluginResponse]:
+    """Await all at once; the first failure cancels the others."""
     tasks: list[asyncio.Task[PluginResponse]] = []
     try:
         async with asyncio.TaskGroup() as group:
-            tasks.extend(group.create_task(_awaited(each)) for each in asked)
-    except (
-        ExceptionGroup
-    ) as failed:  # not `except*`: Python 3.11.2 puts what is raised there into a group again
-        raise failed.exceptions[0] from None
+            tasks.extend(group.create_task(_await(request)) for request in requests)
+    # Not `except*`: Python 3.11.2 wraps what is raised there into a group again.
+    except ExceptionGroup as exc:
+        raise exc.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
-async def _awaited(asked: Awaitable[PluginResponse]) -> PluginResponse:
-    return await asked
+async def _await(request: Awaitable[PluginResponse]) -> PluginResponse:
+    return await request

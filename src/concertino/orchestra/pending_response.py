@@ -1,4 +1,4 @@
-"""A request of a link that waits for its response."""
+"""A request of an RPC connection that waits for its response."""
 
 from __future__ import annotations
 
@@ -7,91 +7,102 @@ from collections.abc import Callable, Generator, Hashable
 from contextvars import Context, copy_context
 from typing import Protocol
 
-__all__ = ["Asker", "PendingResponse", "Told"]
+__all__ = ["PendingResponse", "RequestSender", "ResponseCallback"]
 
-Told = Callable[[bytes | BaseException], object]
+# Called with the response as bytes, or with the exception that took its place.
+ResponseCallback = Callable[[bytes | BaseException], object]
 
 
-class Asker(Protocol):
-    """The link, as far as its requests are concerned."""
+class RequestSender(Protocol):
+    """The connection that a request was sent on."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
 
     def forget(self, key: Hashable) -> None:
-        """The response under this key is not wanted any more."""
+        """Drop a request whose response nobody wants any more, and tell the peer."""
         ...
 
 
 class PendingResponse:
-    """What came of a request: the bytes of its response, or an exception. Awaited by one task, or told to one function.
+    """The outcome of a request: the bytes of its response, or an exception.
 
-    It is a future, as far as a task asks for one (the asyncio documentation, "Extending"), but for this: the task goes on at once,
-    inside of the reading of its response, not a turn of the loop later.
-    what: was asked. deadline: by the loop's clock. key: under which the response comes; None before it is asked. told: the
-    function, if no task is to wait. It gets the response within the reading of it, and an exception in the next turn of the loop.
+    It is awaited by one task, or handed to one callback. For a task it acts as a future (asyncio
+    documentation, "Extending"), with one difference: the task continues inside the read callback
+    that received the response, one loop iteration earlier than with asyncio.Future.
+
+    kind: of the request, for messages. deadline: by the loop's clock. key: identifies the
+    response; None before the request is sent. callback: gets a response inside the read callback,
+    and an exception in the next loop iteration.
     """
 
     __slots__ = (
-        "_asker",
         "_asyncio_future_blocking",
         "_callback",
         "_context",
         "_outcome",
-        "_told",
+        "_sender",
+        "_task_callback",
         "deadline",
         "key",
+        "kind",
         "timeout_s",
-        "what",
     )
 
     def __init__(
         self,
-        asker: Asker,
-        what: str,
+        sender: RequestSender,
+        kind: str,
         timeout_s: float,
         deadline: float,
         key: Hashable = None,
-        told: Told | None = None,
+        callback: ResponseCallback | None = None,
     ) -> None:
-        self._asker = asker
+        self._sender = sender
         self._outcome: bytes | BaseException | None = None
-        self._told = told
-        self.what = what
+        self._callback = callback
+        self.kind = kind
         self.timeout_s = timeout_s
         self.deadline = deadline
         self.key = key
-        if told is None:
+        # Only a task uses these; requests that a hub forwards are many, and have a callback.
+        if callback is None:
             self._asyncio_future_blocking = False
-            self._callback: Callable[[PendingResponse], object] | None = None
+            self._task_callback: Callable[[PendingResponse], object] | None = None
             self._context: Context | None = None
 
-    def arrived(self, outcome: bytes | Exception) -> None:
-        """What came of it. For callbacks of the loop only: whoever waits goes on before this returns."""
-        if self._outcome is None:
-            self._outcome = outcome
-            if self._told is not None:
-                try:
-                    self._told(outcome)
-                except (
-                    Exception
-                ) as why:  # those whose responses came with this one must have theirs
-                    message = f"the response to {self.what} could not be passed on"
-                    self._asker.loop.call_exception_handler({"message": message, "exception": why})
-            elif self._callback is not None:
-                assert self._context is not None, "set with the callback"
-                self._context.run(self._callback, self)
+    def resolve(self, outcome: bytes | Exception) -> None:
+        """Set the outcome, and run the waiting task or callback before returning.
 
-    def failed(self, why: BaseException) -> None:
-        """Nothing comes any more. Whoever waits goes on in the next turn of the loop."""
-        if self._outcome is None:
-            self._outcome = why
-            if self._told is not None:
-                self._asker.loop.call_soon(self._told, why)
-            elif self._callback is not None:
-                self._asker.loop.call_soon(self._callback, self, context=self._context)
+        Call it from callbacks of the loop only, never from a task.
+        """
+        if self._outcome is not None:
+            return
+        self._outcome = outcome
 
-    # A future, as a task sees it
+        if self._callback is not None:
+            try:
+                self._callback(outcome)
+            # An error here must not affect the other responses of the same read.
+            except Exception as exc:
+                message = f"the response to {self.kind} could not be passed on"
+                self._sender.loop.call_exception_handler({"message": message, "exception": exc})
+        elif self._task_callback is not None:
+            assert self._context is not None, "set together with the callback"
+            self._context.run(self._task_callback, self)
+
+    def fail(self, exc: BaseException) -> None:
+        """Set an exception as the outcome; the waiter continues in the next loop iteration."""
+        if self._outcome is not None:
+            return
+        self._outcome = exc
+
+        if self._callback is not None:
+            self._sender.loop.call_soon(self._callback, exc)
+        elif self._task_callback is not None:
+            self._sender.loop.call_soon(self._task_callback, self, context=self._context)
+
+    # The interface of a future, as asyncio.Task uses it
 
     def __await__(self) -> Generator[PendingResponse, None, bytes]:
         if self._outcome is None:
@@ -100,25 +111,24 @@ class PendingResponse:
         return self.result()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._asker.loop
+        return self._sender.loop
 
     def add_done_callback(
         self, callback: Callable[[PendingResponse], object], *, context: Context | None = None
     ) -> None:
-        """By whoever waits; nobody else does."""
-        self._callback = callback
-        self._context = (
-            copy_context() if context is None else context
-        )  # an empty one counts as false
+        """Register the waiting task; there is at most one."""
+        self._task_callback = callback
+        # Not `context or ...`: an empty context is falsy.
+        self._context = copy_context() if context is None else context
         if self._outcome is not None:
-            self._asker.loop.call_soon(callback, self, context=self._context)
+            self._sender.loop.call_soon(callback, self, context=self._context)
 
     def cancel(self, msg: object = None) -> bool:
-        """Nobody waits any more: the other side is told."""
+        """Cancel the request and tell the peer. Returns False if there is an outcome already."""
         if self._outcome is not None:
             return False
-        self.failed(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
-        self._asker.forget(self.key)
+        self.fail(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))
+        self._sender.forget(self.key)
         return True
 
     def result(self) -> bytes:
@@ -129,4 +139,5 @@ class PendingResponse:
         try:
             raise outcome
         finally:
-            del self, outcome  # else what is raised and its traceback hold each other
+            # Otherwise the exception and its traceback keep each other alive.
+            del self, outcome

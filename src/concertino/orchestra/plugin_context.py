@@ -1,6 +1,7 @@
-"""The Context of a call that came over the plugin protocol, which knows one question and one answer, and nothing between the two.
+"""The Context of a call that came over the plugin protocol: one request, one response, no more.
 
-So progress goes nowhere, log messages go to stderr, and whoever asks the client is refused, as by one that answers no questions.
+So progress is dropped, log messages go to stderr, and client requests (elicitation, sampling,
+roots) fail as with a client without these capabilities.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec import convert
 
 from concertino.backend.interface import Backend, ClientFacts, Context
 from concertino.errors import MissingCapability
-from concertino.orchestra.plugin_pb2 import PluginRequest
+from concertino.orchestra.plugin_messages import PluginRequest
 from concertino.runtime.context import DONE
 from concertino.runtime.subcalls import SubcallContext
 from concertino.types.results import Level
@@ -35,9 +36,10 @@ _LEVELS: Mapping[Level, int] = {
 
 
 class PluginContext:
-    """A backend.Context. Made in the task that answers; usable from threads.
+    """A Context. Made in the task that handles the call; usable from threads.
 
-    meta: `traceparent`, and who asked: `orchestra/caller`, `orchestra/session`, `orchestra/provider`, as the caller said itself.
+    meta: `traceparent`, and the caller as it names itself: `orchestra/caller`,
+    `orchestra/session`, `orchestra/provider`.
     """
 
     def __init__(self, backend: Backend, name: str, request: PluginRequest) -> None:
@@ -57,14 +59,14 @@ class PluginContext:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        asked = self._request.tool_call
-        said = {
-            "traceparent": asked.trace_parent,
-            "orchestra/caller": asked.caller_plugin,
-            "orchestra/session": asked.session_id,
-            "orchestra/provider": asked.provider,
+        call = self._request.tool_call
+        values = {
+            "traceparent": call.trace_parent,
+            "orchestra/caller": call.caller_plugin,
+            "orchestra/session": call.session_id,
+            "orchestra/provider": call.provider,
         }
-        return {name: value for name, value in said.items() if value}
+        return {name: value for name, value in values.items() if value}
 
     def progress(
         self, done: float, total: float | None = None, message: str | None = None
@@ -77,7 +79,7 @@ class PluginContext:
         return DONE
 
     def calling(self, context: Context) -> SubcallContext:
-        """What makes calls inside this one, for a context around it. See runtime/subcalls.py."""
+        """Return what makes calls inside this one, for a context around it (runtime/subcalls.py)."""
         return SubcallContext(context, self._backend, {}, (self._request.tool_call.tool_name,), [0])
 
     def call_tool(
@@ -103,22 +105,27 @@ class PluginContext:
         self._refuse("roots")
 
     async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
-        made = make()  # nobody can be asked, so no handler runs twice
-        return convert(await made if isawaitable(made) else made, kind)
+        # Client requests fail, so no handler runs a second time with their answers.
+        value = make()
+        return convert(await value if isawaitable(value) else value, kind)
 
     def wait(self, awaitable: Awaitable[Any]) -> Any:
-        """Cancellation of the call does not reach what is waited for: a request of the protocol has its own deadline."""
-        if asyncio.events._get_running_loop() is self._loop:  # pyright: ignore[reportPrivateUsage]  # the public one raises
+        """Wait for an awaitable from a thread, and return its result.
+
+        Cancelling the call does not cancel the awaitable: requests have time limits of their own.
+        """
+        # The public asyncio.get_running_loop() raises when there is none.
+        if asyncio.events._get_running_loop() is self._loop:  # pyright: ignore[reportPrivateUsage]
             if isinstance(awaitable, Coroutine):
                 awaitable.close()
             raise RuntimeError(
                 "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
             )
-        return asyncio.run_coroutine_threadsafe(_awaited(awaitable), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop).result()
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise MissingCapability("Nobody can be asked through the plugin protocol", {what: {}})
+    def _refuse(self, capability: str) -> NoReturn:
+        raise MissingCapability("the plugin protocol cannot ask a client", {capability: {}})
 
 
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
+async def _await(awaitable: Awaitable[Any]) -> Any:
     return await awaitable

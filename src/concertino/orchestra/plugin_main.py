@@ -1,12 +1,14 @@
-"""The process of a plugin: flags, certificates, READY, the hub that is told, and the end.
+"""The process of a plugin: flags, certificates, READY, registration at the hub, and the end.
 
-    --listen-addr ADDR         where the hub calls it: unix:PATH, or HOST:PORT for QUIC; localhost:0 unless given
+    --listen-addr ADDR         where the hub calls it: unix:PATH, or HOST:PORT for QUIC;
+                               localhost:0 by default
     --orchestrator-addr ADDR   the hub, where it registers
-    --certs-dir DIR            ~/.orchestra/certs unless given
-    --manifest                 print what it is, one line of JSON, and leave
+    --certs-dir DIR            ~/.orchestra/certs by default
+    --manifest                 print its manifest, one line of JSON, and exit
 
-When it can be called, one line on stderr says `READY ADDR`. A hub of ours puts its process id into CONCERTINO_HUB_PID, and the
-plugin ends when that process is gone. Exit codes: 0 the end, 1 it could not start or the hub refused it, 2 usage.
+When it is ready for calls, it writes the line `READY ADDR` to stderr. Our hub puts its process id
+into CONCERTINO_HUB_PID, and the plugin ends when that process ends. Exit codes: 0 orderly end,
+1 it could not start or the hub refused it, 2 usage.
 Source: the Orchestra plugin protocol, "SDK".
 """
 
@@ -18,43 +20,56 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from msgspec.json import encode
 
+from concertino.backend.interface import Notifier
 from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
+from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
 from concertino.orchestra.flags import add_flags
-from concertino.orchestra.link import (
-    RpcConnection,
-    checked_orchestrator,
-    listen_for_links,
-    open_link,
-)
-from concertino.orchestra.plugin_pb2 import PluginRequest
+from concertino.orchestra.link import check_hub_address, listen_for_links, open_link
+from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, PluginResponse
 from concertino.orchestra.reconnecting_link import ReconnectingLink
+from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
 from concertino.runtime.process import exit_process
 from concertino.runtime.service import bounded_stderr
 from concertino.transports.listeners import errno_message
 
-if TYPE_CHECKING:
-    from concertino.orchestra.plugin import Plugin
-
-__all__ = ["HUB_PID", "run", "run_plugin"]
+__all__ = ["HUB_PID", "RunnablePlugin", "run", "run_plugin"]
 
 HUB_PID = "CONCERTINO_HUB_PID"
+# Time for calls to finish at the end.
 DRAIN_S = 2.0
 REGISTER_S = 5.0
 FAILED = 1
 
 
-def run(plugin: Plugin, arguments: Sequence[str] | None = None) -> NoReturn:
-    """See Plugin.run."""
+class RunnablePlugin(Protocol):
+    """The part of a Plugin that its process needs."""
+
+    hub: RpcConnection | None
+    on_end: Callable[[], None]
+
+    @property
+    def name(self) -> str: ...
+    def manifest(self) -> PluginManifest: ...
+    def answer(
+        self, request: PluginRequest, peer: RemotePeer
+    ) -> Awaitable[PluginResponse | bytes]: ...
+    async def start(self, outlet: Notifier) -> None: ...
+    async def shut_down(self) -> bool: ...
+    async def close(self) -> None: ...
+
+
+def run(plugin: RunnablePlugin, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a plugin with a command line; sys.argv's by default. See Plugin.run."""
     parser = argparse.ArgumentParser(
         prog=plugin.name, description=f"{plugin.name}, a plugin of an Orchestra hub."
     )
@@ -62,84 +77,109 @@ def run(plugin: Plugin, arguments: Sequence[str] | None = None) -> NoReturn:
     run_plugin(plugin, parser.parse_args(arguments))
 
 
-def run_plugin(plugin: Plugin, given: argparse.Namespace) -> NoReturn:
-    """Run with the flags of add_flags(), as they were parsed."""
-    if given.manifest:
+def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
+    """Run a plugin with the parsed flags of add_flags()."""
+    if args.manifest:
         sys.stdout.write(manifest_line(plugin))
         sys.stdout.flush()
         os._exit(0)
+
     refresh()
     writer = bounded_stderr()
     logging_setup.configure(component=plugin.name, writer=writer)
     log = logging.getLogger(f"concertino.{plugin.name}")
     code = FAILED
     try:
-        code = asyncio.run(_serve(plugin, given, writer, log))
-    except (ConcertinoError, OSError, ValueError) as why:
-        log.error("%s", errno_message(why))
+        code = asyncio.run(_serve(plugin, args, writer, log))
+    except (ConcertinoError, OSError, ValueError) as exc:
+        log.error("%s", errno_message(exc))
     except BaseException:
         log.exception("%s failed", plugin.name)
     exit_process(code, writer)
 
 
-def manifest_line(plugin: Plugin) -> str:
-    """The answer to --manifest: upstream's members, whose lists are never null."""
-    about = plugin.manifest()
+def manifest_line(plugin: RunnablePlugin) -> str:
+    """Return the output of --manifest: upstream's members; its lists are never null."""
+    manifest = plugin.manifest()
     texts = ("id", "version", "description", "author", "language")
     lists = ("tools", "storage", "transport", "ai", "prompts", "events")
-    said: dict[str, Any] = {name: getattr(about, name) for name in texts}
-    said |= {f"provides_{name}": list(getattr(about, f"provides_{name}")) for name in lists}
-    said |= {
-        f"needs_{name}": list(getattr(about, f"needs_{name}"))
-        for name in ("storage", "events", "ai", "tools")
-    }
-    return encode(said).decode() + "\n"
+    needs = ("storage", "events", "ai", "tools")
+    members: dict[str, Any] = {name: getattr(manifest, name) for name in texts}
+    members |= {f"provides_{name}": list(getattr(manifest, f"provides_{name}")) for name in lists}
+    members |= {f"needs_{name}": list(getattr(manifest, f"needs_{name}")) for name in needs}
+    return encode(members).decode() + "\n"
+
+
+class _End:
+    """The end of the process: a future with the exit code, and whether the hub is gone."""
+
+    def __init__(self) -> None:
+        self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.is_hub_gone = False
+
+    def begin(self, code: int = 0) -> None:
+        """Begin the orderly end."""
+        if not self.code.done():
+            self.code.set_result(code)
+
+    def on_signal(self) -> None:
+        """Begin the end at the first signal; exit at once at the second.
+
+        When the hub is gone, the end has begun, and the signal that the system sends for the same
+        reason must not cut it short.
+        """
+        if self.code.done() and not self.is_hub_gone:
+            os._exit(0)
+        self.begin()
+
+    def on_hub_end(self) -> None:
+        """Begin the end because the hub's process has ended."""
+        self.is_hub_gone = True
+        self.begin()
 
 
 async def _serve(
-    plugin: Plugin, given: argparse.Namespace, writer: BoundedWriter, log: logging.Logger
+    plugin: RunnablePlugin, args: argparse.Namespace, writer: BoundedWriter, log: logging.Logger
 ) -> int:
-    if given.orchestrator_addr:
-        checked_orchestrator(given.orchestrator_addr)
+    hub_address: str | None = args.orchestrator_addr
+    if hub_address:
+        check_hub_address(hub_address)
     loop = asyncio.get_running_loop()
-    over: asyncio.Future[int] = loop.create_future()
-    alone = asyncio.Event()  # the hub is gone
-
-    def end(code: int = 0) -> None:
-        if not over.done():
-            over.set_result(code)
-
+    end = _End()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _obey, over, alone, end)
-    _watch_hub(loop, alone, end)
-    plugin.on_end = end
-    certificates = Certificates(given.certs_dir or default_folder())
-    await plugin.start(_Outlet())
-    listening = await listen_for_links(
-        given.listen_addr,
+        loop.add_signal_handler(number, end.on_signal)
+    _watch_hub(loop, end)
+    plugin.on_end = end.begin
+
+    certificates = Certificates(args.certs_dir or default_folder())
+    await plugin.start(_NoNotifier())
+    listener = await listen_for_links(
+        args.listen_addr,
         plugin.answer,
-        certificates=_provided(certificates, plugin.name, given.listen_addr),
+        certificates=_prepare_certificate(certificates, plugin.name, args.listen_addr),
         name=plugin.name,
         admits=lambda name: name in ("orchestrator", f"orchestrator-to-{plugin.name}"),
     )
-    writer.write(f"READY {listening.address}\n".encode())
+    writer.write(f"READY {listener.address}\n".encode())
+
     hub: ReconnectingLink | None = None
-    if given.orchestrator_addr:
+    if hub_address:
         client = f"{plugin.name}-client"
-        opening = partial(
+        connect = partial(
             open_link,
-            given.orchestrator_addr,
-            certificates=_provided(certificates, client, given.orchestrator_addr),
+            hub_address,
+            certificates=_prepare_certificate(certificates, client, hub_address),
             name=client,
             expects="orchestrator",
         )
         hub = ReconnectingLink(
-            given.orchestrator_addr, opening, entered=partial(_register, plugin, log, end)
+            hub_address, connect, on_connect=partial(_register, plugin, log, end)
         )
         plugin.hub = hub
         hub.start()
-    code = await over
-    await listening.close(DRAIN_S)
+
+    code = await end.code
+    await listener.close(DRAIN_S)
     if hub is not None:
         await hub.close()
     await plugin.shut_down()
@@ -147,54 +187,55 @@ async def _serve(
     return code
 
 
-def _obey(over: asyncio.Future[int], alone: asyncio.Event, end: Any) -> None:
-    """The first signal drains, the second ends at once; the one that comes with the hub's end says nothing new."""
-    if over.done() and not alone.is_set():
-        os._exit(0)
-    end()
-
-
-def _provided(certificates: Certificates, name: str, address: str) -> Certificates | None:
-    """Where the certificate of this name is; issued first if there is none and it can be. A Unix socket needs none."""
+def _prepare_certificate(
+    certificates: Certificates, name: str, address: str
+) -> Certificates | None:
+    """Issue the certificate of a name if necessary and possible; None if a Unix socket is used."""
     if address.startswith("unix:"):
         return None
-    from concertino.orchestra.authority import ensure
-
     ensure(certificates, name)
     return certificates
 
 
-async def _register(plugin: Plugin, log: logging.Logger, end: Any, link: RpcConnection) -> None:
-    """Tell the hub what this plugin is."""
+async def _register(
+    plugin: RunnablePlugin, log: logging.Logger, end: _End, link: RpcConnection
+) -> None:
+    """Send the manifest to the hub; end the process if the hub refuses the plugin."""
     response = await link.request(PluginRequest(register=plugin.manifest()), REGISTER_S)
     if not response.HasField("register"):
-        refused = response.tool_call.error_message or "it did not answer the registration"
+        reason = response.tool_call.error_message or "it did not answer the registration"
     elif response.register.accepted:
         log.info("registered at %s", link.peer.address)
         return
     else:
-        refused = response.register.reject_reason or "no reason was given"
-    log.error("the hub at %s refuses this plugin: %s", link.peer.address, refused)
-    end(FAILED)
+        reason = response.register.reject_reason or "no reason was given"
+    log.error("the hub at %s refuses this plugin: %s", link.peer.address, reason)
+    end.begin(FAILED)
 
 
-def _watch_hub(loop: asyncio.AbstractEventLoop, alone: asyncio.Event, end: Any) -> None:
-    """End when the hub's process is gone, however it went; where the system can tell."""
-    said = os.environ.get(HUB_PID, "")
-    if not said.isdecimal():
+def _watch_hub(loop: asyncio.AbstractEventLoop, end: _End) -> None:
+    """End the process when the hub's process ends, where the system can report that."""
+    pid = os.environ.get(HUB_PID, "")
+    if not pid.isdecimal():
         return
     try:
-        descriptor = os.pidfd_open(int(said))
+        descriptor = os.pidfd_open(int(pid))
     except ProcessLookupError:
-        end()
-    except (AttributeError, OSError):  # not Linux, or an old kernel
-        pass
-    else:
-        loop.add_reader(descriptor, lambda: (loop.remove_reader(descriptor), alone.set(), end()))
+        end.begin()
+        return
+    # Not Linux, or an old kernel.
+    except (AttributeError, OSError):
+        return
+
+    def on_end() -> None:
+        loop.remove_reader(descriptor)
+        end.on_hub_end()
+
+    loop.add_reader(descriptor, on_end)
 
 
-class _Outlet:
-    """Nobody is told of changes: the plugin protocol has no word for them."""
+class _NoNotifier:
+    """A Notifier that drops everything: the plugin protocol does not report changes."""
 
     def report_change(self, what: object) -> None:
         pass

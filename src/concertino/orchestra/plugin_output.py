@@ -1,7 +1,8 @@
-"""What a plugin writes: READY on stderr, lines for the log there, and on stdout whatever it should not. All of it is always read.
+"""The output of a plugin's process: READY and log lines on stderr, and anything on stdout.
 
-Lines become log lines of `concertino.hub.PLUGIN`, without secrets, at a bounded rate: a plugin that floods its stderr is neither
-slowed down nor does it push the lines of others out.
+All of it is always read. Lines become log lines of `concertino.hub.PLUGIN`, with secrets redacted,
+at a limited rate: a plugin that floods its stderr is not slowed down, and does not push out the
+lines of others.
 """
 
 from __future__ import annotations
@@ -17,89 +18,104 @@ from concertino.logs.formats import escape_controls
 
 __all__ = ["PluginOutput"]
 
-RATE, BURST = 20.0, 200.0  # lines of one plugin: a second for ever, and at once
-QUIET_S = 1.5  # until what was dropped is told although no further line comes; who goes on has a line after a second
+# Lines of one plugin: per second in the long run, and at once.
+RATE, BURST = 20.0, 200.0
+# Time until dropped lines are reported even if no further line arrives.
+QUIET_S = 1.5
 READY = b"READY "
-LONGEST_ADDRESS = 512
-OURS = re.compile(
+MAX_ADDRESS = 512
+# A log line of concertino, which has a time, a level and a component of its own.
+OUR_FORMAT = re.compile(
     r"\[\d{4}-\d\d-\d\dT[\d:.]+Z\] \[(?P<level>[A-Z]+)\] \[(?P<name>[^\]]*)\] (?P<text>.*)"
 )
 
 
 class PluginOutput(StderrLines):
-    """Takes pieces of stderr, when called with them, and is the Receiver of stdout.
+    """Receives pieces of stderr by being called, and is the Receiver of stdout.
 
-    ready: the address that the first READY names.
+    ready: gets the address of the first READY line.
     """
 
     def __init__(self, log: logging.Logger) -> None:
-        super().__init__("plugin", self._relay, logging.INFO)
+        super().__init__("plugin", self._log_line, logging.INFO)
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._log_to = log
-        self._allowed = BURST
-        self._counted_at = time.monotonic()
-        self._dropped = 0
-        self._telling: asyncio.TimerHandle | None = None
-        self._repeated = False
+        self._dropped = _DroppedLines(log)
+        self._has_warned = False
 
     def _give(self, line: bytes) -> None:
         if line.startswith(READY):
-            self._is_ready(
-                line[len(READY) :].strip()[:LONGEST_ADDRESS].decode("utf-8", "backslashreplace")
-            )
-            return
-        self._limited(line)
+            address = line[len(READY) :].strip()[:MAX_ADDRESS]
+            self._on_ready(address.decode("utf-8", "backslashreplace"))
+        elif self._dropped.may_log():
+            super()._give(line)
 
-    def _limited(self, line: bytes) -> None:
-        now = time.monotonic()
-        self._allowed = min(BURST, self._allowed + (now - self._counted_at) * RATE)
-        self._counted_at = now
-        if self._allowed < (RATE if self._dropped else 1):
-            if self._telling is None:
-                self._telling = asyncio.get_running_loop().call_later(QUIET_S, self._tell)
-            self._dropped += 1
-            return
-        self._allowed -= 1
-        if self._telling is not None:
-            self._telling.cancel()
-            self._tell()
-        super()._give(line)
-
-    def _tell(self) -> None:
-        count, self._dropped, self._telling = self._dropped, 0, None
-        self._log_to.warning(
-            "%d lines of its stderr were dropped: it writes more than %g a second", count, RATE
-        )
-
-    def _relay(self, line: str) -> None:
+    def _log_line(self, line: str) -> None:
         if not line:
             return
         level = logging.INFO
-        found = OURS.fullmatch(line)
-        if (
-            found is not None
-        ):  # it has a time, a level and a name, which this line is going to have itself
-            level = logging.getLevelNamesMapping().get(found["level"], level)
-            name = f"[{found['name']}]"
-            own = name == f"[{self._log_to.name.removeprefix('concertino.hub.')}]"
-            line = found["text"] if own else f"{name} {found['text']}"
+        match = OUR_FORMAT.fullmatch(line)
+        if match is not None:
+            # The log line gets a time, level and name again: keep the level, and a foreign name.
+            level = logging.getLevelNamesMapping().get(match["level"], level)
+            name = f"[{match['name']}]"
+            is_own = name == f"[{self._log_to.name.removeprefix('concertino.hub.')}]"
+            line = match["text"] if is_own else f"{name} {match['text']}"
         self._log_to.log(level, "%s", escape_controls(line))
 
-    def _is_ready(self, address: str) -> None:
+    def _on_ready(self, address: str) -> None:
         if not self.ready.done():
             self._log_to.debug("READY %s", address)
             self.ready.set_result(address)
-        elif not self._repeated:
-            self._repeated = True
+        elif not self._has_warned:
+            self._has_warned = True
             self._log_to.warning("it says READY again (%s): ignored", escape_controls(address))
 
     # Receiver
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
         for line in batch:
-            self._limited(line)
+            if self._dropped.may_log():
+                super()._give(line)
 
     def on_frame_too_long(self, size: int) -> None: ...
     def on_drain(self, held: int) -> None: ...
     def on_eof(self) -> None: ...
     def on_disconnect(self, why: Exception) -> None: ...
+
+
+class _DroppedLines:
+    """Limits the rate of lines, and reports how many were dropped."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._tokens = BURST
+        self._last = time.monotonic()
+        self._count = 0
+        self._report_timer: asyncio.TimerHandle | None = None
+
+    def may_log(self) -> bool:
+        """Return whether a line may be logged now; if not, count it as dropped."""
+        now = time.monotonic()
+        self._tokens = min(BURST, self._tokens + (now - self._last) * RATE)
+        self._last = now
+
+        # After a drop, a second's worth of tokens must be there: otherwise every other line of a
+        # flood would be logged, each with a report.
+        if self._tokens < (RATE if self._count else 1):
+            if self._report_timer is None:
+                self._report_timer = asyncio.get_running_loop().call_later(QUIET_S, self._report)
+            self._count += 1
+            return False
+
+        self._tokens -= 1
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report()
+        return True
+
+    def _report(self) -> None:
+        count, self._count, self._report_timer = self._count, 0, None
+        self._log.warning(
+            "%d lines of its stderr were dropped: it writes more than %g a second", count, RATE
+        )

@@ -1,188 +1,158 @@
-"""One plugin of a hub: its process, the link to it, what it offers; and started again when it ends.
+"""One plugin of a hub: runs its program, and starts it again when it ends.
 
     waiting -> starting -> running -> backing-off -> starting ...        stopping -> stopped
 
-A start is: the process, `READY ADDRESS` on its stderr, the link, register, boot, the lists of its tools and prompts. Any step that
-fails ends the attempt. While it runs, it is asked every five seconds whether it is well. It is over when its process ends, its link
-is lost, or it does not answer that; then calls under way fail, what is left of its process group is ended and reaped, and a new
-start follows after a pause that grows. What it offered stays known meanwhile: lists do not flap, and calls say what is the matter.
+While it runs, the hub pings it every five seconds. A run is over when the process ends, the
+connection is lost, or a ping is not answered. Then pending calls fail, the rest of its process
+group is ended and reaped, and a new run starts after a pause that grows. Its tools and prompts stay
+known meanwhile: lists do not change back and forth, and calls get the reason.
 Source: the Orchestra plugin protocol, "Orchestrator".
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import shutil
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from random import uniform
 from typing import Literal
 
-from msgspec import Struct
+import msgspec
 
-from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
-from concertino.logs.redact import learn
-from concertino.orchestra.certificates import Certificates
-from concertino.orchestra.link import (
-    TIMEOUT_S,
-    ConnectionRefused,
-    DirectLink,
-    RpcConnection,
-    open_link,
-)
-from concertino.orchestra.pending_response import PendingResponse, Told
-from concertino.orchestra.plugin_main import HUB_PID
-from concertino.orchestra.plugin_output import PluginOutput
-from concertino.orchestra.plugin_pb2 import (
-    BootRequest,
-    HealthRequest,
-    HealthResult,
-    ListPromptsRequest,
-    ListToolsRequest,
+from concertino.errors import ConcertinoError, Disconnected
+from concertino.orchestra.pending_response import PendingResponse, ResponseCallback
+from concertino.orchestra.plugin_messages import (
     PluginManifest,
     PluginRequest,
     PluginResponse,
-    PromptDefinition,
     ShutdownRequest,
-    ToolDefinition,
 )
+from concertino.orchestra.plugin_run import HubEnvironment, LaunchSettings, PluginRun
 from concertino.orchestra.plugins_file import PluginEntry
-from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
+from concertino.orchestra.routes import PluginFeatures
+from concertino.orchestra.rpc_interface import TIMEOUT_S
 
-__all__ = ["HubEnvironment", "PluginProcess", "State"]
+__all__ = ["FirstStart", "PluginProcess", "State"]
 
 State = Literal["waiting", "starting", "running", "backing-off", "stopping", "stopped"]
 
-READY_S = 10.0  # upstream's time for READY
-STEP_S = 10.0  # for register, and for each list
-HEALTH_S = 5.0  # between two health pings, and for one to be answered
-FIRST_S, LONGEST_S = 0.5, 60.0  # the pause before a start; doubled each time
-STEADY_S = 60.0  # who ran for so long begins anew with the pauses
-LAST_WORDS_S = 0.25  # for the exit status, once the link is lost
-SHUTDOWN_S = 2.0  # for the answer to a shutdown, and for calls under way after it
+# The pause before a new start: doubled each time.
+FIRST_S, LONGEST_S = 0.5, 60.0
+# A run of this length resets the pause.
+STEADY_S = 60.0
+# Time for the answer to a shutdown, and for pending calls after it.
+SHUTDOWN_S = 2.0
 
 
-# A program that does not look at HUB_PID, or not yet, would outlive a hub that is killed: the kernel ends it then (prctl(2),
-# PR_SET_PDEATHSIG, which execve keeps). Set by an interpreter that becomes the program, 15 ms: a preexec_fn would fork the hub's
-# threads' locks.
-BOUND = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 15)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the hub is gone")
-try:
-    os.execvp(sys.argv[2], sys.argv[2:])
-except OSError as why:
-    sys.exit(f"{sys.argv[2]}: {why.strerror}")
-"""
+class FirstStart:
+    """The outcome of a plugin's first start.
 
-
-class HubEnvironment(Struct, frozen=True):
-    """What all plugins of a hub have in common.
-
-    folder: for sockets, 0700. socket_address, network_address: where the hub is reached by plugins with `socket: true`, and by the
-    others. starts: how many may be on their way to READY at once.
+    is_over: it succeeded, failed, or waits for a dependency that failed. has_run: the plugin has
+    been running at least once.
     """
 
-    folder: Path
-    socket_address: str
-    network_address: str
-    certificates: Certificates
-    starts: asyncio.Semaphore
+    def __init__(self) -> None:
+        self.is_over = asyncio.Event()
+        self.has_run = asyncio.Event()
 
 
 class PluginProcess:
-    """See above. Next: start(). Made and used on one event loop.
+    """A plugin, its current run, and its state. Made and used on one event loop. Next: start().
 
-    dependencies: which must run before this one is started for the first time. told: called when its state or what it offers has
-    changed. ladder: how its process is ended. ready: it has run. settled: it has run, or the first attempt has failed, or waits for
-    one that failed.
+    dependencies: plugins that must have run before this one is started for the first time.
+    on_change: called when its state, or what it offers, has changed. reason: why it is not running.
     """
 
     def __init__(
         self,
-        entry: PluginEntry,
-        number: int,
+        settings: LaunchSettings,
         dependencies: Sequence[PluginProcess],
-        told: Callable[[], None],
-        ladder: ShutdownTimeouts,
+        on_change: Callable[[], None],
     ) -> None:
-        self.entry = entry
-        self.id = entry.id
+        entry = settings.entry
         self.state: State = "waiting"
-        self.why = "it was not started yet"
+        self.reason = "it was not started yet"
         self.restarts = 0
-        self.address = ""  # where it was called last
-        self.manifest = PluginManifest(id=entry.id)
-        self.tools: Sequence[ToolDefinition] = ()
-        self.prompts: Sequence[PromptDefinition] = ()
-        self.storage: frozenset[str] = frozenset(entry.provides_storage)
-        self.ready = asyncio.Event()
-        self.settled = asyncio.Event()
+        self.features = PluginFeatures(
+            PluginManifest(id=entry.id), storage=frozenset(entry.provides_storage)
+        )
+        self.first_start = FirstStart()
         self.dependencies = dependencies
-        self._number = number
-        self._told = told
-        self._ladder = ladder
-        self._log = logging.getLogger(f"concertino.hub.{entry.id}")
-        self._child: ChildProcess | None = None
-        self._exited: asyncio.Task[int] | None = None
-        self._link: DirectLink | None = None
+        self._settings = settings
+        self._log = settings.log
+        self._on_change = on_change
+        self._run = PluginRun(settings)
         self._in_flight = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def pid(self) -> int | None:
-        """Of its process, which is its group's number too; None while there is none."""
-        return None if self._child is None else self._child.pid
+    def entry(self) -> PluginEntry:
+        """Its entry in the plugins file."""
+        return self._settings.entry
 
-    def start(self, ground: HubEnvironment) -> None:
+    @property
+    def id(self) -> str:
+        return self._settings.entry.id
+
+    @property
+    def pid(self) -> int | None:
+        """The id of its process and process group; None while there is none."""
+        return self._run.pid
+
+    @property
+    def address(self) -> str:
+        """Where the current run listens; empty before it has said so."""
+        return self._run.address
+
+    def start(self, environment: HubEnvironment) -> None:
         """Begin, in the background."""
         self._task = asyncio.get_running_loop().create_task(
-            self._run(ground), name=f"plugin {self.id}"
+            self._supervise(environment), name=f"plugin {self.id}"
         )
 
-    def registered(self, manifest: PluginManifest) -> None:
-        """The plugin has said what it is."""
-        self.manifest = manifest
-        self.storage = frozenset(self.entry.provides_storage) | frozenset(manifest.provides_storage)
-        self._told()
+    def on_register(self, manifest: PluginManifest) -> None:
+        """Take over the manifest that the plugin has sent to the hub."""
+        storage = frozenset(self.entry.provides_storage) | frozenset(manifest.provides_storage)
+        self.features = msgspec.structs.replace(self.features, manifest=manifest, storage=storage)
+        self._on_change()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """Pass a request on, as Link.request does. Raises Disconnected at once if the plugin does not run."""
-        link = self._link
+        """Send a request. See RpcConnection.request; raises Disconnected if it does not run."""
+        link = self._run.link
         if link is None or self.state != "running":
-            raise Disconnected(f"it is not running ({self.state}): {self.why}")
+            raise Disconnected(f"it is not running ({self.state}): {self.reason}")
         self._in_flight += 1
         try:
             return await link.request(request, timeout_s)
         finally:
             self._in_flight -= 1
 
-    def pass_on(self, body: bytes, timeout_s: float, told: Told) -> PendingResponse | None:
-        """As DirectLink.pass_on; call passed_back() when told. None also for what request() raises an error for."""
-        link = self._link
+    def forward(
+        self, body: bytes, timeout_s: float, callback: ResponseCallback
+    ) -> PendingResponse | None:
+        """Forward a tool call. See ForwardingConnection.forward.
+
+        The callback must call on_forward_done(). None also when request() would raise an error.
+        """
+        link = self._run.link
         if link is None or self.state != "running":
             return None
         try:
-            waiting = link.pass_on(body, timeout_s, told)
+            pending = link.forward(body, timeout_s, callback)
         except ConcertinoError:
             return None
-        if waiting is not None:
+        if pending is not None:
             self._in_flight += 1
-        return waiting
+        return pending
 
-    def passed_back(self) -> None:
-        """What was passed on is over."""
+    def on_forward_done(self) -> None:
+        """Count a forwarded call as finished."""
         self._in_flight -= 1
 
     async def stop(self, until: float, dependents: Sequence[asyncio.Task[None]] = ()) -> None:
-        """End the plugin: ask it, let its calls finish, then down the ladder of transports.process.
+        """End the plugin: ask it to shut down, let its calls finish, then end its process.
 
-        until: by the loop's clock, how long it may be asked and waited for; the ladder comes after. dependents: ends to wait for
-        first.
+        until: by the loop's clock, the limit for asking and waiting; the ShutdownTimeouts come
+        after it. dependents: stops of other plugins to wait for first.
         """
         time = asyncio.get_running_loop().time
         if dependents:
@@ -190,251 +160,90 @@ class PluginProcess:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+
         was_running = self.state == "running"
-        self._set("stopping", "the hub ends")
-        link, exited = self._link, self._exited
+        self._set_state("stopping", "the hub ends")
+        link, exited = self._run.link, self._run.exited
         if was_running and link is not None and exited is not None:
             left = min(SHUTDOWN_S, until - time())
             if left > 0:
-                ask = PluginRequest(shutdown=ShutdownRequest(timeout_seconds=max(1, int(left))))
+                shutdown = ShutdownRequest(timeout_seconds=max(1, int(left)))
                 try:
-                    await link.request(ask, left)
-                except ConcertinoError as why:
-                    self._log.warning("it did not answer the shutdown: %s", why)
+                    await link.request(PluginRequest(shutdown=shutdown), left)
+                except ConcertinoError as exc:
+                    self._log.warning("it did not answer the shutdown: %s", exc)
             if self._in_flight:
                 await asyncio.wait((exited,), timeout=max(0.0, min(SHUTDOWN_S, until - time())))
-        await self._bring_down()
-        self._set("stopped", "the hub ends")
 
-    # Life
+        await self._run.close(self.reason)
+        self._set_state("stopped", "the hub ends")
 
-    async def _run(self, ground: HubEnvironment) -> None:
+    async def _supervise(self, environment: HubEnvironment) -> None:
+        """Run the program, again and again."""
         await self._await_dependencies()
         time = asyncio.get_running_loop().time
         pause = FIRST_S
         while True:
-            self._set("starting", self.why)
-            try:
-                await self._start(ground)
-            except (ConcertinoError, OSError, ValueError) as why:
-                ended = await self._ending()
-                self._failed(ended or str(why))
-            except Exception as why:  # ours: but a plugin that nobody looks after would be lost, and the hub wait for it
-                self._log.exception("it could not be started")
-                self._failed(f"{type(why).__name__}: {why}")
-            else:
-                since = time()
-                self._set("running", "")
-                self.ready.set()
-                self.settled.set()
-                self._log.info(
-                    "runs: version %s, %s", self.manifest.version or "unknown", self._offer()
-                )
-                self._failed(await self._until_over())
-                if time() - since >= STEADY_S:
+            self._set_state("starting", self.reason)
+            self._run = PluginRun(self._settings)
+            if await self._start(environment):
+                start = time()
+                await self._until_end()
+                if time() - start >= STEADY_S:
                     pause = FIRST_S
-            await self._bring_down()
-            wait = uniform(0.75, 1.0) * pause
+
+            await self._run.close(self.reason)
+            wait_s = uniform(0.75, 1.0) * pause
             pause = min(LONGEST_S, 2 * pause)
-            self._log.warning("%s; it is started again in %.3g s", self.why, wait)
-            self.settled.set()
-            await asyncio.sleep(wait)
+            self._log.warning("%s; it is started again in %.3g s", self.reason, wait_s)
+            self.first_start.is_over.set()
+            await asyncio.sleep(wait_s)
             self.restarts += 1
 
     async def _await_dependencies(self) -> None:
-        for each in self.dependencies:
-            await each.settled.wait()
-            if not each.ready.is_set():
-                self.why = f"it depends on {each.id}, which does not run"
-                self._log.warning("not started: %s", self.why)
-                self.settled.set()
-                await each.ready.wait()
+        for plugin in self.dependencies:
+            first_start = plugin.first_start
+            await first_start.is_over.wait()
+            if not first_start.has_run.is_set():
+                self.reason = f"it depends on {plugin.id}, which does not run"
+                self._log.warning("not started: %s", self.reason)
+                self.first_start.is_over.set()
+                await first_start.has_run.wait()
 
-    async def _start(self, ground: HubEnvironment) -> None:
-        """Bring it to where it can be called. Raises ConcertinoError, OSError, ValueError."""
-        loop = asyncio.get_running_loop()
-        async with ground.starts:
-            address, output = self._spawn(ground)
-            exited = self._exited
-            assert exited is not None
-            await asyncio.wait(
-                (output.ready, exited), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED
-            )
-        if not output.ready.done():
-            if exited.done():
-                raise Disconnected("it ended before READY")
-            raise TimedOut(f"expected READY on its stderr within {READY_S:g} s, got none")
-        said = output.ready.result()
-        if address.startswith("unix:") and said != address:
-            raise ProtocolError(f"expected READY {address}, got READY {said}")
-        introduction = loop.create_task(self._introduce(ground, said))
+    async def _start(self, environment: HubEnvironment) -> bool:
+        """Start a run. Returns whether it succeeded; if not, the reason is set."""
         try:
-            await asyncio.wait((introduction, exited), return_when=asyncio.FIRST_COMPLETED)
-            if not introduction.done():
-                raise Disconnected("it ended while it was being started")
-            introduction.result()
-        finally:
-            if not introduction.done():
-                introduction.cancel()
-                await asyncio.wait((introduction,))
+            tools, prompts = await self._run.start(environment)
+        except (ConcertinoError, OSError, ValueError) as exc:
+            self._set_state("backing-off", await self._run.exit_reason() or str(exc))
+            return False
+        # A bug of ours. Without this, nothing would supervise the plugin, and the hub would wait.
+        except Exception as exc:
+            self._log.exception("it could not be started")
+            self._set_state("backing-off", f"{type(exc).__name__}: {exc}")
+            return False
 
-    def _spawn(self, ground: HubEnvironment) -> tuple[str, PluginOutput]:
-        """Start the process. Returns where it is told to listen, and what it writes."""
-        entry = self.entry
-        environment = {
-            name: os.environ.get(name, "") if value is None else value
-            for name, value in entry.env.items()
-        }
-        learn(environment)
-        address, hub = "localhost:0", ground.network_address
-        if entry.socket:
-            address, hub = f"unix:{ground.folder / f'{self._number}.sock'}", ground.socket_address
-        output = PluginOutput(self._log)
-        program, inherited = _program(entry.binary)
-        command = [
-            *program,
-            *entry.args,
-            f"--orchestrator-addr={hub}",
-            f"--listen-addr={address}",
-            f"--certs-dir={ground.certificates.folder}",
-        ]
-        child = spawn(
-            command,
-            env={**environment, HUB_PID: str(os.getpid())},
-            inherit=inherited,
-            stderr=output,
-            ladder=self._ladder,
+        features = msgspec.structs.replace(self.features, tools=tools, prompts=prompts)
+        self.features = features
+        self._set_state("running", "")
+        self.first_start.has_run.set()
+        self.first_start.is_over.set()
+        self._log.info(
+            "runs: version %s, %d tools, %d prompts, storage %s",
+            features.manifest.version or "unknown",
+            len(features.tools),
+            len(features.prompts),
+            ", ".join(sorted(features.storage)) or "none",
         )
-        child.open(output)
-        self._child = child
-        self._exited = asyncio.get_running_loop().create_task(child.wait())
-        return address, output
+        return True
 
-    async def _introduce(self, ground: HubEnvironment, address: str) -> None:
-        """The link, register, boot, and what it offers."""
-        self.address = address
-        if address.startswith("unix:"):
-            link = self._link = await open_link(address)
-        else:
-            from concertino.orchestra.authority import ensure
+    async def _until_end(self) -> None:
+        """Wait until the run is over."""
+        reason = await self._run.wait_end()
+        # Before anything else, so that calls fail from now on.
+        self._set_state("backing-off", reason)
+        self._set_state("backing-off", await self._run.exit_reason() or reason)
 
-            name = f"orchestrator-to-{self.id}"
-            ensure(ground.certificates, name)
-            link = self._link = await open_link(
-                address, certificates=ground.certificates, name=name, expects=self.id
-            )
-        answer = await link.request(PluginRequest(register=PluginManifest(id=self.id)), STEP_S)
-        if not answer.register.accepted:
-            raise ConnectionRefused(
-                f"it refuses to be {self.id}: {answer.register.reject_reason or _error(answer)}"
-            )
-        answer = await link.request(PluginRequest(boot=BootRequest(config=dict(self.entry.config))))
-        if not answer.boot.ready:
-            raise ConnectionRefused(f"it could not boot: {answer.boot.error or _error(answer)}")
-        answer = await link.request(PluginRequest(list_tools=ListToolsRequest()), STEP_S)
-        if not answer.HasField("list_tools"):
-            self._log.warning("it does not list its tools: %s", _error(answer))
-        tools = list(answer.list_tools.tools)
-        answer = await link.request(PluginRequest(list_prompts=ListPromptsRequest()), STEP_S)
-        self.tools, self.prompts = (
-            tools,
-            list(answer.list_prompts.prompts),
-        )  # upstream's old plugins refuse to list prompts
-
-    async def _until_over(self) -> str:
-        """Wait until the plugin ends, or is as good as ended. Returns why."""
-        link, exited = self._link, self._exited
-        assert link is not None
-        assert exited is not None
-        pings = asyncio.get_running_loop().create_task(self._ping(link))
-        try:
-            await asyncio.wait((link.lost, exited, pings), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            pings.cancel()
-        if exited.done():
-            return _ended(exited.result())
-        self._set(
-            "backing-off", link.lost.result() if link.lost.done() else pings.result()
-        )  # calls fail from now on
-        return await self._ending() or self.why
-
-    async def _ping(self, link: RpcConnection) -> str:
-        """Ask again and again whether it is well. Returns when it does not say, with the reason."""
-        said = ""
-        while True:
-            await asyncio.sleep(HEALTH_S)
-            try:
-                answer = (
-                    await link.request(PluginRequest(health=HealthRequest()), HEALTH_S)
-                ).health
-            except TimedOut:
-                return f"it did not answer a health ping within {HEALTH_S:g} s"
-            except ConcertinoError as why:
-                return str(why)
-            now = (
-                ""
-                if answer.status == HealthResult.HEALTHY
-                else f"{HealthResult.Status.Name(answer.status)} {answer.message}"
-            )
-            if now != said:
-                said = now
-                self._log.warning("it says that it is %s", now or "well again")
-
-    async def _ending(self) -> str:
-        """How its process ended, if it has, or does within a moment: that tells more than a link that is lost."""
-        if self._exited is None:
-            return ""
-        await asyncio.wait((self._exited,), timeout=LAST_WORDS_S)
-        return _ended(self._exited.result()) if self._exited.done() else ""
-
-    async def _bring_down(self) -> None:
-        """Nothing is left of it afterwards."""
-        link, self._link = self._link, None
-        child = self._child
-        try:
-            if link is not None:
-                await link.close(self.why)
-        finally:
-            if child is not None:
-                await child.close(0.0)
-                self._child = None
-            if self._exited is not None:
-                self._exited.cancel()
-                self._exited = None
-
-    def _failed(self, why: str) -> None:
-        self._set("backing-off", why)
-
-    def _set(self, state: State, why: str) -> None:
-        self.state, self.why = state, why
-        self._told()
-
-    def _offer(self) -> str:
-        return f"{len(self.tools)} tools, {len(self.prompts)} prompts, storage {', '.join(sorted(self.storage)) or 'none'}"
-
-
-def _program(binary: str) -> tuple[list[str], Sequence[str]]:
-    """How a plugin is started, and which of the hub's variables it gets.
-
-    A Python file, and the command concertino, run in the hub's own Python: they need neither PATH nor a mode, and find concertino.
-    """
-    if binary == "concertino":
-        return [sys.executable, "-m", "concertino"], (*INHERITED, "PYTHONPATH")
-    words, inherited = [binary], INHERITED
-    if binary.endswith(".py"):
-        words, inherited = [sys.executable, binary], (*INHERITED, "PYTHONPATH")
-    # What cannot be started is told by who starts it.
-    if sys.platform == "linux" and shutil.which(words[0]) is not None:
-        return [sys.executable, "-ISc", BOUND, str(os.getpid()), *words], inherited
-    return words, inherited
-
-
-def _ended(status: int) -> str:
-    return (
-        f"it was ended by signal {-status}" if status < 0 else f"it ended with exit code {status}"
-    )
-
-
-def _error(answer: PluginResponse) -> str:
-    """What an answer says that is not the one asked for."""
-    return answer.tool_call.error_message or answer.tool_call.error_code or "it gives no reason"
+    def _set_state(self, state: State, reason: str) -> None:
+        self.state, self.reason = state, reason
+        self._on_change()

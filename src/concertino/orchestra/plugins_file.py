@@ -7,8 +7,9 @@
         enabled: true
         socket: true
 
-Whatever is not as expected is refused with file, line and member; upstream overlooks it. `socket` is ours. `tcp_addr` is upstream's
-listener without encryption, which we do not have: it is accepted and ignored.
+Anything unexpected is refused with file, line and member; upstream ignores it. `socket` is an
+addition of ours. `tcp_addr` is upstream's listener without encryption, which we do not have: it is
+accepted and ignored.
 """
 
 from __future__ import annotations
@@ -21,26 +22,34 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct
 
 from concertino.errors import ConcertinoError
+from concertino.orchestra.extra import MISSING_EXTRA
 from concertino.transports.listeners import split_address
 
-__all__ = ["LISTEN", "InvalidPluginsFile", "PluginEntry", "PluginsFile", "read_plugins"]
+__all__ = ["HUB", "LISTEN", "InvalidPluginsFile", "PluginEntry", "PluginsFile", "read_plugins"]
 
-LISTEN = "localhost:50100"  # upstream's default
-MAX_BYTES = 2**20  # of the file
+# Upstream's default.
+LISTEN = "localhost:50100"
+# Of the file.
+MAX_BYTES = 2**20
 MAX_PLUGINS = 1000
-HUB = "orchestrator"  # the name of its certificate; those of plugins, and of both as clients, are made from ids
+# The name of a hub's certificate. Names of plugins, and of both as clients, are made from ids.
+HUB = "orchestrator"
 
 T = TypeVar("T")
 
 
 class InvalidPluginsFile(ConcertinoError):
-    """A plugins file that cannot be used. The text names file, line and member, what was expected and what is there."""
+    """A plugins file that cannot be used.
+
+    The text names file, line and member, what was expected, and what is there.
+    """
 
 
 class PluginEntry(Struct, frozen=True):
-    """A plugin as its entry says. binary: absolute, or a name that is looked for in PATH.
+    """The entry of one plugin. binary: absolute, or a name to look up in PATH.
 
-    env: over the few variables that every plugin gets; None takes the hub's own value. config: for its boot. line: of the entry.
+    env: in addition to the few variables that every plugin gets; None takes the hub's own value.
+    config: sent at boot. line: of the entry in the file.
     """
 
     id: str
@@ -57,9 +66,9 @@ class PluginEntry(Struct, frozen=True):
 
 
 class PluginsFile(Struct, frozen=True):
-    """All of a plugins file. listen_addr, certs_dir: None if it does not say. plugins: every entry, in the file's order.
+    """The content of a plugins file. listen_addr, certs_dir: None if the file has none.
 
-    warnings: what its operator should know.
+    plugins: every entry, in the file's order. warnings: messages for the operator.
     """
 
     path: Path
@@ -70,53 +79,58 @@ class PluginsFile(Struct, frozen=True):
 
     @property
     def enabled(self) -> tuple[PluginEntry, ...]:
-        """The plugins that are started."""
+        """The entries of the plugins to start."""
         return tuple(entry for entry in self.plugins if entry.enabled)
 
 
 def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
-    """Read a plugins file. Raises BadPluginsFile; ImportError when the extra is missing."""
+    """Read a plugins file. Raises InvalidPluginsFile; ImportError if the extra is missing."""
     try:
         import yaml
     except ImportError:
-        raise ImportError(
-            "the Orchestra plugin protocol is in an extra: pip install 'concertino[orchestra]'"
-        ) from None
-    place = Path(path)
+        raise ImportError(MISSING_EXTRA) from None
+
+    file_path = Path(path)
     try:
-        with place.open("rb") as file:
+        with file_path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-    except OSError as why:
-        raise InvalidPluginsFile(f"{path}: {why.strerror}") from None
+    except OSError as exc:
+        raise InvalidPluginsFile(f"{path}: {exc.strerror}") from None
     if len(data) > MAX_BYTES:
         raise InvalidPluginsFile(f"{path}: expected at most {MAX_BYTES} bytes")
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        node: Any = yaml.compose(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as why:
-        mark = getattr(why, "problem_mark", None)
-        where = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        problem = (
-            getattr(why, "problem", None)
-            or "; ".join(str(why).splitlines())
-            or "it is nested too deeply"
-        )
-        raise InvalidPluginsFile(f"{where}: expected YAML: {problem}") from None
+        node: Any = yaml.compose(data, Loader=loader)
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark
+        location = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        raise InvalidPluginsFile(f"{location}: expected YAML: {exc.problem or exc}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        problem = "; ".join(str(exc).splitlines())
+        raise InvalidPluginsFile(f"{path}: expected YAML: {problem}") from None
+    except RecursionError:
+        raise InvalidPluginsFile(f"{path}: expected YAML: it is nested too deeply") from None
     if node is None:
         raise InvalidPluginsFile(f"{path}: expected a mapping with 'plugins', got nothing")
-    return _Reader(place).file(node)
+    return _Reader(file_path).read_file(node)
 
 
 class _Reader:
-    """From YAML nodes, which know their lines, to Structs. Any: PyYAML has no types."""
+    """Converts YAML nodes, which know their lines, to Structs. Any: PyYAML has no types.
+
+    Each method that reads one value takes the node and the name of the member, for messages.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._folder = path.absolute().parent
 
-    def bad(self, node: Any, what: str) -> InvalidPluginsFile:
-        return InvalidPluginsFile(f"{self._path}:{node.start_mark.line + 1}: {what}")
+    def _error(self, node: Any, message: str) -> InvalidPluginsFile:
+        return InvalidPluginsFile(f"{self._path}:{node.start_mark.line + 1}: {message}")
 
-    def file(self, node: Any) -> PluginsFile:
+    def read_file(self, node: Any) -> PluginsFile:
+        """Read the whole file."""
         members = self._members(
             node, "the file", ("listen_addr", "tcp_addr", "certs_dir", "plugins")
         )
@@ -124,186 +138,201 @@ class _Reader:
         if "tcp_addr" in members:
             line = members["tcp_addr"].start_mark.line + 1
             warnings.append(
-                f"{self._path}:{line}: tcp_addr is ignored: plugins and bridges use QUIC with certificates, or a Unix socket"
+                f"{self._path}:{line}: tcp_addr is ignored: "
+                "plugins and bridges use QUIC with certificates, or a Unix socket"
             )
-        given = members.get("plugins")
-        if given is None:
-            raise self.bad(node, "plugins: expected a list, got nothing")
-        nodes = self._sequence(given, "plugins")
+
+        list_node = members.get("plugins")
+        if list_node is None:
+            raise self._error(node, "plugins: expected a list, got nothing")
+        nodes = self._items(list_node, "plugins")
         if len(nodes) > MAX_PLUGINS:
-            raise self.bad(given, f"plugins: expected at most {MAX_PLUGINS}, got {len(nodes)}")
-        entries = tuple(self._entry(each, number) for number, each in enumerate(nodes))
+            raise self._error(
+                list_node, f"plugins: expected at most {MAX_PLUGINS}, got {len(nodes)}"
+            )
+        entries = tuple(self._entry(item, number) for number, item in enumerate(nodes))
         self._check_ids(entries, nodes)
         self._check_dependencies(entries, nodes)
         return PluginsFile(
             self._path,
             self._optional(members, "listen_addr", self._address),
-            self._optional(members, "certs_dir", self._place),
+            self._optional(members, "certs_dir", self._file_path),
             entries,
             tuple(warnings),
         )
 
     def _entry(self, node: Any, number: int) -> PluginEntry:
-        what = f"plugins[{number}]"
+        label = f"plugins[{number}]"
         names = tuple(name for name in PluginEntry.__struct_fields__ if name != "line")
-        members = self._members(node, what, names)
+        members = self._members(node, label, names)
         for name in ("id", "binary"):
             if name not in members:
-                raise self.bad(node, f"{what}.{name}: expected a text, got nothing")
-        id = self._text(members["id"], f"{what}.id")
-        self._check_name(members["id"], f"{what}.id", id)
-        what = f"{what} ({id})"
-        args = self._optional(members, "args", self._texts, what) or ()
+                raise self._error(node, f"{label}.{name}: expected a text, got nothing")
+        id = self._text(members["id"], f"{label}.id")
+        self._check_name(members["id"], f"{label}.id", id)
+        label = f"{label} ({id})"
+
+        args = self._optional(members, "args", self._texts, label) or ()
+        workspace = f"--workspace={self._folder}"
         return PluginEntry(
             id,
-            self._binary(self._text(members["binary"], f"{what}.binary")),
-            tuple(
-                f"--workspace={self._folder}" if each == "--workspace=." else each for each in args
-            ),
-            self._optional(members, "env", self._environment, what) or {},
-            self._optional(members, "config", self._mapping, what) or {},
-            self._optional(members, "enabled", self._bool, what) or False,
-            self._optional(members, "provides_storage", self._texts, what) or (),
-            self._optional(members, "provides_ai", self._texts, what) or (),
-            self._optional(members, "depends_on", self._texts, what) or (),
-            self._optional(members, "socket", self._bool, what) or False,
+            self._binary(self._text(members["binary"], f"{label}.binary")),
+            tuple(workspace if arg == "--workspace=." else arg for arg in args),
+            self._optional(members, "env", self._environment, label) or {},
+            self._optional(members, "config", self._text_mapping, label) or {},
+            self._optional(members, "enabled", self._bool, label) or False,
+            self._optional(members, "provides_storage", self._texts, label) or (),
+            self._optional(members, "provides_ai", self._texts, label) or (),
+            self._optional(members, "depends_on", self._texts, label) or (),
+            self._optional(members, "socket", self._bool, label) or False,
             node.start_mark.line + 1,
         )
 
-    def _binary(self, said: str) -> str:
-        """Relative to the file's folder; a bare name that is not there is for PATH."""
-        path = Path(said).expanduser()
-        beside = self._folder / path
-        return said if os.sep not in said and not beside.exists() else str(beside)
+    def _binary(self, text: str) -> str:
+        """Return a path relative to the file's folder; a bare name without a file is for PATH."""
+        path = Path(text).expanduser()
+        in_folder = self._folder / path
+        return text if os.sep not in text and not in_folder.exists() else str(in_folder)
 
-    def _check_name(self, node: Any, what: str, id: str) -> None:
+    # Checks
+
+    def _check_name(self, node: Any, label: str, id: str) -> None:
         from concertino.orchestra.certificates import CertificateError, check_name
 
         try:
             check_name(id)
         except CertificateError:
             expected = "up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
-            raise self.bad(node, f"{what}: expected {expected}, got {id!r}") from None
+            raise self._error(node, f"{label}: expected {expected}, got {id!r}") from None
         if id == HUB or id.startswith(f"{HUB}-to-") or id.endswith("-client"):
-            expected = f"a name that no certificate of the hub or of another plugin has ({HUB}, {HUB}-to-..., ...-client)"
-            raise self.bad(node, f"{what}: expected {expected}, got {id!r}")
+            raise self._error(
+                node,
+                f"{label}: expected a name that no certificate of the hub or of another plugin has "
+                f"({HUB}, {HUB}-to-..., ...-client), got {id!r}",
+            )
 
     def _check_ids(self, entries: Sequence[PluginEntry], nodes: Sequence[Any]) -> None:
         lines: dict[str, int] = {}
         for entry, node in zip(entries, nodes, strict=True):
             if entry.id in lines:
-                text = f"plugins: expected different ids, got {entry.id!r} again; it is in line {lines[entry.id]} already"
-                raise self.bad(node, text)
+                raise self._error(
+                    node,
+                    f"plugins: expected different ids, got {entry.id!r} again; "
+                    f"it is in line {lines[entry.id]} already",
+                )
             lines[entry.id] = entry.line
 
     def _check_dependencies(self, entries: Sequence[PluginEntry], nodes: Sequence[Any]) -> None:
         by_id = {entry.id: entry for entry in entries}
         for entry, node in zip(entries, nodes, strict=True):
             for id in entry.depends_on if entry.enabled else ():
+                label = f"{entry.id}.depends_on"
                 if id not in by_id:
-                    raise self.bad(
-                        node,
-                        f"{entry.id}.depends_on: expected the id of a plugin of this file, got {id!r}",
+                    raise self._error(
+                        node, f"{label}: expected the id of a plugin of this file, got {id!r}"
                     )
                 if not by_id[id].enabled:
-                    raise self.bad(
-                        node,
-                        f"{entry.id}.depends_on: expected a plugin with enabled: true, got {id!r}",
+                    raise self._error(
+                        node, f"{label}: expected a plugin with enabled: true, got {id!r}"
                     )
-        done: set[str] = set()
-        for entry, node in zip(entries, nodes, strict=True):
-            if entry.enabled and (circle := _circle(entry.id, by_id, done)):
-                raise self.bad(node, f"depends_on: expected no circle, got {' -> '.join(circle)}")
 
-    # One value each. what: the member, for the message
+        acyclic: set[str] = set()
+        for entry, node in zip(entries, nodes, strict=True):
+            if entry.enabled and (cycle := _find_cycle(entry.id, by_id, acyclic)):
+                raise self._error(node, f"depends_on: expected no circle, got {' -> '.join(cycle)}")
+
+    # Values
 
     def _optional(
-        self, members: Mapping[str, Any], name: str, read: Callable[[Any, str], T], within: str = ""
+        self, members: Mapping[str, Any], name: str, read: Callable[[Any, str], T], label: str = ""
     ) -> T | None:
         node = members.get(name)
         if node is None or _is_null(node):
             return None
-        return read(node, f"{within}.{name}" if within else name)
+        return read(node, f"{label}.{name}" if label else name)
 
-    def _members(self, node: Any, what: str, known: Sequence[str]) -> dict[str, Any]:
-        found = self._pairs(node, what)
-        for name, (key, _) in found.items():
+    def _members(self, node: Any, label: str, known: Sequence[str]) -> dict[str, Any]:
+        """Return the members of a mapping by name; unknown ones are refused."""
+        pairs = self._pairs(node, label)
+        for name, (key, _) in pairs.items():
             if name not in known:
-                raise self.bad(key, f"{what}: expected one of {', '.join(known)}, got {name!r}")
-        return {name: value for name, (_, value) in found.items()}
+                raise self._error(key, f"{label}: expected one of {', '.join(known)}, got {name!r}")
+        return {name: value for name, (_, value) in pairs.items()}
 
-    def _pairs(self, node: Any, what: str) -> dict[str, tuple[Any, Any]]:
+    def _pairs(self, node: Any, label: str) -> dict[str, tuple[Any, Any]]:
+        """Return the nodes of keys and values by key; repeated keys are refused."""
         if node.id != "mapping":
-            raise self.bad(node, f"{what}: expected a mapping, got {_named(node)}")
-        found: dict[str, tuple[Any, Any]] = {}
+            raise self._error(node, f"{label}: expected a mapping, got {_describe(node)}")
+        pairs: dict[str, tuple[Any, Any]] = {}
         for key, value in node.value:
-            name = self._text(key, f"{what}: a name")
-            if name in found:
-                raise self.bad(key, f"{what}.{name}: expected once, got twice")
-            found[name] = key, value
-        return found
+            name = self._text(key, f"{label}: a name")
+            if name in pairs:
+                raise self._error(key, f"{label}.{name}: expected once, got twice")
+            pairs[name] = key, value
+        return pairs
 
-    def _sequence(self, node: Any, what: str) -> list[Any]:
+    def _items(self, node: Any, label: str) -> list[Any]:
         if _is_null(node):
             return []
         if node.id != "sequence":
-            raise self.bad(node, f"{what}: expected a list, got {_named(node)}")
+            raise self._error(node, f"{label}: expected a list, got {_describe(node)}")
         return cast(list[Any], node.value)
 
-    def _text(self, node: Any, what: str) -> str:
-        """Any scalar, as upstream takes it: `port: 8080` means the text 8080."""
+    def _text(self, node: Any, label: str) -> str:
+        """Read any scalar as a string, as upstream does: `port: 8080` means the text 8080."""
         if node.id != "scalar" or _is_null(node) or not node.value or "\0" in node.value:
-            raise self.bad(node, f"{what}: expected a text, got {_named(node)}")
+            raise self._error(node, f"{label}: expected a text, got {_describe(node)}")
         return cast(str, node.value)
 
-    def _place(self, node: Any, what: str) -> str:
-        """A path, relative to the file's folder."""
-        return str(self._folder / Path(self._text(node, what)).expanduser())
+    def _file_path(self, node: Any, label: str) -> str:
+        """Read a path, which is relative to the file's folder."""
+        return str(self._folder / Path(self._text(node, label)).expanduser())
 
-    def _address(self, node: Any, what: str) -> str:
-        said = self._text(node, what)
-        if not said.startswith("unix:"):
-            try:
-                split_address(said)
-            except ValueError:
-                raise self.bad(
-                    node, f"{what}: expected HOST:PORT or unix:PATH, got {said!r}"
-                ) from None
-            return said
-        return f"unix:{self._folder / Path(said.removeprefix('unix:')).expanduser()}"
+    def _address(self, node: Any, label: str) -> str:
+        text = self._text(node, label)
+        if text.startswith("unix:"):
+            return f"unix:{self._folder / Path(text.removeprefix('unix:')).expanduser()}"
+        try:
+            split_address(text)
+        except ValueError:
+            raise self._error(
+                node, f"{label}: expected HOST:PORT or unix:PATH, got {text!r}"
+            ) from None
+        return text
 
-    def _texts(self, node: Any, what: str) -> tuple[str, ...]:
+    def _texts(self, node: Any, label: str) -> tuple[str, ...]:
         return tuple(
-            self._text(each, f"{what}[{number}]")
-            for number, each in enumerate(self._sequence(node, what))
+            self._text(item, f"{label}[{number}]")
+            for number, item in enumerate(self._items(node, label))
         )
 
-    def _bool(self, node: Any, what: str) -> bool:
+    def _bool(self, node: Any, label: str) -> bool:
         if node.id != "scalar" or node.tag != "tag:yaml.org,2002:bool":
-            raise self.bad(node, f"{what}: expected true or false, got {_named(node)}")
+            raise self._error(node, f"{label}: expected true or false, got {_describe(node)}")
         return node.value.lower() in ("true", "yes", "on")
 
-    def _mapping(self, node: Any, what: str) -> dict[str, str]:
+    def _text_mapping(self, node: Any, label: str) -> dict[str, str]:
         return {
-            name: "" if _is_empty(value) else self._text(value, f"{what}.{name}")
-            for name, (_, value) in self._pairs(node, what).items()
+            name: "" if _is_empty(value) else self._text(value, f"{label}.{name}")
+            for name, (_, value) in self._pairs(node, label).items()
         }
 
-    def _environment(self, node: Any, what: str) -> dict[str, str | None]:
-        found: dict[str, str | None] = {}
-        for name, (key, value) in self._pairs(node, what).items():
+    def _environment(self, node: Any, label: str) -> dict[str, str | None]:
+        """Read variables; one without a value takes the hub's own, which must exist."""
+        variables: dict[str, str | None] = {}
+        for name, (key, value) in self._pairs(node, label).items():
             if "=" in name:
-                raise self.bad(key, f"{what}: expected the name of a variable, got {name!r}")
+                raise self._error(key, f"{label}: expected the name of a variable, got {name!r}")
             if not _is_null(value):
-                found[name] = "" if _is_empty(value) else self._text(value, f"{what}.{name}")
+                variables[name] = "" if _is_empty(value) else self._text(value, f"{label}.{name}")
             elif name in os.environ:
-                found[name] = None
+                variables[name] = None
             else:
-                raise self.bad(
+                raise self._error(
                     key,
-                    f"{what}.{name}: expected a value, here or in the hub's environment, got none",
+                    f"{label}.{name}: expected a value, here or in the hub's environment, got none",
                 )
-        return found
+        return variables
 
 
 def _is_null(node: Any) -> bool:
@@ -314,25 +343,28 @@ def _is_empty(node: Any) -> bool:
     return node.id == "scalar" and not node.value
 
 
-def _named(node: Any) -> str:
+def _describe(node: Any) -> str:
     if node.id != "scalar":
         return f"a {node.id}"
     return repr(node.value[:80]) if node.value else "nothing"
 
 
-def _circle(start: str, by_id: Mapping[str, PluginEntry], done: set[str]) -> list[str]:
-    """A way from a plugin over its dependencies back to where it has been; empty if there is none. done: known to be free."""
-    way: list[str] = [start]
+def _find_cycle(start: str, by_id: Mapping[str, PluginEntry], acyclic: set[str]) -> list[str]:
+    """Return a cycle of dependencies that can be reached from a plugin; empty if there is none.
+
+    acyclic: plugins known to reach no cycle; those found on the way are added.
+    """
+    path: list[str] = [start]
     left = [list(by_id[start].depends_on)]
     while left:
         if not left[-1]:
             left.pop()
-            done.add(way.pop())
+            acyclic.add(path.pop())
             continue
         id = left[-1].pop()
-        if id in way:
-            return [*way[way.index(id) :], id]
-        if id not in done:
-            way.append(id)
+        if id in path:
+            return [*path[path.index(id) :], id]
+        if id not in acyclic:
+            path.append(id)
             left.append(list(by_id[id].depends_on))
     return []

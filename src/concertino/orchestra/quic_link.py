@@ -1,12 +1,14 @@
-"""Links over QUIC, for other machines and for upstream's programs: one bidirectional stream for each request.
+"""RPC connections over QUIC, for other machines and upstream's programs: one stream per request.
 
-A request is one frame and the end of the stream, in one call: quic-go gives a stream's credit back only when it has read the end,
-and overlooks an end that comes in a later packet than the last byte, so that a connection would stall after 100 requests. A request
-is answered as soon as its frame is complete, since upstream's end may come later. A cancelled request is a reset of its stream.
-What the connections of both ends have in common is in streams.py.
+A request is one frame and the end of its stream, sent in one call. quic-go returns a stream's
+credit only when it has read the end, and overlooks an end that arrives in a later packet than the
+last byte; the connection would stall after 100 requests. A request is handled as soon as its frame
+is complete, since upstream's end may arrive later. Cancelling a request resets its stream.
+quic_connection.py has what both sides share.
 
-All of it runs on the loop of whoever asks or answers; decision 0013 says why not beside it. aioquic sends some sixteen datagrams at
-a time and is given one, so the loop turns within milliseconds whatever the size of a message.
+All of it runs on the caller's loop and not in a thread of its own; decision 0013 gives the reasons.
+aioquic sends about sixteen datagrams at a time and receives one, so the loop continues within
+milliseconds whatever the size of a message.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000.
 """
 
@@ -21,7 +23,8 @@ from typing import Any, cast
 
 from concertino.errors import Disconnected, ProtocolError
 from concertino.orchestra.certificates import CertificateError, Certificates, Identity
-from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, framed
+from concertino.orchestra.extra import MISSING_EXTRA
+from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, encode_frame
 from concertino.orchestra.handshake import (
     CRYPTO_ERROR,
     CurrentIdentity,
@@ -30,80 +33,87 @@ from concertino.orchestra.handshake import (
     ensure_strict,
     secure,
 )
-from concertino.orchestra.link import (
-    CLOSED,
-    Answer,
-    ConnectionRefused,
-    LinkListener,
-    Relay,
-    RemotePeer,
-    refusal,
-)
-from concertino.orchestra.quic_connection import CANCELLED, QuicRpcConnection, reason
+from concertino.orchestra.quic_connection import CANCELLED, QuicRpcConnection, describe_end
 from concertino.orchestra.rpc import RpcClient, RpcServer
+from concertino.orchestra.rpc_interface import (
+    CLOSED,
+    HandshakeFailure,
+    RelayHandler,
+    RemotePeer,
+    RequestHandler,
+    RpcListener,
+    error_response,
+)
 from concertino.transports.listeners import split_address
 from concertino.transports.sockets import format_address
 
-from aioquic.asyncio.server import QuicServer  # isort: skip
-from aioquic.quic import events  # isort: skip
-from aioquic.quic.retry import QuicRetryTokenHandler  # isort: skip
+try:
+    from aioquic.asyncio.server import QuicServer
+    from aioquic.quic import events
+    from aioquic.quic.retry import QuicRetryTokenHandler
+except ImportError:
+    raise ImportError(MISSING_EXTRA) from None
 
-__all__ = ["connect_quic", "listen_quic"]
+__all__ = ["dial", "listen_quic_links", "open_quic_link"]
 
 log = logging.getLogger("concertino.orchestra")
 
-SOCKET_BYTES = 4 * 2**20  # of a socket's buffers; the system may give less
-MAX_DATAGRAM_BYTES = 2**16  # of UDP
+# Size of a socket's buffers; the system may give less.
+SOCKET_BYTES = 4 * 2**20
+# The largest datagram of UDP.
+MAX_DATAGRAM_BYTES = 2**16
 MAX_CONNECTIONS = 256
-HALF_OPEN = 32  # connections without a handshake, before an address must prove itself
-MAX_LEAVING_BYTES = 4 * MAX_FRAME_BYTES  # of requests without a response, before further ones wait
+# Connections without a finished handshake; above it, clients must prove their address first.
+MAX_HALF_OPEN = 32
+# Total size of the requests without a response; above it, further requests wait.
+MAX_PENDING_BYTES = 4 * MAX_FRAME_BYTES
 
 
-# The asking end
+# The side that sends requests
 
 
-async def connect_quic(
+async def open_quic_link(
     address: str, certificates: Certificates, name: str, expects: str | None, timeout_s: float
 ) -> QuicLink:
-    """See links.connect."""
+    """Connect to an address with the certificate of a name. See open_link."""
     return await dial(address, certificates.identity(name), expects, timeout_s)
 
 
 async def dial(address: str, identity: Identity, expects: str | None, timeout_s: float) -> QuicLink:
-    """The same, with a certificate that is loaded."""
+    """Connect to an address, with a certificate that is loaded. See open_link."""
     host, port = _split(address)
     loop = asyncio.get_running_loop()
 
-    def admits(name: str) -> str | None:
+    def check_name(name: str) -> str | None:
         return None if expects in (None, name) else f"{name!r} answers, and not {expects!r}"
 
     quic = QuicConnection(configuration=configuration("client", identity, host))
-    secure(quic, identity, admits)
+    secure(quic, identity, check_name)
     try:
         async with asyncio.timeout(timeout_s):
-            family, found = await _resolved(host, port)
-            asking = _Asking(quic, QuicLink(RemotePeer(address)))
+            family, resolved = await _resolve(host, port)
+            connection = _QuicClientConnection(quic, QuicLink(RemotePeer(address)))
             try:
-                # Connected, so that the system says when nobody listens there.
+                # A connected socket, so that the system reports a port without a listener.
                 transport, _ = await loop.create_datagram_endpoint(
-                    lambda: asking, remote_addr=found[:2], family=family
+                    lambda: connection, remote_addr=resolved[:2], family=family
                 )
-                _suited(transport)
-                asking.connect(found)
-                await asking.entered
+                _configure_udp(transport)
+                connection.connect(resolved)
+                await connection.ready
             except BaseException:
-                asking.entered.cancel()
-                asking.leave("client closed", "it was given up")
+                connection.ready.cancel()
+                connection.disconnect("client closed", "it was given up")
                 raise
-            return asking.link
+            return connection.link
     except TimeoutError:
         raise Disconnected(f"{address}: nobody answers within {timeout_s:g} s") from None
-    except OSError as why:
-        raise Disconnected(f"{address}: {why.strerror or why}") from None
+    except OSError as exc:
+        raise Disconnected(f"{address}: {exc.strerror or exc}") from None
 
 
 def _split(address: str) -> tuple[str, int]:
-    """Raises ValueError."""
+    """Return the host and port of an address. Raises ValueError."""
     try:
         return split_address(address)
     except ValueError:
@@ -112,165 +122,180 @@ def _split(address: str) -> tuple[str, int]:
         ) from None
 
 
-async def _resolved(
+async def _resolve(
     host: str, port: int, flags: int = 0
 ) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
-    """The UDP address that a name stands for: the first of IPv4, else the first. flags: of getaddrinfo. Raises OSError.
+    """Return the UDP address of a host: its first IPv4 address, else its first.
 
-    As Go chooses, who must be found, and find us, at `localhost`. Source: Go's net.ResolveUDPAddr.
+    Go chooses in the same way, and both sides must find each other at `localhost`. flags: of
+    getaddrinfo. Raises OSError. Source: Go's net.ResolveUDPAddr.
     """
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)
-    family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    candidates = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=flags)
+    family, *_, address = min(candidates, key=lambda item: item[0] != socket.AF_INET)
     return family, address
 
 
-def _suited(transport: asyncio.DatagramTransport) -> None:
-    """Give a UDP socket room for what comes while Python is at work, and a reading of it no more than a datagram can have."""
+def _configure_udp(transport: asyncio.DatagramTransport) -> None:
+    """Enlarge the buffers of a UDP socket, for datagrams that arrive while Python is busy.
+
+    Also limit a read to the size of a datagram: asyncio allocates 256 KiB for each, which the
+    allocator takes from the system every time (30 us).
+    """
     sock = transport.get_extra_info("socket")
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         with suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
-    # asyncio would take 256 KiB each time, so much that the allocator asks the system for it: 30 us.
     with suppress(AttributeError):
         cast(Any, transport).max_size = MAX_DATAGRAM_BYTES
 
 
 class QuicLink(RpcClient):
-    """A Link over QUIC."""
+    """A ForwardingConnection over QUIC."""
 
-    connection: _Asking
+    connection: _QuicClientConnection
 
     def __init__(self, peer: RemotePeer) -> None:
         super().__init__(peer)
         self._count = 0
+        # Sizes of the requests without a response, by key, and their sum.
         self._sizes: dict[Hashable, int] = {}
-        self._leaving = 0
+        self._pending_bytes = 0
 
-    def _ask(self, payload: bytes, id: bytes) -> Hashable:
+    def _send_request(self, payload: bytes, id: bytes) -> Hashable:
         self._count = key = self._count + 1
         self._sizes[key] = len(payload)
-        self._leaving += len(payload)
-        if self._leaving > MAX_LEAVING_BYTES:
-            self._held(True)
-        self.connection.ask(key, framed(payload))
+        self._pending_bytes += len(payload)
+        if self._pending_bytes > MAX_PENDING_BYTES:
+            self._set_backpressure(True)
+        self.connection.send_request(key, encode_frame(payload))
         return key
 
-    def _abandon(self, key: Hashable) -> None:
-        self.connection.abandon(key)
-        self._settled(key)
+    def _send_cancel(self, key: Hashable) -> None:
+        self.connection.cancel_request(key)
+        self._release(key)
 
-    def _settled(self, key: Hashable) -> None:
-        self._leaving -= self._sizes.pop(key, 0)
-        if self._leaving <= MAX_LEAVING_BYTES:
-            self._held(False)
+    def _release(self, key: Hashable) -> None:
+        self._pending_bytes -= self._sizes.pop(key, 0)
+        if self._pending_bytes <= MAX_PENDING_BYTES:
+            self._set_backpressure(False)
 
-    def arrived(self, key: Hashable, payload: bytes) -> None:
-        """A response has come."""
-        self._settled(key)
-        self._delivered(key, payload)
+    def on_response(self, key: Hashable, payload: bytes) -> None:
+        """Handle a response."""
+        self._release(key)
+        self._on_response(key, payload)
 
-    def failed(self, key: Hashable, why: str) -> None:
-        """There will be no response to this one."""
-        self._settled(key)
-        self._failed(key, ProtocolError(f"{self.peer.address}: no response: {why}"))
+    def on_stream_error(self, key: Hashable, why: str) -> None:
+        """Handle that a request will have no response."""
+        self._release(key)
+        self._fail_request(key, ProtocolError(f"{self.peer.address}: no response: {why}"))
 
-    def ended(self, why: str) -> None:
-        """The connection is over."""
-        self._held(False)
-        self._lose(why)
+    def on_end(self, why: str) -> None:
+        """Handle the end of the connection."""
+        self._set_backpressure(False)
+        self._end_connection(why)
 
     async def close(self, why: str = CLOSED) -> None:
-        self.connection.leave("client closed", why)
+        """See RpcConnection.close."""
+        self.connection.disconnect("client closed", why)
 
 
-class _Asking(QuicRpcConnection):
-    """A connection on which we ask. entered: the other side has let us in; or the exception that says why not."""
+class _QuicClientConnection(QuicRpcConnection):
+    """The connection of a QuicLink.
+
+    ready: done when the server has accepted us; else it holds the exception.
+    """
 
     def __init__(self, quic: QuicConnection, link: QuicLink) -> None:
         super().__init__(quic)
         link.connection = self
         self.link = link
-        self.entered: asyncio.Future[None] = self._loop.create_future()
+        self.ready: asyncio.Future[None] = self._loop.create_future()
         self._keys: dict[int, Hashable] = {}
         self._streams: dict[Hashable, int] = {}
-        self._queued: dict[
-            Hashable, bytes
-        ] = {}  # in order; the other side allows no further stream at the moment
+        # Requests that wait until the server allows another stream, in order.
+        self._queue: dict[Hashable, bytes] = {}
 
-    def _opened(self, name: str) -> None:
+    def _on_handshake(self, name: str) -> None:
         self.link.peer = RemotePeer(self.link.peer.address, name)
-        # In TLS 1.3 the client is done first; that the server took its certificate shows in this.
+        # In TLS 1.3 the client finishes first. The acknowledgement of this ping shows that the
+        # server has accepted our certificate.
         self._quic.send_ping(1)
 
     def quic_event_received(self, event: events.QuicEvent) -> None:
         super().quic_event_received(event)
-        if isinstance(event, events.PingAcknowledged) and not self.entered.done():
-            self.entered.set_result(None)
+        if isinstance(event, events.PingAcknowledged) and not self.ready.done():
+            self.ready.set_result(None)
 
-    def _over(self, code: int, why: str) -> None:
-        said = reason(code, why)
-        if not self.entered.done():
-            kind = ConnectionRefused if code in CRYPTO_ERROR else Disconnected
-            self.entered.set_exception(kind(f"{self.link.peer.address}: {said}"))
-        self._queued.clear()
-        self.link.ended(said)
+    def _on_end(self, code: int, why: str) -> None:
+        reason = describe_end(code, why)
+        if not self.ready.done():
+            error_type = HandshakeFailure if code in CRYPTO_ERROR else Disconnected
+            self.ready.set_exception(error_type(f"{self.link.peer.address}: {reason}"))
+        self._queue.clear()
+        self.link.on_end(reason)
         if self._transport is not None:
             self._transport.close()
 
     def error_received(self, exc: Exception) -> None:
-        """The system says that nobody listens there, by ICMP; a stranger could say so as well, hence only about this machine."""
+        """End the connection when the system reports, by ICMP, that nobody listens there.
+
+        A stranger could send such a packet from another machine, so only this machine is believed.
+        """
         address = self._quic.get_peer_address()
         if address is not None and str(address[0]) in ("127.0.0.1", "::1"):
-            self._end(0, str(cast(OSError, exc).strerror))
+            self._report_end(0, str(cast(OSError, exc).strerror))
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
         super().datagram_received(data, addr)
-        if self._queued:
-            self._open_queued()
+        if self._queue:
+            self._open_streams()
 
-    def ask(self, key: Hashable, frame: bytes) -> None:
-        if not self._ended:  # else the link knows, or will soon
-            self._queued[key] = frame
-            self._open_queued()
+    def send_request(self, key: Hashable, frame: bytes) -> None:
+        """Send a request, as soon as the server allows another stream."""
+        # After the end the link fails the request, at once or soon.
+        if not self._is_ended:
+            self._queue[key] = frame
+            self._open_streams()
 
-    def _open_queued(self) -> None:
-        """Send requests for as many streams as there may be.
+    def _open_streams(self) -> None:
+        """Send queued requests, as many as the server allows streams.
 
-        aioquic would keep what is beyond them itself, but a stream of that kind cannot be reset: the other side is told of one that
-        it has not allowed, and ends the connection.
+        aioquic would queue further streams itself, but a stream that it queues cannot be reset:
+        the server gets a reset for a stream that it has not allowed, and ends the connection.
         """
         allowed = cast(Any, self._quic)._remote_max_streams_bidi
-        while self._queued and (stream := self._quic.get_next_available_stream_id()) // 4 < allowed:
-            key = next(iter(self._queued))
-            frame = self._queued.pop(key)
+        while self._queue and (stream := self._quic.get_next_available_stream_id()) // 4 < allowed:
+            key = next(iter(self._queue))
+            frame = self._queue.pop(key)
             self._keys[stream] = key
             self._streams[key] = stream
-            self._arriving[stream] = (Assembler(), 0.0)
+            self._incomplete[stream] = (Assembler(), 0.0)
             self._send(stream, frame)
 
-    def abandon(self, key: Hashable) -> None:
-        if self._ended or self._queued.pop(key, None) is not None:
+    def cancel_request(self, key: Hashable) -> None:
+        """Drop a queued request, or reset its stream."""
+        if self._is_ended or self._queue.pop(key, None) is not None:
             return
         stream = self._streams.pop(key, None)
         if stream is None:
             return
         del self._keys[stream]
-        self._arriving.pop(stream, None)
+        self._incomplete.pop(stream, None)
         self._quic.reset_stream(stream, CANCELLED)
         self._stop(stream)
         self._transmit_soon()
 
-    def _taken(self, stream: int, payload: bytes) -> None:
+    def _on_frame(self, stream: int, payload: bytes) -> None:
         key = self._forget(stream)
         if key is not None:
-            self.link.arrived(key, payload)
+            self.link.on_response(key, payload)
 
-    def _broken(self, stream: int, why: str) -> None:
+    def _on_stream_error(self, stream: int, why: str) -> None:
         key = self._forget(stream)
         self._stop(stream)
         if key is not None:
-            self.link.failed(key, why)
+            self.link.on_stream_error(key, why)
 
     def _forget(self, stream: int) -> Hashable:
         key = self._keys.pop(stream, None)
@@ -279,39 +304,39 @@ class _Asking(QuicRpcConnection):
         return key
 
 
-# The answering end
+# The side that answers
 
 
-async def listen_quic(
+async def listen_quic_links(
     address: str,
-    answer: Answer,
-    relay: Relay | None,
+    handler: RequestHandler,
+    relay: RelayHandler | None,
     certificates: Certificates,
     name: str,
     admits: Callable[[str], bool] | None,
-) -> LinkListener:
-    """See links.listen."""
+) -> RpcListener:
+    """Listen at an address. See listen_for_links."""
     ensure_strict()
     host, port = _split(address)
     current = CurrentIdentity(certificates, name)
     loop = asyncio.get_running_loop()
     try:
-        family, found = await _resolved(host, port, socket.AI_PASSIVE)
+        family, resolved = await _resolve(host, port, socket.AI_PASSIVE)
         transport, server = await loop.create_datagram_endpoint(
-            lambda: _Server(host, answer, relay, current, admits),
-            local_addr=found[:2],
+            lambda: _QuicRpcServer(host, handler, relay, current, admits),
+            local_addr=resolved[:2],
             family=family,
         )
-    except OSError as why:
-        raise OSError(why.errno, f"{address}: {why.strerror}") from None
-    _suited(transport)
-    return _Listening(server)
+    except OSError as exc:
+        raise OSError(exc.errno, f"{address}: {exc.strerror}") from None
+    _configure_udp(transport)
+    return _QuicRpcListener(server)
 
 
-class _Listening:
-    """A UDP socket that QUIC is answered at."""
+class _QuicRpcListener:
+    """An RpcListener at a UDP socket."""
 
-    def __init__(self, server: _Server) -> None:
+    def __init__(self, server: _QuicRpcServer) -> None:
         self.server = server
 
     @property
@@ -319,102 +344,109 @@ class _Listening:
         return self.server.address
 
     async def close(self, drain_s: float = 0.0) -> None:
+        """See RpcListener.close."""
         server = self.server
         loop = asyncio.get_running_loop()
-        server.is_refusing = True
+        server.is_closing = True
         deadline = loop.time() + drain_s
-        if drain_s and (answering := server.answering):
+        if drain_s and (rpc_servers := server.rpc_servers):
             _, late = await asyncio.wait(
-                [loop.create_task(each.drained()) for each in answering], timeout=drain_s
+                [loop.create_task(rpc.drain()) for rpc in rpc_servers], timeout=drain_s
             )
             for task in late:
                 task.cancel()
-        # Wait until what was sent has arrived. aioquic tells nobody when something was acknowledged.
+
+        # Wait until the responses have arrived. Polling, since aioquic does not report that data
+        # was acknowledged.
         while loop.time() < deadline and any(client.is_sending for client in server.clients):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         for client in list(server.clients):
-            client.leave("", "nothing is answered here any more")
+            client.disconnect("", "nothing is answered here any more")
         server.close()
 
 
-class _Server(QuicServer):
-    """Lets clients in. aioquic's server, with an identity that may change, limits, and an end."""
+class _QuicRpcServer(QuicServer):
+    """aioquic's server with a renewable certificate, limits, and an orderly end."""
 
     def __init__(
         self,
         host: str,
-        answer: Answer,
-        relay: Relay | None,
+        handler: RequestHandler,
+        relay: RelayHandler | None,
         current: CurrentIdentity,
         admits: Callable[[str], bool] | None,
     ) -> None:
         first = configuration("server", current.identity())
-        super().__init__(configuration=first, create_protocol=cast(Any, self._created))  # pyright: ignore[reportUnknownMemberType]
-        self.answer = answer
+        super().__init__(configuration=first, create_protocol=cast(Any, self._create_connection))  # pyright: ignore[reportUnknownMemberType]
+        self.handler = handler
         self.relay = relay
         self.address = host
-        self.is_refusing = False  # lets nobody in any more
-        self.clients: set[_Answering] = set()
+        # Whether new connections are refused.
+        self.is_closing = False
+        self.clients: set[_QuicServerConnection] = set()
         self.half_open = 0
         self._current = current
         self._admits = admits
         self._tokens = QuicRetryTokenHandler()
 
     @property
-    def answering(self) -> list[RpcServer]:
-        """Of each client that was let in."""
-        return [client.answering for client in self.clients if client.answering is not None]
+    def rpc_servers(self) -> list[RpcServer]:
+        """The RpcServer of each client whose handshake is finished."""
+        return [client.rpc for client in self.clients if client.rpc is not None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.address = format_address((self.address, transport.get_extra_info("sockname")[1]))
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
-        # Many that do not go on with their handshake: from now on an address proves first that it is one.
-        self._retry = self._tokens if self.half_open >= HALF_OPEN else None
+        # Many unfinished handshakes may be an attack with forged addresses: from now on, a client
+        # must answer a Retry packet first.
+        self._retry = self._tokens if self.half_open >= MAX_HALF_OPEN else None
         try:
             super().datagram_received(data, addr)
-        except _Unwelcome as why:
-            log.warning("%s: %s was sent away: %s", self.address, format_address(addr), why)
+        except _ConnectionLimit as exc:
+            log.warning("%s: refused %s: %s", self.address, format_address(addr), exc)
 
-    def _created(self, quic: QuicConnection, stream_handler: object) -> _Answering:
-        if self.is_refusing:
-            raise _Unwelcome("nobody is let in any more")
+    def _create_connection(self, quic: QuicConnection, stream_handler: object) -> QuicRpcConnection:
+        if self.is_closing:
+            raise _ConnectionLimit("the listener is closing")
         if len(self.clients) >= MAX_CONNECTIONS:
-            raise _Unwelcome(f"{MAX_CONNECTIONS} are connected, as many as may be")
+            raise _ConnectionLimit(f"{MAX_CONNECTIONS} connections are open, which is the limit")
         try:
             identity = self._current.identity()
-        except CertificateError as why:
-            raise _Unwelcome(str(why)) from None
-        secure(quic, identity, self._why_not)
-        return _Answering(quic, self)
+        except CertificateError as exc:
+            raise _ConnectionLimit(str(exc)) from None
+        secure(quic, identity, self._check_name)
+        return _QuicServerConnection(quic, self)
 
-    def _why_not(self, name: str) -> str | None:
+    def _check_name(self, name: str) -> str | None:
         return (
             None if self._admits is None or self._admits(name) else f"{name!r} may not come in here"
         )
 
 
-class _Unwelcome(Exception):
-    """A datagram that opens a connection which there will not be."""
+class _ConnectionLimit(Exception):
+    """A new connection is refused before its handshake; the text says why."""
 
 
-class _Answering(QuicRpcConnection):
-    """A connection on which we answer. answering: once it was let in."""
+class _QuicServerConnection(QuicRpcConnection):
+    """A connection whose requests are handled here. rpc: None until the handshake is finished."""
 
-    def __init__(self, quic: QuicConnection, server: _Server) -> None:
+    def __init__(self, quic: QuicConnection, server: _QuicRpcServer) -> None:
         super().__init__(quic)
-        self.answering: RpcServer | None = None
+        self.rpc: RpcServer | None = None
         self._server = server
-        self._open: set[int] = set()  # streams whose response is awaited
-        self._unended: set[int] = set()  # streams of which something has come, and not the end
-        self._holding = False
+        # Streams whose response is awaited.
+        self._open: set[int] = set()
+        # Streams on which something has arrived, but not the end.
+        self._receiving: set[int] = set()
+        self._is_holding = False
         server.clients.add(self)
         server.half_open += 1
 
     @property
     def is_sending(self) -> bool:
-        """Whether something that was sent may not have arrived."""
+        """Whether the peer has not acknowledged all data."""
         streams = cast(Any, self._quic)._streams
         return any(
             not stream.sender.is_finished
@@ -422,70 +454,73 @@ class _Answering(QuicRpcConnection):
             if stream.sender is not None
         )
 
-    def _opened(self, name: str) -> None:
+    def _on_handshake(self, name: str) -> None:
         server = self._server
         server.half_open -= 1
         peer = RemotePeer(format_address(self._quic.get_peer_address()), name)
-        self.answering = RpcServer(server.answer, peer, self._give, self._hold, server.relay)
+        self.rpc = RpcServer(server.handler, peer, self._respond, self._hold, server.relay)
 
-    def _data(self, stream: int, data: bytes, end: bool) -> None:
-        if stream not in self._unended:  # clients open no other streams than those of requests
-            self._unended.add(stream)
+    def _on_data(self, stream: int, data: bytes, is_end: bool) -> None:
+        # A new stream is a request: clients open no others.
+        if stream not in self._receiving:
+            self._receiving.add(stream)
             self._open.add(stream)
-            self._arriving[stream] = (Assembler(), self._loop.time())
-        if end:
-            self._unended.discard(stream)
-        super()._data(stream, data, end)
+            self._incomplete[stream] = (Assembler(), self._loop.time())
+        if is_end:
+            self._receiving.discard(stream)
+        super()._on_data(stream, data, is_end)
 
-    def _taken(self, stream: int, payload: bytes) -> None:
-        if self._holding:
-            self._refuse(
-                stream, "busy", "the requests that are being answered hold too much memory"
+    def _on_frame(self, stream: int, payload: bytes) -> None:
+        if self._is_holding:
+            self._send_error(
+                stream, "busy", "the requests in progress take too much memory; try again later"
             )
-        elif self.answering is not None:
-            self.answering.receive(payload, stream)
+        elif self.rpc is not None:
+            self.rpc.receive(payload, stream)
 
-    def _broken(self, stream: int, why: str) -> None:
+    def _on_stream_error(self, stream: int, why: str) -> None:
         log.warning("%s: a request was dropped: %s", self._name(), why)
         self._stop(stream)
-        self._refuse(stream, "invalid_request", why)
+        self._send_error(stream, "invalid_request", why)
 
-    def _unwanted(self, stream: int) -> None:
+    def _on_stop_sending(self, stream: int) -> None:
         self._open.discard(stream)
-        self._arriving.pop(stream, None)
-        if self.answering is not None:
-            self.answering.cancel(stream)
+        self._incomplete.pop(stream, None)
+        if self.rpc is not None:
+            self.rpc.cancel(stream)
 
-    def _given_up(self, stream: int) -> None:
-        if stream in self._open or stream not in self._unended:  # else its response is on its way
-            self._quic.reset_stream(stream, CANCELLED)  # nor will the other direction have an end
+    def _on_reset(self, stream: int) -> None:
+        # Otherwise the response is on its way already.
+        if stream in self._open or stream not in self._receiving:
+            # Our direction of the stream must end as well.
+            self._quic.reset_stream(stream, CANCELLED)
             self._transmit_soon()
-            self._unwanted(stream)
-        self._unended.discard(stream)
+            self._on_stop_sending(stream)
+        self._receiving.discard(stream)
 
-    def _refuse(self, stream: int, code: str, why: str) -> None:
-        self._give(stream, refusal("", code, why).SerializeToString())
+    def _send_error(self, stream: int, code: str, message: str) -> None:
+        self._respond(stream, error_response("", code, message).SerializeToString())
 
-    def _give(self, key: Hashable, payload: bytes | None) -> None:
-        """Send a response and the end, in one call; without one, the end alone."""
+    def _respond(self, key: Hashable, payload: bytes | None) -> None:
+        """Send a response and the end of the stream, in one call; None: the end alone."""
         stream = cast(int, key)
-        if stream in self._open and not self._ended:
+        if stream in self._open and not self._is_ended:
             self._open.discard(stream)
-            # That it is not wanted may have come before the request, or with it and not be told yet.
+            # The peer may have stopped the stream before the request arrived, or together with it.
             with suppress(RuntimeError, ValueError):
-                self._send(stream, b"" if payload is None else framed(payload))
+                self._send(stream, b"" if payload is None else encode_frame(payload))
 
-    def _hold(self, held: bool) -> None:
-        self._holding = held
+    def _hold(self, is_full: bool) -> None:
+        self._is_holding = is_full
 
-    def _over(self, code: int, why: str) -> None:
+    def _on_end(self, code: int, why: str) -> None:
         self._server.clients.discard(self)
-        if not self._ready:
+        if not self._is_ready:
             self._server.half_open -= 1
-            log.warning("%s was refused: %s", self._name(), reason(code, why))
-        if self.answering is not None:
-            self.answering.close()
+            log.warning("%s was refused: %s", self._name(), describe_end(code, why))
+        if self.rpc is not None:
+            self.rpc.close()
 
     def _name(self) -> str:
         address = self._quic.get_peer_address()
-        return f"{self._server.address}: {format_address(address) if address else 'somebody'}"
+        return f"{self._server.address}: {format_address(address) if address else 'a client'}"

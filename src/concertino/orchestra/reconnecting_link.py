@@ -1,6 +1,6 @@
-"""A link that comes back: connected in the background, watched by health pings, and connected again when it was lost.
+"""A link that reconnects: opened in the background, watched by pings, opened again when it ends.
 
-While it is down, requests fail at once and say why; they are never kept for later and never sent twice.
+While it is down, requests fail at once with the reason. They are never queued and never sent twice.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import random
 from collections.abc import Awaitable, Callable
 
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
-from concertino.orchestra.link import CLOSED, TIMEOUT_S, RemotePeer, RpcConnection
-from concertino.orchestra.plugin_pb2 import HealthRequest, PluginRequest, PluginResponse
+from concertino.orchestra.plugin_messages import HealthRequest, PluginRequest, PluginResponse
+from concertino.orchestra.rpc_interface import CLOSED, TIMEOUT_S, RemotePeer, RpcConnection
 
 __all__ = ["ReconnectingLink"]
 
 log = logging.getLogger("concertino.orchestra")
 
-HEALTH_S = 5.0  # between two pings, and for one to be answered
-FIRST_S, LAST_S = (
-    0.1,
-    5.0,
-)  # between two attempts; doubled each time, and up to a quarter more by chance
+# Between two health pings, and for the answer to one.
+HEALTH_S = 5.0
+# Pause between two attempts: doubled each time, plus up to a quarter at random.
+FIRST_S, LAST_S = 0.1, 5.0
 
 
 class ReconnectingLink:
-    """A Link to one address that is connected again whenever it is lost. Made and used on one event loop.
+    """An RpcConnection to one address that reconnects. Made and used on one event loop.
 
-    open: connects; as a rule a partial of links.connect. entered: called with each new link before requests may use it, to
-    register; what it raises counts as a failed attempt. changed: told whether the link is up, whenever that changes.
+    open: connects, usually a partial of open_link. on_connect: called with each new connection
+    before requests use it, e.g. to register; an exception counts as a failed attempt. on_change:
+    called with whether the link is up, whenever that changes.
     Next: start().
     """
 
@@ -38,19 +38,21 @@ class ReconnectingLink:
         address: str,
         open: Callable[[], Awaitable[RpcConnection]],
         *,
-        entered: Callable[[RpcConnection], Awaitable[None]] | None = None,
-        changed: Callable[[bool], None] | None = None,
+        on_connect: Callable[[RpcConnection], Awaitable[None]] | None = None,
+        on_change: Callable[[bool], None] | None = None,
         health_s: float = HEALTH_S,
     ) -> None:
         self.peer = RemotePeer(address)
-        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.reconnects = -1  # how often it came back; -1: it was never up
+        self.end_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        # How often it reconnected; -1 before the first connection.
+        self.reconnects = -1
         self._open = open
-        self._entered = entered
-        self._changed = changed
+        self._on_connect = on_connect
+        self._on_change = on_change
         self._health_s = health_s
         self._link: RpcConnection | None = None
-        self._why = "not connected yet"
+        # Why it is down.
+        self._reason = "not connected yet"
         self._up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -62,69 +64,76 @@ class ReconnectingLink:
     def start(self) -> None:
         """Begin to connect, in the background."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._stand())
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def up(self) -> None:
+    async def wait_up(self) -> None:
         """Wait until the link is up."""
         await self._up.wait()
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """As Link.request. Raises Disconnected at once while the link is down."""
+        """Send a request. See RpcConnection.request; raises Disconnected while the link is down."""
         link = self._link
         if link is None:
-            raise Disconnected(f"{self.peer.address}: {self._why}; it is tried again")
+            raise Disconnected(f"{self.peer.address}: {self._reason}; it is tried again")
         return await link.request(request, timeout_s)
 
     async def close(self, why: str = CLOSED) -> None:
-        """End the link, and try no more."""
-        self._why = why
+        """Close the connection, and do not reconnect."""
+        self._reason = why
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-        if not self.lost.done():
-            self.lost.set_result(self._why)
+        if not self.end_reason.done():
+            self.end_reason.set_result(self._reason)
 
-    async def _stand(self) -> None:
+    async def _run(self) -> None:
         pause = FIRST_S
-        said = ""
+        # A reason is logged once, not with every attempt.
+        logged = ""
         while True:
             try:
-                link = await self._open()
-                try:
-                    if self._entered is not None:
-                        await self._entered(link)
-                except BaseException:
-                    await link.close()
-                    raise
-            except Exception as why:  # whatever it is: a link that is tried no more, in silence, is the worst of all
-                is_known = isinstance(why, (ConcertinoError, OSError, ValueError))
-                self._why = str(why) if is_known else f"{type(why).__name__}: {why}"
-                self._why = self._why.removeprefix(
-                    f"{self.peer.address}: "
-                )  # what a link says begins with it, too
-                if self._why != said:  # once, and not with every attempt
-                    said = self._why
-                    trace = None if is_known else why
+                link = await self._connect()
+            # Any exception: a link that silently stops reconnecting would be the worst outcome.
+            except Exception as exc:
+                self._set_reason(exc)
+                if self._reason != logged:
+                    logged = self._reason
+                    trace = None if _is_expected(exc) else exc
                     log.warning(
-                        "%s: %s; it is tried again", self.peer.address, self._why, exc_info=trace
+                        "%s: %s; it is tried again", self.peer.address, logged, exc_info=trace
                     )
                 await asyncio.sleep(pause * random.uniform(1.0, 1.25))
                 pause = min(LAST_S, pause * 2)
                 continue
-            pause = FIRST_S
-            self._set(link)
-            try:
-                self._why = await self._watch(link)
-            finally:
-                self._set(None)
-                await link.close(self._why)
-            said = self._why
-            log.warning("%s: %s; connecting again", self.peer.address, said)
-            await asyncio.sleep(
-                pause * random.uniform(0.0, 1.0)
-            )  # not all of a hub's peers in the same instant
 
-    def _set(self, link: RpcConnection | None) -> None:
+            pause = FIRST_S
+            self._set_link(link)
+            try:
+                self._reason = await self._wait_end(link)
+            finally:
+                self._set_link(None)
+                await link.close(self._reason)
+            logged = self._reason
+            log.warning("%s: %s; connecting again", self.peer.address, logged)
+            # A random pause, so that the peers of a hub do not reconnect at the same instant.
+            await asyncio.sleep(pause * random.uniform(0.0, 1.0))
+
+    async def _connect(self) -> RpcConnection:
+        link = await self._open()
+        try:
+            if self._on_connect is not None:
+                await self._on_connect(link)
+        except BaseException:
+            await link.close()
+            raise
+        return link
+
+    def _set_reason(self, exc: Exception) -> None:
+        text = str(exc) if _is_expected(exc) else f"{type(exc).__name__}: {exc}"
+        # Messages of a connection begin with the address, as those of this class do.
+        self._reason = text.removeprefix(f"{self.peer.address}: ")
+
+    def _set_link(self, link: RpcConnection | None) -> None:
         self._link = link
         if link is not None:
             self.peer = link.peer
@@ -132,18 +141,22 @@ class ReconnectingLink:
             self._up.set()
         else:
             self._up.clear()
-        if self._changed is not None:
-            self._changed(link is not None)
+        if self._on_change is not None:
+            self._on_change(link is not None)
 
-    async def _watch(self, link: RpcConnection) -> str:
-        """Wait until the link is lost, or does not answer any more. Returns why."""
+    async def _wait_end(self, link: RpcConnection) -> str:
+        """Wait until the connection ends or does not answer a health ping. Returns the reason."""
         while True:
-            await asyncio.wait((link.lost,), timeout=self._health_s)
-            if link.lost.done():
-                return link.lost.result()
+            await asyncio.wait((link.end_reason,), timeout=self._health_s)
+            if link.end_reason.done():
+                return link.end_reason.result()
             try:
                 await link.request(PluginRequest(health=HealthRequest()), self._health_s)
             except TimedOut:
                 return f"no answer to a health ping within {self._health_s:g} s"
-            except ConcertinoError as why:
-                return str(why)
+            except ConcertinoError as exc:
+                return str(exc)
+
+
+def _is_expected(exc: Exception) -> bool:
+    return isinstance(exc, (ConcertinoError, OSError, ValueError))

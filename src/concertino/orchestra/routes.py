@@ -1,7 +1,7 @@
-"""Who answers for what in a hub: tools, prompts and types of storage by name, and the lists of all of them.
+"""Which plugin of a hub provides which tool, prompt and storage type, and the lists of them all.
 
-Of two plugins that offer the same name the first in the plugins file has it, whichever was up first, and the other's is refused and
-reported. Lists are in the order of names.
+If two plugins offer the same name, the one that comes first in the plugins file provides it,
+whichever started first; the other offer is refused and reported. Lists are sorted by name.
 """
 
 from __future__ import annotations
@@ -11,36 +11,44 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from concertino.orchestra.plugin_pb2 import (
+from concertino.orchestra.plugin_messages import (
     ListPromptsResponse,
     ListToolsResponse,
+    PluginManifest,
     PluginResponse,
     PromptDefinition,
     ToolDefinition,
 )
 
-__all__ = ["Provider", "Routes", "routes_of"]
+__all__ = ["PluginFeatures", "Provider", "Routes", "build_routes"]
+
+
+class PluginFeatures(Struct, frozen=True, eq=False):
+    """What one plugin offers. storage: the storage types."""
+
+    manifest: PluginManifest
+    tools: Sequence[ToolDefinition] = ()
+    prompts: Sequence[PromptDefinition] = ()
+    storage: frozenset[str] = frozenset()
 
 
 class Provider(Protocol):
-    """A plugin, as far as routes are concerned."""
+    """The part of a plugin that routes need."""
 
     @property
     def id(self) -> str: ...
     @property
-    def tools(self) -> Sequence[ToolDefinition]: ...
-    @property
-    def prompts(self) -> Sequence[PromptDefinition]: ...
-    @property
-    def storage(self) -> frozenset[str]: ...
+    def features(self) -> PluginFeatures: ...
 
 
 P = TypeVar("P", bound=Provider)
 
 
 class Routes(Struct, Generic[P], frozen=True, eq=False):
-    """tool_list, prompt_list: responses to who asks for the lists; one object for all, whose request_id is that of who was last.
-    refused: what is offered and has another owner, in words.
+    """Providers by name, and the responses that list all names.
+
+    tool_list, prompt_list: each is one object for all requests; its request_id is overwritten.
+    conflicts: one message for each offer that is refused.
     """
 
     tools: dict[str, P]
@@ -48,59 +56,68 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     storage: dict[str, P]
     tool_list: PluginResponse
     prompt_list: PluginResponse
-    refused: tuple[str, ...]
+    conflicts: tuple[str, ...]
 
 
-def routes_of(plugins: Sequence[P]) -> Routes[P]:
-    """The routes of plugins, in the order in which they count."""
-    tools: dict[str, P] = {}
-    prompts: dict[str, P] = {}
-    storage: dict[str, P] = {}
-    tool_definitions: dict[str, ToolDefinition] = {}
-    prompt_definitions: dict[str, PromptDefinition] = {}
-    refused: list[str] = []
+class _Table(Generic[P]):
+    """The providers and definitions of one kind: tools or prompts."""
 
-    def take(
-        kind: str,
-        owners: dict[str, P],
-        plugin: P,
-        name: str,
-        definition: Any,
-        definitions: dict[str, Any],
-    ) -> None:
-        first = owners.setdefault(name, plugin) if name else None
-        if first is plugin and name not in definitions:
-            definitions[name] = definition
-        elif first is None:
-            refused.append(f"{plugin.id} offers a {kind} without a name: it is left out")
-        elif first is plugin:
-            refused.append(f"{plugin.id} offers the {kind} {name!r} twice: the second is left out")
-        else:
-            refused.append(
-                f"{plugin.id} offers the {kind} {name!r}, which is {first.id}'s: it is refused"
+    def __init__(self, kind: str, conflicts: list[str]) -> None:
+        self.providers: dict[str, P] = {}
+        self._kind = kind
+        self._conflicts = conflicts
+        self._definitions: dict[str, Any] = {}
+
+    def add(self, plugin: P, definition: Any) -> None:
+        """Add a definition, or note why it is refused."""
+        name: str = definition.name
+        if not name:
+            self._conflicts.append(
+                f"{plugin.id} offers a {self._kind} without a name: it is left out"
             )
+            return
 
+        first = self.providers.setdefault(name, plugin)
+        if first is not plugin:
+            self._conflicts.append(
+                f"{plugin.id} offers the {self._kind} {name!r}, which is {first.id}'s: "
+                "it is refused"
+            )
+        elif name in self._definitions:
+            self._conflicts.append(
+                f"{plugin.id} offers the {self._kind} {name!r} twice: the second is left out"
+            )
+        else:
+            self._definitions[name] = definition
+
+    def definitions(self) -> list[Any]:
+        """Return the definitions, sorted by name."""
+        return [self._definitions[name] for name in sorted(self._definitions)]
+
+
+def build_routes(plugins: Sequence[P]) -> Routes[P]:
+    """Return the routes of plugins, which are in order of precedence."""
+    conflicts: list[str] = []
+    tools = _Table[P]("tool", conflicts)
+    prompts = _Table[P]("prompt", conflicts)
+    storage: dict[str, P] = {}
     for plugin in plugins:
-        for tool in plugin.tools:
-            take("tool", tools, plugin, tool.name, tool, tool_definitions)
-        for prompt in plugin.prompts:
-            take("prompt", prompts, plugin, prompt.name, prompt, prompt_definitions)
-        for kind in sorted(plugin.storage):
+        features = plugin.features
+        for tool in features.tools:
+            tools.add(plugin, tool)
+        for prompt in features.prompts:
+            prompts.add(plugin, prompt)
+        for kind in sorted(features.storage):
             if (first := storage.setdefault(kind, plugin)) is not plugin:
-                refused.append(
+                conflicts.append(
                     f"{plugin.id} offers storage {kind!r}, which is {first.id}'s: it is refused"
                 )
+
     return Routes(
-        tools,
-        prompts,
+        tools.providers,
+        prompts.providers,
         storage,
-        PluginResponse(
-            list_tools=ListToolsResponse(tools=[tool_definitions[name] for name in sorted(tools)])
-        ),
-        PluginResponse(
-            list_prompts=ListPromptsResponse(
-                prompts=[prompt_definitions[name] for name in sorted(prompts)]
-            )
-        ),
-        tuple(refused),
+        PluginResponse(list_tools=ListToolsResponse(tools=tools.definitions())),
+        PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts.definitions())),
+        tuple(conflicts),
     )

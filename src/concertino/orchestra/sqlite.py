@@ -1,4 +1,7 @@
-"""A store in one SQLite file. Content, metadata and version are one row, so they change together."""
+"""A store in one SQLite file.
+
+Content, metadata and version of a document are one row, so they change together.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +29,26 @@ from concertino.orchestra.storage import (
 
 __all__ = ["SqliteStorage"]
 
-BUSY_S = 10.0  # for which a writer waits for those of other processes
+# How long a writer waits for writers in other processes.
+BUSY_S = 10.0
 _TABLE = """CREATE TABLE IF NOT EXISTS stored (
-    path TEXT PRIMARY KEY, content BLOB NOT NULL, metadata TEXT NOT NULL, version INTEGER NOT NULL, modified_at REAL NOT NULL
+    path TEXT PRIMARY KEY, content BLOB NOT NULL, metadata TEXT NOT NULL,
+    version INTEGER NOT NULL, modified_at REAL NOT NULL
 ) WITHOUT ROWID"""
-_metadata = Decoder(dict[str, Any]).decode
+_parse_metadata = Decoder(dict[str, Any]).decode
 
 
 class SqliteStorage:
-    """One database file, made if there is none, mode 0600. A Storage; also for several processes at once."""
+    """A Storage in a database file, which is created with mode 0600 if it does not exist.
+
+    Several processes may use the file at once.
+    """
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self._file = Path(file)
-        self._turn = threading.Lock()  # one connection, threads one after the other
-        with self._told():
+        # One connection for all threads.
+        self._lock = threading.Lock()
+        with self._convert_errors():
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._database = sqlite3.connect(
@@ -55,58 +64,60 @@ class SqliteStorage:
 
     def read(self, path: str) -> StoredDocument:
         check_path(path)
-        with self._turn, self._told():
+        with self._lock, self._convert_errors():
             row = self._database.execute(
                 "SELECT content, metadata, version FROM stored WHERE path = ?", (path,)
             ).fetchone()
         if row is None:
             raise _missing(path)
-        return StoredDocument(row[0], _metadata(row[1]), row[2])
+        return StoredDocument(row[0], _parse_metadata(row[1]), row[2])
 
     def write(
         self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
     ) -> int:
         check_path(path)
-        said = encode(dict(metadata)).decode()
-        if (size := len(content) + len(said)) > MAX_CONTENT_BYTES:
+        metadata_text = encode(dict(metadata)).decode()
+        if (size := len(content) + len(metadata_text)) > MAX_CONTENT_BYTES:
             raise StorageError(
                 "too_large", f"{path}: {size} bytes; the limit is {MAX_CONTENT_BYTES}"
             )
-        with self._turn, self._told(), self._transaction():
+        with self._lock, self._convert_errors(), self._transaction():
             row = self._database.execute(
                 "SELECT version FROM stored WHERE path = ?", (path,)
             ).fetchone()
             version = next_version(path, 0 if row is None else row[0], expected_version)
             now = datetime.now(UTC).timestamp()
             self._database.execute(
-                "REPLACE INTO stored VALUES (?, ?, ?, ?, ?)", (path, content, said, version, now)
+                "REPLACE INTO stored VALUES (?, ?, ?, ?, ?)",
+                (path, content, metadata_text, version, now),
             )
         return version
 
     def delete(self, path: str) -> None:
         check_path(path)
-        with self._turn, self._told():
-            gone = self._database.execute("DELETE FROM stored WHERE path = ?", (path,)).rowcount
-        if not gone:
+        with self._lock, self._convert_errors():
+            cursor = self._database.execute("DELETE FROM stored WHERE path = ?", (path,))
+        if not cursor.rowcount:
             raise _missing(path)
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
         if prefix:
             check_path(prefix.rstrip("/") or "/")
-        fits = matcher(check_pattern(pattern)).match
-        with self._turn, self._told():
+        matches = matcher(check_pattern(pattern)).match
+        with self._lock, self._convert_errors():
             rows = self._database.execute(
-                "SELECT path, length(content), version, modified_at FROM stored WHERE substr(path, 1, ?) = ? ORDER BY path",
+                "SELECT path, length(content), version, modified_at FROM stored"
+                " WHERE substr(path, 1, ?) = ? ORDER BY path",
                 (len(prefix), prefix),
             ).fetchall()
-        found = (row for row in rows if fits(row[0].rpartition("/")[2]))
         return [
-            StorageEntry(path, size, version, datetime.fromtimestamp(at, UTC))
-            for path, size, version, at in found
+            StorageEntry(path, size, version, datetime.fromtimestamp(modified, UTC))
+            for path, size, version, modified in rows
+            if matches(path.rpartition("/")[2])
         ]
 
     def close(self) -> None:
-        with self._turn:
+        with self._lock:
             self._database.close()
 
     @contextmanager
@@ -120,11 +131,11 @@ class SqliteStorage:
         self._database.execute("COMMIT")
 
     @contextmanager
-    def _told(self) -> Generator[None, None, None]:
+    def _convert_errors(self) -> Generator[None, None, None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as why:
-            raise StorageError("storage_error", f"{self._file.name}: {why}") from None
+        except (sqlite3.Error, OSError) as exc:
+            raise StorageError("storage_error", f"{self._file.name}: {exc}") from None
 
 
 def _missing(path: str) -> StorageError:

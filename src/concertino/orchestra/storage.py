@@ -1,7 +1,8 @@
-"""Storage: texts or bytes under a path, with metadata and a version that a writer can hold on to.
+"""Storage: documents by path, with metadata and a version for optimistic locking.
 
-What stores implement, and what they agree upon: which paths there are, what a write may expect, how entries are listed. The stores
-themselves: markdown.py (files), sqlite.py (one database file). They may block; whoever serves them calls them from threads.
+This module has the interface of a store and the rules that all stores share: valid paths, expected
+versions, and patterns. The stores are in markdown.py (files) and sqlite.py (one database file).
+Their methods may block, so callers use threads.
 Source: the Orchestra plugin protocol, "Storage".
 """
 
@@ -19,6 +20,7 @@ from concertino.errors import ConcertinoError
 
 __all__ = [
     "CREATE",
+    "DEFAULT_STORAGE",
     "MAX_CONTENT_BYTES",
     "UPSERT",
     "Storage",
@@ -31,16 +33,24 @@ __all__ = [
     "next_version",
 ]
 
-CREATE, UPSERT = 0, -1  # expected versions: there must be nothing yet; whatever is there
+# The storage type of requests that name none.
+DEFAULT_STORAGE = "markdown"
+# Expected versions with a special meaning: the path must be new; any version will do.
+CREATE, UPSERT = 0, -1
 MAX_PATH_BYTES = 4096
-MAX_PART_BYTES = 240  # of one name in it: file systems take 255, and a version's name is longer
+# Of one name between two slashes. File systems allow 255, and the version's file has a longer name.
+MAX_PART_BYTES = 240
 MAX_PATTERN = 256
-MAX_CONTENT_BYTES = 16 * 2**20  # more fits no frame
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\\]|[\ud800-\udfff]")
+# The limit of a frame.
+MAX_CONTENT_BYTES = 16 * 2**20
+_INVALID = re.compile(r"[\x00-\x1f\x7f\\]|[\ud800-\udfff]")
 
 
 class StorageError(ConcertinoError):
-    """Why a store did not do it. code: `not_found`, `conflict`, `invalid_path`, `too_large` or `storage_error`."""
+    """A store could not do what it was asked for.
+
+    code: `not_found`, `conflict`, `invalid_path`, `too_large` or `storage_error`.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -48,7 +58,7 @@ class StorageError(ConcertinoError):
 
 
 class StoredDocument(Struct, frozen=True):
-    """What is under a path. version: 1 for what was just created, one more with each write."""
+    """A document. version: 1 when it is created, one more with each write."""
 
     content: bytes
     metadata: dict[str, Any]
@@ -56,7 +66,7 @@ class StoredDocument(Struct, frozen=True):
 
 
 class StorageEntry(Struct, frozen=True):
-    """A path in a list. size: of the content, in bytes. modified_at: in UTC."""
+    """A document in a list. size: of the content, in bytes. modified_at: in UTC."""
 
     path: str
     size: int
@@ -65,53 +75,59 @@ class StorageEntry(Struct, frozen=True):
 
 
 class Storage(Protocol):
-    """A store. Every method may block, may be called from any thread, and raises StorageError."""
+    """A store. Its methods may block, may be called from any thread, and raise StorageError."""
 
     def read(self, path: str) -> StoredDocument: ...
 
     def write(
         self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
     ) -> int:
-        """Returns the new version. Content, metadata and version change together or not at all."""
+        """Write a document and return its new version.
+
+        Content, metadata and version change together or not at all.
+        """
         ...
 
     def delete(self, path: str) -> None: ...
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
-        """Entries whose path begins with `prefix`, and whose name, after the last slash, fits the glob `pattern`; by path."""
+        """Return the documents whose path begins with `prefix`, sorted by path.
+
+        pattern: a glob that the name, after the last slash, must match.
+        """
         ...
 
     def close(self) -> None: ...
 
 
 def check_path(path: str) -> tuple[str, ...]:
-    """The parts of a path: relative, without `.`, `..` and what no file system takes. Raises StorageError."""
-    said = repr(path if len(path) <= 100 else path[:100] + "...")
+    """Return the parts of a path, which is relative and has no `.` or `..`. Raises StorageError."""
+    display = repr(path if len(path) <= 100 else path[:100] + "...")
     if not path:
         raise StorageError(
             "invalid_path", "path: expected one, such as 'features/FEAT-001.md', got none"
         )
-    if _CONTROL.search(path):
+    if _INVALID.search(path):
         raise StorageError(
             "invalid_path",
-            f"path: expected no control characters, backslashes or lone surrogates, got {said}",
+            f"path: expected no control characters, backslashes or lone surrogates, got {display}",
         )
     parts = tuple(path.split("/"))
     if any(part in ("", ".", "..") for part in parts):
         raise StorageError(
             "invalid_path",
-            f"path: expected a relative one without '.', '..' and empty parts, got {said}",
+            f"path: expected a relative one without '.', '..' and empty parts, got {display}",
         )
     if len(path.encode()) > MAX_PATH_BYTES or any(
         len(part.encode()) > MAX_PART_BYTES for part in parts
     ):
         limits = f"{MAX_PATH_BYTES} bytes, {MAX_PART_BYTES} between two slashes"
-        raise StorageError("invalid_path", f"path: expected at most {limits}, got {said}")
+        raise StorageError("invalid_path", f"path: expected at most {limits}, got {display}")
     return parts
 
 
 def check_pattern(pattern: str) -> str:
-    """A glob for names; `*.md` if none is given. Raises StorageError."""
+    """Return the glob, or `*.md` for an empty one. Raises StorageError."""
     if len(pattern) > MAX_PATTERN or "/" in pattern:
         raise StorageError(
             "invalid_path",
@@ -121,12 +137,16 @@ def check_pattern(pattern: str) -> str:
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
-    """Whether a name fits a glob with `*`, `?` and `[...]`. Runs of stars count as one, which keeps matching quick."""
+    """Return a regular expression for a glob with `*`, `?` and `[...]`."""
+    # Many stars in a row would make matching slow.
     return re.compile(translate(re.sub(r"\*+", "*", pattern)))
 
 
 def next_version(path: str, current: int, expected: int) -> int:
-    """The version that a write makes. current: 0 if there is nothing. Raises StorageError for a writer that knows another one."""
+    """Return the version that a write creates.
+
+    current: 0 if there is no document. Raises StorageError if the writer expects another version.
+    """
     if expected == UPSERT:
         return current + 1
     if expected < UPSERT:

@@ -1,7 +1,8 @@
-"""Requests of the protocol for storage, answered by the stores of a plugin.
+"""Answers the storage requests of the protocol with the stores of a plugin.
 
-Upstream has no word for a failed read, list or delete, and answers as if there were nothing; our own peers find `failure` beside
-that. Stores may block, so they are called from threads.
+Upstream's protocol has no error for a failed read, list or delete, and answers as if there were no
+document. Our own peers find `failure` in such a response. Stores may block, so they are called from
+threads.
 Source: the Orchestra plugin protocol, "Storage".
 """
 
@@ -13,108 +14,112 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from concertino.orchestra.link import PluginRequest, PluginResponse
-from concertino.orchestra.plugin_pb2 import (
+from concertino.orchestra.plugin_messages import (
+    PluginRequest,
+    PluginResponse,
     StorageDeleteResponse,
     StorageEntry,
     StorageFailure,
     StorageListResponse,
     StorageReadResponse,
     StorageWriteResponse,
+    Timestamp,
 )
-from concertino.orchestra.storage import Storage, StorageError
+from concertino.orchestra.storage import DEFAULT_STORAGE, Storage, StorageError
 from concertino.orchestra.structs import InvalidStruct, NotAStruct, PackedTooLarge, pack, unpack
 
-from google.protobuf.timestamp_pb2 import Timestamp  # isort: skip  # links.py says what to install when it is missing
-
-__all__ = ["DEFAULT", "InThread", "answer_storage"]
+__all__ = ["InThread", "answer_storage"]
 
 log = logging.getLogger("concertino.orchestra.storage")
 
-DEFAULT = "markdown"  # the type that requests without one mean
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 async def answer_storage(
     request: PluginRequest, storages: Mapping[str, Storage], in_thread: InThread
 ) -> PluginResponse:
-    """Answer a storage_read, _write, _delete or _list. storages: by type. in_thread: runs what may block."""
+    """Answer a storage_read, storage_write, storage_delete or storage_list.
+
+    storages: by type. in_thread: runs a function that may block.
+    """
     kind = request.WhichOneof("request") or ""
-    asked: Any = getattr(request, kind)
+    content: Any = getattr(request, kind)
+    storage_type = content.storage_type or DEFAULT_STORAGE
     try:
-        storage = storages.get(asked.storage_type or DEFAULT)
+        storage = storages.get(storage_type)
         if storage is None:
-            has = ", ".join(map(repr, storages)) or "none"
+            existing = ", ".join(map(repr, storages)) or "none"
             raise StorageError(
                 "storage_error",
-                f"there is no storage of type {asked.storage_type or DEFAULT!r} here; there is {has}",
+                f"there is no storage of type {storage_type!r} here; there is {existing}",
             )
-        return await in_thread(partial(_ANSWERS[kind], asked, storage))
-    except StorageError as why:
-        return _failed(kind, StorageFailure(code=why.code, message=str(why)))
-    except (NotAStruct, InvalidStruct, PackedTooLarge) as why:
-        return _failed(kind, StorageFailure(code="invalid_metadata", message=str(why)))
-    except Exception as why:
+        return await in_thread(partial(_HANDLERS[kind], content, storage))
+    except StorageError as exc:
+        return _failure(kind, exc.code, str(exc))
+    # The store needs a package of the extra.
+    except ImportError as exc:
+        return _failure(kind, "storage_error", str(exc))
+    except (NotAStruct, InvalidStruct, PackedTooLarge) as exc:
+        return _failure(kind, "invalid_metadata", str(exc))
+    except Exception as exc:
         log.exception("%s failed", kind)
-        return _failed(
-            kind,
-            StorageFailure(code="storage_error", message=f"{kind} failed: {type(why).__name__}"),
-        )
+        return _failure(kind, "storage_error", f"{kind} failed: {type(exc).__name__}")
 
 
-def _read(asked: Any, storage: Storage) -> PluginResponse:
-    found = storage.read(asked.path)
-    metadata = pack(found.metadata)
+def _read(request: Any, storage: Storage) -> PluginResponse:
+    document = storage.read(request.path)
+    metadata = pack(document.metadata)
     response = StorageReadResponse(
-        content=found.content,
+        content=document.content,
         metadata=metadata.struct,
         metadata_json=metadata.json,
-        version=found.version,
+        version=document.version,
     )
     return PluginResponse(storage_read=response)
 
 
-def _write(asked: Any, storage: Storage) -> PluginResponse:
-    metadata = unpack(asked.metadata, asked.metadata_json)
-    version = storage.write(asked.path, asked.content, metadata, asked.expected_version)
+def _write(request: Any, storage: Storage) -> PluginResponse:
+    metadata = unpack(request.metadata, request.metadata_json)
+    version = storage.write(request.path, request.content, metadata, request.expected_version)
     return PluginResponse(storage_write=StorageWriteResponse(success=True, new_version=version))
 
 
-def _delete(asked: Any, storage: Storage) -> PluginResponse:
-    storage.delete(asked.path)
+def _delete(request: Any, storage: Storage) -> PluginResponse:
+    storage.delete(request.path)
     return PluginResponse(storage_delete=StorageDeleteResponse(success=True))
 
 
-def _list(asked: Any, storage: Storage) -> PluginResponse:
+def _list(request: Any, storage: Storage) -> PluginResponse:
     entries = [
         StorageEntry(
-            path=each.path,
-            size=each.size,
-            version=each.version,
-            modified_at=_timestamp(each.modified_at),
+            path=entry.path,
+            size=entry.size,
+            version=entry.version,
+            modified_at=_timestamp(entry.modified_at),
         )
-        for each in storage.list(asked.prefix, asked.pattern)
+        for entry in storage.list(request.prefix, request.pattern)
     ]
     return PluginResponse(storage_list=StorageListResponse(entries=entries))
 
 
 def _timestamp(when: datetime) -> Timestamp:
-    made = Timestamp()
-    made.FromDatetime(when)
-    return made
+    timestamp = Timestamp()
+    timestamp.FromDatetime(when)
+    return timestamp
 
 
-def _failed(kind: str, failure: StorageFailure) -> PluginResponse:
+def _failure(kind: str, code: str, message: str) -> PluginResponse:
+    failure = StorageFailure(code=code, message=message)
     if kind == "storage_read":
         return PluginResponse(storage_read=StorageReadResponse(failure=failure))
     if kind == "storage_write":
-        return PluginResponse(storage_write=StorageWriteResponse(error=failure.message))
+        return PluginResponse(storage_write=StorageWriteResponse(error=message))
     if kind == "storage_delete":
         return PluginResponse(storage_delete=StorageDeleteResponse(failure=failure))
     return PluginResponse(storage_list=StorageListResponse(failure=failure))
 
 
-_ANSWERS = {
+_HANDLERS = {
     "storage_read": _read,
     "storage_write": _write,
     "storage_delete": _delete,

@@ -1,6 +1,7 @@
-"""Calls of tools and their results as serialized messages, without ids: written and read without protobuf's classes.
+"""Encodes tool calls and their results, without ids, and without the protobuf package's classes.
 
-Those classes are used for whatever is not written here, or not as here; they take three times as long.
+Those classes take three times as long. They are used for everything that is not encoded here, or
+that another peer encoded in a different way.
 Source: protobuf.dev "Encoding"; the Orchestra plugin protocol, ToolRequest and ToolResponse.
 """
 
@@ -8,69 +9,97 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from concertino.orchestra.structs import NotAStruct, Packed, varint
+from concertino.orchestra.protobuf_wire import encode_varint
+from concertino.orchestra.structs import NotAStruct, PackedObject
 
-__all__ = ["called_with", "caller", "succeeded", "succeeded_with_text", "text_in"]
+__all__ = [
+    "encode_caller",
+    "encode_result",
+    "encode_text_result",
+    "encode_tool_call",
+    "read_text_result",
+]
 
-_TOOL_CALL = b"\xa2\x01"  # field 20 of PluginRequest and of PluginResponse
-_SUCCESS = b"\x08\x01\x12"  # ToolResponse: success is true; the tag of result
-# Of a text so short the lengths of all that it is in are one byte each; of one of 128 to 16,355 bytes, two.
+# Field 20 of PluginRequest and of PluginResponse.
+_TOOL_CALL = b"\xa2\x01"
+# Fields of ToolRequest.
+_TOOL_NAME = b"\x0a"
+_ARGUMENTS = b"\x12"
+_CALLER_PLUGIN = b"\x1a"
+_TRACE_PARENT = b"\x22"
+_SESSION_ID = b"\x32"
+_ARGUMENTS_JSON = b"\xc2\x3e"
+# ToolResponse: success = true, then the tag of result.
+_SUCCESS = b"\x08\x01\x12"
+
+# A text result has five nested lengths and 16 bytes of other overhead. The lengths have one byte
+# each up to this size of the text, and two bytes each for texts of 128 to 16,355 bytes.
 _SHORT = 0x7F - 16
 _LENGTHS = 5
 
 
-def caller(plugin: str, session: str) -> bytes:
-    """Who calls, for called_with(). What is empty is not said."""
-    return _text(b"\x1a", plugin) + _text(b"\x32", session)
+def encode_caller(plugin: str, session: str) -> bytes:
+    """Return the fields that name the caller, for encode_tool_call(). Empty values are omitted."""
+    return _encode_text(_CALLER_PLUGIN, plugin) + _encode_text(_SESSION_ID, session)
 
 
-def called_with(name: str, arguments: Packed | None, by: bytes, trace_parent: str = "") -> bytes:
-    """A request to call a tool."""
-    content = _text(b"\x0a", name)
+def encode_tool_call(
+    name: str, arguments: PackedObject | None, caller: bytes, trace_parent: str = ""
+) -> bytes:
+    """Return a PluginRequest that calls a tool. caller: from encode_caller()."""
+    content = _encode_text(_TOOL_NAME, name)
     if arguments is None:
-        content += by
+        content += caller
     else:
         struct, json = arguments
-        content = b"".join((content, b"\x12", varint(len(struct)), struct, by))
+        content = b"".join((content, _ARGUMENTS, encode_varint(len(struct)), struct, caller))
         if json is not None:
-            content = b"".join((content, b"\xc2\x3e", varint(len(json)), json))  # field 1000
+            content = b"".join((content, _ARGUMENTS_JSON, encode_varint(len(json)), json))
     if trace_parent:
-        content += _text(b"\x22", trace_parent)
-    return _TOOL_CALL + varint(len(content)) + content
+        content += _encode_text(_TRACE_PARENT, trace_parent)
+    return _TOOL_CALL + encode_varint(len(content)) + content
 
 
-def _text(tag: bytes, text: str) -> bytes:
+def _encode_text(tag: bytes, text: str) -> bytes:
     encoded = text.encode()
-    return tag + varint(len(encoded)) + encoded if encoded else b""
+    return tag + encode_varint(len(encoded)) + encoded if encoded else b""
 
 
-def succeeded(struct: bytes) -> bytes:
-    """The response to a call that went well, and whose result is this Struct."""
-    header = _SUCCESS + varint(len(struct))
-    return _TOOL_CALL + varint(len(header) + len(struct)) + header + struct
+def encode_result(struct: bytes) -> bytes:
+    """Return the PluginResponse of a successful call whose result is this Struct."""
+    header = _SUCCESS + encode_varint(len(struct))
+    return _TOOL_CALL + encode_varint(len(header) + len(struct)) + header + struct
 
 
-def succeeded_with_text(text: str) -> bytes:
-    """The same, of the result {"text": text}, which is what most tools give. Raises NotAStruct."""
+def encode_text_result(text: str) -> bytes:
+    """Return the PluginResponse of a successful call whose result is {"text": text}.
+
+    Most tools return that. Raises NotAStruct for a lone surrogate.
+    """
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
-        raise NotAStruct("a text with half of a surrogate pair") from None
-    return _text_head(len(encoded)) + encoded
+        raise NotAStruct("a string with a lone surrogate") from None
+    return _text_header(len(encoded)) + encoded
 
 
-def text_in(payload: bytes) -> str | None:
-    """The text in a response that succeeded_with_text() has made, with an id before it; None for any other, and some of them."""
+def read_text_result(payload: bytes) -> str | None:
+    """Return the text of a response made by encode_text_result(), with or without an id in front.
+
+    None for any other response, and for some of these: decode the response then.
+    """
     try:
         start = payload[1] + 2 if payload[0] == 0x0A and payload[1] < 0x80 else 0
     except IndexError:
         return None
+
     size = len(payload) - start - 3 - 16
     if size > _SHORT:
         size -= _LENGTHS
-    if size < 0 or not payload.startswith(head := _text_head(size), start):
+    if size < 0 or not payload.startswith(header := _text_header(size), start):
         return None
-    start += len(head)
+
+    start += len(header)
     if len(payload) != start + size:
         return None
     try:
@@ -80,9 +109,12 @@ def text_in(payload: bytes) -> str | None:
 
 
 @lru_cache(1024)
-def _text_head(size: int) -> bytes:
-    """What is before a text of so many bytes, from the outside: response, its tool_call, result, an entry of it, the value."""
-    head = b""
+def _text_header(size: int) -> bytes:
+    """Return all bytes in front of a text of this size in a response.
+
+    From the inside: the Value, the entry's key and value, the entry, the result, the tool_call.
+    """
+    header = b""
     for tag in (b"\x1a", b"\x0a\x04text\x12", b"\x0a", _SUCCESS, _TOOL_CALL):
-        head = tag + varint(len(head) + size) + head
-    return head
+        header = tag + encode_varint(len(header) + size) + header
+    return header

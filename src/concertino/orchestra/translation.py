@@ -1,14 +1,17 @@
-"""Between MCP and the plugin protocol: what a call asks of the hub, and what its response means to an MCP client.
+"""Converts between MCP and the plugin protocol: calls to requests, and responses to results.
 
-Pure: messages in, messages out. Who asks the hub, and keeps its lists, is front.py.
+Nothing here does I/O: hub_backend.py sends the requests and caches the lists.
 
-    tools/call    ToolRequest, as from the plugin `transport.stdio`. Of its result, `text` if that is a text, else the result as
-                  JSON; of a failed one, error_message, or `tool error: CODE`
-    tools/list    ListTools, in the order of names
+    tools/call    ToolRequest, as from the plugin `transport.stdio`. The result is the member `text`
+                  if that is a string, else the whole result as JSON; for a failed call
+                  error_message, or `tool error: CODE`
+    tools/list    ListTools, sorted by name
     prompts/...   ListPrompts, PromptGet
-    resources/... what storage has below features/, notes/ and docs/: orchestra://features/ID is the path features/ID.md
+    resources/... the documents in storage below features/, notes/ and docs/:
+                  orchestra://features/ID is the path features/ID.md
 
-Source: the Orchestra plugin protocol, "transport.stdio"; 2026-07-28 server/tools, server/prompts, server/resources.
+Sources: the Orchestra plugin protocol, "transport.stdio"; 2026-07-28 server/tools, server/prompts,
+server/resources.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 
-from google.protobuf.message import DecodeError as ProtobufError
 from msgspec import DecodeError, Raw, ValidationError
 from msgspec.json import Decoder, encode
 
@@ -29,10 +31,12 @@ from concertino.errors import (
     ResourceNotFound,
     RpcError,
 )
-from concertino.orchestra.link import PluginRequest, PluginResponse, ToolResponse
-from concertino.orchestra.plugin_pb2 import (
+from concertino.orchestra.plugin_messages import DecodeError as ProtobufError
+from concertino.orchestra.plugin_messages import (
     ListPromptsResponse,
     ListToolsResponse,
+    PluginRequest,
+    PluginResponse,
     PromptGetRequest,
     PromptGetResponse,
     StorageEntry,
@@ -40,6 +44,7 @@ from concertino.orchestra.plugin_pb2 import (
     StorageListResponse,
     StorageReadRequest,
     StorageReadResponse,
+    ToolResponse,
 )
 from concertino.orchestra.storage import StorageError, check_path
 from concertino.orchestra.structs import (
@@ -49,7 +54,7 @@ from concertino.orchestra.structs import (
     pack_json,
     unpack,
 )
-from concertino.orchestra.tool_calls import called_with, caller, text_in
+from concertino.orchestra.tool_calls import encode_caller, encode_tool_call, read_text_result
 from concertino.types.results import (
     CallToolResult,
     ContentBlock,
@@ -68,17 +73,17 @@ from concertino.types.results import (
 __all__ = [
     "KINDS",
     "TEMPLATES",
-    "answered",
-    "call_answer",
     "call_request",
     "call_result",
-    "calling",
+    "caller_fields",
     "entries_of",
     "list_request",
     "prompt_request",
     "prompt_result",
     "prompts_of",
+    "read_call_response",
     "read_request",
+    "read_response",
     "read_result",
     "resources_of",
     "tools_of",
@@ -86,129 +91,144 @@ __all__ = [
 
 log = logging.getLogger("concertino.orchestra.translation")
 
+# The plugin id under which upstream's bridge calls tools.
 CALLER = "transport.stdio"
 SCHEME = "orchestra://"
-KINDS = (
-    "features",
-    "notes",
-    "docs",
-)  # what of storage are resources, in the order in which they are listed
-ENDING = ".md"
+# The folders of storage that are resources, in the order of their list.
+KINDS = ("features", "notes", "docs")
+EXTENSION = ".md"
 MARKDOWN = "text/markdown"
-MAX_URI = 16384  # characters: a path of 4096 bytes, each of them escaped, and more
-# Codes of a refusal that the caller can do something about; everything else is between the hub and its plugins.
-CALLERS = ("prompt_not_found", "validation_error")
-NO_STORAGE = ("storage_not_found", "routing_error")  # ours; upstream's
+# In characters: room for a path of 4096 bytes, each of them percent-encoded.
+MAX_URI = 16384
+# Errors that the client can correct (-32602); all others are between the hub and its plugins.
+CLIENT_ERRORS = ("prompt_not_found", "validation_error")
+# The errors of a hub without storage: ours, and upstream's.
+NO_STORAGE = ("storage_not_found", "routing_error")
 
 T = TypeVar("T")
 Params = Mapping[str, Raw]
 
-_text = Decoder(str).decode
-_block = Decoder(ContentBlock).decode
-_texts = Decoder(dict[str, str]).decode
+_parse_text = Decoder(str).decode
+_parse_content = Decoder(ContentBlock).decode
+_parse_texts = Decoder(dict[str, str]).decode
 
 
-def answered(response: PluginResponse, kind: str) -> Any:
-    """What a response says, if it is of the kind that was asked for. Raises RpcError for a refusal, and for any other kind.
+def read_response(response: PluginResponse, kind: str) -> Any:
+    """Return the content of a response, a protobuf message, if it is of the expected kind.
 
-    Any: the messages of plugin_pb2 by the name of their field.
+    kind: the name of its field. Raises RpcError for an error response, and for any other kind.
     """
     got = response.WhichOneof("response")
     if got == kind:
         return getattr(response, kind)
-    if got == "tool_call":  # the protocol's only way to refuse something
-        code = response.tool_call.error_code
-        raise RpcError(
-            INVALID_PARAMS if code in CALLERS else INTERNAL_ERROR, _said(response.tool_call)
-        )
+    # The protocol's only error response is a failed tool call.
+    if got == "tool_call":
+        error = response.tool_call
+        code = INVALID_PARAMS if error.error_code in CLIENT_ERRORS else INTERNAL_ERROR
+        raise RpcError(code, _error_text(error))
     raise RpcError(INTERNAL_ERROR, f"the orchestrator answered {kind} with {got or 'nothing'}")
 
 
-def _said(response: ToolResponse) -> str:
+def _error_text(response: ToolResponse) -> str:
     return response.error_message or f"tool error: {response.error_code}"
 
 
 # Tools
 
 
-def calling(session: str) -> bytes:
-    """Who calls, for call_request(). session: names the connection to the client."""
-    return caller(CALLER, session)
+def caller_fields(session: str) -> bytes:
+    """Return the fields that name the caller, for call_request().
+
+    session: identifies the connection to the client.
+    """
+    return encode_caller(CALLER, session)
 
 
-def call_request(params: Params, meta: Params, by: bytes) -> bytes:
-    """A tools/call, as a serialized PluginRequest. by: see calling(). Raises RpcError."""
-    name = _named(params)
-    packed = None
+def call_request(params: Params, meta: Params, caller: bytes) -> bytes:
+    """Return a tools/call as a serialized PluginRequest. caller: from caller_fields().
+
+    Raises RpcError.
+    """
+    name = _read_name(params)
+    arguments = None
     if "arguments" in params:
         try:
-            packed = pack_json(bytes(params["arguments"]))
-        except NotAStruct as why:
-            raise RpcError(INVALID_PARAMS, f"tools/call params.arguments: {why}") from None
-        except PackedTooLarge as why:
-            raise RpcError(INTERNAL_ERROR, f"tools/call params.arguments: {why}") from None
-    trace_parent = _maybe_text(meta["traceparent"]) if "traceparent" in meta else ""
-    return called_with(name, packed, by, trace_parent)
+            arguments = pack_json(bytes(params["arguments"]))
+        except NotAStruct as exc:
+            raise RpcError(INVALID_PARAMS, f"tools/call params.arguments: {exc}") from None
+        except PackedTooLarge as exc:
+            raise RpcError(INTERNAL_ERROR, f"tools/call params.arguments: {exc}") from None
+    trace_parent = _read_optional_text(meta["traceparent"]) if "traceparent" in meta else ""
+    return encode_tool_call(name, arguments, caller, trace_parent)
 
 
-def call_answer(payload: bytes) -> CallToolResult:
-    """The result of a tools/call, of a serialized PluginResponse. Raises RpcError for a refusal, ProtocolError for garbage."""
-    text = text_in(payload)
-    if text is not None:  # nearly always
+def read_call_response(payload: bytes) -> CallToolResult:
+    """Return the result of a tools/call from a serialized PluginResponse.
+
+    Raises RpcError for an error response, ProtocolError for bytes that are not a response.
+    """
+    # Nearly all results are a text.
+    text = read_text_result(payload)
+    if text is not None:
         return CallToolResult([TextContent(text)])
+
     try:
         response = PluginResponse.FromString(payload)
-    except ProtobufError as why:
-        raise ProtocolError(f"the response cannot be decoded: {why}") from None
-    return call_result(answered(response, "tool_call"))
+    except ProtobufError as exc:
+        raise ProtocolError(f"the response cannot be decoded: {exc}") from None
+    return call_result(read_response(response, "tool_call"))
 
 
 def call_result(response: ToolResponse) -> CallToolResult:
-    """The result of a tools/call. Raises RpcError for a Struct that is none.
+    """Return the result of a tools/call. Raises RpcError for an invalid Struct.
 
-    Pictures and the like, which plugins made with the SDK put beside their text, follow it.
+    The SDK puts images and other content beside the text; they follow it here.
     """
     if not response.success:
-        return CallToolResult([TextContent(_said(response))], is_error=True)
+        return CallToolResult([TextContent(_error_text(response))], is_error=True)
     try:
         result = unpack(response.result, response.result_json)
-    except InvalidStruct as why:
-        raise RpcError(INTERNAL_ERROR, f"the result of the tool: {why}") from None
+    except InvalidStruct as exc:
+        raise RpcError(INTERNAL_ERROR, f"the result of the tool: {exc}") from None
+
     text = result.get("text")
     if not isinstance(text, str):
         return CallToolResult([TextContent(encode(result).decode())])
-    others = _others(result.get("content"))
+    others = _other_content(result.get("content"))
     return CallToolResult([*([TextContent(text)] if text or not others else []), *others])
 
 
-def _others(content: object) -> list[ContentBlock]:
-    """The content of a result that is not text, if all of it is content as MCP has it."""
+def _other_content(content: object) -> list[ContentBlock]:
+    """Return the blocks of a result that are not text; none if any is not valid MCP content."""
     if not isinstance(content, list):
         return []
     try:
-        blocks = [_block(encode(each)) for each in cast(list[object], content)]
+        blocks = [_parse_content(encode(item)) for item in cast(list[object], content)]
     except (ValidationError, DecodeError):
         return []
-    return [each for each in blocks if not isinstance(each, TextContent)]
+    return [block for block in blocks if not isinstance(block, TextContent)]
 
 
 def tools_of(response: ListToolsResponse) -> list[Tool]:
-    """The tools, in the order of their names. Of two of one name the first is shown; what cannot be is left out, with a warning."""
+    """Return the tools, sorted by name.
+
+    Of two tools of one name the first is used. Invalid tools are left out, with a warning.
+    """
     tools: list[Tool] = []
-    for each in _sorted(response.tools, "tool"):
+    for definition in _sort_by_name(response.tools, "tool"):
+        name = definition.name
         try:
-            schema = unpack(each.input_schema, each.input_schema_json)
-        except InvalidStruct as why:
-            log.warning("the tool %r is left out: its schema: %s", each.name, why)
+            schema = unpack(definition.input_schema, definition.input_schema_json)
+        except InvalidStruct as exc:
+            log.warning("the tool %r is left out: its schema: %s", name, exc)
             continue
-        if schema.setdefault("type", "object") != "object":
+        type_name = schema.setdefault("type", "object")
+        if type_name != "object":
             log.warning(
-                "the tool %r is left out: its schema is for %r, not an object",
-                each.name,
-                schema["type"],
+                "the tool %r is left out: its schema is for %r, not an object", name, type_name
             )
             continue
-        tools.append(Tool(each.name, schema, description=each.description))
+        tools.append(Tool(name, schema, description=definition.description))
     return tools
 
 
@@ -216,53 +236,53 @@ def tools_of(response: ListToolsResponse) -> list[Tool]:
 
 
 def prompts_of(response: ListPromptsResponse) -> list[Prompt]:
-    """The prompts, in the order of their names, as for tools_of()."""
+    """Return the prompts, sorted by name. Of two prompts of one name the first is used."""
     return [
         Prompt(
-            each.name,
-            description=each.description or None,
+            definition.name,
+            description=definition.description or None,
             arguments=[
                 PromptArgument(
                     argument.name,
                     description=argument.description or None,
                     required=argument.required,
                 )
-                for argument in each.arguments
+                for argument in definition.arguments
             ],
         )
-        for each in _sorted(response.prompts, "prompt")
+        for definition in _sort_by_name(response.prompts, "prompt")
     ]
 
 
 def prompt_request(params: Params) -> PluginRequest:
-    """A prompts/get. Raises RpcError."""
-    name = _named(params, "prompts/get")
+    """Return the request for a prompts/get. Raises RpcError."""
+    name = _read_name(params, "prompts/get")
     try:
-        arguments = _texts(params.get("arguments", b"{}"))
-    except (ValidationError, DecodeError, UnicodeDecodeError) as why:
+        arguments = _parse_texts(params.get("arguments", b"{}"))
+    except (ValidationError, DecodeError, UnicodeDecodeError) as exc:
         raise RpcError(
-            INVALID_PARAMS, f"prompts/get params.arguments: expected an object of texts: {why}"
+            INVALID_PARAMS, f"prompts/get params.arguments: expected an object of texts: {exc}"
         ) from None
     return PluginRequest(prompt_get=PromptGetRequest(prompt_name=name, arguments=arguments))
 
 
 def prompt_result(response: PromptGetResponse) -> GetPromptResult:
-    """The result of a prompts/get."""
+    """Return the result of a prompts/get."""
     messages = [
         PromptMessage(
-            "assistant" if each.role == "assistant" else "user",
-            _content(each.content.type, each.content.text),
+            "assistant" if message.role == "assistant" else "user",
+            _prompt_content(message.content.type, message.content.text),
         )
-        for each in response.messages
+        for message in response.messages
     ]
     return GetPromptResult(messages, response.description or None)
 
 
-def _content(kind: str, text: str) -> ContentBlock:
-    """The content of a prompt's message. What is not text has its JSON there, as plugins made with the SDK write it."""
+def _prompt_content(kind: str, text: str) -> ContentBlock:
+    """Return the content of a message. The SDK writes the JSON of other content into its text."""
     if kind not in ("", "text"):
         try:
-            return _block(text)
+            return _parse_content(text)
         except (ValidationError, DecodeError):
             pass
     return TextContent(text)
@@ -282,77 +302,79 @@ TEMPLATES = [
 
 
 def list_request(kind: str) -> PluginRequest:
-    """What there is of a kind of resources."""
+    """Return the request for the resources of a kind."""
     return PluginRequest(storage_list=StorageListRequest(prefix=f"{kind}/"))
 
 
 def entries_of(response: PluginResponse) -> Sequence[StorageEntry]:
-    """The entries that a list_request() was answered with; none where nobody has storage. Raises RpcError."""
+    """Return the entries in the response to a list_request(); none if the hub has no storage.
+
+    Raises RpcError.
+    """
     if response.HasField("tool_call") and response.tool_call.error_code in NO_STORAGE:
-        log.debug("no resources: %s", _said(response.tool_call))
+        log.debug("no resources: %s", _error_text(response.tool_call))
         return ()
-    listed: StorageListResponse = answered(response, "storage_list")
-    if listed.HasField("failure"):
-        raise RpcError(INTERNAL_ERROR, f"storage: {listed.failure.message or listed.failure.code}")
-    return listed.entries
+
+    found: StorageListResponse = read_response(response, "storage_list")
+    if found.HasField("failure"):
+        raise RpcError(INTERNAL_ERROR, f"storage: {found.failure.message or found.failure.code}")
+    return found.entries
 
 
 def resources_of(entries: Iterable[StorageEntry], kind: str) -> list[Resource]:
-    """Entries as resources, in the order of their paths."""
-    paths = {each.path: each for each in entries}
+    """Return storage entries as resources, sorted by path."""
+    by_path = {entry.path: entry for entry in entries}
     return [
         Resource(
             f"{SCHEME}{kind}/{quote(id, safe='/')}",
             id,
             mime_type=MARKDOWN,
-            size=paths[path].size or None,
+            size=by_path[path].size or None,
         )
-        for path in sorted(paths)
+        for path in sorted(by_path)
         if path.startswith(f"{kind}/")
-        and (id := path.removeprefix(f"{kind}/").removesuffix(ENDING))
+        and (id := path.removeprefix(f"{kind}/").removesuffix(EXTENSION))
     ]
 
 
 def read_request(params: Params) -> tuple[str, PluginRequest]:
-    """A resources/read, and the URI that it is of. Raises RpcError."""
+    """Return the URI of a resources/read, and the request for it. Raises RpcError."""
     if "uri" not in params:
         raise RpcError(INVALID_PARAMS, "resources/read params.uri: expected a URI, got none")
     try:
-        uri = _text(params["uri"])
-    except (ValidationError, DecodeError, UnicodeDecodeError) as why:
+        uri = _parse_text(params["uri"])
+    except (ValidationError, DecodeError, UnicodeDecodeError) as exc:
         raise RpcError(
-            INVALID_PARAMS, f"resources/read params.uri: expected a text: {why}"
+            INVALID_PARAMS, f"resources/read params.uri: expected a text: {exc}"
         ) from None
-    return uri, PluginRequest(storage_read=StorageReadRequest(path=_path(uri)))
+    return uri, PluginRequest(storage_read=StorageReadRequest(path=_storage_path(uri)))
 
 
-def _path(uri: str) -> str:
-    """The path in storage that a URI is of; decoded once."""
+def _storage_path(uri: str) -> str:
+    """Return the path in storage of a URI, percent-decoded once."""
     kind, slash, id = uri.removeprefix(SCHEME).partition("/")
     if not uri.startswith(SCHEME) or kind not in KINDS or not slash or not id or len(uri) > MAX_URI:
-        expected = " or ".join(f"{SCHEME}{each}/ID" for each in KINDS)
+        expected = " or ".join(f"{SCHEME}{kind}/ID" for kind in KINDS)
         raise RpcError(INVALID_PARAMS, f"uri: expected {expected}, got {uri[:200]!r}")
     try:
-        path = f"{kind}/{unquote_to_bytes(id).decode()}{ENDING}"
+        path = f"{kind}/{unquote_to_bytes(id).decode()}{EXTENSION}"
         check_path(path)
-    except (UnicodeError, StorageError) as why:
-        raise RpcError(INVALID_PARAMS, f"uri: {why}") from None
+    except (UnicodeError, StorageError) as exc:
+        raise RpcError(INVALID_PARAMS, f"uri: {exc}") from None
     return path
 
 
 def read_result(uri: str, response: StorageReadResponse) -> ReadResourceResult:
-    """What is under a URI. Raises ResourceNotFound, RpcError.
-
-    Upstream's storage answers for what there is not as for what is empty, and of version 0, which nothing has that was written.
-    """
+    """Return the result of a resources/read. Raises ResourceNotFound, RpcError."""
     if response.HasField("failure"):
-        if response.failure.code in ("not_found", "invalid_path"):
+        failure = response.failure
+        if failure.code in ("not_found", "invalid_path"):
             raise ResourceNotFound(uri)
-        raise RpcError(
-            INTERNAL_ERROR, f"storage: {response.failure.message or response.failure.code}"
-        )
+        raise RpcError(INTERNAL_ERROR, f"storage: {failure.message or failure.code}")
+    # Upstream's answer for a missing document: empty, with version 0, which no document has.
     if not response.content and not response.version and not response.metadata:
         raise ResourceNotFound(uri)
+
     try:
         contents = ResourceContents(uri, text=response.content.decode(), mime_type=MARKDOWN)
     except UnicodeDecodeError:
@@ -362,15 +384,15 @@ def read_result(uri: str, response: StorageReadResponse) -> ReadResourceResult:
     return ReadResourceResult([contents])
 
 
-# Parts
+# Params and names
 
 
-def _named(params: Params, method: str = "tools/call") -> str:
-    """The member `name` of params."""
+def _read_name(params: Params, method: str = "tools/call") -> str:
+    """Return the member `name` of params. Raises RpcError if it is missing or no string."""
     name = ""
     if "name" in params:
         try:
-            name = _text(params["name"])
+            name = _parse_text(params["name"])
         except (ValidationError, DecodeError, UnicodeDecodeError):
             got = bytes(params["name"])[:100].decode("utf-8", "replace")
             raise RpcError(
@@ -381,24 +403,25 @@ def _named(params: Params, method: str = "tools/call") -> str:
     return name
 
 
-def _maybe_text(raw: Raw) -> str:
+def _read_optional_text(raw: Raw) -> str:
+    """Return a JSON string; empty for any other value."""
     try:
-        return _text(raw)
+        return _parse_text(raw)
     except (ValidationError, DecodeError, UnicodeDecodeError):
         return ""
 
 
-def _sorted(definitions: Iterable[T], what: str) -> list[T]:
-    """By name, each name once. T: has a `name`, which protobuf's classes do not let a Protocol say."""
-    found: dict[str, T] = {}
-    for each in definitions:
-        name: str = cast(Any, each).name
-        if not name or name in found:
-            log.warning(
-                "a %s is left out: %s",
-                what,
-                f"there are two of the name {name!r}" if name else "it has no name",
-            )
+def _sort_by_name(definitions: Iterable[T], kind: str) -> list[T]:
+    """Return definitions sorted by name, without those that have no name or a name twice.
+
+    T has a `name`; protobuf's classes do not fit a Protocol that says so.
+    """
+    by_name: dict[str, T] = {}
+    for definition in definitions:
+        name: str = cast(Any, definition).name
+        if not name or name in by_name:
+            problem = f"there are two of the name {name!r}" if name else "it has no name"
+            log.warning("a %s is left out: %s", kind, problem)
         else:
-            found[name] = each
-    return [found[name] for name in sorted(found)]
+            by_name[name] = definition
+    return [by_name[name] for name in sorted(by_name)]

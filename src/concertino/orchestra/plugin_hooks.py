@@ -1,0 +1,50 @@
+"""The functions of a plugin that run at its start and end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from inspect import isawaitable
+from typing import Any
+
+from concertino.runtime.threads import Threads
+
+__all__ = ["LifecycleHooks"]
+
+
+class LifecycleHooks:
+    """Runs the functions that were registered with on_boot and on_shutdown.
+
+    boot: called with the configuration, in order. shutdown: called without arguments, the last one
+    first.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.boot: list[Callable[..., Any]] = []
+        self.shutdown: list[Callable[..., Any]] = []
+        self._log = log
+        # One thread, so that no two functions run at the same time.
+        self._thread = Threads(1)
+
+    async def run_boot(self, config: Mapping[str, str]) -> None:
+        """Run the boot functions. Raises what they raise; the rest does not run then."""
+        for function in self.boot:
+            await self._call(function, config)
+
+    async def run_shutdown(self) -> bool:
+        """Run the shutdown functions, once. Returns whether all of them succeeded."""
+        functions, self.shutdown = self.shutdown, []
+        is_clean = True
+        for function in reversed(functions):
+            try:
+                await self._call(function)
+            except Exception:
+                is_clean = False
+                name = getattr(function, "__name__", function)
+                self._log.exception("shutting down: %s failed", name)
+        return is_clean
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> None:
+        result = await self._thread.run(lambda: function(*args))
+        if isawaitable(result):
+            await result

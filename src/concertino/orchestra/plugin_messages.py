@@ -1,0 +1,86 @@
+"""The Protobuf messages of the plugin protocol, generated from plugin.proto.
+
+Import them from here and not from plugin_pb2: here a missing protobuf package is reported with
+the command that installs it.
+"""
+
+from __future__ import annotations
+
+from concertino.orchestra.extra import MISSING_EXTRA
+
+try:
+    from google.protobuf.message import DecodeError, EncodeError
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from concertino.orchestra.plugin_pb2 import (
+        BootRequest,
+        BootResult,
+        ContentBlock,
+        HealthRequest,
+        HealthResult,
+        ListPromptsRequest,
+        ListPromptsResponse,
+        ListToolsRequest,
+        ListToolsResponse,
+        PluginManifest,
+        PluginRequest,
+        PluginResponse,
+        PromptArgument,
+        PromptDefinition,
+        PromptGetRequest,
+        PromptGetResponse,
+        PromptMessage,
+        RegistrationResult,
+        ShutdownRequest,
+        ShutdownResult,
+        StorageDeleteResponse,
+        StorageEntry,
+        StorageFailure,
+        StorageListRequest,
+        StorageListResponse,
+        StorageReadRequest,
+        StorageReadResponse,
+        StorageWriteResponse,
+        StreamCancel,
+        ToolDefinition,
+        ToolResponse,
+    )
+except ImportError:
+    raise ImportError(MISSING_EXTRA) from None
+
+__all__ = [
+    "BootRequest",
+    "BootResult",
+    "ContentBlock",
+    "DecodeError",
+    "EncodeError",
+    "HealthRequest",
+    "HealthResult",
+    "ListPromptsRequest",
+    "ListPromptsResponse",
+    "ListToolsRequest",
+    "ListToolsResponse",
+    "PluginManifest",
+    "PluginRequest",
+    "PluginResponse",
+    "PromptArgument",
+    "PromptDefinition",
+    "PromptGetRequest",
+    "PromptGetResponse",
+    "PromptMessage",
+    "RegistrationResult",
+    "ShutdownRequest",
+    "ShutdownResult",
+    "StorageDeleteResponse",
+    "StorageEntry",
+    "StorageFailure",
+    "StorageListRequest",
+    "StorageListResponse",
+    "StorageReadRequest",
+    "StorageReadResponse",
+    "StorageWriteResponse",
+    "StreamCancel",
+    "Timestamp",
+    "ToolDefinition",
+    "ToolResponse",
+]

@@ -1,0 +1,278 @@
+"""Answers the requests that a hub sends to a plugin, by the plugin's tools, prompts and storage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, cast
+
+from msgspec import UNSET, Raw, Struct
+from msgspec.json import encode
+
+from concertino.backend.interface import Backend, Call
+from concertino.errors import ConcertinoError, RpcError
+from concertino.orchestra.plugin_context import PluginContext
+from concertino.orchestra.plugin_hooks import LifecycleHooks
+from concertino.orchestra.plugin_messages import (
+    BootResult,
+    ContentBlock,
+    HealthResult,
+    ListPromptsResponse,
+    ListToolsResponse,
+    PluginRequest,
+    PluginResponse,
+    PromptArgument,
+    PromptDefinition,
+    PromptGetResponse,
+    PromptMessage,
+    RegistrationResult,
+    ShutdownResult,
+    ToolDefinition,
+    ToolResponse,
+)
+from concertino.orchestra.rpc_interface import error_response
+from concertino.orchestra.storage import Storage
+from concertino.orchestra.stores import InThread, answer_storage
+from concertino.orchestra.structs import (
+    InvalidStruct,
+    NotAStruct,
+    PackedTooLarge,
+    pack,
+    pack_json,
+    unpack_json,
+)
+from concertino.orchestra.tool_calls import encode_result, encode_text_result
+from concertino.server.tools import Tools
+from concertino.types.results import (
+    CallToolResult,
+    GetPromptResult,
+    ListPromptsResult,
+    ListToolsResult,
+    TextContent,
+)
+
+__all__ = ["Handler", "PluginRequests"]
+
+Handler = Callable[[PluginRequest], Awaitable[PluginResponse | bytes]]
+
+
+class PluginRequests:
+    """The request handlers of a plugin.
+
+    backend: runs tools and prompts. prompt_names: returns the current names. storages: by type.
+    in_thread: runs a function that may block. on_shutdown: called when the hub asks for the end.
+    handlers: by kind of request.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        tools: Tools,
+        prompt_names: Callable[[], Collection[str]],
+        storages: Mapping[str, Storage],
+        in_thread: InThread,
+        hooks: LifecycleHooks,
+        on_shutdown: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._backend = backend
+        self._tools = tools
+        self._prompt_names = prompt_names
+        self._storages = storages
+        self._in_thread = in_thread
+        self._hooks = hooks
+        self._on_shutdown = on_shutdown
+        self.handlers: Mapping[str, Handler] = {
+            "register": self._register,
+            "boot": self._boot,
+            "shutdown": self._shutdown,
+            "health": self._health,
+            "list_tools": self._list_tools,
+            "tool_call": self._tool_call,
+            "list_prompts": self._list_prompts,
+            "prompt_get": self._prompt_get,
+            "storage_read": self._storage,
+            "storage_write": self._storage,
+            "storage_delete": self._storage,
+            "storage_list": self._storage,
+        }
+
+    async def refuse(self, request: PluginRequest) -> PluginResponse:
+        """Return the error response for a kind of request without a handler."""
+        kind = request.WhichOneof("request") or "nothing"
+        return error_response("", "unknown_request", f"{self._name} does not answer {kind}")
+
+    # Start and end
+
+    async def _register(self, request: PluginRequest) -> PluginResponse:
+        id = request.register.id
+        if id and id != self._name:
+            reason = f"this is {self._name}, not {id}"
+            return PluginResponse(register=RegistrationResult(reject_reason=reason))
+        return PluginResponse(register=RegistrationResult(accepted=True))
+
+    async def _boot(self, request: PluginRequest) -> PluginResponse:
+        try:
+            await self._hooks.run_boot(dict(request.boot.config))
+        except Exception as exc:
+            logging.getLogger(f"concertino.{self._name}").exception("booting failed")
+            return PluginResponse(boot=BootResult(error=f"{type(exc).__name__}: {exc}"))
+        return PluginResponse(boot=BootResult(ready=True))
+
+    async def _shutdown(self, request: PluginRequest) -> PluginResponse:
+        is_clean = await self._hooks.run_shutdown()
+        self._on_shutdown()
+        return PluginResponse(shutdown=ShutdownResult(clean=is_clean))
+
+    async def _health(self, request: PluginRequest) -> PluginResponse:
+        return PluginResponse(health=HealthResult(status=HealthResult.HEALTHY))
+
+    # Tools
+
+    async def _list_tools(self, request: PluginRequest) -> PluginResponse:
+        result = cast(ListToolsResult, await self._handle("tools/list", {}, request))
+        definitions: list[ToolDefinition] = []
+        for tool in result.tools:
+            schema = pack(tool.input_schema)
+            definitions.append(
+                ToolDefinition(
+                    name=tool.name,
+                    description=tool.description or "",
+                    input_schema=schema.struct,
+                    input_schema_json=schema.json,
+                )
+            )
+        return PluginResponse(list_tools=ListToolsResponse(tools=definitions))
+
+    async def _tool_call(self, request: PluginRequest) -> PluginResponse | bytes:
+        call = request.tool_call
+        name = call.tool_name
+        if name not in self._tools.entries:
+            return error_response("", "tool_not_found", f"{self._name} has no tool {name!r}")
+
+        params = {"name": Raw(encode(name))}
+        try:
+            if call.HasField("arguments"):
+                params["arguments"] = Raw(unpack_json(call.arguments, call.arguments_json))
+            result = await self._backend.handle(
+                Call("tools/call", params), PluginContext(self._backend, self._name, request)
+            )
+            return _tool_response(cast("CallToolResult", result))
+        except InvalidStruct as exc:
+            return error_response("", "validation_error", f"arguments: {exc}")
+        except RpcError as exc:
+            return error_response("", "validation_error", _error_text(exc))
+        except (NotAStruct, PackedTooLarge) as exc:
+            return error_response("", "handler_error", f"the result of {name}: {exc}")
+
+    # Prompts
+
+    async def _list_prompts(self, request: PluginRequest) -> PluginResponse:
+        if not self._prompt_names():
+            return PluginResponse(list_prompts=ListPromptsResponse())
+        result = cast(ListPromptsResult, await self._handle("prompts/list", {}, request))
+        prompts = [
+            PromptDefinition(
+                name=prompt.name,
+                description=prompt.description or "",
+                arguments=[
+                    PromptArgument(
+                        name=argument.name,
+                        description=argument.description or "",
+                        required=bool(argument.required),
+                    )
+                    for argument in prompt.arguments or ()
+                ],
+            )
+            for prompt in result.prompts
+        ]
+        return PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts))
+
+    async def _prompt_get(self, request: PluginRequest) -> PluginResponse:
+        name = request.prompt_get.prompt_name
+        if name not in self._prompt_names():
+            return error_response("", "prompt_not_found", f"{self._name} has no prompt {name!r}")
+
+        arguments = Raw(encode(dict(request.prompt_get.arguments)))
+        params = {"name": Raw(encode(name)), "arguments": arguments}
+        try:
+            result = cast(GetPromptResult, await self._handle("prompts/get", params, request))
+        except RpcError as exc:
+            return error_response("", "validation_error", _error_text(exc))
+        except ConcertinoError as exc:
+            return error_response("", "handler_error", str(exc))
+        messages = [
+            PromptMessage(role=message.role, content=_content_block(message.content))
+            for message in result.messages
+        ]
+        return PluginResponse(
+            prompt_get=PromptGetResponse(description=result.description or "", messages=messages)
+        )
+
+    # Storage
+
+    async def _storage(self, request: PluginRequest) -> PluginResponse:
+        return await answer_storage(request, self._storages, self._in_thread)
+
+    async def _handle(
+        self, method: str, params: Mapping[str, Raw], request: PluginRequest
+    ) -> Struct | Raw:
+        """Call the backend, in the name of the request's sender."""
+        context = PluginContext(self._backend, self._name, request)
+        return await self._backend.handle(Call(method, params), context)
+
+
+def _error_text(error: RpcError) -> str:
+    """Return an error as one line."""
+    # The data of our own errors is an object, or there is none.
+    details = cast(Mapping[str, Any], error.data or {}).get("details")
+    return f"{error.message}: {details}" if details else error.message
+
+
+def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
+    """Return a tool's result as upstream's programs expect it.
+
+    It is an object whose member `text` is for the model. A structured result that is an object is
+    sent as it is; any other value becomes the member `data`. Content that is not text is in
+    `content`, in MCP's form.
+    """
+    structured = result.structured_content
+    content = result.content
+    if (
+        len(content) == 1
+        and type(content[0]) is TextContent
+        and structured is UNSET
+        and not result.is_error
+    ):
+        return encode_text_result(content[0].text)
+
+    text = "\n".join(block.text for block in content if isinstance(block, TextContent))
+    if result.is_error:
+        return error_response("", "handler_error", text)
+
+    others = [block for block in content if not isinstance(block, TextContent)]
+    if structured is not UNSET and not others:
+        json = bytes(structured) if isinstance(structured, Raw) else encode(structured)
+        if not json.lstrip().startswith(b"{"):
+            json = b'{"text":%s,"data":%s}' % (encode(text), json)
+        packed = pack_json(json)
+    elif others:
+        packed = pack_json(b'{"text":%s,"content":%s}' % (encode(text), encode(result.content)))
+    else:
+        packed = pack({"text": text})
+
+    if packed.json is None:
+        return encode_result(packed.struct)
+    return PluginResponse(
+        tool_call=ToolResponse(success=True, result=packed.struct, result_json=packed.json)
+    )
+
+
+def _content_block(content: Struct) -> ContentBlock:
+    """Return the content of a prompt's message; what is not text becomes its JSON."""
+    if isinstance(content, TextContent):
+        return ContentBlock(type="text", text=content.text)
+    return ContentBlock(
+        type=str(content.__struct_config__.tag or "text"), text=encode(content).decode()
+    )

@@ -1,0 +1,305 @@
+"""One run of a plugin's program: its process, the connection to it, and the steps of its start.
+
+The steps: the process, `READY ADDRESS` on its stderr, the connection, register, boot, and the
+lists of its tools and prompts. plugin_process.py starts another run when one ends.
+Source: the Orchestra plugin protocol, "Orchestrator".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
+from concertino.logs.redact import learn
+from concertino.orchestra.authority import ensure
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.link import open_link
+from concertino.orchestra.plugin_main import HUB_PID
+from concertino.orchestra.plugin_messages import (
+    BootRequest,
+    HealthRequest,
+    HealthResult,
+    ListPromptsRequest,
+    ListToolsRequest,
+    PluginManifest,
+    PluginRequest,
+    PluginResponse,
+    PromptDefinition,
+    ToolDefinition,
+)
+from concertino.orchestra.plugin_output import PluginOutput
+from concertino.orchestra.plugins_file import PluginEntry
+from concertino.orchestra.rpc_interface import ForwardingConnection, HandshakeFailure
+from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
+
+__all__ = ["HubEnvironment", "LaunchSettings", "PluginRun"]
+
+# Upstream's time limit for READY.
+READY_S = 10.0
+# For register, and for each list.
+STEP_S = 10.0
+# Between two health pings, and for the answer to one.
+HEALTH_S = 5.0
+# Time for the exit status to arrive, once the connection is lost.
+EXIT_STATUS_S = 0.25
+
+# Starts a program with PR_SET_PDEATHSIG (prctl(2)), which execve keeps: the kernel ends the program
+# when the hub is killed, even if the program ignores HUB_PID or has not read it yet. An interpreter
+# of its own costs 15 ms; a preexec_fn would fork the locks of the hub's threads.
+DIE_WITH_HUB = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 15)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the hub is gone")
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as why:
+    sys.exit(f"{sys.argv[2]}: {why.strerror}")
+"""
+
+
+class HubEnvironment(Struct, frozen=True):
+    """What all plugins of a hub share.
+
+    folder: for sockets, mode 0700. socket_address, network_address: of the hub, for plugins with
+    `socket: true` and for the others. starts: limits how many wait for READY at once.
+    """
+
+    folder: Path
+    socket_address: str
+    network_address: str
+    certificates: Certificates
+    starts: asyncio.Semaphore
+
+
+class LaunchSettings(Struct, frozen=True):
+    """How a plugin is started and ended. number: its place in the plugins file, from 0."""
+
+    entry: PluginEntry
+    number: int
+    timeouts: ShutdownTimeouts
+    log: logging.Logger
+
+
+class PluginRun:
+    """One run of a plugin's program. Next: start(), then wait_end(), then close().
+
+    link: None until it is connected. exited: a task that returns the exit status; None before the
+    start. address: where the plugin listens.
+    """
+
+    def __init__(self, settings: LaunchSettings) -> None:
+        self.link: ForwardingConnection | None = None
+        self.exited: asyncio.Task[int] | None = None
+        self.address = ""
+        self._settings = settings
+        self._log = settings.log
+        self._child: ChildProcess | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, which is the id of its process group too; None before the start."""
+        return None if self._child is None else self._child.pid
+
+    async def start(
+        self, environment: HubEnvironment
+    ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
+        """Take all steps of the start. Returns the plugin's tools and prompts.
+
+        Raises ConcertinoError, OSError, ValueError.
+        """
+        async with environment.starts:
+            address, output = self._spawn(environment)
+            exited = self.exited
+            assert exited is not None
+            await asyncio.wait(
+                (output.ready, exited), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED
+            )
+
+        if not output.ready.done():
+            if exited.done():
+                raise Disconnected("it ended before READY")
+            raise TimedOut(f"expected READY on its stderr within {READY_S:g} s, got none")
+        self.address = output.ready.result()
+        if address.startswith("unix:") and self.address != address:
+            raise ProtocolError(f"expected READY {address}, got READY {self.address}")
+
+        introduction = asyncio.get_running_loop().create_task(self._introduce(environment))
+        try:
+            await asyncio.wait((introduction, exited), return_when=asyncio.FIRST_COMPLETED)
+            if not introduction.done():
+                raise Disconnected("it ended while it was being started")
+            return introduction.result()
+        finally:
+            if not introduction.done():
+                introduction.cancel()
+                await asyncio.wait((introduction,))
+
+    def _spawn(self, environment: HubEnvironment) -> tuple[str, PluginOutput]:
+        """Start the process. Returns the address that it is told to listen at, and its output."""
+        entry = self._settings.entry
+        variables = {
+            name: os.environ.get(name, "") if value is None else value
+            for name, value in entry.env.items()
+        }
+        learn(variables)
+
+        address, hub_address = "localhost:0", environment.network_address
+        if entry.socket:
+            address = f"unix:{environment.folder / f'{self._settings.number}.sock'}"
+            hub_address = environment.socket_address
+        output = PluginOutput(self._log)
+        program, inherited = _program(entry.binary)
+        command = [
+            *program,
+            *entry.args,
+            f"--orchestrator-addr={hub_address}",
+            f"--listen-addr={address}",
+            f"--certs-dir={environment.certificates.folder}",
+        ]
+        child = spawn(
+            command,
+            env={**variables, HUB_PID: str(os.getpid())},
+            inherit=inherited,
+            stderr=output,
+            ladder=self._settings.timeouts,
+        )
+        child.open(output)
+        self._child = child
+        self.exited = asyncio.get_running_loop().create_task(child.wait())
+        return address, output
+
+    async def _introduce(
+        self, environment: HubEnvironment
+    ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
+        """Connect, register, boot, and ask for the lists."""
+        id = self._settings.entry.id
+        if self.address.startswith("unix:"):
+            link = self.link = await open_link(self.address)
+        else:
+            name = f"orchestrator-to-{id}"
+            ensure(environment.certificates, name)
+            link = self.link = await open_link(
+                self.address, certificates=environment.certificates, name=name, expects=id
+            )
+
+        response = await link.request(PluginRequest(register=PluginManifest(id=id)), STEP_S)
+        if not response.register.accepted:
+            reason = response.register.reject_reason or _error_text(response)
+            raise HandshakeFailure(f"it refuses to be {id}: {reason}")
+
+        config = dict(self._settings.entry.config)
+        response = await link.request(PluginRequest(boot=BootRequest(config=config)))
+        if not response.boot.ready:
+            reason = response.boot.error or _error_text(response)
+            raise HandshakeFailure(f"it could not boot: {reason}")
+
+        response = await link.request(PluginRequest(list_tools=ListToolsRequest()), STEP_S)
+        if not response.HasField("list_tools"):
+            self._log.warning("it does not list its tools: %s", _error_text(response))
+        tools = list(response.list_tools.tools)
+
+        # Old plugins of upstream answer this with an error, which means: no prompts.
+        response = await link.request(PluginRequest(list_prompts=ListPromptsRequest()), STEP_S)
+        return tools, list(response.list_prompts.prompts)
+
+    async def wait_end(self) -> str:
+        """Wait until the process exits, the connection is lost, or health pings fail.
+
+        Returns the reason. The process may still run.
+        """
+        link, exited = self.link, self.exited
+        assert link is not None
+        assert exited is not None
+        pings = asyncio.get_running_loop().create_task(self._ping(link))
+        try:
+            await asyncio.wait(
+                (link.end_reason, exited, pings), return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            pings.cancel()
+        if exited.done():
+            return _describe_exit(exited.result())
+        return link.end_reason.result() if link.end_reason.done() else pings.result()
+
+    async def _ping(self, link: ForwardingConnection) -> str:
+        """Ask for the plugin's health again and again. Returns the reason when it fails."""
+        logged = ""
+        while True:
+            await asyncio.sleep(HEALTH_S)
+            try:
+                response = await link.request(PluginRequest(health=HealthRequest()), HEALTH_S)
+            except TimedOut:
+                return f"it did not answer a health ping within {HEALTH_S:g} s"
+            except ConcertinoError as exc:
+                return str(exc)
+
+            health = response.health
+            problem = ""
+            if health.status != HealthResult.HEALTHY:
+                problem = f"{HealthResult.Status.Name(health.status)} {health.message}"
+            if problem != logged:
+                logged = problem
+                self._log.warning("it says that it is %s", problem or "well again")
+
+    async def exit_reason(self) -> str:
+        """Return how the process ended; empty if it does not end within a moment.
+
+        That says more than the loss of the connection.
+        """
+        if self.exited is None:
+            return ""
+        await asyncio.wait((self.exited,), timeout=EXIT_STATUS_S)
+        return _describe_exit(self.exited.result()) if self.exited.done() else ""
+
+    async def close(self, why: str) -> None:
+        """Close the connection, and end the process and its whole group."""
+        link, self.link = self.link, None
+        try:
+            if link is not None:
+                await link.close(why)
+        finally:
+            if self._child is not None:
+                await self._child.close(0.0)
+                self._child = None
+            if self.exited is not None:
+                self.exited.cancel()
+                self.exited = None
+
+
+def _program(binary: str) -> tuple[list[str], Sequence[str]]:
+    """Return the command of a plugin, and the names of the variables that it inherits.
+
+    A Python file, and the command concertino, run in the hub's own Python: they need neither PATH
+    nor an executable bit, and can import concertino.
+    """
+    if binary == "concertino":
+        return [sys.executable, "-m", "concertino"], (*INHERITED, "PYTHONPATH")
+
+    command, inherited = [binary], INHERITED
+    if binary.endswith(".py"):
+        command, inherited = [sys.executable, binary], (*INHERITED, "PYTHONPATH")
+    # spawn() reports a program that does not exist better than DIE_WITH_HUB could.
+    if sys.platform == "linux" and shutil.which(command[0]) is not None:
+        return [sys.executable, "-ISc", DIE_WITH_HUB, str(os.getpid()), *command], inherited
+    return command, inherited
+
+
+def _describe_exit(status: int) -> str:
+    return (
+        f"it was ended by signal {-status}" if status < 0 else f"it ended with exit code {status}"
+    )
+
+
+def _error_text(response: PluginResponse) -> str:
+    """Return the error in a response of another kind than the request's."""
+    error = response.tool_call
+    return error.error_message or error.error_code or "it gives no reason"

@@ -1,0 +1,81 @@
+"""The part of Protobuf's wire format that is read and written without the protobuf package.
+
+A field is a tag (field number * 8 + wire type), then its content. Strings, bytes and messages
+have wire type 2: their length as a varint, then their bytes.
+Source: protobuf.dev "Encoding".
+"""
+
+from __future__ import annotations
+
+from concertino.errors import ConcertinoError
+
+__all__ = [
+    "LENGTH_DELIMITED",
+    "TRUNCATED",
+    "InvalidWire",
+    "encode_varint",
+    "read_length",
+    "read_varint",
+]
+
+LENGTH_DELIMITED = 2
+TRUNCATED = "the data is truncated"
+
+_SMALL = tuple(bytes((number,)) for number in range(0x80))
+
+
+class InvalidWire(ConcertinoError):
+    """The bytes are not in Protobuf's wire format."""
+
+
+def encode_varint(number: int) -> bytes:
+    """Return a number, zero or more, as a varint."""
+    if number < 0x80:
+        return _SMALL[number]
+
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the varint at an offset and the offset behind it.
+
+    Raises InvalidWire when it passes `end`, or has more than 64 bits or ten bytes.
+    """
+    number = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if shift == 63 and byte > 1:
+                raise InvalidWire("a varint of more than 64 bits")
+            return number, at
+
+        shift += 7
+        if shift > 63:
+            raise InvalidWire("a varint of more than ten bytes")
+    raise InvalidWire(TRUNCATED)
+
+
+def read_length(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the offsets where the length-delimited content at `at` begins and ends.
+
+    Raises InvalidWire when the content passes `end`.
+    """
+    if at >= end:
+        raise InvalidWire(TRUNCATED)
+
+    size = data[at]
+    if size < 0x80:
+        at += 1
+    else:
+        size, at = read_varint(data, at, end)
+
+    if size > end - at:
+        raise InvalidWire(TRUNCATED)
+    return at, at + size
