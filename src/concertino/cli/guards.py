@@ -1,4 +1,7 @@
-"""Options of `concertino serve` that put guards around what is served. Read at each start; guards are loaded when one is wanted."""
+"""Options of `concertino serve` and `bridge` that put guards around the backend.
+
+The modules of guards are imported only if an option asks for one.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from concertino.backend.interface import Backend
 
-__all__ = ["Guard", "add_options", "guard_of"]
+__all__ = ["WrapBackend", "add_guard_options", "make_guards"]
 
-Guard = Callable[["Backend"], "Backend"]
-# Option -> argument of Guard
+WrapBackend = Callable[["Backend"], "Backend"]
+
+# Option -> keyword argument of Guard.
 OPTIONS = {
     "rate_limit": "rate_limit",
     "max_in_flight": "max_in_flight",
@@ -24,20 +28,23 @@ OPTIONS = {
 }
 
 
-def add_options(serve: ArgumentParser) -> None:
-    """The options, in a group of their own."""
-    guards = serve.add_argument_group("guards")
+def add_guard_options(parser: ArgumentParser) -> None:
+    """Add the options for guards, in a group of their own."""
+    guards = parser.add_argument_group("guards")
     guards.add_argument(
         "--rate-limit",
         metavar="[GLOB=]CALLS/SECONDS",
         action="append",
         default=[],
-        help="calls of each tool within so many seconds; repeatable",
+        help="most calls of each tool within so many seconds; repeatable",
     )
-    guards.add_argument("--max-in-flight", metavar="N", type=int, help="calls at once")
+    guards.add_argument("--max-in-flight", metavar="N", type=int, help="most calls at a time")
     guards.add_argument("--timeout", metavar="SECONDS", type=float, help="longest time for a call")
     guards.add_argument(
-        "--max-result-bytes", metavar="N", type=int, help="of a result; more is cut, and linked"
+        "--max-result-bytes",
+        metavar="N",
+        type=int,
+        help="largest result; a larger one is cut, with a link to the whole",
     )
     for name, text in (
         ("allow", "show and serve only these tools"),
@@ -51,49 +58,54 @@ def add_options(serve: ArgumentParser) -> None:
             help=f"{text}, or prompt:GLOB, resource:GLOB; repeatable",
         )
     guards.add_argument(
-        "--redact", action="store_true", help="take secrets out of what is answered"
+        "--redact", action="store_true", help="remove secrets from results and errors"
     )
     guards.add_argument(
-        "--metrics-file", metavar="PATH", help="keep a file with counts and times for Prometheus"
+        "--metrics-file", metavar="PATH", help="write counts and times to a file for Prometheus"
     )
     guards.add_argument(
         "--otel", action="store_true", help="report spans and metrics to OpenTelemetry"
     )
 
 
-def guard_of(given: Namespace) -> Guard | None:
-    """What puts the guards around a backend that were asked for; None if there are none.
+def make_guards(args: Namespace) -> WrapBackend | None:
+    """Return a function that puts the requested guards around a backend; None without any.
 
-    Raises ValueError for a value that does not fit, ConcertinoError naming an extra that is not installed.
+    Raises ValueError for a wrong value, ConcertinoError that names an extra that is not installed.
     """
-    wanted: dict[str, Any] = {
+    options: dict[str, Any] = {
         argument: value
         for option, argument in OPTIONS.items()
-        if (value := getattr(given, option)) is not None and value is not False and value != []
+        if (value := getattr(args, option)) is not None and value is not False and value != []
     }
-    layers: list[Guard] = []
-    if wanted:
+    layers: list[WrapBackend] = []
+    if options:
         from functools import partial
 
         from concertino.guards.guard import Guard
 
-        layers.append(partial(Guard, **wanted))
-        Guard(_NOBODY, **wanted)  # a value that does not fit is said before anything is imported
-    if given.metrics_file:
+        layers.append(partial(Guard, **options))
+        # Report a wrong value now, before the target is imported.
+        Guard(_UNUSED_BACKEND, **options)
+    if args.metrics_file:
         from concertino.guards.metrics import metrics_of
 
-        layers.append(metrics_of(given.metrics_file))
-    if given.otel:
+        layers.append(metrics_of(args.metrics_file))
+    if args.otel:
         from concertino.guards.telemetry import telemetry
 
-        layers.append(telemetry(transport="tcp" if given.tcp else "unix" if given.unix else "pipe"))
+        # `bridge` has no sockets, and so no options for them.
+        options_given = vars(args)
+        unix = "unix" if options_given.get("unix") else "pipe"
+        layers.append(telemetry(transport="tcp" if options_given.get("tcp") else unix))
 
-    def around(backend: Backend) -> Backend:
+    def wrap(backend: Backend) -> Backend:
         for layer in layers:
             backend = layer(backend)
         return backend
 
-    return around if layers else None
+    return wrap if layers else None
 
 
-_NOBODY: Any = None  # a backend that is never asked
+# For a Guard that only checks its options and is never called.
+_UNUSED_BACKEND: Any = None

@@ -1,4 +1,4 @@
-"""`concertino serve TARGET... --unix PATH --tcp HOST:PORT`: the same server for many clients, at sockets."""
+"""`concertino serve TARGET... --unix PATH --tcp HOST:PORT`: serves many clients on sockets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from concertino.cli.folders import Folders
-from concertino.cli.guards import Guard
+from concertino.cli.guards import WrapBackend
 from concertino.cli.serve import FAILED, USAGE, load_or_exit
 from concertino.logs import handler as logging_setup
 from concertino.runtime.process import exit_process
@@ -22,10 +22,10 @@ from concertino.transports.listeners import (
     split_address,
 )
 
-__all__ = ["serve_at"]
+__all__ = ["serve_on_sockets"]
 
 
-def serve_at(
+def serve_on_sockets(
     targets: Sequence[str],
     folders: Folders,
     *,
@@ -36,31 +36,33 @@ def serve_at(
     log_format: str | None,
     trace: bool | None,
     traceback: bool,
-    guard: Guard | None = None,
+    guard: WrapBackend | None = None,
 ) -> NoReturn:
-    """Serve what the targets name at these sockets, and at those that systemd gave. Ends the process.
+    """Serve the targets on these sockets and those that systemd passed, and end the process.
 
-    2 when there is no such server or an address may not be listened at, 1 when it cannot be, or importing or starting failed.
-    guard: is put around what is served.
+    guard: wraps the backend. Exit codes: 2 if there is no such server or an address is not allowed,
+    1 if listening, importing or starting failed.
     """
     writer = bounded_stderr()
     logging_setup.configure(format=log_format, component="concertino", writer=writer)
     log = logging_setup.logger("concertino")
     listeners: list[Listener] = []
     try:
-        places = [split_address(text) for text in tcp]
+        addresses = [split_address(text) for text in tcp]
         listeners += inherited_listeners(os.environ, allow_remote=allow_remote)
-        # Before the target is imported: that may take long, and whoever connects meanwhile waits.
-        for host, port in places:
+
+        # Listen before the target is imported, which may take long: clients can connect and wait.
+        for host, port in addresses:
             listeners.append(listen_tcp(host, port, allow_remote=allow_remote))
         for path in unix:
             listeners.append(listen_unix(path))
             atexit.register(listeners[-1].remove)
         if not listeners:
             raise ValueError("LISTEN_FDS: no socket was given; name one with --unix or --tcp")
-    except (ValueError, OSError) as why:
-        log.error("%s", errno_message(why))
-        exit_process(FAILED if isinstance(why, OSError) else USAGE, writer)
+    except (ValueError, OSError) as exc:
+        log.error("%s", errno_message(exc))
+        exit_process(FAILED if isinstance(exc, OSError) else USAGE, writer)
+
     found = load_or_exit(targets, folders, writer, traceback=traceback)
     run_service(
         guard(found.backend) if guard else found.backend,

@@ -1,4 +1,4 @@
-"""`concertino orchestrate plugins.yaml`: a hub, until SIGTERM or SIGINT."""
+"""`concertino orchestrate plugins.yaml`: runs a hub until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -23,37 +23,44 @@ if TYPE_CHECKING:
     from concertino.orchestra.hub import Hub
     from concertino.orchestra.plugins_file import PluginsFile
 
-__all__ = ["DESCRIPTION", "add_arguments", "more_descriptors", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "raise_descriptor_limit", "run"]
 
 FAILED, USAGE = 1, 2
 
+# Tried as a limit for descriptors if the system has none.
+MANY_DESCRIPTORS = 65536
 
 DESCRIPTION = (
-    "Start the plugins of a file, and pass requests on to them, until SIGTERM or SIGINT. "
-    "0: the end; 1: the hub could not listen; 2: usage, or a file that cannot be used."
+    "Start the plugins of a file and forward requests to them until SIGTERM or SIGINT."
+    " Exit codes: 0 stopped by a signal, 1 the hub could not listen, 2 usage, or the file cannot be"
+    " used."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said of a hub."""
-    parser.add_argument("file", metavar="plugins.yaml", help="which plugins there are")
+    """Add the options of `concertino orchestrate` to its parser."""
+    parser.add_argument("file", metavar="plugins.yaml", help="the plugins to start")
     parser.add_argument(
         "--listen-addr",
         metavar="ADDR",
-        help="where bridges and plugins connect, instead of what the file says: HOST:PORT for QUIC, or unix:PATH",
+        help="address for bridges and plugins: HOST:PORT for QUIC, or unix:PATH"
+        " (default: that of the file)",
     )
     parser.add_argument(
-        "--certs-dir", metavar="DIR", help="certificates, instead of what the file says"
+        "--certs-dir", metavar="DIR", help="certificates (default: those of the file)"
     )
     add_log_format(parser)
 
 
-def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
-    """Be a hub. Ends the process: 0 the end, 1 it cannot listen, 2 the file cannot be used."""
-    reject_extra_args(given, server)
+def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
+    """Run a hub, and end the process.
+
+    Exit codes: 0 it was stopped, 1 it could not listen, 2 the file cannot be used.
+    """
+    reject_extra_args(args, server)
     writer = bounded_stderr()
     refresh()
-    logging_setup.configure(format=given.log_format, component="hub", writer=writer)
+    logging_setup.configure(format=args.log_format, component="hub", writer=writer)
     log = logging.getLogger("concertino.hub")
     exit_on_signals(writer)
     code = FAILED
@@ -62,63 +69,67 @@ def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 
         try:
-            file = read_plugins(given.file)
-        except InvalidPluginsFile as why:
-            log.error("%s", why)
+            file = read_plugins(args.file)
+        except InvalidPluginsFile as exc:
+            log.error("%s", exc)
             exit_process(USAGE, writer)
         for warning in file.warnings:
             log.warning("%s", warning)
         for entry in file.plugins:
             if not entry.enabled:
                 log.info("%s is not started: enabled is not true", entry.id)
-        more_descriptors()
-        asyncio.run(_run(Hub, file, given, log))
+        raise_descriptor_limit()
+        asyncio.run(_run(Hub, file, args, log))
         code = 0
-    except ValueError as why:  # an address that is none
-        log.error("%s", why)
+    except ValueError as exc:
+        # A malformed address.
+        log.error("%s", exc)
         code = USAGE
-    except (ConcertinoError, OSError, ImportError) as why:
-        log.error("%s", errno_message(why))
+    except (ConcertinoError, OSError, ImportError) as exc:
+        log.error("%s", errno_message(exc))
     except BaseException:
         log.exception("the hub failed")
     exit_process(code, writer)
 
 
 async def _run(
-    make: type[Hub], file: PluginsFile, given: argparse.Namespace, log: logging.Logger
+    hub_type: type[Hub], file: PluginsFile, args: argparse.Namespace, log: logging.Logger
 ) -> None:
-    hub = make(file, listen_addr=given.listen_addr, certs_dir=given.certs_dir)
+    """Run a hub until a signal. A second signal kills its plugins and ends the process at once."""
+    hub = hub_type(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir)
     loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
+    stopped: asyncio.Future[None] = loop.create_future()
 
-    def end() -> None:
-        if over.done():  # the second signal
+    def on_signal() -> None:
+        if stopped.done():
             hub.kill()
             os._exit(0)
-        over.set_result(None)
+        stopped.set_result(None)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end)
-    starting = loop.create_task(hub.start())
-    await asyncio.wait((starting, over), return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        starting.cancel()
-        await asyncio.wait((starting,))
-    elif (failure := starting.exception()) is not None:
-        raise failure
+        loop.add_signal_handler(number, on_signal)
+
+    start = loop.create_task(hub.start())
+    await asyncio.wait((start, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        start.cancel()
+        await asyncio.wait((start,))
+    elif (exc := start.exception()) is not None:
+        raise exc
     else:
         for address in hub.addresses:
-            log.info("Listening on %s", address)  # a stable line: scripts look for it
-        await over
+            # Scripts look for this text.
+            log.info("Listening on %s", address)
+        await stopped
     await hub.stop()
 
 
-def more_descriptors() -> None:
-    """A plugin needs seven of them: as many as the system allows."""
+def raise_descriptor_limit() -> None:
+    """Raise the limit of open descriptors to what the system allows; each plugin needs seven."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = hard if hard != resource.RLIM_INFINITY else MANY_DESCRIPTORS
     try:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (hard if hard != resource.RLIM_INFINITY else 65536, hard)
-        )
-    except (ValueError, OSError):  # macOS has a lower limit than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    except (ValueError, OSError):
+        # The real limit of macOS is lower than the one it reports.
         pass

@@ -1,4 +1,4 @@
-"""`concertino plugin markdown|sqlite`: the storage plugins, as programs that a hub starts."""
+"""`concertino plugin markdown|sqlite`: runs a storage plugin, as a program that a hub starts."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ __all__ = ["DESCRIPTION", "add_arguments", "run"]
 FAILED = 1
 
 DESCRIPTION = (
-    "Storage for the plugins and clients of a hub, which starts this command: `binary: concertino` and "
-    "`args: [plugin, markdown, --workspace=DIR]` in plugins.yaml. 0: the end; 1: it could not start, or was refused; 2: usage."
+    "Store data for the plugins and clients of a hub, which starts this command: `binary:"
+    " concertino` and `args: [plugin, markdown, --workspace=DIR]` in plugins.yaml. Exit codes:"
+    " 0 stopped, 1 it could not start, or the hub refused it, 2 usage."
 )
 
 
-def add_arguments(plugin: ArgumentParser) -> None:
-    """The stores that there are."""
-    formatter = plugin.formatter_class
-    kinds = plugin.add_subparsers(dest="kind", metavar="KIND", required=True)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the two kinds of storage and their options to the parser."""
+    formatter = parser.formatter_class
+    kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     markdown = kinds.add_parser(
-        "markdown", help="storage.markdown: files, for people too", formatter_class=formatter
+        "markdown",
+        help="storage.markdown: Markdown files, readable for people",
+        formatter_class=formatter,
     )
     markdown.add_argument(
         "--workspace",
         metavar="DIR",
         default=".",
-        help="the files are in its folder .projects (default: this folder)",
+        help="folder that contains .projects with the files (default: the current folder)",
     )
     sqlite = kinds.add_parser(
         "sqlite", help="storage.sqlite: one database file", formatter_class=formatter
@@ -44,51 +47,54 @@ def add_arguments(plugin: ArgumentParser) -> None:
         "--file",
         metavar="FILE",
         default="orchestra.db",
-        help="the database, made if there is none (default orchestra.db)",
+        help="the database, created if it does not exist (default orchestra.db)",
     )
-    for each in (markdown, sqlite):
-        add_flags(each)
+    for kind in (markdown, sqlite):
+        add_flags(kind)
 
 
-def run(given: Namespace, server: Sequence[str]) -> NoReturn:
-    """Be the plugin. Ends the process."""
-    reject_extra_args(given, server)
+def run(args: Namespace, server: Sequence[str]) -> NoReturn:
+    """Run the plugin, and end the process."""
+    reject_extra_args(args, server)
     try:
         from concertino.errors import ConcertinoError
         from concertino.orchestra.plugin import Plugin
         from concertino.orchestra.plugin_main import run_plugin
-    except ImportError as why:
-        _leave(given, why)
+    except ImportError as exc:
+        _exit_failed(args, exc)
     plugin = Plugin(
-        f"storage.{given.kind}",
+        f"storage.{args.kind}",
         version=__version__,
-        description=f"Storage of the type {given.kind}.",
+        description=f"Storage of the type {args.kind}.",
     )
+
     try:
-        storage: Any = None if given.manifest else _opened(given)  # nobody calls that of a manifest
-    except (ConcertinoError, ImportError) as why:
-        _leave(given, why)
-    plugin.add_storage(storage, given.kind)
+        # With --manifest the plugin prints its manifest and is never called.
+        storage: Any = None if args.manifest else _open_storage(args)
+    except (ConcertinoError, ImportError) as exc:
+        _exit_failed(args, exc)
+    plugin.add_storage(storage, args.kind)
 
+    # The decorator registers it. Not in on_shutdown, since calls may still run at that time.
     @plugin.lifespan
-    def living() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]  # the decorator keeps it
+    def close_at_the_end() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
         yield
-        storage.close()  # not in on_shutdown: calls may still be under way there
+        storage.close()
 
-    run_plugin(plugin, given)
+    run_plugin(plugin, args)
 
 
-def _opened(given: Namespace) -> Storage:
-    """Raises StorageError."""
-    if given.kind == "sqlite":
+def _open_storage(args: Namespace) -> Storage:
+    """Open the storage of the chosen kind. Raises StorageError."""
+    if args.kind == "sqlite":
         from concertino.orchestra.sqlite import SqliteStorage
 
-        return SqliteStorage(given.file)
+        return SqliteStorage(args.file)
     from concertino.orchestra.markdown import MarkdownStorage
 
-    return MarkdownStorage(given.workspace)
+    return MarkdownStorage(args.workspace)
 
 
-def _leave(given: Namespace, why: Exception) -> NoReturn:
-    sys.stderr.write(f"concertino plugin {given.kind}: {why}\n")
+def _exit_failed(args: Namespace, exc: Exception) -> NoReturn:
+    sys.stderr.write(f"concertino plugin {args.kind}: {exc}\n")
     sys.exit(FAILED)

@@ -1,4 +1,4 @@
-"""`concertino serve TARGET...`: find servers in files or modules, and serve them over stdin and stdout."""
+"""`concertino serve TARGET...`: finds servers in files, modules or folders, and serves them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from concertino.cli.folders import Folders, add_options, folders_of
-from concertino.cli.guards import Guard, guard_of
-from concertino.cli.guards import add_options as add_guards
+from concertino.cli.guards import WrapBackend, add_guard_options, make_guards
 from concertino.cli.serving import add_log_format, add_trace, exit_on_signals, reject_extra_args
 from concertino.cli.targets import FoundBackend, find_all, location_of
 from concertino.errors import ConcertinoError, TargetError
@@ -25,51 +24,56 @@ __all__ = ["DESCRIPTION", "add_arguments", "load_or_exit", "run"]
 FAILED = 1
 USAGE = 2
 
-
 DESCRIPTION = (
-    "Serve a server over stdin and stdout, for an MCP client that started this command; or at sockets, "
-    "for any number of clients, with --unix, --tcp or a socket unit of systemd (LISTEN_FDS)."
+    "Serve a server over stdin and stdout, for the MCP client that started this command; or on"
+    " sockets, for any number of clients, with --unix, --tcp or a socket unit of systemd"
+    " (LISTEN_FDS)."
 )
 
 
-def add_arguments(serve: ArgumentParser) -> None:
-    """What can be said of serving."""
-    serve.add_argument(
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of `concertino serve` to its parser."""
+    parser.add_argument(
         "targets",
         metavar="[NAME=]TARGET",
         nargs="*",
-        help="file.py, file.py:attribute, package.module:attribute, or a folder of Markdown; several are served as one, the tools "
-        "of each under its name",
+        help="file.py, file.py:attribute, package.module:attribute, or a folder of Markdown;"
+        " several are served as one server, with the tools of each under its name",
     )
-    add_log_format(serve)
-    add_trace(serve)
-    serve.add_argument("--traceback", action="store_true", help="show where an import failed")
-    folders = serve.add_argument_group("a folder of Markdown")
-    add_options(folders)
-    places = serve.add_argument_group("sockets")
-    places.add_argument(
+    add_log_format(parser)
+    add_trace(parser)
+    parser.add_argument(
+        "--traceback", action="store_true", help="show the traceback of a failed import"
+    )
+    add_options(parser.add_argument_group("a folder of Markdown"))
+
+    sockets = parser.add_argument_group("sockets")
+    sockets.add_argument(
         "--unix",
         metavar="PATH",
         action="append",
         default=[],
-        help="listen at a Unix socket, for this user; repeatable",
+        help="listen on a Unix socket, for this user only; repeatable",
     )
-    places.add_argument(
+    sockets.add_argument(
         "--tcp",
         metavar="HOST:PORT",
         action="append",
         default=[],
-        help="listen at a TCP port of this machine, 0 for a free one; repeatable",
+        help="listen on a TCP port of this machine, 0 for a free one; repeatable",
     )
-    places.add_argument(
+    sockets.add_argument(
         "--allow-remote",
         action="store_true",
-        help="listen at addresses that other machines may reach too",
+        help="also listen on addresses that other machines can reach",
     )
-    places.add_argument(
-        "--max-connections", metavar="N", type=_positive, help="clients at once (default 512)"
+    sockets.add_argument(
+        "--max-connections",
+        metavar="N",
+        type=_positive,
+        help="most clients at a time (default 512)",
     )
-    add_guards(serve)
+    add_guard_options(parser)
 
 
 def _positive(text: str) -> int:
@@ -79,63 +83,72 @@ def _positive(text: str) -> int:
     return number
 
 
-def run(given: Namespace, server: Sequence[str]) -> NoReturn:
-    """Serve what was asked for. Ends the process."""
-    misused: Callable[[str], NoReturn] = given.parser.error
-    reject_extra_args(given, server)
-    folders = Folders(given.resources, given.prompts, given.scheme)
-    if not given.targets and not folders and not folders_of(os.environ):
-        misused("expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH")
+def run(args: Namespace, server: Sequence[str]) -> NoReturn:
+    """Serve the targets, and end the process."""
+    exit_usage: Callable[[str], NoReturn] = args.parser.error
+    reject_extra_args(args, server)
+    folders = Folders(args.resources, args.prompts, args.scheme)
+    if not args.targets and not folders and not folders_of(os.environ):
+        exit_usage("expected a target, --resources, --prompts, RESOURCES_PATH or PROMPTS_PATH")
     try:
-        guard = guard_of(given)
-    except (ValueError, ConcertinoError) as why:
-        misused(str(why))
-    if given.unix or given.tcp or os.environ.get("LISTEN_PID") == str(os.getpid()):
-        from concertino.cli.listen import serve_at
+        guard = make_guards(args)
+    except (ValueError, ConcertinoError) as exc:
+        exit_usage(str(exc))
 
-        serve_at(
-            given.targets,
+    # LISTEN_PID is set by systemd for the process that it passes sockets to.
+    if args.unix or args.tcp or os.environ.get("LISTEN_PID") == str(os.getpid()):
+        from concertino.cli.listen import serve_on_sockets
+
+        serve_on_sockets(
+            args.targets,
             folders,
-            unix=given.unix,
-            tcp=given.tcp,
-            allow_remote=given.allow_remote,
-            max_connections=given.max_connections,
-            log_format=given.log_format,
-            trace=given.trace,
-            traceback=given.traceback,
+            unix=args.unix,
+            tcp=args.tcp,
+            allow_remote=args.allow_remote,
+            max_connections=args.max_connections,
+            log_format=args.log_format,
+            trace=args.trace,
+            traceback=args.traceback,
             guard=guard,
         )
-    if given.allow_remote or given.max_connections is not None:
-        misused(
-            "--allow-remote and --max-connections are for sockets: --unix, --tcp, or those of systemd"
+    if args.allow_remote or args.max_connections is not None:
+        exit_usage(
+            "--allow-remote and --max-connections are for sockets: --unix, --tcp,"
+            " or those of systemd"
         )
-    _over_stdio(
-        given.targets,
+    _serve_stdio(
+        args.targets,
         folders,
-        log_format=given.log_format,
-        trace=given.trace,
-        traceback=given.traceback,
+        log_format=args.log_format,
+        trace=args.trace,
+        traceback=args.traceback,
         guard=guard,
     )
 
 
-def _over_stdio(
+def _serve_stdio(
     targets: Sequence[str],
     folders: Folders,
     *,
     log_format: str | None,
     trace: bool | None,
     traceback: bool,
-    guard: Guard | None = None,
+    guard: WrapBackend | None = None,
 ) -> NoReturn:
-    """Serve what the targets name over stdin and stdout. Ends the process: 2 when there is no such server, 1 when importing or
-    starting one failed. guard: is put around it.
+    """Serve the targets over stdin and stdout, and end the process.
+
+    guard: wraps the backend. Exit codes: 2 if there is no such server, 1 if importing or starting
+    one failed.
     """
-    taken = take_over()  # before the target is imported: what it prints must not reach the wire
+    # Take stdout over before the target is imported: what that prints must not reach the client.
+    taken = take_over()
     logging_setup.configure(format=log_format, component="concertino", writer=taken.writer)
-    if "LISTEN_FDS" in os.environ:  # else cli/listen.py would serve
+
+    # For this process, they would have been served in run().
+    if "LISTEN_FDS" in os.environ:
         logging_setup.logger("concertino").warning(
-            "LISTEN_FDS: its sockets are for process %s, and this is %d; stdin and stdout are served",
+            "LISTEN_FDS: its sockets are for process %s, and this is %d; stdin and stdout are"
+            " served",
             os.environ.get("LISTEN_PID") or "(none)",
             os.getpid(),
         )
@@ -153,22 +166,27 @@ def _over_stdio(
 def load_or_exit(
     targets: Sequence[str], folders: Folders, writer: BoundedWriter, *, traceback: bool
 ) -> FoundBackend:
-    """What find_all() gives; if it raises, say why and end the process. traceback: show it. writer: where log lines go."""
+    """Return the result of find_all(); if it raises, log the reason and end the process.
+
+    writer: of the log, flushed at the end. traceback: log the traceback too. Exit codes: 2 if there
+    is no such server, 1 if importing it failed.
+    """
     log = logging_setup.logger("concertino")
     exit_on_signals(writer)
     try:
         return find_all(targets, folders)
-    except TargetError as why:
-        log.error("%s", why)
+    except TargetError as exc:
+        log.error("%s", exc)
         exit_process(USAGE, writer)
-    except BaseException as why:  # SystemExit too: whatever the target's code raises
-        refresh()  # what was imported may have put secrets into os.environ
-        shown = f"{type(why).__name__}: {why}{location_of(why)}"
+    # The target's code may raise anything, SystemExit too.
+    except BaseException as exc:
+        # The imported code may have put secrets into os.environ, and into its exception.
+        refresh()
         log.error(
             "Failed to start server: importing %s: %s",
             " ".join(targets),
-            shown,
-            exc_info=why if traceback else None,
+            f"{type(exc).__name__}: {exc}{location_of(exc)}",
+            exc_info=exc if traceback else None,
         )
         if not traceback:
             log.info("--traceback shows where")

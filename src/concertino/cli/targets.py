@@ -1,4 +1,8 @@
-"""Targets of the command line: `file.py`, `file.py:attribute`, `package.module:attribute`, a folder, a hub, several of them."""
+"""Finds the backend that a target of the command line names.
+
+A target is `file.py`, `file.py:attribute`, `package.module:attribute`, a folder of Markdown, or a
+plugins file; several targets are composed into one server.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +27,12 @@ from concertino.server.server import Server
 __all__ = ["FoundBackend", "find", "find_all", "location_of"]
 
 NO_FOLDERS = Folders()
-PLUGINS = (".yaml", ".yml")
-NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
+PLUGINS_SUFFIXES = (".yaml", ".yml")
+NAME_AND_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
 class FoundBackend(Struct, frozen=True):
-    """A server, and what the file's own call of its run() gave."""
+    """A backend, with the arguments of its own call of run() if its file has one."""
 
     backend: Backend
     limits: Limits | None = None
@@ -36,14 +40,15 @@ class FoundBackend(Struct, frozen=True):
 
 
 def find_all(targets: Sequence[str], folders: Folders = NO_FOLDERS) -> FoundBackend:
-    """What one target names; or several targets, or one with a name, composed under their names.
+    """Return the backend of one target, or of several composed under their names.
 
-    `NAME=TARGET`; without a name it is the file's, the module's or the folder's. What a file's own run() gave counts for a single
-    target. folders: for the one folder among the targets; for a library of its own, called `library`, if there is none. The URIs
-    of several folders differ by their schemes, which are their names.
-    Raises TargetError, and whatever importing raises, with a note that names the target.
+    `NAME=TARGET` gives a target its name and composes it, even if it is the only one; by default
+    the name is that of the file, module or folder. The arguments of a file's run() are used for a
+    single target only. folders: options for the one folder among the targets; without such a folder
+    they make a Library named `library`. Several folders get their names as URI schemes.
+    Raises TargetError, and whatever importing a target raises.
     """
-    named = [_named(target) for target in targets]
+    named = [_split_name(target) for target in targets]
     libraries = [target for _, target in named if os.path.isdir(target)]
     if len(libraries) > 1 and (folders or folders.scheme):
         raise TargetError(
@@ -53,125 +58,144 @@ def find_all(targets: Sequence[str], folders: Folders = NO_FOLDERS) -> FoundBack
         return FoundBackend(library(None, folders))
     if len(named) == 1 and not named[0][0] and (libraries or not folders):
         return find(targets[0], folders)
+
     from concertino.composition import compose
 
-    parts: dict[str, Backend] = (
-        {} if libraries or not folders else {"library": library(None, folders)}
-    )
+    parts: dict[str, Backend] = {}
+    if folders and not libraries:
+        parts["library"] = library(None, folders)
     for name, target in named:
-        name = name or _own_name(target)
+        name = name or _default_name(target)
         if name in parts:
             raise TargetError(
                 f"{target}: there are two with the name {name!r}; give one another: NAME={target}"
             )
-        parts[name] = find(target, Folders(scheme=name) if len(libraries) > 1 else folders).backend
+        own_folders = Folders(scheme=name) if len(libraries) > 1 else folders
+        parts[name] = find(target, own_folders).backend
     try:
         return FoundBackend(compose(**parts))
-    except RegistrationError as why:
-        raise TargetError(f"{', '.join(targets)}: {why}") from None
+    except RegistrationError as exc:
+        raise TargetError(f"{', '.join(targets)}: {exc}") from None
 
 
-def _named(target: str) -> tuple[str, str]:
-    """The name that a target is given, if any, and the rest."""
-    found = None if os.path.exists(target) else NAMED.fullmatch(target)
-    return ("", target) if found is None else (found[1], found[2])
+def _split_name(target: str) -> tuple[str, str]:
+    """Return the name of `NAME=TARGET`, empty without one, and the target."""
+    # The path of an existing file may contain `=`.
+    match = None if os.path.exists(target) else NAME_AND_TARGET.fullmatch(target)
+    return ("", target) if match is None else (match[1], match[2])
 
 
-def _own_name(target: str) -> str:
+def _default_name(target: str) -> str:
     if os.path.isdir(target):
         return os.path.basename(os.path.abspath(target))
-    if target.endswith(PLUGINS):
+    if target.endswith(PLUGINS_SUFFIXES):
         return os.path.splitext(os.path.basename(target))[0]
-    place = target if target.endswith(".py") else target.rpartition(":")[0]
-    return os.path.basename(place).removesuffix(".py").rpartition(".")[2]
+    module = target if target.endswith(".py") else target.rpartition(":")[0]
+    return os.path.basename(module).removesuffix(".py").rpartition(".")[2]
 
 
 def find(target: str, folders: Folders = NO_FOLDERS) -> FoundBackend:
-    """The server that a target names: `file.py`, `file.py:attribute`, `package.module:attribute`, a folder, a plugins file.
+    """Return the backend that a target names.
 
-    A file without an attribute must hold one server, or mark one by calling its run(). Raises TargetError, and whatever
-    importing it raises.
+    A file without an attribute must have one server, or call run() on one. Raises TargetError, and
+    whatever importing the target raises.
     """
     if os.path.isdir(target):
         return FoundBackend(library(target, folders))
-    if target.endswith(PLUGINS):
-        return FoundBackend(_hub(target))
-    place, attribute = target, ""
+    if target.endswith(PLUGINS_SUFFIXES):
+        return FoundBackend(_make_hub(target))
+
+    location, attribute = target, ""
     if ":" in target and not (target.endswith(".py") and os.path.isfile(target)):
-        place, _, attribute = target.rpartition(":")
-    is_file = place.endswith(".py")
-    if not is_file and (not attribute or not place or place.startswith(".")):
+        location, _, attribute = target.rpartition(":")
+    is_file = location.endswith(".py")
+    if not is_file and (not attribute or not location or location.startswith(".")):
         raise TargetError(
             f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder"
         )
-    marked: list[RunCall] = []
-    entry.marked = marked
+
+    # While `entry.marked` is a list, calls of run() add themselves to it and return.
+    run_calls: list[RunCall] = []
+    entry.marked = run_calls
     try:
-        module = _file(place) if is_file else _module(place)
+        module = _import_file(location) if is_file else _import_module(location)
     finally:
         entry.marked = None
-    backend = _attribute(module, place, attribute) if attribute else _only(module, place, marked)
-    for mark in marked:
-        if mark.backend is backend:
-            return FoundBackend(backend, mark.limits, mark.loop_factory)
+
+    backend = (
+        _get_attribute(module, location, attribute)
+        if attribute
+        else _only_backend(module, location, run_calls)
+    )
+    for call in run_calls:
+        if call.backend is backend:
+            return FoundBackend(backend, call.limits, call.loop_factory)
     return FoundBackend(backend)
 
 
-def _hub(path: str) -> Backend:
-    """A hub of a plugins file. Raises TargetError, ImportError for a missing extra."""
+def _make_hub(path: str) -> Backend:
+    """Return a hub for a plugins file. Raises TargetError; ImportError for a missing extra."""
     from concertino.orchestra.embedded_hub import EmbeddedHub
     from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 
     try:
         return EmbeddedHub(read_plugins(path))
-    except InvalidPluginsFile as why:
-        raise TargetError(str(why)) from None
+    except InvalidPluginsFile as exc:
+        raise TargetError(str(exc)) from None
 
 
-def _attribute(module: ModuleType, place: str, attribute: str) -> Backend:
-    found: object = module
+def _get_attribute(module: ModuleType, location: str, attribute: str) -> Backend:
+    value: object = module
     for name in attribute.split("."):
         try:
-            found = getattr(found, name)
+            value = getattr(value, name)
         except AttributeError:
             raise TargetError(
-                f"{place}:{attribute}: {place} has no attribute {attribute!r}"
+                f"{location}:{attribute}: {location} has no attribute {attribute!r}"
             ) from None
-    if (got := describe_non_backend(found)) is not None:
-        raise TargetError(f"{place}:{attribute}: expected a Server or another Backend, got {got}")
-    return found  # pyright: ignore[reportReturnType]  # checked, as far as a Protocol can be
+    if (description := describe_non_backend(value)) is not None:
+        raise TargetError(
+            f"{location}:{attribute}: expected a Server or another Backend, got {description}"
+        )
+    # It was checked as far as a Protocol can be.
+    return value  # pyright: ignore[reportReturnType]
 
 
-def _only(module: ModuleType, place: str, marked: list[RunCall]) -> Backend:
-    """The one server of a file: what its run() marked, or the only Server or Library there is."""
-    library = sys.modules.get("concertino.library.library")  # loaded by the file, if it has one
-    kinds: tuple[type[Backend], ...] = (Server,) if library is None else (Server, library.Library)
-    held = {
+def _only_backend(module: ModuleType, location: str, run_calls: list[RunCall]) -> Backend:
+    """Return the backend that the file calls run() on, else its only Server or Library."""
+    # If the file has a Library, it has imported this module.
+    library_module = sys.modules.get("concertino.library.library")
+    kinds: tuple[type[Backend], ...] = (Server,)
+    if library_module is not None:
+        kinds = (Server, library_module.Library)
+
+    # By id, since several names may mean the same object.
+    found = {
         id(value): (name, value) for name, value in vars(module).items() if isinstance(value, kinds)
     }
-    candidates: list[Backend] = list(
-        {id(each.backend): each.backend for each in marked}.values()
-    ) or [value for _, value in held.values()]
+    served = {id(call.backend): call.backend for call in run_calls}
+    candidates: list[Backend] = list(served.values()) or [value for _, value in found.values()]
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
-        raise TargetError(f"{place}: no concertino.Server found at its top level")
-    names = ", ".join(name for name, _ in held.values())
+        raise TargetError(f"{location}: no concertino.Server found at its top level")
+    names = ", ".join(name for name, _ in found.values())
     raise TargetError(
-        f"{place}: several servers ({names}); name one: {place}:ATTRIBUTE, or call run() on one"
+        f"{location}: several servers ({names}); name one: {location}:ATTRIBUTE,"
+        " or call run() on one"
     )
 
 
-def _file(path: str) -> ModuleType:
+def _import_file(path: str) -> ModuleType:
     """Import a file as if it were run as a script, but not as __main__."""
     if not os.path.isfile(path):
         raise TargetError(f"{path}: no such file")
     path = os.path.abspath(path)
     sys.path.insert(0, os.path.dirname(path))
     name = os.path.splitext(os.path.basename(path))[0]
-    name = (
-        name if name not in sys.modules else f"_target_{name}"
-    )  # a calculator.py must not be mistaken for a module of that name
+    # Do not replace a module that happens to have the name of the file.
+    if name in sys.modules:
+        name = f"_target_{name}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{path}: not a Python file")
@@ -181,29 +205,32 @@ def _file(path: str) -> ModuleType:
     return module
 
 
-def _module(name: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     sys.path.insert(0, os.getcwd())
     try:
         return import_module(name)
-    except ModuleNotFoundError as why:
-        if why.name is not None and (name == why.name or name.startswith(why.name + ".")):
+    except ModuleNotFoundError as exc:
+        # It may also be a module that the target imports.
+        if exc.name is not None and (name == exc.name or name.startswith(exc.name + ".")):
             raise TargetError(f"{name}: no such module") from None
         raise
 
 
-def location_of(why: BaseException) -> str:
-    """Where an exception came from, if it was not the syntax of the file itself, which says so.
+def location_of(exc: BaseException) -> str:
+    """Return ` (file:line)` of the innermost frame in the target's folder; else of the innermost.
 
-    The last line of the target and of what lies beside it: a line of a library tells its user nothing.
+    A line of a library would tell its user nothing. Empty for a SyntaxError, whose text has the
+    location.
     """
-    beside = os.path.join(sys.path[0], "")  # find() put it there
-    place, found = "", False
-    each = None if isinstance(why, SyntaxError) else why.__traceback__
-    while each is not None:
-        file = each.tb_frame.f_code.co_filename
-        is_beside = file.startswith(beside) and "site-packages" not in file
-        if is_beside or not found:
-            place = f" ({os.path.basename(file)}:{each.tb_lineno})"
-        found = found or is_beside
-        each = each.tb_next
-    return place
+    # find() has put the folder there.
+    folder = os.path.join(sys.path[0], "")
+    location, found = "", False
+    traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        is_own = file.startswith(folder) and "site-packages" not in file
+        if is_own or not found:
+            location = f" ({os.path.basename(file)}:{traceback.tb_lineno})"
+        found = found or is_own
+        traceback = traceback.tb_next
+    return location

@@ -10,7 +10,8 @@ from concertino.protocol.revisions import REVISIONS
 
 __all__ = ["version"]
 
-EXTRAS = {  # extra -> a module that it brings
+# Extra -> a module that it installs.
+EXTRAS = {
     "validate": "jsonschema_rs",
     "library": "tantivy",
     "watch": "watchfiles",
@@ -21,7 +22,7 @@ EXTRAS = {  # extra -> a module that it brings
 
 
 def version() -> str:
-    """Package, Python, protocol revisions, and which extras are installed."""
+    """Return the versions of package, Python and protocol, and the extras that are installed."""
     extras = (
         f"{name} ({'installed' if find_spec(module) else 'not installed'})"
         for name, module in EXTRAS.items()
@@ -30,7 +31,7 @@ def version() -> str:
         (
             f"concertino {__version__}",
             f"{platform.python_implementation()} {platform.python_version()}",
-            f"MCP {', '.join(each.name for each in REVISIONS)}",
+            f"MCP {', '.join(revision.name for revision in REVISIONS)}",
             f"extras: {', '.join(extras)}",
         )
     )
