@@ -98,7 +98,7 @@ async def test_an_answer_that_is_there_is_returned_without_a_turn_of_the_loop(li
         for _ in range(3):
             assert (await client.call_tool("x")).content == [TextContent("\u00fc")]
         assert turns == []
-        assert not client._here.channel.peer.outgoing
+        assert not client._connection.current.channel.peer.outgoing
 
 
 @pytest.mark.parametrize("like", LIKE)
@@ -193,4 +193,4 @@ async def test_while_another_call_waits_nothing_is_looked_for() -> None:
 async def test_the_progress_function_of_a_call_that_is_answered_at_once_is_forgotten() -> None:
     async with prompt(lambda id: line(id, result=OK)) as (client, _, _):
         await client.call_tool("x", progress=lambda *_: None)
-        assert not client._here.channel._tokens
+        assert not client._connection.current.channel.progress.by_token

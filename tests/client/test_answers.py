@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from scripted import SILENCE, Script, on_a_loop, opened
 
-from concertino.client.elicitation_filler import filled
+from concertino.client.elicitation_filler import fill_form
 from concertino.errors import ProtocolError, RpcError
 from concertino.types.client_requests import (
     CreateMessageResult,
@@ -536,12 +536,12 @@ async def test_roots_may_change() -> None:
 def test_values_of_a_form(field: dict[str, Any], good: list[Any], bad: list[Any]) -> None:
     schema = {"type": "object", "properties": {"f": field}}
     for value in good:
-        assert filled(schema, {"f": value}) == {"f": value}
+        assert fill_form(schema, {"f": value}) == {"f": value}
     for value in bad:
         with pytest.raises(ValueError, match=r"^f: expected"):
-            filled(schema, {"f": value})
+            fill_form(schema, {"f": value})
 
 
 def test_a_form_without_anything_takes_anything() -> None:
-    assert filled({}, {"x": 1}) == {"x": 1}
-    assert filled({"properties": {"a": {"default": None}, "b": True}}, {}) == {"a": None}
+    assert fill_form({}, {"x": 1}) == {"x": 1}
+    assert fill_form({"properties": {"a": {"default": None}, "b": True}}, {}) == {"a": None}

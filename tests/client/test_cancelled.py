@@ -57,7 +57,7 @@ async def with_a_process(pids: list[int], era: Any) -> None:
     speaks = "legacy" if era == "legacy" else "modern"
     target = ServerParameters(sys.executable, [str(MISBEHAVING), speaks, ANSWER], ladder=PATIENT)
     client = Client(target, era=era, timeouts=Timeouts(probe_s=20))
-    start = client._start
+    start = client._connection._start
 
     async def noted() -> Any:
         conversation = await start()
@@ -65,7 +65,7 @@ async def with_a_process(pids: list[int], era: Any) -> None:
         pids.append(conversation.opened.child.pid)
         return conversation
 
-    client._start = noted
+    client._connection._start = noted
     async with client:
         await client.call_tool("x")
         await asyncio.gather(client.call_tool("x"), client.call_tool("y", progress=lambda *_: None))
@@ -80,7 +80,7 @@ async def restarted(pids: list[int], era: Any) -> None:
     client = Client(
         target, era=era, timeouts=Timeouts(probe_s=20), restart=rules, changed=lambda what: None
     )
-    start = client._start
+    start = client._connection._start
 
     async def noted() -> Any:
         conversation = await start()
@@ -88,7 +88,7 @@ async def restarted(pids: list[int], era: Any) -> None:
         pids.append(conversation.opened.child.pid)
         return conversation
 
-    client._start = noted
+    client._connection._start = noted
     async with client:
         await attempt(client.call_tool("x", {"die": True}))
         await client.call_tool("x")
@@ -164,7 +164,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_at_the_server(like: str) ->
         await client.list_tools()
         [asked], [cancelled] = script.of("tools/call"), script.of("notifications/cancelled")
         assert cancelled["params"] == {"requestId": asked["id"], "reason": "the caller gave up"}
-        assert not client._here.channel.peer.outgoing
+        assert not client._connection.current.channel.peer.outgoing
 
 
 @on_a_loop
@@ -175,7 +175,7 @@ async def test_a_cancel_that_comes_together_with_a_failure_leaves_no_complaint(
     async with opened({"tools/call": SILENCE}) as (client, script):
         call = asyncio.ensure_future(client.call_tool("x"))
         await script.until(lambda: script.of("tools/call"))
-        client._here.channel.end()
+        client._connection.current.channel.end()
         call.cancel()
         await asyncio.wait([call])
     del call

@@ -16,7 +16,7 @@ from scripted import SILENCE, Script, on_a_loop, opened
 from concertino import Server
 from concertino.backend import Host
 from concertino.client.client import Client
-from concertino.client.conversation import LogMessage
+from concertino.client.notifications import LogMessage
 from concertino.errors import ProtocolError, ToolError
 from concertino.runtime.acceptor import serve_connections
 from concertino.transports import listen_unix
@@ -195,7 +195,7 @@ async def test_lists_are_read_to_their_last_page(like: str) -> None:
 @on_a_loop
 async def test_a_list_that_goes_in_circles_ends() -> None:
     async with opened({"tools/list": {"tools": [], "nextCursor": "a"}}) as (client, _):
-        with pytest.raises(ProtocolError, match="goes in circles: the cursor 'a' came again"):
+        with pytest.raises(ProtocolError, match="repeats itself: the cursor 'a' came twice"):
             await client.list_tools()
 
 
@@ -315,7 +315,7 @@ async def test_a_subscription_that_is_not_honoured_is_given_up(honoured: Any) ->
         return SILENCE
 
     async with opened({"subscriptions/listen": listen}) as (client, script):
-        with pytest.raises(ProtocolError, match="does not honour resourceSubscriptions"):
+        with pytest.raises(ProtocolError, match="does not provide resourceSubscriptions"):
             await client.subscribe("x:1")
         await script.until(lambda: script.of("notifications/cancelled"))
 

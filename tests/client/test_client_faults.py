@@ -100,7 +100,7 @@ async def test_a_flood_of_progress_is_taken_in_turns_and_the_answer_comes_throug
         beating = asyncio.ensure_future(beat())
         tracemalloc.start()
         try:
-            token = client._here.channel._next_token + 1
+            token = client._connection.current.channel.progress.last_token + 1
             result = await client.call_tool("x", {"token": token}, progress=progress, timeout_s=60)
             assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
         finally:

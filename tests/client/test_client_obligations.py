@@ -542,7 +542,7 @@ async def test_the_reason_of_a_cancel_is_logged(caplog: pytest.LogCaptureFixture
         await begun.wait()
         script.notify("notifications/cancelled", requestId=7, reason="the user \x1b[31m left")
         await client.ping()
-    assert "cancels what it asked for: the user \\x1b[31m left" in caplog.text
+    assert "cancels its request: the user \\x1b[31m left" in caplog.text
 
 
 @pytest.mark.requirement("IC-3", side="client")

@@ -87,7 +87,7 @@ async def test_a_promise_that_is_not_kept_at_all_is_told_but_a_tool_that_failed_
     async with opened(handlers) as (client, _):
         await client.list_tools()
         with pytest.raises(
-            ProtocolError, match="has an output schema, and its result no structured content"
+            ProtocolError, match="has an output schema, but its result has no structured content"
         ):
             await client.call_tool("t")
     handlers["tools/call"]["isError"] = True
@@ -199,7 +199,8 @@ async def test_a_schema_that_cannot_be_enforced_is_refused_before_the_call_and_n
         [listed] = await client.list_tools()
         assert listed.output_schema == schema  # kept as it came
         with pytest.raises(
-            ProtocolError, match=r"tools/call t: not called, for its results could not be check"
+            ProtocolError,
+            match=r"tools/call t: not called, because its output schema cannot be enforced",
         ) as caught:
             await client.call_tool("t")
         assert said in str(caught.value)
@@ -234,7 +235,7 @@ async def test_a_reference_to_elsewhere_is_listed_as_it_came_and_nobody_goes_the
             [listed] = await client.list_tools()
             assert listed.input_schema == schema
             assert list(listed.input_schema) == list(schema)
-            with pytest.raises(ProtocolError, match="could not be checked"):
+            with pytest.raises(ProtocolError, match="cannot be enforced"):
                 await client.call_tool("t", {"x": 1})
         async with opened({"tools/list": tools, "tools/call": answer}, validate=False) as (
             client,
@@ -253,9 +254,9 @@ def test_without_the_extra_nothing_is_checked_unless_that_is_wanted(
     ours, _ = memory_pair()
     with pytest.raises(ImportError, match=r"pip install 'concertino\[validate\]'"):
         Client(ours, validate=True)
-    promises = OutputValidator(None)
-    promises.learn([])
-    assert promises.breach("t") is None
+    validator = OutputValidator(None)
+    validator.learn([])
+    assert validator.get("t") is None
 
 
 @on_a_loop

@@ -168,7 +168,9 @@ async def test_a_line_without_an_end_ends_the_server(monkeypatch: pytest.MonkeyP
 @on_a_loop
 async def test_a_request_over_the_limit_is_not_sent() -> None:
     async with opened(CALL, limits=Limits(max_message_bytes=1000)) as (client, script):
-        with pytest.raises(ValueError, match=r"tools/call x: .* bytes; a message may have 1000"):
+        with pytest.raises(
+            ValueError, match=r"tools/call x: the request has .* bytes, and a message may have 1000"
+        ):
             await client.call_tool("x", {"text": "x" * 1000})
         assert script.of("tools/call") == []
 
@@ -760,7 +762,7 @@ async def test_an_answer_over_the_limit_that_may_belong_to_several_calls_is_name
             assert isinstance(outcome, Failure)
             assert isinstance(outcome.error, TimedOut)
             assert (
-                "came and was discarded, which may have been the answer: max_message_bytes is 100000"
+                "was discarded, which may have been the answer: max_message_bytes is 100000"
                 in str(outcome.error)
             )
         assert client.strays[0].startswith('{"result":{"x":"xxx')

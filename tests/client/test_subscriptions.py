@@ -69,7 +69,7 @@ async def test_the_server_may_end_it_with_a_result_or_a_cancel_or_both_in_either
         await client.call_tool("x")
         assert caplog.text.count("the server ended a subscription") == 1
         assert client.stray == 0
-        assert not client._here.channel.peer.outgoing
+        assert not client._connection.current.channel.peer.outgoing
         await client.subscribe("x:1")
         assert len(script.of("subscriptions/listen")) == 2
         assert script.of("notifications/cancelled") == []  # one that has ended is not cancelled
@@ -105,7 +105,7 @@ async def test_one_that_is_not_acknowledged_is_given_up_in_time_and_the_server_i
         ):
             await client.subscribe("x:1")
         await script.until(lambda: script.of("notifications/cancelled"))
-        assert not client._here.channel.peer.outgoing
+        assert not client._connection.current.channel.peer.outgoing
 
 
 @on_a_loop
@@ -116,7 +116,7 @@ async def test_one_that_is_refused_raises_what_the_server_says() -> None:
     async with opened({"subscriptions/listen": refuse}) as (client, _):
         with pytest.raises(RpcError, match="Subscription limit reached"):
             await client.subscribe("x:1")
-        assert not client._here.channel.peer.outgoing
+        assert not client._connection.current.channel.peer.outgoing
 
 
 @on_a_loop
@@ -130,7 +130,7 @@ async def test_a_caller_that_is_cancelled_leaves_no_subscription() -> None:
         assert len(script.of("notifications/cancelled")) == 1
         acknowledge(script, script.of("subscriptions/listen")[0])  # too late
         await client.call_tool("x")
-        assert not client._here.channel.peer.outgoing
+        assert not client._connection.current.channel.peer.outgoing
 
 
 @on_a_loop
@@ -190,7 +190,7 @@ async def test_a_list_whose_changes_a_server_declares_and_does_not_tell_is_no_re
             "promptsListChanged": True,
         }
         assert (await client.call_tool("x")).content == []
-        assert "promptsListChanged, and does not honour it" in caplog.text
+        assert "promptsListChanged and does not provide it" in caplog.text
 
 
 @pytest.mark.requirement("CA-7", "CA-8", side="client")

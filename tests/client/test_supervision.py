@@ -102,7 +102,7 @@ async def test_a_server_that_died_is_started_again_and_what_was_under_way_is_not
         for call in (waiting, dying):
             with pytest.raises(
                 Disconnected,
-                match=r"exited with code 7; it is to be started again, but what was under way is not repe",
+                match=r"exited with code 7; it will be restarted, but requests that were in flight are not repe",
             ) as caught:
                 await call
             assert caught.value.exit_status == 7
@@ -192,7 +192,7 @@ async def test_a_server_that_does_not_stay_is_given_up_after_pauses_that_grow(
             client.subscribe("x:1"),
         ):
             with pytest.raises(
-                Disconnected, match=r"was started 4 times in a row and did not stay.*code 7"
+                Disconnected, match=r"was started 4 times in a row and ended each time.*code 7"
             ) as caught:
                 await ask
             assert caught.value.exit_status == 7
@@ -225,7 +225,7 @@ async def test_a_program_that_is_gone_is_looked_for_again_and_then_given_up(tmp_
         with pytest.raises(Disconnected):
             await client.call_tool("x", {"do": "die"})
         with pytest.raises(
-            Disconnected, match=r"started 2 times in a row and did not stay.*no such file"
+            Disconnected, match=r"started 2 times in a row and ended each time.*no such file"
         ):
             await client.call_tool("x")
         assert isinstance(client.failure, SpawnError)
@@ -250,7 +250,7 @@ async def test_what_is_asked_while_the_server_is_down_waits_no_longer_than_its_o
             await client.call_tool("x", {"do": "die"})
         with pytest.raises(
             TimedOut,
-            match=r"tools/call y: not sent, for the server \(backing-off\) did not come back within 0\.05 s; .*code 7",
+            match=r"tools/call y: not sent, because the server \(backing-off\) was not restarted within 0\.05 s; .*code 7",
         ):
             await client.call_tool("y", timeout_s=0.05)
         with pytest.raises(ValueError, match="timeout_s"):
@@ -373,9 +373,9 @@ async def test_a_mistake_of_ours_in_a_start_is_logged_and_does_not_leave_callers
     supervisor = Supervisor(
         Restart(first_s=0.001, tries=2), nothing, fails, nothing, logging.getLogger("concertino")
     )
-    supervisor.ended(ConcertinoError("gone"))
+    supervisor.on_end(ConcertinoError("gone"))
     with pytest.raises(Disconnected, match="DecodeError: a bug"):
-        await supervisor.until_it_runs("x", 20)
+        await supervisor.wait_until_running("x", 20)
     await supervisor.close()
     assert "could not be started again" in caplog.text
 

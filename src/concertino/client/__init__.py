@@ -1,4 +1,4 @@
-"""Clients: start an MCP server or connect to one, and call what it offers."""
+"""Clients: start an MCP server or connect to one, and use its tools, resources and prompts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concertino.loading import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concertino.client.client import Client, Timeouts
-    from concertino.client.conversation import LogMessage
+    from concertino.client.notifications import LogMessage
     from concertino.client.outcome import Failure, Success, attempt
     from concertino.client.supervision import Restart
     from concertino.client.sync import SyncClient
@@ -34,7 +34,7 @@ __getattr__, __dir__ = lazy_names(
             "Client",
             "Timeouts",
         ),
-        "concertino.client.conversation": ("LogMessage",),
+        "concertino.client.notifications": ("LogMessage",),
         "concertino.client.outcome": (
             "Failure",
             "Success",

@@ -1,9 +1,10 @@
-"""One connection, seen from the client: requests and their answers, time limits, strays, and why it ended.
+"""The client's end of one connection: sends requests, matches responses, and enforces time limits.
 
-There is one way for every request: an id, an entry among those that wait, a future. Time limits need no timer of their own: one for
-the channel wakes when the earliest is due, looks at all that wait (a few microseconds for a thousand), and sleeps until the next.
+Every request takes the same path: an id, an entry in the table of outgoing requests, an awaitable.
+No request has a timer of its own. One timer for the channel wakes at the earliest deadline, checks
+all pending requests (a few microseconds for a thousand) and sleeps until the next one.
 `asyncio.timeout` would cost 3.9 us a call, `wait_for` 11.
-What requests mean is not known here (client.py).
+What requests mean is not known here, see client/conversation.py.
 """
 
 from __future__ import annotations
@@ -16,55 +17,64 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from random import SystemRandom
 from time import monotonic
 from types import coroutine
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from msgspec import UNSET, DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.client.pending_request import (
+    InputState,
     PendingReply,
     PreparedRequest,
-    Progress,
-    ProgressTimeout,
-    shortened,
+    ProgressTracker,
+    ProgressTrackers,
+    decode_reply,
+    quote_frame,
+    request_template,
 )
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import NEWLINE, Id, Message, decode, encode_request, one_line
 from concertino.jsonrpc.peer import IncomingRequest, OutgoingRequest, Peer, PendingRequest
-from concertino.transports.connection import Connection
+from concertino.transports.connection import (
+    Connection,
+    SupportsDirectSend,
+    SupportsOversizeReports,
+    SupportsPolling,
+)
 
-__all__ = ["Channel", "ChannelDelegate", "Reply", "answered", "request_template"]
+__all__ = ["Channel", "ChannelDelegate", "SkippedLines"]
 
-STRAYS_KEPT = 8  # lines, for errors and for whoever looks
-STRAYS_TOLD_AT = frozenset(
-    10**power for power in range(1, 10)
-)  # after the first few: every tenth power
-TEMPLATES_KEPT = 64
-LATE = 4096  # ids of requests that were given up, whose answer may still come
-ENDLESS_S = 10.0  # for a line that passed the limit to end; a server that goes on is ended
-HIGHEST_FIRST_ID = (
-    2**30
-)  # a start nobody guesses: a line that a tool prints must not pass for an answer
+FOREVER = float("inf")
+# Skipped lines that are kept for errors and for users who look.
+MAX_SKIPPED_KEPT = 8
+# After the first few skipped lines, only these are logged: every power of ten.
+LOGGED_COUNTS = frozenset(10**power for power in range(1, 10))
+# Ids of abandoned requests whose response may still come.
+MAX_ABANDONED = 4096
+# How long a line over the size limit may go on; then the connection is closed.
+ENDLESS_S = 10.0
+# The first id is random, so that a line that a tool prints cannot pass for a response by chance.
+MAX_FIRST_ID = 2**30
 
 
 class ChannelDelegate(Protocol):
-    """Who is told what comes in that is no answer."""
+    """Receives everything that is not a response."""
 
-    def asked(self, incoming: IncomingRequest) -> None:
-        """A request of the server's. Answer it with peer.respond() or peer.fail()."""
+    def on_request(self, incoming: IncomingRequest) -> None:
+        """Handle a request of the server. Answer it with peer.respond() or peer.fail()."""
         ...
 
-    def notified(self, message: Message) -> None:
-        """A notification."""
+    def on_notification(self, message: Message) -> None:
+        """Handle a notification of the server."""
         ...
 
     def on_eof(self) -> None:
-        """The connection ended by itself: release what belongs to it."""
+        """Release what belongs to the connection: it ended by itself."""
         ...
 
-    def explained(self, error: ConcertinoError) -> ConcertinoError:
-        """An error of the channel's, with what is known about the process at the other end."""
+    def explain(self, error: ConcertinoError) -> ConcertinoError:
+        """Return the error with what is known about the server process added."""
         ...
 
 
@@ -75,71 +85,34 @@ class _Progress(Struct, rename="camel"):
     message: str | None = None
 
 
-class Reply(Struct, gc=False, forbid_unknown_fields=True):
-    """An answer with a result, and not a member more: what nearly every frame to a client is."""
-
-    jsonrpc: Literal["2.0"]
-    id: int
-    result: Raw
-
-
-# One member at the beginning of a message, with its value if that is short.
-_MEMBER = re.compile(
-    rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
-)
-_progress = Decoder(_Progress).decode
-answered = Decoder(Reply).decode
+_decode_progress = Decoder(_Progress).decode
 
 
 class Channel:
-    """Takes what a Connection brings. Nothing here outlives close()."""
+    """The Receiver of a client's Connection. Keeps nothing alive after end().
+
+    over: the connection has ended. fault: why this client ended it, "" if it did not. skipped: lines
+    of the server that were ignored. input: what is being read. progress: see Conversation.call().
+    """
 
     def __init__(
-        self, connection: Connection, limits: Limits, owner: ChannelDelegate, log: logging.Logger
+        self, connection: Connection, limits: Limits, delegate: ChannelDelegate, log: logging.Logger
     ) -> None:
-        self.connection = connection
         self.over = False
-        self.reading = False  # frames of the connection, outside of any task
-        self.heard = False  # frames, since somebody set this back
-        self.stray = 0  # lines that are no message, and answers that nobody waits for
-        self.late = 0  # answers to what was given up
-        self.overlong_bytes = 0  # of the last message that passed the limit
-        self.strays: deque[str] = deque(maxlen=STRAYS_KEPT)
-        self.fault = ""  # why we ended it
-        self.frame = b""  # the one that is being looked at, unless it is a plain answer
-        self._owner = owner
+        self.fault = ""
+        self.skipped = SkippedLines(log)
+        self.input = InputState()
+        self.progress = ProgressTrackers()
+        self._delegate = delegate
         self._log = log
-        self._limits = limits
-        self._high_water_bytes = limits.high_water_bytes
-        self._max_message_bytes = limits.max_message_bytes
-        self.loop = loop = asyncio.get_running_loop()
-        self._time = (
-            monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
-        )  # the same, without a frame
-        self.peer = Peer(self._send, limits, loop.time)
-        self._next_id = SystemRandom().randrange(
-            1, HIGHEST_FIRST_ID
-        )  # ids are given here, not by the peer
-        self._templates: dict[str, bytes] = {}
-        self._read = answered
-        self._exchange: Callable[[bytes, Id | None], bytes | int] | None
-        self._exchange = getattr(connection, "send_and_poll", None) or getattr(
-            connection, "send", None
-        )
-        self._postpone: Callable[[bytes], object] = getattr(
-            connection, "defer_line", bytes
-        )  # what has none gives none
-        self._outside_tasks = getattr(connection, "outside_tasks", False)
+        self._deadlines = _DeadlineTimer(self._expire)
+        self._output = _Output(connection, limits)
+        self._oversize = _OversizeWatch(connection, limits, self.give_up)
+        self._next_id = SystemRandom().randrange(1, MAX_FIRST_ID)
+
+        # The peer's own ids and deadlines are not used, since ask() is faster.
+        self.peer = Peer(self._output.queue, limits, self._deadlines.time)
         self.peer.invalid_input.answered = False
-        self._outgoing = self.peer.outgoing
-        self._scheduled = False  # a flush
-        self._timer: asyncio.TimerHandle | None = None
-        self._wakes_at = float("inf")
-        self._endless: asyncio.TimerHandle | None = None
-        self._room: asyncio.Future[None] | None = None
-        self._given_up: dict[Id, None] = {}
-        self._tokens: dict[Id, PendingReply] = {}
-        self._next_token = 1
         connection.open(self)
 
     # Requests
@@ -149,109 +122,138 @@ class Channel:
         method: str,
         params: bytes,
         subject: str,
-        patience_s: float,
+        idle_timeout_s: float,
         total_s: float,
-        progress: Progress | None = None,
-        token: int = 0,
+        progress: ProgressTracker | None = None,
         cancels: bool = True,
     ) -> Awaitable[Raw]:
-        """Send a request; its result, undecoded. params: a JSON object. The rest, and what it raises: see ask()."""
-        template = self._templates.get(method) or self._template(method)
-        question = PreparedRequest(template, method, subject, answered)
-        return self.ask(question, params, patience_s, total_s, progress, token, cancels)
+        """Send a request and return its result undecoded.
+
+        params: a JSON object. subject: what the request is about, for errors. For the other
+        parameters, and what it raises, see ask().
+        """
+        prepared = PreparedRequest(request_template(method), method, subject, decode_reply)
+        return self.ask(prepared, params, idle_timeout_s, total_s, progress, cancels)
 
     @coroutine
     def ask(
         self,
-        question: PreparedRequest,
+        prepared: PreparedRequest,
         params: bytes,
-        patience_s: float,
+        idle_timeout_s: float,
         total_s: float,
-        progress: Progress | None = None,
-        token: int = 0,
+        progress: ProgressTracker | None = None,
         cancels: bool = True,
     ) -> Generator[Any, None, Any]:
-        """Send a request and return its result, as question.read gives it; as Raw, if that cannot read it.
+        """Send a prepared request and return its result.
 
-        patience_s: how long a silence may be, progress ends one; total_s: how long it may take in all; both may be infinite.
-        token: from next_token(), if params ask for progress. cancels: whether the server is told when the request is given up.
-        Raises RpcError, TimedOut, Disconnected, ProtocolError; ValueError for what cannot be sent.
+        The result is as prepared.decode() returns it, or Raw if that cannot decode the response.
+        idle_timeout_s: how long the server may stay silent; progress restarts it. total_s: how long
+        the request may take in all. Both may be infinite. progress: from self.progress.track(), if
+        params ask for progress. cancels: whether to tell the server when the request is abandoned.
+        Raises RpcError, TimedOut, Disconnected and ProtocolError; ValueError if it cannot be sent.
 
-        A generator, as `types.coroutine` takes one: a request is one frame, not a coroutine, another for what it awaits, and an
-        iterator for that.
+        This is a generator for types.coroutine, because it makes a request one frame instead of two
+        coroutines and an iterator.
         """
-        if not patience_s > 0:  # not a number is neither
-            raise ValueError(
-                f"timeout_s: expected a positive number of seconds, got {patience_s!r}"
-            )
-        if self.over:
-            raise self.disconnected(question.name)
-        now = self._time()
+        output = self._output
+        deadlines = self._deadlines
         peer = self.peer
-        if peer.buffered_bytes >= self._high_water_bytes:
-            what = question.name
-            yield from self._until_there_is_room(what, min(patience_s, total_s)).__await__()
+        now = deadlines.time()
+
+        # `not x > 0` instead of `x <= 0`, which would accept NaN.
+        if self.over or peer.buffered_bytes >= output.high_water_bytes or not idle_timeout_s > 0:
+            yield from self._wait_until_writable(
+                prepared.label, idle_timeout_s, total_s
+            ).__await__()
         id = self._next_id
         self._next_id = id + 1
-        if NEWLINE in params:
-            params = one_line(params)
-        frame = question.template % (id, params)
-        if len(frame) > self._max_message_bytes:
-            limit = self._max_message_bytes
-            raise ValueError(f"{question.name}: {len(frame)} bytes; a message may have {limit}")
-        outgoing = self._outgoing
-        # Where nobody else is under way it is written at once, which saves a turn of the loop. The answer may be there by then.
-        alone = not outgoing and not self._scheduled
-        came = None
-        if alone and self._exchange is not None:
-            came = self._exchange(frame, id)
-            if isinstance(came, bytes):
-                try:
-                    answer = question.read(came)
-                    if not came.isascii():
-                        str(came, "utf-8")
-                    if answer.id == id:
-                        return answer.result
-                except (DecodeError, UnicodeDecodeError, RecursionError):
-                    pass  # frames() says what it is
-                self._postpone(came)
-                came = 0
-        deadline = now + (patience_s if patience_s < total_s else total_s)
-        waiting = PendingReply(self, self.loop, id, question, now, deadline)
-        if token and progress is not None:
-            waiting.patience = ProgressTimeout(progress, patience_s, now + total_s)
-            self._tokens[token] = waiting
-        if deadline < self._wakes_at:
-            self._wake_at(deadline)
-        self._read = question.read
-        outgoing[id] = waiting
-        if came is None:
-            came = self._written(frame, id) if alone else self._send(frame, id)
-        peer.buffered_bytes = came
+        frame = prepared.template % (id, params)
+        if NEWLINE in params or len(frame) > output.max_message_bytes:
+            frame = self._fit(prepared, id, params)
+
+        # If nothing else is in flight, write at once, which saves a loop iteration. The response may
+        # be there by the time the write returns.
+        outgoing = peer.outgoing
+        is_alone = not outgoing and not output.flush_scheduled
+        polled = output.send_and_poll(frame, id) if is_alone else None
+        if isinstance(polled, bytes):
+            reply = self._match_polled(prepared, id, polled)
+            if reply is not None:
+                return reply.result
+            polled = 0
+
+        deadline = now + (idle_timeout_s if idle_timeout_s < total_s else total_s)
+        pending = PendingReply(self.input, deadlines.loop, id, prepared, now, deadline, progress)
+        if progress is not None:
+            progress.pending = pending
+        if deadline < deadlines.wakes_at:
+            deadlines.wake_at(deadline)
+        self.input.decode = prepared.decode
+        outgoing[id] = pending
+        # Other connections are written to only now: they may deliver the response inside flush().
+        if polled is None:
+            polled = output.write(frame, id) if is_alone else output.queue(frame, id)
+        peer.buffered_bytes = polled
+
         try:
-            if waiting.outcome is None:
-                yield waiting
-            outcome: Any = waiting.outcome
-            if waiting.failed:
+            if pending.outcome is None:
+                yield pending
+            outcome: Any = pending.outcome
+            if pending.failed:
                 raise outcome
             return outcome
-        except asyncio.CancelledError:
-            if not self.over:
-                self._give_up(waiting, "the caller gave up", cancels)
+        except (asyncio.CancelledError, TimedOut) as exc:
+            reason = "timed out" if isinstance(exc, TimedOut) else "the caller gave up"
+            self._abandon(pending, reason, cancels)
             raise
         except Disconnected:
-            raise self.disconnected(question.name, self._time() - now) from None
-        except TimedOut:
-            self._give_up(waiting, "timed out", cancels)
-            raise
-        finally:
-            if token:
-                self._tokens.pop(token, None)
+            raise self.disconnected(prepared.label, deadlines.time() - now) from None
 
-    def next_token(self) -> int:
-        """A progress token that no other request under way has."""
-        self._next_token += 1
-        return self._next_token
+    async def _wait_until_writable(self, label: str, idle_timeout_s: float, total_s: float) -> None:
+        """Wait until the server reads its input, at most as long as the response may take."""
+        if not idle_timeout_s > 0:
+            raise ValueError(
+                f"timeout_s: expected a positive number of seconds, got {idle_timeout_s!r}"
+            )
+        within_s = min(idle_timeout_s, total_s)
+        until = self._deadlines.time() + within_s
+        while self.peer.buffered_bytes >= self._output.high_water_bytes and not self.over:
+            left = until - self._deadlines.time()
+            await self._output.wait_for_drain(None if left == FOREVER else max(0.0, left))
+            if self._deadlines.time() >= until:
+                text = f"{label}: could not be sent within {within_s:g} s"
+                raise self.explain(TimedOut(f"{text}: the server does not read its input"))
+        if self.over:
+            raise self.disconnected(label)
+
+    def _fit(self, prepared: PreparedRequest, id: int, params: bytes) -> bytes:
+        """Return the frame of a request on one line. Raises ValueError if it is too long."""
+        frame = prepared.template % (id, one_line(params))
+        limit = self._output.max_message_bytes
+        if len(frame) > limit:
+            raise ValueError(
+                f"{prepared.label}: the request has {len(frame)} bytes, and a message may have "
+                f"{limit} (max_message_bytes)"
+            )
+        return frame
+
+    def _match_polled(self, prepared: PreparedRequest, id: int, line: bytes) -> Any:
+        """Return a polled line as the decoded response to a request.
+
+        Any other line is deferred to on_frames(); then returns None.
+        """
+        try:
+            reply = prepared.decode(line)
+            # msgspec does not check UTF-8 in everything it skips or returns as Raw.
+            if not line.isascii():
+                str(line, "utf-8")
+            if reply.id == id:
+                return reply
+        except (DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        self._output.defer_line(line)
+        return None
 
     def notify(self, method: str, params: bytes) -> None:
         """Send a notification, unless the connection is over."""
@@ -261,301 +263,408 @@ class Channel:
     def begin(
         self, method: str, params: bytes, done: Callable[[Raw | Exception], object]
     ) -> OutgoingRequest:
-        """Send a request that may stay unanswered for as long as it likes. done: as Peer.request says."""
+        """Send a request without a time limit. done: see Peer.request()."""
         id = self._next_id
         self._next_id = id + 1
-        self._outgoing[id] = outgoing = OutgoingRequest(id, done)
-        self.peer.buffered_bytes = self._send(encode_request(id, method, params), id)
+        outgoing = OutgoingRequest(id, done)
+        self.peer.outgoing[id] = outgoing
+        self.peer.buffered_bytes = self._output.queue(encode_request(id, method, params), id)
         return outgoing
 
-    def _template(self, method: str) -> bytes:
-        """Kept, for there are few methods."""
-        template = request_template(method)
-        if len(self._templates) < TEMPLATES_KEPT:
-            self._templates[method] = template
-        return template
+    def drop(self, id: Id, reason: str, cancels: bool) -> None:
+        """Abandon a request of begin(). cancels: whether to tell the server."""
+        outgoing = self.peer.outgoing.get(id)  # pyright: ignore[reportArgumentType]  # ours are int
+        if outgoing is not None:
+            self._abandon(outgoing, reason, cancels)
 
-    def drop(self, id: Id, reason: str, tell: bool) -> None:
-        """Give up a request of begin(). tell: the server, too."""
-        outgoing = self._outgoing.get(id)  # pyright: ignore[reportArgumentType]  # ours are numbers
-        if outgoing is not None and not self.over:
-            self._give_up(outgoing, reason, tell)
-
-    def _give_up(self, outgoing: PendingRequest, reason: str, cancels: bool) -> None:
-        if outgoing.id not in self._outgoing:
+    def _abandon(self, outgoing: PendingRequest, reason: str, cancels: bool) -> None:
+        if self.over or outgoing.id not in self.peer.outgoing:
             return
-        if len(self._given_up) >= LATE:
-            del self._given_up[next(iter(self._given_up))]
-        self._given_up[outgoing.id] = None
+        self.skipped.expect_late(outgoing.id)
         if cancels:
             self.peer.abandon(outgoing, reason)
         else:
-            del self._outgoing[outgoing.id]
-
-    async def _until_there_is_room(self, what: str, within_s: float) -> None:
-        """The server does not read: wait until it does, for as long as an answer may take."""
-        until = self._time() + within_s
-        while self.peer.buffered_bytes >= self._high_water_bytes and not self.over:
-            if self._room is None:
-                self._room = self.loop.create_future()
-            left = until - self._time()
-            await asyncio.wait(
-                [self._room], timeout=None if left == float("inf") else max(0.0, left)
-            )
-            if self._time() >= until:
-                text = f"{what}: could not be sent within {within_s:g} s: the server does not read its input"
-                raise self._owner.explained(TimedOut(text))
-        if self.over:
-            raise self.disconnected(what)
+            del self.peer.outgoing[outgoing.id]
 
     # Time limits
 
-    def _wake_at(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._wakes_at = at
-        self._timer = None if at == float("inf") else self.loop.call_at(at, self._expire)
-
-    def _expire(self) -> None:
-        now = self._time()
-        nearest = float("inf")
-        for waiting in list(self._outgoing.values()):
-            if not isinstance(waiting, PendingReply):
+    def _expire(self, now: float) -> float:
+        """Fail the requests whose deadline has passed. Returns the earliest remaining deadline."""
+        earliest = FOREVER
+        for pending in list(self.peer.outgoing.values()):
+            if not isinstance(pending, PendingReply):
                 continue
-            if waiting.deadline > now:
-                nearest = min(nearest, waiting.deadline)
-            elif waiting.outcome is None:
-                waiting.done(self._owner.explained(TimedOut(self._why_late(waiting, now))))
-        self._timer = None
-        self._wake_at(nearest)
+            if pending.deadline > now:
+                earliest = min(earliest, pending.deadline)
+            elif pending.outcome is None:
+                pending.done(self.explain(TimedOut(self._describe_timeout(pending, now))))
+        return earliest
 
-    def _why_late(self, waiting: PendingReply, now: float) -> str:
-        text = f"{waiting.question.name}: no answer within {now - waiting.since:.3g} s"
-        if waiting.patience is not None and waiting.patience.told > float("-inf"):
-            text += f" (its last progress was {waiting.patience.told:g})"
-        if self.overlong_bytes:
-            text += f"; a message of {self.overlong_bytes} bytes or more came and was discarded, which may have been the "
-            text += f"answer: max_message_bytes is {self._limits.max_message_bytes}"
+    def _describe_timeout(self, pending: PendingReply, now: float) -> str:
+        text = f"{pending.request.label}: no answer within {now - pending.sent_at:.3g} s"
+        progress = pending.progress
+        if progress is not None and progress.last > float("-inf"):
+            text += f" (its last progress was {progress.last:g})"
+        if self._oversize.discarded_bytes:
+            text += (
+                f"; a message of {self._oversize.discarded_bytes} bytes or more was discarded, which "
+                f"may have been the answer: max_message_bytes is {self._output.max_message_bytes}"
+            )
         return text
 
     # Receiver
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
-        self.heard = True
-        self.reading = reading = self._outside_tasks or asyncio.current_task(self.loop) is None
-        outgoing = self._outgoing
+        state = self.input
+        state.heard = True
+        # asyncio cannot run a step of a task inside another task.
+        state.outside_tasks = outside = asyncio.current_task(self._deadlines.loop) is None
+        outgoing = self.peer.outgoing
         try:
             for frame in batch:
                 if not outgoing:
                     self._receive(frame)
                     continue
-                read = self._read  # what was asked last is what mostly comes
+
+                # The next response most likely belongs to the request that was sent last.
+                read = state.decode
                 try:
-                    answer = read(frame)
+                    reply = read(frame)
                     if not frame.isascii():
                         str(frame, "utf-8")
-                    waiting = outgoing.pop(answer.id)
+                    pending = outgoing.pop(reply.id)
                 except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
-                    self._receive(frame)  # which says what it is
+                    self._receive(frame)
                     continue
-                if type(waiting) is PendingReply and waiting.question.read is read:
-                    if (
-                        waiting.callback is not None and waiting.outcome is None and reading
-                    ):  # as done() does
-                        waiting.outcome = answer.result
-                        waiting.context.run(waiting.callback, waiting)
+
+                if type(pending) is PendingReply and pending.request.decode is read:
+                    # The same as pending.done(), without the call.
+                    if pending.callback is not None and pending.outcome is None and outside:
+                        pending.outcome = reply.result
+                        pending.context.run(pending.callback, pending)
                     else:
-                        waiting.done(answer.result)
+                        pending.done(reply.result)
+                elif read is decode_reply:
+                    pending.done(reply.result)
                 else:
-                    waiting.done(answer.result if read is answered else answered(frame).result)
+                    pending.done(decode_reply(frame).result)
         finally:
-            self.reading = False
+            state.outside_tasks = False
 
     def _receive(self, frame: bytes) -> None:
-        """A frame that is no plain answer."""
+        """Handle a frame that is not a plain response to a pending request."""
         peer = self.peer
-        before = peer.invalid_input.unsolicited
-        self.frame = frame
+        unmatched = peer.invalid_input.unsolicited
+        self.input.frame = frame
         event = peer.receive(frame)
-        self.frame = b""
-        if event is not None:
-            if type(event) is list:
-                for each in event:
-                    self._came(each)
+        self.input.frame = b""
+        if isinstance(event, list):
+            for message in event:
+                self._dispatch(message)
+        elif event is not None:
+            self._dispatch(event)
+        elif peer.invalid_input.unsolicited != unmatched:
+            self._on_unmatched(frame)
+
+    def _dispatch(self, event: IncomingRequest | Message) -> None:
+        try:
+            if isinstance(event, IncomingRequest):
+                self._delegate.on_request(event)
+            elif event.method == "notifications/progress":
+                self._on_progress(event)
             else:
-                self._came(event)  # pyright: ignore[reportArgumentType]  # no list, so one of the two
-        elif peer.invalid_input.unsolicited != before:
-            self._strayed(frame)
+                self._delegate.on_notification(event)
+        except Exception:
+            self._log.exception("a message of the server could not be handled")
+
+    def _on_progress(self, message: Message) -> None:
+        """Pass progress on. Malformed progress, or that of an unknown request, is ignored."""
+        if not self.progress.by_token:
+            return
+        try:
+            report = _decode_progress(encode(message.params))
+        except DecodeError:
+            return
+        tracker = self.progress.by_token.get(report.progress_token)
+        if tracker is None:
+            return
+        try:
+            now = self._deadlines.time()
+            tracker.update(now, report.progress, report.total, report.message)
+        except Exception:
+            self._log.exception("the progress function of a call failed")
+
+    def _on_unmatched(self, frame: bytes) -> None:
+        """Skip a line that is not a message, or a response to no pending request."""
+        message = decode(frame)
+        if type(message) is not Message:
+            self.skipped.add(frame, "not a JSON-RPC message")
+        elif message.id is UNSET or not self.skipped.is_late(message.id):
+            self.skipped.add(frame, "a response to no request of this client")
 
     def on_frame_too_long(self, size: int) -> None:
-        limit = self._limits.max_message_bytes
-        if self._endless is None:
-            self._endless = self.loop.call_later(ENDLESS_S, self._is_endless)
-        self.frame = getattr(self.connection, "oversize_head", b"")
-        is_answer, id = _answer_to(self.frame)
-        if (
-            is_answer and id is None
-        ):  # some write the id last: it can only be known when nothing else waits
-            waiting = [
-                each.id for each in self._outgoing.values() if isinstance(each, PendingReply)
+        limit = self._output.max_message_bytes
+        head = self.input.frame = self._oversize.on_oversize()
+        is_response, id = _parse_head(head)
+
+        # Some servers write the id last. Then it is known only if a single request is pending.
+        if is_response and id is None:
+            pending = [
+                item.id for item in self.peer.outgoing.values() if isinstance(item, PendingReply)
             ]
-            id = waiting[0] if len(waiting) == 1 else None
-        outgoing = self._outgoing.pop(id, None) if id is not None else None
+            id = pending[0] if len(pending) == 1 else None
+
+        outgoing = self.peer.outgoing.pop(id, None) if id is not None else None
         if outgoing is not None:
             self._log.warning("an answer of more than %d bytes was discarded", limit)
             outgoing.done(
                 ProtocolError(f"the answer has more than {limit} bytes, which is max_message_bytes")
             )
-        elif id in self._given_up:
-            del self._given_up[id]
-            self.late += 1
-        else:
-            self.overlong_bytes = size
-            self.shown(self.frame, f"is longer than {limit} bytes")
+        elif id is None or not self.skipped.is_late(id):
+            self._oversize.discarded_bytes = size
+            self.skipped.add(head, f"longer than {limit} bytes")
 
     def on_drain(self, held: int) -> None:
         self.peer.on_drain(held)
-        if self._room is not None:
-            if not self._room.done():
-                self._room.set_result(None)
-            self._room = None
+        self._output.report_drain()
 
-    def _is_endless(self) -> None:
-        self._endless = None
-        if getattr(self.connection, "is_discarding", False):
-            self.give_up(
-                f"it sends a line without an end: more than {self._limits.max_message_bytes} bytes"
-            )
+    def on_eof(self) -> None:
+        if not self.over:
+            self.end()
+            self._delegate.on_eof()
+
+    def on_disconnect(self, exc: Exception) -> None:
+        self.on_eof()
+
+    # The end
 
     def give_up(self, fault: str) -> None:
-        """End it, because of what the server does."""
+        """End the connection because of what the server does."""
         if not self.over:
             self.fault = fault
             self._log.error("the connection is closed: %s", fault)
             self.on_eof()
 
-    def on_eof(self) -> None:
-        if not self.over:
-            self.end()
-            self._owner.on_eof()
-
-    def on_disconnect(self, why: Exception) -> None:
-        self.on_eof()
-
     def end(self) -> None:
-        """Nothing more comes: whoever waits is told, and nothing is sent any more."""
+        """Fail all pending requests and send nothing any more. The connection itself stays open."""
         if self.over:
             return
         self.over = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._endless is not None:
-            self._endless.cancel()
+        self._deadlines.stop()
+        self._oversize.stop()
         self.on_drain(0)
-        left = self.peer.close()
-        for incoming in left:
+        for incoming in self.peer.close():
             if incoming.on_cancel is not None:
                 incoming.on_cancel("the connection ended")
 
-    def _came(self, event: IncomingRequest | Message) -> None:
-        try:
-            if type(event) is IncomingRequest:
-                self._owner.asked(event)
-            elif event.method == "notifications/progress":  # the most frequent by far
-                self._progressed(event)  # pyright: ignore[reportArgumentType]
-            else:
-                self._owner.notified(event)  # pyright: ignore[reportArgumentType]
-        except Exception:
-            self._log.exception("a message of the server's could not be dealt with")
+    def explain(self, error: ConcertinoError) -> ConcertinoError:
+        """Return the error with what is known about the server process added."""
+        return self._delegate.explain(error)
 
-    def _progressed(self, message: Message) -> None:
-        """Progress of an unknown request, of another shape, or that goes back, is ignored."""
-        if not self._tokens:
-            return
-        try:
-            told = _progress(encode(message.params))
-        except DecodeError:
-            return
-        waiting = self._tokens.get(told.progress_token)
-        patience = None if waiting is None else waiting.patience
-        if waiting is None or patience is None or not told.progress > patience.told:
-            return
-        patience.told = told.progress
-        waiting.deadline = min(self._time() + patience.silence_s, patience.until)
-        try:
-            patience.progress(told.progress, told.total, told.message)
-        except Exception:
-            self._log.exception("the function that is told of progress failed")
-
-    def _strayed(self, frame: bytes) -> None:
-        """Either an answer that comes late, or what has no place in this conversation: shown, and otherwise without effect."""
-        message = decode(frame)
-        if type(message) is Message and message.id is not UNSET and message.id in self._given_up:
-            del self._given_up[message.id]
-            self.late += 1
-            return
-        self.shown(
-            frame,
-            "is no message" if type(message) is not Message else "answers nothing that was asked",
-        )
-
-    def shown(self, frame: bytes, why: str) -> None:
-        """Count a line of the server's that was skipped, and show the first few."""
-        self.stray += 1
-        line = shortened(frame)
-        self.strays.append(line)
-        if self.stray <= STRAYS_KEPT or self.stray in STRAYS_TOLD_AT:
-            self._log.warning("line %d that %s was skipped: %s", self.stray, why, line)
-
-    # The end
-
-    def explained(self, error: ConcertinoError) -> ConcertinoError:
-        """As its owner says."""
-        return self._owner.explained(error)
-
-    def disconnected(self, what: str, waited_s: float = 0.0) -> Disconnected:
-        """What is raised for a request that is not answered any more."""
-        text = f"{what}: the connection ended before the answer came"
+    def disconnected(self, label: str, waited_s: float = 0.0) -> Disconnected:
+        """Return the error for a request that will not be answered because the connection ended."""
+        text = f"{label}: the connection ended before the answer came"
         if waited_s:
             text += f", after {waited_s:.3g} s"
-        error = self._owner.explained(Disconnected(text))
+        error = self._delegate.explain(Disconnected(text))
         return error if isinstance(error, Disconnected) else Disconnected(str(error))
 
-    def _send(self, frame: bytes, about: Id | None) -> int:
-        if not self._scheduled:
-            self._scheduled = True
-            self.loop.call_soon(self._flush)
-        return self.connection.write(frame, about)
 
-    def _written(self, frame: bytes, about: Id | None) -> int:
-        """For a Connection that cannot do both in one step."""
-        held = self.connection.write(frame, about)
-        self.connection.flush()
-        return held
+class SkippedLines:
+    """The lines of a server that were ignored, and the ids of requests that were abandoned.
+
+    count: lines that are no message, or responses that no request waits for. recent: the last few,
+    shortened. late: responses to abandoned requests, which are expected and not counted.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.count = 0
+        self.late = 0
+        self.recent: deque[str] = deque(maxlen=MAX_SKIPPED_KEPT)
+        self._log = log
+        # A dict keeps the order, so that the oldest id can be dropped.
+        self._abandoned: dict[Id, None] = {}
+
+    def add(self, frame: bytes, reason: str) -> None:
+        """Count a line, and log the first few."""
+        self.count += 1
+        line = quote_frame(frame)
+        self.recent.append(line)
+        if self.count <= MAX_SKIPPED_KEPT or self.count in LOGGED_COUNTS:
+            self._log.warning("line %d was skipped, it is %s: %s", self.count, reason, line)
+
+    def expect_late(self, id: Id) -> None:
+        """Remember that a response to this abandoned request may still come."""
+        if len(self._abandoned) >= MAX_ABANDONED:
+            del self._abandoned[next(iter(self._abandoned))]
+        self._abandoned[id] = None
+
+    def is_late(self, id: Id) -> bool:
+        """Return True, once, if the id is that of an abandoned request."""
+        if id not in self._abandoned:
+            return False
+        del self._abandoned[id]
+        self.late += 1
+        return True
+
+
+class _DeadlineTimer:
+    """One timer for all requests. expire: called with the time; returns when it wants to be called next.
+
+    wakes_at: when it is called next; infinite if never.
+    """
+
+    __slots__ = ("_expire", "_handle", "loop", "time", "wakes_at")
+
+    def __init__(self, expire: Callable[[float], float]) -> None:
+        self.loop = loop = asyncio.get_running_loop()
+        # The standard loop's time() only calls monotonic(); calling that directly saves a frame.
+        is_standard = type(loop).time is asyncio.BaseEventLoop.time
+        self.time: Callable[[], float] = monotonic if is_standard else loop.time
+        self.wakes_at = FOREVER
+        self._expire = expire
+        self._handle: asyncio.TimerHandle | None = None
+
+    def wake_at(self, at: float) -> None:
+        """Call expire at this time instead of the one set before."""
+        self.stop()
+        self.wakes_at = at
+        self._handle = None if at == FOREVER else self.loop.call_at(at, self._run)
+
+    def _run(self) -> None:
+        self._handle = None
+        self.wake_at(self._expire(self.time()))
+
+    def stop(self) -> None:
+        """Cancel the timer."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+class _Output:
+    """Writes frames to a Connection in the fastest way it supports. Methods return the bytes buffered.
+
+    send_and_poll: see SupportsPolling. For a Connection with direct sends only it never returns a
+    line; for any other it does nothing and returns None. defer_line: takes back a polled line.
+    flush_scheduled: queued frames are flushed at the end of this loop iteration.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_drained",
+        "_loop",
+        "defer_line",
+        "flush_scheduled",
+        "high_water_bytes",
+        "max_message_bytes",
+        "send_and_poll",
+    )
+
+    def __init__(self, connection: Connection, limits: Limits) -> None:
+        self.high_water_bytes = limits.high_water_bytes
+        self.max_message_bytes = limits.max_message_bytes
+        self.flush_scheduled = False
+        self._connection = connection
+        self._drained: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+        self.send_and_poll: Callable[[bytes, Id | None], bytes | int | None] = _cannot_poll
+        self.defer_line: Callable[[bytes], object] = bytes
+        if isinstance(connection, SupportsPolling):
+            self.send_and_poll = connection.send_and_poll
+            self.defer_line = connection.defer_line
+        elif isinstance(connection, SupportsDirectSend):
+            self.send_and_poll = connection.send
+
+    def queue(self, frame: bytes, request_id: Id | None) -> int:
+        """Queue a frame; all queued frames are flushed at the end of this loop iteration."""
+        if not self.flush_scheduled:
+            self.flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        return self._connection.write(frame, request_id)
 
     def _flush(self) -> None:
-        self._scheduled = False
-        self.connection.flush()
+        self.flush_scheduled = False
+        self._connection.flush()
+
+    def write(self, frame: bytes, request_id: Id | None) -> int:
+        """Write a frame and flush at once."""
+        held = self._connection.write(frame, request_id)
+        self._connection.flush()
+        return held
+
+    async def wait_for_drain(self, within_s: float | None) -> None:
+        """Wait for report_drain(), at most that long."""
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+        await asyncio.wait([self._drained], timeout=within_s)
+
+    def report_drain(self) -> None:
+        """Wake everybody who waits for room in the output buffer."""
+        if self._drained is not None:
+            if not self._drained.done():
+                self._drained.set_result(None)
+            self._drained = None
 
 
-def request_template(method: str, before: bytes = b"", behind: bytes = b"") -> bytes:
-    """A request, for its id and its params, or for what stands in those between `before` and `behind`."""
-    fixed = (each.replace(b"%", b"%%") for each in (encode(method), before, behind))
-    return b'{"jsonrpc":"2.0","id":%%d,"method":%b,"params":%b%%b%b}' % tuple(fixed)
+def _cannot_poll(frame: bytes, request_id: Id | None) -> None:
+    return None
 
 
-def _answer_to(head: bytes) -> tuple[bool, int | None]:
-    """Whether a message that begins so is an answer; and to which request, if it says that before the result."""
+class _OversizeWatch:
+    """Watches lines over the size limit. give_up: called if such a line does not end.
+
+    discarded_bytes: size of the last discarded message that could not be attributed to a request.
+    """
+
+    def __init__(
+        self, connection: Connection, limits: Limits, give_up: Callable[[str], object]
+    ) -> None:
+        self.discarded_bytes = 0
+        self._connection = connection if isinstance(connection, SupportsOversizeReports) else None
+        self._limit = limits.max_message_bytes
+        self._give_up = give_up
+        self._timer: asyncio.TimerHandle | None = None
+
+    def on_oversize(self) -> bytes:
+        """Start to watch a line that passed the limit. Returns its first bytes, if known."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(ENDLESS_S, self._check)
+        return b"" if self._connection is None else self._connection.oversize_head
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._connection is not None and self._connection.is_discarding:
+            self._give_up(f"it sends a line without an end: more than {self._limit} bytes")
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+# One member at the beginning of a message, with its value if that is short.
+_MEMBER = re.compile(
+    rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
+)
+
+
+def _parse_head(head: bytes) -> tuple[bool, int | None]:
+    """Tell from its first bytes whether a message is a response, and to which request.
+
+    The id is None if it does not come before the result.
+    """
     id: int | None = None
-    at = 0
-    while (found := _MEMBER.match(head, at)) is not None:
-        name, value = found.groups()
+    position = 0
+    while (member := _MEMBER.match(head, position)) is not None:
+        name, value = member.groups()
         if name in (b"result", b"error"):
             return True, id
         if name in (b"method", b"params"):
             return False, None
         if name == b"id":
             id = int(value) if value.isdigit() else None
-        at = found.end()
+        position = member.end()
     return False, None

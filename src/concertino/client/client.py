@@ -1,26 +1,56 @@
-"""Client: starts a server or connects to one, calls what it offers, and ends it with everything that it started.
+"""Client: starts a server or connects to one, sends it requests, and ends it with everything it started.
 
     async with Client(["python", "server.py"]) as client:
         result = await client.call_tool("add", {"a": 1, "b": 2})
 
-The revision is found out by itself. Results are Structs of `protocol.types`, in their 2026-07-28 shape. Here is what can be asked;
-how a server is started, started again and ended is in lifetime.py.
+The client finds out the revision by itself. Results are Structs of `concertino.types`, in their
+2026-07-28 shape. This module has the requests; client/client_connection.py starts, restarts and ends
+the server.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import Any, TypeVar, get_args, overload
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar, get_args, overload
 
-from msgspec import DecodeError, Raw, Struct
+from msgspec import DecodeError, Raw
 from msgspec.json import Decoder, decode, encode
 
-from concertino.client.lifetime import Lifetime, Timeouts
-from concertino.client.output_validation import decoded, structured, unexpected
-from concertino.client.pending_request import Progress, shortened
-from concertino.client.request_handlers import Roots
-from concertino.errors import INVALID_PARAMS, ConcertinoError, Disconnected, ProtocolError, RpcError
+from concertino.client.client_connection import (
+    ClientConnection,
+    ConnectionFacts,
+    ConnectionSettings,
+    Timeouts,
+)
+from concertino.client.conversation import Conversation
+from concertino.client.negotiation import Era
+from concertino.client.notifications import LISTS, LogMessage, NotificationHandlers
+from concertino.client.output_validation import (
+    OutputValidator,
+    convert_output,
+    decode_result,
+    invalid_result,
+)
+from concertino.client.pending_request import Progress, quote_frame, request_label
+from concertino.client.request_handlers import Elicit, RequestHandlers, Roots, Sample
+from concertino.client.server_stderr import Sink
+from concertino.client.supervision import Restart
+from concertino.client.targets import Target, parse_target
+from concertino.errors import (
+    INVALID_PARAMS,
+    ConcertinoError,
+    Disconnected,
+    NotSupported,
+    ProtocolError,
+    RpcError,
+)
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.messages import Id
 from concertino.types.results import (
     CallToolResult,
     CompleteParams,
@@ -29,6 +59,7 @@ from concertino.types.results import (
     CompletionArgument,
     CompletionContext,
     GetPromptResult,
+    Implementation,
     Level,
     ListPromptsResult,
     ListResourcesResult,
@@ -46,37 +77,162 @@ from concertino.types.results import (
 __all__ = ["Client", "Timeouts"]
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Struct)
-PAGES = 10_000  # of one list; more is a server that goes in circles
+# Pages of one list; a server that sends more most likely repeats itself.
+MAX_PAGES = 10_000
 
 
-class Client(Lifetime):
-    """A server to call. Use it with `async with`, or call open() and aclose(). One Client belongs to one event loop.
+class _Page(Protocol):
+    """A result with one page of a list."""
 
-    target: a command (a list of words, never a line for a shell), ServerParameters, `unix:PATH`, `tcp:HOST:PORT`, a Server or any
-    other Backend in memory, or a Connection that is not opened yet.
-    name: for logs, found out from the target by default. info: who we are, for the server.
-    era: `auto` finds out whether the server has a handshake; `modern` and `legacy` say so and ask nothing.
-    stderr: a function that is called with each line of the server's stderr, or a file to append to; by default the lines go to the
-    logger `concertino.client.NAME.stderr` at stderr_level. Secrets are taken out.
-    trace: a function called with `->` or `<-` and each message, without secrets. With `logging.DEBUG` on for
-    `concertino.client.NAME`, they go there too.
-    restart: how a server that ends by itself is started again; by default it is not. validate: whether results are held against the
-    output schemas of tools, once list_tools() has fetched those; by default they are if the extra `validate` is installed.
+    @property
+    def next_cursor(self) -> str | None: ...
 
-    What the server may ask. Functions may be plain ones or coroutine functions; what is not given is refused.
-    elicit(question, server): returns a dict (the form's values, or {} for a URL), `accept`, `decline`, `cancel`, None (cancel) or
-    an ElicitResult. elicit_urls: questions that ask to open a URL reach it too; nothing is opened here. sample(question, server):
-    returns a str or a CreateMessageResult. sampling: settings declared with it, such as {"tools": {}}. roots: file:// URIs or
-    Roots, or a function that gives them. rounds: how often one call may ask (2026-07-28).
 
-    What the server tells. changed(what): that the list of `tools`, `prompts` or `resources` is no longer what it was; while one
-    call of it runs, others wait as one. updated(uri): that a resource changed, after subscribe(). logged(LogMessage): a log
-    message. notified(method, params): any other notification.
+PageT = TypeVar("PageT", bound=_Page)
 
-    Attributes after opening: server, server_info, protocol_version, capabilities, instructions, exit_status, stray, strays; at any
-    time: state, restarts, failure.
+
+class Client(ConnectionFacts):
+    """A client for one server. Use it with `async with`, or call open() and aclose().
+
+    One Client belongs to one event loop. All parameters but target are optional:
+
+    target: a command (a list of words, never a line for a shell), ServerParameters, `unix:PATH`,
+    `tcp:HOST:PORT`, a Server or another Backend in memory, or a Connection that is not open yet.
+    name: for logs; by default derived from the target. info: the name and version of this client.
+    era: `auto` finds out whether the server has a handshake; `modern` and `legacy` skip that.
+    timeouts: time limits. limits: size limits, such as max_message_bytes.
+    stderr: a function called with each line of the server's stderr, or a file to append to. By default
+    lines go to the logger `concertino.client.NAME.stderr` at stderr_level. Secrets are redacted.
+    restart: how to restart a server that ends by itself; by default it is not restarted.
+    validate: whether to validate results against the output schemas of tools, once list_tools() has
+    fetched them; by default if the extra `validate` is installed.
+    trace: a function called with `->` or `<-` and each message, with secrets redacted. If level DEBUG
+    is enabled for the logger `concertino.client.NAME`, messages go there as well.
+
+    Functions that answer the server's requests; requests without a function are refused. They may be
+    plain or async.
+    elicit(request, server): returns a dict (the values of the form, {} for a URL), `accept`,
+    `decline`, `cancel`, None (which cancels) or an ElicitResult. elicit_urls: pass on requests to open
+    a URL, too; the client itself opens nothing.
+    sample(request, server): returns a str or a CreateMessageResult. sampling: settings to declare with
+    it, such as {"tools": {}}.
+    roots: file:// URIs or Roots, or a function that returns them.
+    rounds: how often one request may ask for input (2026-07-28).
+
+    Functions for the server's notifications, called on the event loop:
+    changed(name): the list `tools`, `prompts` or `resources` has changed. May be async; changes during
+    a call lead to one more call. updated(uri): a resource has changed, after subscribe().
+    logged(message): a LogMessage. notified(method, params): any other notification.
     """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        name: str | None = None,
+        info: Implementation | None = None,
+        era: Era = "auto",
+        timeouts: Timeouts | None = None,
+        limits: Limits | None = None,
+        stderr: Sink | None = None,
+        stderr_level: int = logging.INFO,
+        restart: Restart | None = None,
+        validate: bool | None = None,
+        trace: Callable[[str, str], object] | None = None,
+        elicit: Elicit | None = None,
+        elicit_urls: bool = False,
+        sample: Sample | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        roots: Roots | None = None,
+        rounds: int = 16,
+        changed: Callable[[str], object] | None = None,
+        updated: Callable[[str], object] | None = None,
+        logged: Callable[[LogMessage], object] | None = None,
+        notified: Callable[[str, dict[str, Any]], object] | None = None,
+    ) -> None:
+        if era not in ("auto", "modern", "legacy"):
+            raise ValueError(f"era: expected auto, modern or legacy, got {era!r}")
+        _check_type("restart", restart, Restart)
+        _check_type("timeouts", timeouts, Timeouts)
+        _check_type("limits", limits, Limits)
+        _check_callable("trace", trace)
+        _check_callable("elicit", elicit)
+        _check_callable("sample", sample)
+        _check_callable("changed", changed)
+        _check_callable("updated", updated)
+        _check_callable("logged", logged)
+        _check_callable("notified", notified)
+        _check_sink(stderr)
+        if rounds < 1:
+            raise ValueError(f"rounds: expected at least 1, got {rounds!r}")
+        location = parse_target(target)
+        if restart is not None and not location.can_reopen:
+            raise ValueError(
+                "restart: expected a program or an address as target: others cannot be opened again"
+            )
+
+        self.name = name or location.name
+        self.timeouts = timeouts or Timeouts()
+        self.limits = limits or Limits()
+        self._log = logging.getLogger(f"concertino.client.{self.name}")
+        self._handlers = RequestHandlers(elicit, elicit_urls, sample, sampling, roots)
+        self._notification_handlers = NotificationHandlers(logged, changed, updated, notified)
+        self._output_validator = OutputValidator(validate)
+
+        # The session state that a restarted server is told again: the log level, and the URIs of
+        # subscriptions with their ids (0 in legacy revisions).
+        self._log_level: Level | None = None
+        self._subscriptions: dict[str, Id] = {}
+
+        settings = ConnectionSettings(
+            name=self.name,
+            location=location,
+            info=info or _default_info(),
+            era=era,
+            timeouts=self.timeouts,
+            limits=self.limits,
+            stderr=stderr,
+            stderr_level=stderr_level,
+            restart=restart,
+            trace=trace,
+            rounds=rounds,
+        )
+        self._connection = ClientConnection(
+            settings, self._handlers, self._notification_handlers, self._restore_session
+        )
+
+    async def open(self) -> None:
+        """Start or connect, and negotiate the revision; takes at most connect_s seconds.
+
+        Raises SpawnError (the server cannot be started), Disconnected (it ended meanwhile), TimedOut,
+        Incompatible (no common revision) and ProtocolError. Nothing is left running then.
+        """
+        try:
+            await self._connection.open()
+            await self._listen_for_changes()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def aclose(self) -> None:
+        """Close the server's stdin, wait, and end it with everything it started.
+
+        Bounded; may be called again. Calls in flight raise Disconnected. It continues when its caller
+        is cancelled.
+        """
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
 
     # Tools
 
@@ -113,128 +269,159 @@ class Client(Lifetime):
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a tool.
+        """Call a tool and return its result; `is_error` tells whether the tool failed.
 
-        Returns its result; `is_error` says whether the tool failed. With `into`, a type, its structured content as that type
-        instead (or its text, read as JSON, where there is none): then a tool that failed raises ToolError with its text.
-        timeout_s: instead of request_s, and of total_s where that is less. progress(done, total, message): called as the work goes
-        on; each call gives the server another timeout_s. meta: members for `_meta`.
-        Raises RpcError (the server refused), TimedOut, Disconnected, ProtocolError. When the task is cancelled, so is the call.
+        into: a type. Then the structured content is returned as that type, or the text, decoded as
+        JSON, if there is none; and a tool that failed raises ToolError with its text.
+        timeout_s: takes the place of timeouts.request_s, and of total_s if that is less.
+        progress(done, total, message): called with the tool's progress; each call gives the server
+        another timeout_s. meta: members for `_meta`.
+        Raises RpcError (the server refused), TimedOut, Disconnected and ProtocolError. When the task is
+        cancelled, the call is cancelled at the server.
         """
-        times = self.timeouts
-        patience_s, total_s = times.request_s, times.total_s
+        timeouts = self.timeouts
+        idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
         if timeout_s is not None:
-            patience_s, total_s = timeout_s, max(total_s, timeout_s)
-        here = self._conversation
-        if here is None or get_ident() != self._thread or not self._loop.is_running():  # pyright: ignore[reportOptionalMemberAccess]
-            here, patience_s = await self._usable(f"tools/call {name}", patience_s)
-        breach = self._promises.breach(name) if self._promises.known else None
-        if progress is None and not meta and breach is None:
-            raw = await here.call_tool(
-                name, encode(arguments) if arguments else b"{}", patience_s, total_s
+            idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
+
+        # wait_until_usable() does the same checks; this is its fast path without a coroutine.
+        connection = self._connection
+        conversation = connection.conversation
+        is_usable = (
+            conversation is not None
+            and get_ident() == connection.thread
+            and connection.loop.is_running()  # pyright: ignore[reportOptionalMemberAccess]
+        )
+        if conversation is None or not is_usable:
+            label = f"tools/call {name}"
+            conversation, idle_timeout_s = await connection.wait_until_usable(label, idle_timeout_s)
+
+        validator = self._output_validator
+        validate = validator.get(name) if validator.schemas else None
+        if progress is None and not meta and validate is None:
+            raw = await conversation.call_tool(
+                name, encode(arguments) if arguments else b"{}", idle_timeout_s, total_s
             )
             if type(raw) is CallToolResult:
-                return raw if into is None else structured(name, raw, into)
+                return raw if into is None else convert_output(name, raw, into)
             assert type(raw) is Raw
         else:
             body = encode({"name": name, "arguments": arguments or {}})
-            raw = await here.call("tools/call", body, name, patience_s, total_s, progress, meta)
-        try:
-            result = _call_tool_result(raw)
-        except (DecodeError, RecursionError) as why:
-            raise unexpected(f"tools/call {name}", raw, why) from None
-        if breach is not None and breach(result, len(bytes(raw))):
-            await self._broken(name, result, raw)
-        return result if into is None else structured(name, result, into)
+            raw = await conversation.call(
+                "tools/call", body, name, idle_timeout_s, total_s, progress, meta
+            )
 
-    async def _broken(self, name: str, result: CallToolResult, raw: Raw) -> None:
-        """A result does not keep what its tool promised. The promise may be an old one: it is asked for again, once."""
+        try:
+            result = _decode_tool_result(raw)
+        except (DecodeError, RecursionError) as exc:
+            raise invalid_result(f"tools/call {name}", raw, exc) from None
+        if validate is not None and validate(result, len(bytes(raw))):
+            await self._revalidate(name, result, raw)
+        return result if into is None else convert_output(name, result, into)
+
+    async def _revalidate(self, name: str, result: CallToolResult, raw: Raw) -> None:
+        """Fetch the tools again and validate a result against the schema that is current then.
+
+        The one that the result failed may be outdated. Raises ProtocolError if it fails again.
+        """
         try:
             await self.list_tools()
-        except ConcertinoError as error:  # then it counts as it is
-            self._log.info("the list of tools could not be fetched again: %s", error)
-        breach = self._promises.breach(name)
-        if breach is not None and (why := breach(result, len(bytes(raw)))):
-            raise ProtocolError(f"tools/call {name}: {why}: {shortened(raw)}")
+        except ConcertinoError as exc:
+            # Then the known schema decides.
+            self._log.info("the list of tools could not be fetched again: %s", exc)
+        validate = self._output_validator.get(name)
+        if validate is not None and (violation := validate(result, len(bytes(raw)))):
+            raise ProtocolError(f"tools/call {name}: {violation}: {quote_frame(raw)}")
 
     async def list_tools(self) -> list[Tool]:
-        """Every tool, from all pages."""
-        tools = await self._listed("tools/list", "tools", _tools, lambda page: page.tools)
-        self._promises.learn(tools)
+        """Return every tool, from all pages."""
+        tools = await self._list_all("tools/list", "tools", _decode_tools, lambda page: page.tools)
+        self._output_validator.learn(tools)
         return tools
 
     # Resources
 
     async def list_resources(self) -> list[Resource]:
-        """Every resource, from all pages; those of templates are not among them."""
-        return await self._listed(
-            "resources/list", "resources", _resources, lambda page: page.resources
+        """Return every resource, from all pages, without those that templates describe."""
+        return await self._list_all(
+            "resources/list", "resources", _decode_resources, lambda page: page.resources
         )
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        """Every resource template, from all pages."""
-        return await self._listed(
+        """Return every resource template, from all pages."""
+        return await self._list_all(
             "resources/templates/list",
             "resources",
-            _templates,
+            _decode_templates,
             lambda page: page.resource_templates,
         )
 
     async def read_resource(
         self, uri: str, *, timeout_s: float | None = None
     ) -> ReadResourceResult:
-        """Read a resource. Raises RpcError when there is none: -32602, or -32002 from older servers."""
+        """Read a resource.
+
+        Raises RpcError if there is none: with code -32602, or -32002 from legacy servers.
+        """
         self._require("resources")
         raw = await self._call("resources/read", encode({"uri": uri}), uri, timeout_s)
-        return decoded("resources/read", raw, _read_resource_result)
+        return decode_result("resources/read", raw, _decode_read_result)
 
     async def subscribe(self, uri: str) -> None:
-        """Ask to be told when a resource changes: `updated` is called with its URI from then on."""
+        """Subscribe to changes of a resource: from now on `updated` is called with its URI."""
         self._require("resources")
-        if uri not in self._subscribed or (
-            self._is_modern and not self._here.subscriptions.is_open(self._subscribed[uri])
+        id = self._subscriptions.get(uri)
+        connection = self._connection
+        if id is not None and (
+            not connection.is_modern or connection.current.subscriptions.is_open(id)
         ):
-            self._subscribed[uri] = 0
-            try:
-                await self._subscribe(uri)
-            except BaseException:
-                self._subscribed.pop(uri, None)
-                raise
+            return
+
+        self._subscriptions[uri] = 0
+        try:
+            await self._subscribe(uri)
+        except BaseException:
+            self._subscriptions.pop(uri, None)
+            raise
 
     async def _subscribe(self, uri: str) -> None:
-        here = await self._running(f"subscribe {uri}")
-        if not self._is_modern:
+        conversation = await self._usable_conversation(f"subscribe {uri}")
+        if not self._connection.is_modern:
             await self._call("resources/subscribe", encode({"uri": uri}), uri, None)
             return
-        what = f"subscriptions/listen {uri}"
-        id, refused = await here.subscriptions.open(
-            {"resourceSubscriptions": [uri]}, what, self.timeouts.request_s
+
+        label = f"subscriptions/listen {uri}"
+        subscriptions = conversation.subscriptions
+        id, missing = await subscriptions.open(
+            {"resourceSubscriptions": [uri]}, label, self.timeouts.request_s
         )
-        known = self._subscribed.get(uri)
-        if (
-            known is None or refused or here.subscriptions.is_open(known)
-        ):  # meanwhile: unsubscribe(), or subscribe()
-            here.subscriptions.close(id)
+        # Meanwhile unsubscribe() may have been called, or another subscribe() may have succeeded.
+        known = self._subscriptions.get(uri)
+        if known is None or missing or subscriptions.is_open(known):
+            subscriptions.close(id)
         else:
-            self._subscribed[uri] = id
-        if refused:
-            raise ProtocolError(f"{what}: the server does not honour {', '.join(refused)}")
+            self._subscriptions[uri] = id
+        if missing:
+            raise ProtocolError(f"{label}: the server does not provide {', '.join(missing)}")
 
     async def unsubscribe(self, uri: str) -> None:
-        """No longer be told. What was not subscribed is ignored."""
-        id = self._subscribed.pop(uri, None)
+        """End the subscription to a resource, if there is one."""
+        id = self._subscriptions.pop(uri, None)
         if id is None:
             return
-        if self._is_modern:
-            self._here.subscriptions.close(id)
-        elif self.state == "running":  # a server that starts is not told of it in the first place
+        if self._connection.is_modern:
+            self._connection.current.subscriptions.close(id)
+        elif self.state == "running":
+            # A server that is being restarted will not be told of the subscription at all.
             await self._call("resources/unsubscribe", encode({"uri": uri}), uri, None)
 
     # Prompts and completion
 
     async def list_prompts(self) -> list[Prompt]:
-        """Every prompt, from all pages."""
-        return await self._listed("prompts/list", "prompts", _prompts, lambda page: page.prompts)
+        """Return every prompt, from all pages."""
+        return await self._list_all(
+            "prompts/list", "prompts", _decode_prompts, lambda page: page.prompts
+        )
 
     async def get_prompt(
         self,
@@ -243,11 +430,11 @@ class Client(Lifetime):
         *,
         timeout_s: float | None = None,
     ) -> GetPromptResult:
-        """A prompt, filled in with its arguments."""
+        """Return a prompt, filled in with its arguments."""
         self._require("prompts")
         body = encode({"name": name, "arguments": dict(arguments or {})})
         raw = await self._call("prompts/get", body, name, timeout_s)
-        return decoded("prompts/get", raw, _get_prompt_result)
+        return decode_result("prompts/get", raw, _decode_prompt_result)
 
     async def complete(
         self,
@@ -257,19 +444,20 @@ class Client(Lifetime):
         *,
         chosen: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Values that an argument of a prompt, or a variable of a resource template, may have.
+        """Return possible values of a prompt's argument or a resource template's variable.
 
-        value: as far as it was typed. chosen: the other arguments, as far as they were.
+        value: what was typed so far. chosen: the values of the other arguments, as far as known.
         """
-        revision = self._here.revision
-        if revision is None or revision.completions:  # the first revision knew no such capability
+        # The first revision had no such capability, but had completion.
+        revision = self._connection.current.server.revision
+        if revision is None or revision.completions:
             self._require("completions")
         context = CompletionContext(dict(chosen)) if chosen else CompletionContext()
         params = CompleteParams(ref, CompletionArgument(argument, value), context)
         raw = await self._call("completion/complete", encode(params), argument, None)
-        return decoded("completion/complete", raw, _complete_result).completion
+        return decode_result("completion/complete", raw, _decode_complete_result).completion
 
-    # Anything else
+    # Other requests and notifications
 
     async def request(
         self,
@@ -281,152 +469,215 @@ class Client(Lifetime):
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Send any request; its result decoded, or as `into`: a type, or msgspec.Raw for the JSON as it came.
+        """Send any request and return its decoded result.
 
-        Of `_meta`, what the revision demands is added. Nothing is checked against what the server declares.
+        into: a type to decode the result to, or msgspec.Raw for the JSON text. The client adds what
+        the revision requires in `_meta`, and does not check the server's capabilities.
         """
         raw = await self._call(method, encode(params or {}), "", timeout_s, progress, meta)
         if into is Raw:
             return raw
         try:
             return decode(raw) if into is None else decode(raw, type=into)
-        except (DecodeError, RecursionError) as why:
-            raise unexpected(method, raw, why) from None
+        except (DecodeError, RecursionError) as exc:
+            raise invalid_result(method, raw, exc) from None
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
-        self._here.channel.notify(method, encode(params or {}))
+        self._connection.current.channel.notify(method, encode(params or {}))
 
     async def ping(self) -> None:
-        """Ask whether the server is there. Since 2026-07-28 by `server/discover`: there is no ping any more."""
-        await self._call("server/discover" if self._is_modern else "ping", b"{}", "", None)
+        """Ask whether the server is there, by `server/discover` since 2026-07-28, else by `ping`."""
+        method = "server/discover" if self._connection.is_modern else "ping"
+        await self._call(method, b"{}", "", None)
 
     async def set_log_level(self, level: Level) -> None:
-        """Ask for log messages of this level, and worse ones: `logged` is called with them."""
+        """Ask for log messages of this level and above; `logged` is called with them."""
         if level not in get_args(Level):
             raise ValueError(f"level: expected one of {', '.join(get_args(Level))}, got {level!r}")
-        await self._set_log_level(level)
+        await self._send_log_level(level)
         self._log_level = level
 
-    async def _set_log_level(self, level: Level) -> None:
-        if self._is_modern:
-            self._here.wants_log(level)
+    async def _send_log_level(self, level: Level) -> None:
+        if self._connection.is_modern:
+            self._connection.current.requests.set_log_level(level)
             return
         self._require("logging")
         await self._call("logging/setLevel", encode({"level": level}), level, None)
 
     def set_roots(self, roots: Roots) -> None:
-        """Name other places that the server may work in; it is told, if its revision knows how. Roots must have been offered."""
-        if self._answers.roots is None:
+        """Offer other roots, and tell the server if its revision has a way.
+
+        Raises RuntimeError if this client was made without roots.
+        """
+        if not self._handlers.has_roots:
             raise RuntimeError(
                 "roots were not offered when this client was made: Client(..., roots=[...])"
             )
-        self._answers = self._answers.with_roots(roots)
-        here = self._here
-        here.answers = self._answers
-        if not self._is_modern:
-            here.channel.notify("notifications/roots/list_changed", b"{}")
+        conversation = self._connection.current
+        self._handlers.replace_roots(roots)
+        if not self._connection.is_modern:
+            conversation.channel.notify("notifications/roots/list_changed", b"{}")
 
-    # What a server is told at first, and a new one anew
+    # Session state on the server
 
-    async def _opened(self) -> None:
-        if self._ears.changed is not None:
-            await self._listen_for_changes()
+    async def _restore_session(self) -> None:
+        """Restore log level and subscriptions after a restart, and report everything as changed.
 
-    async def _prepare(self) -> None:
-        """What the new server says of itself may have changed.
-
-        One that ends on the way loses nothing: the next is told all of it.
+        If the server ends meanwhile, nothing is lost: the next one gets everything again.
         """
+        handlers = self._notification_handlers
         try:
             if self._log_level is not None:
-                await self._set_log_level(self._log_level)
-            if self._ears.changed is not None:
-                await self._listen_for_changes()
-                for what in ("tools", "prompts", "resources"):
-                    if what in self._here.offered:
-                        self._here.tell_changed(what)
+                await self._send_log_level(self._log_level)
+            await self._listen_for_changes()
+            conversation = self._connection.current
+            for name in LISTS:
+                if name in conversation.server.capabilities:
+                    conversation.notifications.report_change(name)
         except Disconnected:
             return
-        except ConcertinoError as why:
-            self._log.error("after a restart: %s", why)
-        for uri in list(self._subscribed):
+        except ConcertinoError as exc:
+            self._log.error("after a restart: %s", exc)
+
+        for uri in list(self._subscriptions):
             try:
                 await self._subscribe(uri)
-                if self._ears.updated is not None:
-                    self._ears.updated(uri)
+                if handlers.on_resource_updated is not None:
+                    handlers.on_resource_updated(uri)
             except Disconnected:
                 return
-            except ConcertinoError as why:
-                self._subscribed.pop(uri, None)
-                self._log.error("the subscription to %s is lost: %s", uri[:200], why)
+            except ConcertinoError as exc:
+                self._subscriptions.pop(uri, None)
+                self._log.error("the subscription to %s is lost: %s", uri[:200], exc)
             except Exception:
-                self._log.exception("the function that is told of updates failed")
+                self._log.exception("the updated function of this client failed")
 
     async def _listen_for_changes(self) -> None:
-        """Since 2026-07-28 changes are told to subscribers only."""
-        if not self._is_modern:
+        """Subscribe to changes of lists if there is a handler: since 2026-07-28 servers tell subscribers only."""
+        if self._notification_handlers.on_list_changed is None or not self._connection.is_modern:
             return
-        here = await self._running("subscriptions/listen")
-        offered = here.offered
+        conversation = await self._usable_conversation("subscriptions/listen")
+        capabilities = conversation.server.capabilities
         wanted = {
-            f"{what}ListChanged": True
-            for what in ("tools", "prompts", "resources")
-            if isinstance(offered.get(what), dict) and offered[what].get("listChanged")
+            f"{name}ListChanged": True
+            for name in LISTS
+            if isinstance(capabilities.get(name), dict) and capabilities[name].get("listChanged")
         }
         if wanted:
-            _, refused = await here.subscriptions.open(
+            _, missing = await conversation.subscriptions.open(
                 wanted, "subscriptions/listen", self.timeouts.request_s
             )
-            if refused:
+            if missing:
                 self._log.warning(
-                    "the server declares %s, and does not honour it", ", ".join(refused)
+                    "the server declares %s and does not provide it", ", ".join(missing)
                 )
 
-    # All pages
+    # Sending
 
-    async def _listed(
-        self, method: str, feature: str, read: Callable[[Raw], S], items: Callable[[S], list[T]]
+    async def _call(
+        self,
+        method: str,
+        body: bytes,
+        subject: str,
+        timeout_s: float | None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Raw:
+        """Send a request as soon as the server runs. For the parameters see Conversation.call()."""
+        timeouts = self.timeouts
+        idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
+        if timeout_s is not None:
+            idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
+        conversation, idle_timeout_s = await self._connection.wait_until_usable(
+            request_label(method, subject), idle_timeout_s
+        )
+        return await conversation.call(
+            method, body, subject, idle_timeout_s, total_s, progress, meta
+        )
+
+    async def _usable_conversation(self, label: str) -> Conversation:
+        return (await self._connection.wait_until_usable(label, self.timeouts.request_s))[0]
+
+    def _require(self, feature: str) -> None:
+        """Raise NotSupported unless the server declares a capability.
+
+        A client must not use others (2025-06-18 and later basic/lifecycle).
+        """
+        capabilities = self._connection.current.server.capabilities
+        if feature not in capabilities:
+            declared = ", ".join(sorted(capabilities)) or "nothing"
+            raise NotSupported(
+                f"{self.name}: the server offers no {feature}; it declares {declared}"
+            )
+
+    async def _list_all(
+        self,
+        method: str,
+        feature: str,
+        decode_page: Callable[[Raw], PageT],
+        items: Callable[[PageT], list[T]],
     ) -> list[T]:
-        """All pages of a list. A cursor may be any text, the empty one too (pagination)."""
+        """Return a list from all its pages. Any text may be a cursor, even the empty one (pagination)."""
         self._require(feature)
         found: list[T] = []
         cursor: str | None = None
         seen: set[str] = set()
-        anew = True
-        for _ in range(PAGES):
+        may_start_over = True
+        for _ in range(MAX_PAGES):
+            body = b"{}" if cursor is None else encode({"cursor": cursor})
             try:
-                raw = await self._call(
-                    method, b"{}" if cursor is None else encode({"cursor": cursor}), "", None
-                )
-            except RpcError as refused:
-                if cursor is None or refused.code != INVALID_PARAMS or not anew:
+                raw = await self._call(method, body, "", None)
+            except RpcError as exc:
+                # The list has changed and the cursor is not valid any more (utilities/caching).
+                if cursor is None or exc.code != INVALID_PARAMS or not may_start_over:
                     raise
-                anew, cursor, found = (
-                    False,
-                    None,
-                    [],
-                )  # the list has changed meanwhile (utilities/caching), once
+                may_start_over = False
+                cursor = None
+                found.clear()
                 seen.clear()
                 continue
-            page = decoded(method, raw, read)
+
+            page = decode_result(method, raw, decode_page)
             found += items(page)
-            cursor = getattr(page, "next_cursor", None)
+            cursor = page.next_cursor
             if cursor is None:
                 return found
             if cursor in seen:
                 raise ProtocolError(
-                    f"{method}: the server goes in circles: the cursor {cursor[:100]!r} came again"
+                    f"{method}: the server repeats itself: the cursor {cursor[:100]!r} came twice"
                 )
             seen.add(cursor)
-        raise ProtocolError(f"{method}: more than {PAGES} pages")
+        raise ProtocolError(f"{method}: more than {MAX_PAGES} pages")
 
 
-_call_tool_result = Decoder(CallToolResult).decode
-_tools = Decoder(ListToolsResult).decode
-_resources = Decoder(ListResourcesResult).decode
-_templates = Decoder(ListResourceTemplatesResult).decode
-_prompts = Decoder(ListPromptsResult).decode
-_read_resource_result = Decoder(ReadResourceResult).decode
-_get_prompt_result = Decoder(GetPromptResult).decode
-_complete_result = Decoder(CompleteResult).decode
+def _default_info() -> Implementation:
+    return Implementation("concertino", vars(sys.modules["concertino"])["__version__"])
+
+
+def _check_type(name: str, value: object, kind: type) -> None:
+    if value is not None and type(value) is not kind:
+        raise TypeError(f"{name}: expected {kind.__name__}(...), got {value!r}")
+
+
+def _check_callable(name: str, value: object) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name}: expected a function, got {value!r}")
+
+
+def _check_sink(stderr: object) -> None:
+    if not (stderr is None or callable(stderr) or isinstance(stderr, (str, os.PathLike))):
+        kind = type(stderr).__name__
+        raise TypeError(
+            f"stderr: expected a function that takes a line, or the path of a file, got {kind}"
+        )
+
+
+_decode_tool_result = Decoder(CallToolResult).decode
+_decode_tools = Decoder(ListToolsResult).decode
+_decode_resources = Decoder(ListResourcesResult).decode
+_decode_templates = Decoder(ListResourceTemplatesResult).decode
+_decode_prompts = Decoder(ListPromptsResult).decode
+_decode_read_result = Decoder(ReadResourceResult).decode
+_decode_prompt_result = Decoder(GetPromptResult).decode
+_decode_complete_result = Decoder(CompleteResult).decode

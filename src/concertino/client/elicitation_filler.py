@@ -1,5 +1,6 @@
-"""The forms of elicitation: flat objects of strings, numbers, booleans and choices. Completed with defaults, and checked.
+"""Elicitation forms: completes a user's values with the form's defaults and checks them.
 
+A form is a flat object of strings, numbers, booleans and choices.
 Spec: 2025-06-18 and later client/elicitation, `PrimitiveSchemaDefinition`; defaults: SEP-1034.
 """
 
@@ -10,9 +11,9 @@ from typing import Any, cast
 
 from msgspec import Struct, convert
 
-__all__ = ["filled"]
+__all__ = ["fill_form"]
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
+_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
     "number": (int, float),
     "integer": (int,),
@@ -26,10 +27,11 @@ class _Form(Struct):
     required: list[str] | None = None
 
 
-def filled(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a form, those left out taken from the defaults.
+def fill_form(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a form; missing ones are taken from its defaults.
 
-    Raises ValueError that names the field, what was expected and what came; msgspec.ValidationError for a form that is none.
+    Raises ValueError that names the field, what was expected and what was given, and
+    msgspec.ValidationError if the form itself is malformed.
     """
     form = convert(schema, _Form)
     fields = form.properties or {}
@@ -37,6 +39,7 @@ def filled(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, A
     for name, field in fields.items():
         if name not in values and isinstance(field, dict) and "default" in field:
             values[name] = field["default"]
+
     for name in form.required or ():
         if name not in values:
             raise ValueError(f"{name}: required, and not given")
@@ -47,43 +50,51 @@ def filled(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, A
 
 
 def _check(name: str, field: Mapping[str, Any], value: Any) -> None:
-    kind = field.get("type")
-    expected = _KINDS.get(kind) if isinstance(kind, str) else None
-    if expected is not None and (
-        not isinstance(value, expected)
-        or (isinstance(value, bool) and kind in ("number", "integer"))
-    ):
-        raise ValueError(f"{name}: expected {kind}, got {type(value).__name__}")
+    """Raise ValueError if a value does not fit its field."""
+    _check_type(name, field.get("type"), value)
     choices = _choices(field)
     if choices is not None and value not in choices:
         raise ValueError(f"{name}: expected one of {choices!r}, got {value!r}")
+
     if isinstance(value, str):
-        _bounded(name, len(value), field.get("minLength"), field.get("maxLength"), "characters")
+        lower, upper = field.get("minLength"), field.get("maxLength")
+        _check_bounds(name, len(value), lower, upper, "characters")
     elif isinstance(value, (list, tuple)):
         items = cast("list[Any]", value)
-        _bounded(name, len(items), field.get("minItems"), field.get("maxItems"), "choices")
-        for item in items:
-            if isinstance(field.get("items"), dict):
+        _check_bounds(name, len(items), field.get("minItems"), field.get("maxItems"), "choices")
+        if isinstance(field.get("items"), dict):
+            for item in items:
                 _check(name, field["items"], item)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        _bounded(name, value, field.get("minimum"), field.get("maximum"), "")
+        _check_bounds(name, value, field.get("minimum"), field.get("maximum"), "")
+
+
+def _check_type(name: str, kind: object, value: Any) -> None:
+    expected = _PYTHON_TYPES.get(kind) if isinstance(kind, str) else None
+    if expected is None:
+        return
+    # bool is a subclass of int in Python, but not a number in JSON.
+    is_bool_as_number = isinstance(value, bool) and kind in ("number", "integer")
+    if not isinstance(value, expected) or is_bool_as_number:
+        raise ValueError(f"{name}: expected {kind}, got {type(value).__name__}")
 
 
 def _choices(field: Mapping[str, Any]) -> list[Any] | None:
+    """Return the values that a field allows; None if it is not a choice."""
     if isinstance(field.get("enum"), list):
         return field["enum"]
-    titled = field.get("oneOf") or field.get("anyOf")
-    if isinstance(titled, list):
+    options = field.get("oneOf") or field.get("anyOf")
+    if isinstance(options, list):
         return [
-            each["const"]
-            for each in cast("list[Any]", titled)
-            if isinstance(each, dict) and "const" in each
+            option["const"]
+            for option in cast("list[Any]", options)
+            if isinstance(option, dict) and "const" in option
         ]
     return None
 
 
-def _bounded(name: str, size: float, least: Any, most: Any, unit: str) -> None:
-    if isinstance(least, (int, float)) and size < least:
-        raise ValueError(f"{name}: expected at least {least:g} {unit}".rstrip() + f", got {size:g}")
-    if isinstance(most, (int, float)) and size > most:
-        raise ValueError(f"{name}: expected at most {most:g} {unit}".rstrip() + f", got {size:g}")
+def _check_bounds(name: str, size: float, lower: Any, upper: Any, unit: str) -> None:
+    if isinstance(lower, (int, float)) and size < lower:
+        raise ValueError(f"{name}: expected at least {lower:g} {unit}".rstrip() + f", got {size:g}")
+    if isinstance(upper, (int, float)) and size > upper:
+        raise ValueError(f"{name}: expected at most {upper:g} {unit}".rstrip() + f", got {size:g}")

@@ -1,10 +1,12 @@
-"""How a client finds out which revision a server speaks, and opens the conversation in it.
+"""Finds out which revision a server speaks, and opens the conversation in it.
 
-`server/discover` is asked first. An answer to it, or an error that only newer revisions have, settles the matter; anything else, or
-silence, means a server with a handshake, and `initialize` follows. An answer that comes later is dropped. The two are not mixed on
-one process, but for the case that the server refuses `initialize` by naming a newer revision: it was only slow to answer.
-A server that ends when it is asked is started once more, and opened by its handshake.
-Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning, server/discover; 2025-11-25 basic/lifecycle.
+The client sends `server/discover` first. A result, or an error that only modern revisions have,
+decides for 2026-07-28. Anything else, or no answer, means a server with a handshake, and `initialize`
+follows; a later answer to `server/discover` is dropped. The two are not mixed on one connection, with
+one exception: a server that refuses `initialize` and names a modern revision was only slow to answer.
+A server that exits upon `server/discover` is started once more and opened with the handshake.
+Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning, server/discover;
+2025-11-25 basic/lifecycle.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from typing import Any, Literal
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.client.conversation import Conversation, is_offered_again
-from concertino.client.pending_request import shortened
+from concertino.client.conversation import Conversation, ServerDescription, lists_our_revision
+from concertino.client.pending_request import quote_frame
 from concertino.errors import (
     MISSING_CAPABILITY,
     UNSUPPORTED_VERSION,
@@ -37,35 +39,37 @@ SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 MODERN_ERRORS = frozenset((UNSUPPORTED_VERSION, MISSING_CAPABILITY))
 
 
-class _Discovered(Struct, rename="camel"):
+class _DiscoverResult(Struct, rename="camel"):
     supported_versions: list[str]
     capabilities: dict[str, Any] = {}
     instructions: str | None = None
 
 
-class _Initialized(Struct, rename="camel"):
+class _InitializeResult(Struct, rename="camel"):
     protocol_version: str
     capabilities: dict[str, Any] = {}
     server_info: Raw = Raw(b"{}")
     instructions: str | None = None
 
 
-_discovered = Decoder(_Discovered).decode
-_initialized = Decoder(_Initialized).decode
+_decode_discover_result = Decoder(_DiscoverResult).decode
+_decode_initialize_result = Decoder(_InitializeResult).decode
 
 
 async def open_conversation(
     start: Callable[[], Awaitable[Conversation]],
-    again: bool,
+    can_restart: bool,
     era: Era,
     within_s: float,
     probe_s: float,
 ) -> Conversation:
-    """Start a server and open the conversation.
+    """Start a server, negotiate the revision and return the conversation.
 
-    start: called once; a second time if the first question ended the server, and `again` says that it can be. within_s: for all of
-    it; probe_s: for the answer to the first question.
-    Raises SpawnError, Disconnected, TimedOut, Incompatible, ProtocolError, RpcError. Nothing is left open then.
+    start: starts or connects. It is called a second time if the server exits upon `server/discover`
+    and can_restart is True. within_s: time limit of everything. probe_s: how long to wait for the
+    result of `server/discover` before the handshake.
+    Raises SpawnError, Disconnected, TimedOut, Incompatible, ProtocolError and RpcError. Nothing is left
+    open then.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
@@ -76,36 +80,38 @@ async def open_conversation(
             return seconds
         raise TimedOut(f"the session was not opened within {within_s:.3g} s")
 
-    conversation = await _started(start, within_s)
+    conversation = await _start(start, within_s)
     try:
-        if era != "legacy":
-            patient = era == "modern"
+        if era == "modern":
+            await _discover(conversation, remaining_s(), required=True)
+            return conversation
+
+        if era == "auto":
             try:
-                if await _discover(
-                    conversation, remaining_s() if patient else min(probe_s, remaining_s()), patient
-                ):
+                if await _discover(conversation, min(probe_s, remaining_s()), required=False):
                     return conversation
             except Disconnected:
-                if patient or not again:
+                if not can_restart:
                     raise
                 conversation.log.info(
-                    "the server ended when it was asked for its revisions; it is started once more"
+                    "the server ended upon server/discover; it is started again for a handshake"
                 )
                 await conversation.close()
-                conversation = await _started(start, remaining_s())
+                conversation = await _start(start, remaining_s())
+
         try:
             await _initialize(conversation, remaining_s())
-        except RpcError as refused:
-            if era == "legacy" or refused.code not in MODERN_ERRORS:
-                raise Incompatible(f"the server refused initialize: {refused}") from refused
-            await _discover(conversation, until - loop.time(), patient=True)
+        except RpcError as exc:
+            if era == "legacy" or exc.code not in MODERN_ERRORS:
+                raise Incompatible(f"the server refused initialize: {exc}") from exc
+            await _discover(conversation, remaining_s(), required=True)
     except BaseException:
         await conversation.close()
         raise
     return conversation
 
 
-async def _started(start: Callable[[], Awaitable[Conversation]], within_s: float) -> Conversation:
+async def _start(start: Callable[[], Awaitable[Conversation]], within_s: float) -> Conversation:
     try:
         async with asyncio.timeout(within_s):
             return await start()
@@ -114,105 +120,111 @@ async def _started(start: Callable[[], Awaitable[Conversation]], within_s: float
 
 
 async def _discover(
-    conversation: Conversation, within_s: float, patient: bool, again: bool = True
+    conversation: Conversation, within_s: float, required: bool, may_retry: bool = True
 ) -> bool:
-    """Ask for the revisions. Whether the server speaks ours; False: it is one with a handshake. patient: never False.
+    """Send `server/discover`. Returns True if the server speaks our modern revision.
 
-    again: ask once more if the server refuses ours and names it among its own.
+    Returns False for a server that needs a handshake; if required is True, raises instead.
+    may_retry: send it once more if the server refuses our revision although it supports it.
     """
-    what = "server/discover"
-    params = encode({"_meta": conversation.meta_of(MODERN)})
+    params = encode({"_meta": conversation.requests.meta_of(MODERN)})
     try:
         raw = await conversation.channel.request(
-            what, params, "", within_s, within_s, cancels=False
+            "server/discover", params, "", within_s, within_s, cancels=False
         )
-    except RpcError as error:
-        if again and is_offered_again(error):
-            return await _discover(conversation, within_s, patient, again=False)
-        if error.code in MODERN_ERRORS or patient:
-            raise Incompatible(
-                f"the server does not speak {MODERN.name}: {error} {_said(error)}".rstrip()
-            ) from error
+    except RpcError as exc:
+        if may_retry and lists_our_revision(exc):
+            return await _discover(conversation, within_s, required, may_retry=False)
+        if required or exc.code in MODERN_ERRORS:
+            text = f"the server does not speak {MODERN.name}: {exc} {_quote_data(exc)}".rstrip()
+            raise Incompatible(text) from exc
         return False
-    except ProtocolError:
-        if patient:
+    except (ProtocolError, TimedOut) as exc:
+        if required:
             raise
+        if isinstance(exc, TimedOut):
+            conversation.log.info(
+                "no answer to server/discover within %g s: initialize follows", within_s
+            )
         return False
-    except TimedOut:
-        if patient:
-            raise
-        conversation.log.info(
-            "no answer to server/discover within %g s: initialize follows", within_s
-        )
-        return False
+    return _use_discover_result(conversation, raw, required)
+
+
+def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -> bool:
+    """Start a modern session from the result of `server/discover`. Returns as _discover() does."""
     try:
-        found = _discovered(raw)
-    except (DecodeError, RecursionError) as why:
-        if patient:
+        result = _decode_discover_result(raw)
+    except (DecodeError, RecursionError) as exc:
+        if required:
             raise ProtocolError(
-                f"{what}: expected supportedVersions, got {shortened(raw)}: {why}"
+                f"server/discover: expected supportedVersions, got {quote_frame(raw)}: {exc}"
             ) from None
         return False
-    if MODERN.name not in found.supported_versions:
-        raise Incompatible(
-            f"the server speaks {', '.join(found.supported_versions)[:200]}; this client {MODERN.name}"
-        )
-    conversation.offered = found.capabilities
-    conversation.instructions = found.instructions
+    if MODERN.name not in result.supported_versions:
+        versions = ", ".join(result.supported_versions)[:200]
+        raise Incompatible(f"the server speaks {versions}; this client {MODERN.name}")
+
+    default = conversation.server.info
     try:
-        conversation.server = _info(Decoder(dict[str, Raw]).decode(raw), conversation.server)
+        info = _info_of_meta(raw, default)
     except DecodeError:
-        pass
-    conversation.speaks(MODERN)
+        info = default
+    conversation.start_session(
+        ServerDescription(info, MODERN, result.capabilities, result.instructions)
+    )
     return True
 
 
 async def _initialize(conversation: Conversation, within_s: float) -> None:
-    """The handshake of the older revisions. It is never cancelled."""
-    what = "initialize"
+    """Perform the handshake of the legacy revisions. Its request is never cancelled, by the spec."""
+    requests = conversation.requests
     params = {
         "protocolVersion": LATEST_LEGACY.name,
-        "capabilities": _legacy(conversation.answers.capabilities()),
-        "clientInfo": implementation(conversation.info, LATEST_LEGACY),
+        "capabilities": _legacy_capabilities(requests.handlers.capabilities()),
+        "clientInfo": implementation(requests.info, LATEST_LEGACY),
     }
     raw = await conversation.channel.request(
-        what, encode(params), "", within_s, within_s, cancels=False
+        "initialize", encode(params), "", within_s, within_s, cancels=False
     )
     try:
-        answer = _initialized(raw)
-    except (DecodeError, RecursionError) as why:
+        result = _decode_initialize_result(raw)
+    except (DecodeError, RecursionError) as exc:
         raise ProtocolError(
-            f"{what}: expected protocolVersion, got {shortened(raw)}: {why}"
+            f"initialize: expected protocolVersion, got {quote_frame(raw)}: {exc}"
         ) from None
-    revision: Revision | None = by_name.get(answer.protocol_version)
+
+    revision: Revision | None = by_name.get(result.protocol_version)
     if revision is None or revision.modern:
-        raise Incompatible(
-            f"the server speaks {answer.protocol_version[:100]!r}, which this client does not"
-        )
-    conversation.offered = answer.capabilities
-    conversation.instructions = answer.instructions
-    conversation.server = _implementation(answer.server_info, conversation.server)
-    conversation.speaks(revision)
+        version = result.protocol_version[:100]
+        raise Incompatible(f"the server speaks {version!r}, which this client does not")
+    info = _decode_info(result.server_info, conversation.server.info)
+    conversation.start_session(
+        ServerDescription(info, revision, result.capabilities, result.instructions)
+    )
     conversation.channel.notify("notifications/initialized", b"{}")
 
 
-def _legacy(offered: dict[str, Any]) -> dict[str, Any]:
-    """Roots tell when they change, before 2026-07-28."""
-    return {**offered, "roots": {"listChanged": True}} if "roots" in offered else offered
+def _legacy_capabilities(capabilities: dict[str, Any]) -> dict[str, Any]:
+    """Return capabilities as legacy revisions declare them: there, roots announce their changes."""
+    if "roots" not in capabilities:
+        return capabilities
+    return {**capabilities, "roots": {"listChanged": True}}
 
 
-def _info(members: dict[str, Raw], default: Implementation) -> Implementation:
-    meta = Decoder(dict[str, Raw]).decode(members.get("_meta", Raw(b"{}")))
-    return _implementation(meta.get(SERVER_INFO, Raw(b"{}")), default)
+def _info_of_meta(raw: Raw, default: Implementation) -> Implementation:
+    """Return the server info in the `_meta` of a result."""
+    members = Decoder(dict[str, Raw])
+    meta = members.decode(members.decode(raw).get("_meta", Raw(b"{}")))
+    return _decode_info(meta.get(SERVER_INFO, Raw(b"{}")), default)
 
 
-def _implementation(raw: Raw, default: Implementation) -> Implementation:
-    """Who the server says it is. What is malformed is left out: nothing may depend on it (basic/index)."""
+def _decode_info(raw: Raw, default: Implementation) -> Implementation:
+    """Return a decoded server info; default if it is malformed, since nothing may depend on it (basic/index)."""
     try:
         return Decoder(Implementation).decode(raw)
     except DecodeError:
         return default
 
 
-def _said(error: RpcError) -> str:
-    return shortened(encode(error.data)) if error.data else ""
+def _quote_data(error: RpcError) -> str:
+    return quote_frame(encode(error.data)) if error.data else ""

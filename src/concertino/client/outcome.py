@@ -1,4 +1,4 @@
-"""attempt(): a failure as a value, for those who rather look than catch."""
+"""attempt(): returns a failure as a value instead of raising it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ T = TypeVar("T")
 
 
 class Success(Struct, Generic[T], frozen=True):
-    """It went well. ok is True, so that `if outcome.ok` tells the two apart."""
+    """The result of attempt() if nothing was raised. `ok` is True, so that `if outcome.ok` narrows the type."""
 
     value: T
     ok: Literal[True] = True
 
 
 class Failure(Struct, frozen=True):
-    """It did not. error: what would have been raised."""
+    """The result of attempt() if a ConcertinoError was raised. error: that exception."""
 
     error: ConcertinoError
     ok: Literal[False] = False
 
 
 async def attempt(work: Awaitable[T]) -> Success[T] | Failure:
-    """Await something, and give back what it gave, or the ConcertinoError that it raised.
+    """Await something and return its result as Success, or the ConcertinoError it raised as Failure.
 
-    Everything else is raised as ever: mistakes in the program, and CancelledError.
+    All other exceptions are raised as usual: mistakes in the program, and CancelledError.
     """
     try:
         return Success(await work)
-    except ConcertinoError as error:
-        return Failure(error)
+    except ConcertinoError as exc:
+        return Failure(exc)

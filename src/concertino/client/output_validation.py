@@ -1,7 +1,8 @@
-"""What came back from a server, as what was asked for: decoded, and held against what a tool promises of its results.
+"""Decodes results of a server and validates the structured content of tools against their schemas.
 
-A tool's promise, its output schema, is known once its list was fetched. It is compiled when the tool is first called, and refused
-before the call if it cannot be enforced; nothing in it is ever fetched.
+The output schema of a tool is known once list_tools() has fetched it. It is compiled at the tool's
+first call; a schema that cannot be enforced is refused before the call. Nothing that a schema refers
+to is ever fetched.
 Spec: 2025-06-18 and later server/tools "Output Schema"; 2026-07-28 basic/index "JSON Schema Usage".
 """
 
@@ -11,64 +12,67 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import Any, TypeVar, cast
 
-from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError, convert
+from msgspec import UNSET, DecodeError, Raw, ValidationError, convert
 from msgspec.json import decode, encode
 
-from concertino.client.pending_request import shortened
+from concertino.client.pending_request import quote_frame
 from concertino.errors import ProtocolError, RegistrationError, ToolError
 from concertino.types.results import CallToolResult, TextContent, Tool
 
-__all__ = ["OutputValidator", "decoded", "structured", "unexpected"]
+__all__ = ["OutputValidator", "convert_output", "decode_result", "invalid_result"]
 
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 T = TypeVar("T")
-S = TypeVar("S", bound=Struct)
-Breach = Callable[[CallToolResult, int], str]
-SHOWN_PROBLEMS = 3
+# Called with a result and its size in bytes; returns what is wrong with it, "" if nothing.
+Validate = Callable[[CallToolResult, int], str]
+MAX_VIOLATIONS_SHOWN = 3
 
 
 class OutputValidator:
-    """What the tools of one server promise. wanted: whether it is held against their results; None: if the extra is there.
+    """The output schemas of a server's tools. schemas: by the name of the tool.
 
-    Raises ImportError when it is wanted and the extra is not there.
+    wanted: whether to validate results; None validates if the extra `validate` is installed. Raises
+    ImportError if it is True and the extra is not installed.
     """
 
     def __init__(self, wanted: bool | None) -> None:
-        there = wanted is not False and find_spec("jsonschema_rs") is not None
-        if wanted and not there:
+        is_installed = wanted is not False and find_spec("jsonschema_rs") is not None
+        if wanted and not is_installed:
             raise ImportError("validate=True needs an extra: pip install 'concertino[validate]'")
-        self.known: dict[str, dict[str, Any]] = {}
-        self._there = there
-        self._breaches: dict[str, Breach] = {}
+        self.schemas: dict[str, dict[str, Any]] = {}
+        self._is_enabled = is_installed
+        self._validators: dict[str, Validate] = {}
 
     def learn(self, tools: Iterable[Tool]) -> None:
-        """Their list was fetched."""
-        if self._there:
-            self.known = {
-                each.name: each.output_schema
-                for each in tools
-                if isinstance(each.output_schema, dict)
+        """Take the output schemas of a new list of tools."""
+        if self._is_enabled:
+            self.schemas = {
+                tool.name: tool.output_schema
+                for tool in tools
+                if isinstance(tool.output_schema, dict)
             }
-            self._breaches = {}
+            self._validators = {}
 
-    def breach(self, name: str) -> Breach | None:
-        """What says how a result of a tool breaks its promise: "" if it does not. None: the tool promises nothing.
+    def get(self, name: str) -> Validate | None:
+        """Return the function that validates results of a tool; None if it has no output schema.
 
-        Raises ProtocolError for a promise that cannot be enforced.
+        Raises ProtocolError if the schema cannot be enforced.
         """
-        schema = self.known.get(name)
+        schema = self.schemas.get(name)
         if schema is None:
             return None
-        if name not in self._breaches:
+        if name not in self._validators:
             try:
-                self._breaches[name] = _breach_of(schema)
-            except RegistrationError as why:
-                text = f"tools/call {name}: not called, for its results could not be checked: {why}"
-                raise ProtocolError(f"{text} (Client(validate=False) checks none)") from None
-        return self._breaches[name]
+                self._validators[name] = _compile(schema)
+            except RegistrationError as exc:
+                raise ProtocolError(
+                    f"tools/call {name}: not called, because its output schema cannot be enforced: "
+                    f"{exc} (Client(validate=False) validates nothing)"
+                ) from None
+        return self._validators[name]
 
 
-def _breach_of(schema: dict[str, Any]) -> Breach:
+def _compile(schema: dict[str, Any]) -> Validate:
     from concertino.schema.custom_schema import DIALECT, check_size
     from concertino.schema.validation import VALIDATORS, violation_finder
 
@@ -77,61 +81,64 @@ def _breach_of(schema: dict[str, Any]) -> Breach:
     if dialect != DIALECT and dialect in VALIDATORS:
         schema = {name: value for name, value in schema.items() if name != "$schema"}
     else:
-        dialect = DIALECT  # one that nobody knows is refused by its name
-    find = violation_finder(schema, "outputSchema", dialect)
+        # violation_finder() refuses a dialect that it does not know, with its name.
+        dialect = DIALECT
+    find_violations = violation_finder(schema, "outputSchema", dialect)
 
-    def breach(result: CallToolResult, size: int) -> str:
+    def validate(result: CallToolResult, size: int) -> str:
         if result.is_error:
             return ""
         if result.structured_content is UNSET:
-            return "the tool has an output schema, and its result no structured content"
-        problems = find(result.structured_content, size)
-        more = (
-            f" and {len(problems) - SHOWN_PROBLEMS} more" if len(problems) > SHOWN_PROBLEMS else ""
-        )
-        shown = "; ".join(map(str, problems[:SHOWN_PROBLEMS]))
-        return (
-            f"the structured content does not fit the tool's output schema: {shown}{more}"
-            if problems
-            else ""
-        )
+            return "the tool has an output schema, but its result has no structured content"
+        violations = find_violations(result.structured_content, size)
+        if not violations:
+            return ""
+        text = "; ".join(map(str, violations[:MAX_VIOLATIONS_SHOWN]))
+        hidden = len(violations) - MAX_VIOLATIONS_SHOWN
+        more = f" and {hidden} more" if hidden > 0 else ""
+        return f"the structured content does not fit the tool's output schema: {text}{more}"
 
-    return breach
+    return validate
 
 
-def decoded(what: str, raw: Raw, read: Callable[[Raw], S]) -> S:
-    """A result, read. Raises ProtocolError that quotes it."""
+def decode_result(label: str, raw: Raw, decode: Callable[[Raw], T]) -> T:
+    """Decode a result. Raises ProtocolError, which quotes it, if it is malformed."""
     try:
-        return read(raw)
-    except (DecodeError, RecursionError) as why:
-        raise unexpected(what, raw, why) from None
+        return decode(raw)
+    except (DecodeError, RecursionError) as exc:
+        raise invalid_result(label, raw, exc) from None
 
 
-def unexpected(what: str, raw: Raw, why: object) -> ProtocolError:
-    """The error for a result that is none."""
+def invalid_result(label: str, raw: Raw, exc: object) -> ProtocolError:
+    """Return the error for a malformed result."""
     return ProtocolError(
-        f"{what}: the answer is not what the protocol says: {why}: {shortened(raw)}"
+        f"{label}: the answer is not what the protocol says: {exc}: {quote_frame(raw)}"
     )
 
 
-def structured(name: str, result: CallToolResult, into: type[T]) -> T:
-    """What a tool gave, as a type. Raises ToolError if it failed, ProtocolError if it is of another type."""
+def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
+    """Return the output of a tool as a type: its structured content, or else its text as JSON.
+
+    Raises ToolError if the tool failed, and ProtocolError if the output does not fit the type.
+    """
     text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
     if result.is_error:
-        raise ToolError(text or f"{name} failed, and does not say why")
-    found: Any = result.structured_content
+        raise ToolError(text or f"{name} failed without a message")
+
+    output: Any = result.structured_content
     try:
-        if found is UNSET:
+        if output is UNSET:
             return cast("T", text) if into is str else decode(text, type=into)
         try:
-            return convert(found, into)
+            return convert(output, into)
         except ValidationError:
-            # Before 2026-07-28 structured content is an object: other values come wrapped into one.
-            if isinstance(found, dict) and list(cast("dict[str, Any]", found)) == ["result"]:
-                return convert(found["result"], into)
+            # Before 2026-07-28 structured content is an object, and other values are wrapped.
+            if isinstance(output, dict) and list(cast("dict[str, Any]", output)) == ["result"]:
+                return convert(output["result"], into)
             raise
-    except DecodeError as why:
-        shown = shortened(text.encode() if found is UNSET else encode(found))
+    except DecodeError as exc:
+        quoted = quote_frame(text.encode() if output is UNSET else encode(output))
+        wanted = into.__name__ if isinstance(into, type) else into  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ProtocolError(
-            f"tools/call {name}: the result is no {getattr(into, '__name__', into)}: {why}: {shown}"
+            f"tools/call {name}: the result is no {wanted}: {exc}: {quoted}"
         ) from None

@@ -1,7 +1,8 @@
-"""Answers to what a server asks while it works: elicitation, sampling, roots. Given once, used in every revision.
+"""Answers what a server asks its client: elicitation, sampling and roots, in every revision.
 
-What was not offered is refused, and never reaches anybody. A form's values are completed with its defaults and checked against its
-schema before they leave. Nothing here opens a URL: that is the handler's, which has a person to ask.
+Requests that the client does not support are refused and never reach the user's functions. The values
+of a form are completed with its defaults and checked against its schema before they are sent. Nothing
+here opens a URL: that is up to the user's function, which has a person to ask.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 from msgspec import DecodeError, Raw
 from msgspec.json import Decoder, encode
 
-from concertino.client.elicitation_filler import filled
+from concertino.client.elicitation_filler import fill_form
 from concertino.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from concertino.types.client_requests import (
     CLIENT_REQUESTS,
@@ -36,12 +37,12 @@ Elicit = Callable[[Elicitation, Implementation], object]
 Sample = Callable[[Sampling, Implementation], object]
 Roots = Sequence[Root | str] | Callable[[], Sequence[Root | str] | Awaitable[Sequence[Root | str]]]
 
-_elicitation = Decoder(Elicitation).decode
-_sampling = Decoder(Sampling).decode
+_decode_elicitation = Decoder(Elicitation).decode
+_decode_sampling = Decoder(Sampling).decode
 
 
 class RequestHandlers:
-    """What a client offers to answer, and how. See Client for what the functions are given and may return."""
+    """The user's functions that answer client requests. Client documents what they get and return."""
 
     def __init__(
         self,
@@ -52,33 +53,42 @@ class RequestHandlers:
         roots: Roots | None,
     ) -> None:
         if roots is not None and not callable(roots):
-            _roots(roots)
-        self.roots = roots
+            _parse_roots(roots)
+        self._roots = roots
         self._elicit = elicit
-        self._urls = elicit_urls
+        self._elicit_urls = elicit_urls
         self._sample = sample
         self._sampling = sampling or {}
 
-    def with_roots(self, roots: Roots) -> RequestHandlers:
-        """The same, with other roots. Raises ValueError for what is no file:// URI."""
-        return RequestHandlers(self._elicit, self._urls, self._sample, self._sampling, roots)
+    @property
+    def has_roots(self) -> bool:
+        """Return True if this client offers roots."""
+        return self._roots is not None
+
+    def replace_roots(self, roots: Roots) -> None:
+        """Offer other roots. Raises ValueError for a URI that is not a file:// one."""
+        if not callable(roots):
+            _parse_roots(roots)
+        self._roots = roots
 
     def capabilities(self) -> dict[str, Any]:
-        """What is declared to the server."""
-        offered: dict[str, Any] = {}
+        """Return the capabilities to declare to the server."""
+        capabilities: dict[str, Any] = {}
         if self._elicit is not None:
-            offered["elicitation"] = {"form": {}, "url": {}} if self._urls else {"form": {}}
+            capabilities["elicitation"] = (
+                {"form": {}, "url": {}} if self._elicit_urls else {"form": {}}
+            )
         if self._sample is not None:
-            offered["sampling"] = dict(self._sampling)
-        if self.roots is not None:
-            offered["roots"] = {}
-        return offered
+            capabilities["sampling"] = dict(self._sampling)
+        if self._roots is not None:
+            capabilities["roots"] = {}
+        return capabilities
 
     async def answer(self, method: str, params: bytes | Raw, server: Implementation) -> bytes:
-        """Answer one question: a JSON object.
+        """Answer one client request. Returns the result, a JSON object.
 
-        Raises RpcError for what was not offered, cannot be understood, or was refused with one by the handler; also when the
-        handler failed, which is logged.
+        Raises RpcError if the client does not support the request, if its params are malformed, if the
+        user's function raised RpcError, or if it failed otherwise, which is logged.
         """
         if CLIENT_REQUESTS.get(method, "") not in self.capabilities():
             raise RpcError(
@@ -86,90 +96,100 @@ class RequestHandlers:
             )
         try:
             if method == "elicitation/create":
-                return await self._elicited(_elicitation(params), server)
+                return await self._answer_elicitation(_decode_elicitation(params), server)
             if method == "sampling/createMessage":
-                return await self._sampled(_sampling(params), server)
-            return encode(ListRootsResult(await self._given_roots()))
-        except (DecodeError, RecursionError) as why:
-            raise RpcError(INVALID_PARAMS, f"Invalid params: {why}") from None
+                return await self._answer_sampling(_decode_sampling(params), server)
+            return encode(ListRootsResult(await self._list_roots()))
+        except (DecodeError, RecursionError) as exc:
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {exc}") from None
 
-    async def _elicited(self, question: Elicitation, server: Implementation) -> bytes:
-        if question.mode == "url" and not self._urls:
+    async def _answer_elicitation(self, request: Elicitation, server: Implementation) -> bytes:
+        is_url = request.mode == "url"
+        if is_url and not self._elicit_urls:
             raise RpcError(INVALID_PARAMS, "Invalid params: mode: this client did not offer url")
-        if question.mode == "url" and not question.url:
+        if is_url and not request.url:
             raise RpcError(INVALID_PARAMS, "Invalid params: url: missing")
-        said = await _handled("elicit", self._elicit, question, server)
-        if isinstance(said, Mapping):
-            said = ElicitResult("accept", dict(said))  # pyright: ignore[reportUnknownArgumentType]
-        elif said is None:
-            said = ElicitResult("cancel")
-        elif said in ("accept", "decline", "cancel"):
-            said = ElicitResult(said)  # pyright: ignore[reportArgumentType]  # one of the three
-        if not isinstance(said, ElicitResult):
-            return _wrong(
-                "elicit", "a dict, 'accept', 'decline', 'cancel', None or an ElicitResult", said
-            )
-        if said.action != "accept" or question.mode == "url":
-            return encode(ElicitResult(said.action))
+
+        answer = _elicit_result(await _call("elicit", self._elicit, request, server))
+        if answer.action != "accept" or is_url:
+            return encode(ElicitResult(answer.action))
         try:
-            return encode(
-                ElicitResult("accept", filled(question.requested_schema or {}, said.content or {}))
-            )
-        except DecodeError:  # a ValueError too: the form is none
+            values = fill_form(request.requested_schema or {}, answer.content or {})
+            return encode(ElicitResult("accept", values))
+        except DecodeError:
+            # It is a ValueError too, but here the server's form is malformed.
             raise
-        except ValueError as why:
-            log.error("the answer to a form does not fit it: %s", why)  # no fault of the program's
+        except ValueError as exc:
+            # A person may have entered the values, so this need not be a bug of the program.
+            log.error("the answer to a form does not fit it: %s", exc)
             raise RpcError(
                 INTERNAL_ERROR, "Internal error: the answer does not fit the form"
             ) from None
 
-    async def _sampled(self, question: Sampling, server: Implementation) -> bytes:
-        if (question.tools or question.tool_choice) and "tools" not in self._sampling:
+    async def _answer_sampling(self, request: Sampling, server: Implementation) -> bytes:
+        if (request.tools or request.tool_choice) and "tools" not in self._sampling:
             raise RpcError(
                 INVALID_PARAMS, "Invalid params: tools: this client did not offer sampling.tools"
             )
-        said = await _handled("sample", self._sample, question, server)
-        if isinstance(said, str):
-            said = CreateMessageResult(
-                "assistant", TextContent(said), model="unknown", stop_reason="endTurn"
+        answer = await _call("sample", self._sample, request, server)
+        if isinstance(answer, str):
+            content = TextContent(answer)
+            answer = CreateMessageResult(
+                "assistant", content, model="unknown", stop_reason="endTurn"
             )
-        if not isinstance(said, CreateMessageResult):
-            return _wrong("sample", "a str or a CreateMessageResult", said)
-        return encode(said)
+        if not isinstance(answer, CreateMessageResult):
+            raise _wrong_answer("sample", "a str or a CreateMessageResult", answer)
+        return encode(answer)
 
-    async def _given_roots(self) -> list[Root]:
-        roots: Any = self.roots
+    async def _list_roots(self) -> list[Root]:
+        roots: Any = self._roots
         if callable(roots):
-            roots = await _handled("roots", lambda *_: self.roots())  # pyright: ignore[reportCallIssue, reportOptionalCall, reportUnknownLambdaType]
+            roots = await _call("roots", roots)
         try:
-            return _roots(roots)
-        except (TypeError, ValueError) as why:
-            return _wrong("roots", "file:// URIs", why)
+            return _parse_roots(roots)
+        except (TypeError, ValueError) as exc:
+            raise _wrong_answer("roots", "file:// URIs", exc) from None
 
 
-def _roots(roots: Sequence[Root | str]) -> list[Root]:
-    """client/roots: every URI must be a file:// one."""
+def _elicit_result(answer: object) -> ElicitResult:
+    """Convert what the user's function returned. Raises RpcError if it is of a wrong type."""
+    if isinstance(answer, ElicitResult):
+        return answer
+    if isinstance(answer, Mapping):
+        return ElicitResult("accept", dict(answer))  # pyright: ignore[reportUnknownArgumentType]
+    if answer is None:
+        return ElicitResult("cancel")
+    if answer in ("accept", "decline", "cancel"):
+        return ElicitResult(answer)  # pyright: ignore[reportArgumentType]  # one of the three
+    expected = "a dict, 'accept', 'decline', 'cancel', None or an ElicitResult"
+    raise _wrong_answer("elicit", expected, answer)
+
+
+def _parse_roots(roots: Sequence[Root | str]) -> list[Root]:
+    """Return roots as Structs. Raises ValueError unless every URI is a file:// one (client/roots)."""
     if isinstance(roots, str):
         raise ValueError(f"roots: expected a list of file:// URIs, got {roots!r}")
-    found = [each if isinstance(each, Root) else Root(each) for each in roots]
-    for each in found:
-        if not str(each.uri).startswith("file://"):
-            raise ValueError(f"roots: expected a URI that begins with file://, got {each.uri!r}")
-    return found
+    parsed = [root if isinstance(root, Root) else Root(root) for root in roots]
+    for root in parsed:
+        if not str(root.uri).startswith("file://"):
+            raise ValueError(f"roots: expected a URI that begins with file://, got {root.uri!r}")
+    return parsed
 
 
-async def _handled(what: str, handler: Callable[..., object] | None, *arguments: object) -> object:
+async def _call(name: str, handler: Callable[..., object] | None, *args: object) -> object:
+    """Call a user's function, plain or async. Failures are logged and become an RpcError."""
     assert handler is not None
     try:
-        said = handler(*arguments)
-        return await said if isawaitable(said) else said
+        answer = handler(*args)
+        return await answer if isawaitable(answer) else answer
     except RpcError:
         raise
-    except Exception as error:
-        log.exception("the %s function of this client failed", what)
-        raise RpcError(INTERNAL_ERROR, "Internal error: the client could not answer") from error
+    except Exception as exc:
+        log.exception("the %s function of this client failed", name)
+        raise RpcError(INTERNAL_ERROR, "Internal error: the client could not answer") from exc
 
 
-def _wrong(what: str, expected: str, said: object) -> Any:
-    log.error("the %s function of this client: expected %s, got %r", what, expected, said)
-    raise RpcError(INTERNAL_ERROR, "Internal error: the client could not answer")
+def _wrong_answer(name: str, expected: str, answer: object) -> RpcError:
+    """Log that a user's function returned a wrong type, and return the error for the server."""
+    log.error("the %s function of this client: expected %s, got %r", name, expected, answer)
+    return RpcError(INTERNAL_ERROR, "Internal error: the client could not answer")

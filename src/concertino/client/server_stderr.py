@@ -1,6 +1,6 @@
-"""What a server writes to stderr: always read, cut into lines, without secrets, to a place of the user's choice.
+"""Cuts a server's stderr into lines, redacts secrets, and passes the lines to a function, file or logger.
 
-It means nothing by itself: servers log there, and a line is no sign of an error (2025-11-25 basic/transports, "stdio").
+A line on stderr is not an error by itself: servers log there (2025-11-25 basic/transports, "stdio").
 """
 
 from __future__ import annotations
@@ -14,52 +14,57 @@ from concertino.logs.redact import redactor
 
 __all__ = ["Sink", "StderrLines"]
 
-LONGEST_LINE = 8192  # bytes; more becomes several
+# Longer lines are split.
+MAX_LINE_BYTES = 8192
 Sink = Callable[[str], object] | str | os.PathLike[str]
 
 
 class StderrLines:
-    """Takes pieces of bytes, gives lines. name: of the client, for the logger `concertino.client.NAME.stderr`.
+    """Takes chunks of stderr and passes on complete lines. Call it with each chunk.
 
-    sink: a function called with each line, or a file that lines are appended to; None for the logger at `level`.
+    sink: a function called with each line, or a file to append to; None for the logger
+    `concertino.client.NAME.stderr` at `level`.
     """
 
     def __init__(self, name: str, sink: Sink | None, level: int) -> None:
+        # The beginning of a line whose end has not come yet.
         self._rest = b""
         self._file = -1
         self._logger = logging.getLogger(f"concertino.client.{name}.stderr")
         self._level = level
+        self._logs = sink is None
         if sink is None:
-            self._take = self._log
+            self._write_line = self._log
         elif callable(sink):
-            self._take = sink
+            self._write_line = sink
         else:
-            self._file = os.open(sink, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._take = self._append
-        self._quiet = sink is None
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.open(sink, flags, 0o600)
+            self._write_line = self._append
 
-    def __call__(self, piece: bytes) -> None:
-        if self._quiet and not self._logger.isEnabledFor(self._level):
-            return  # a server may write megabytes a second there
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+    def __call__(self, chunk: bytes) -> None:
+        # A server may write megabytes a second; do not cut and redact lines that nobody sees.
+        if self._logs and not self._logger.isEnabledFor(self._level):
+            return
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            self._give(line)
-        while len(self._rest) > LONGEST_LINE:
-            self._give(self._rest[:LONGEST_LINE])
-            self._rest = self._rest[LONGEST_LINE:]
+            self._handle(line)
+        while len(self._rest) > MAX_LINE_BYTES:
+            self._handle(self._rest[:MAX_LINE_BYTES])
+            self._rest = self._rest[MAX_LINE_BYTES:]
 
     def close(self) -> None:
-        """Give what is left, and close the file."""
+        """Pass on an unfinished last line, and close the file."""
         rest, self._rest = self._rest, b""
         if rest:
-            self._give(rest)
+            self._handle(rest)
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _give(self, line: bytes) -> None:
+    def _handle(self, line: bytes) -> None:
         text = line.removesuffix(b"\r").decode("utf-8", "backslashreplace")
-        self._take(redactor().text(text))
+        self._write_line(redactor().text(text))
 
     def _log(self, line: str) -> None:
         self._logger.log(self._level, "%s", escape_controls(line))

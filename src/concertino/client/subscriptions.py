@@ -1,7 +1,8 @@
-"""Subscriptions of 2026-07-28, seen from the client: requests that stay open, and what the server tells on each.
+"""Subscriptions of 2026-07-28 on the client's side: requests that stay open and bring notifications.
 
-Several may be open at once. A server ends one with a result, a cancel, or both in either order; we end one with a cancel. None has
-a time limit but for its acknowledgement. What came before 2026-07-28 needs none of this (client.py).
+Several may be open at once. A server ends one with a result, with a cancellation, or with both in any
+order; the client ends one with a cancellation. Only the acknowledgement has a time limit. Legacy
+revisions need none of this (client/client.py).
 Spec: 2026-07-28 basic/patterns/subscriptions; basic/patterns/cancellation.
 """
 
@@ -16,140 +17,152 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.client.channel import Channel
-from concertino.client.pending_request import SHOWN
+from concertino.client.pending_request import MAX_QUOTE
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
 from concertino.jsonrpc.messages import Id
 from concertino.logs.formats import escape_controls
 
 __all__ = ["ResourceSubscriptions"]
 
-SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 METHOD = "subscriptions/listen"
+FOREVER = float("inf")
 
 
-class _Acknowledged(Struct):
+class _Acknowledgement(Struct):
     notifications: dict[str, Any] = {}
 
 
-_acknowledged = Decoder(_Acknowledged).decode
-_members = Decoder(dict[str, Raw]).decode
-_id = Decoder(Id).decode
+_decode_acknowledgement = Decoder(_Acknowledgement).decode
+_decode_members = Decoder(dict[str, Raw]).decode
+_decode_id = Decoder(Id).decode
 
 
 class ResourceSubscriptions:
-    """Those of one conversation. params: adds to a request what every one carries."""
+    """The open subscriptions of one conversation.
+
+    add_meta: returns params, a JSON object, with the `_meta` of a request.
+    """
 
     def __init__(
-        self, channel: Channel, params: Callable[[bytes], bytes], log: logging.Logger
+        self, channel: Channel, add_meta: Callable[[bytes], bytes], log: logging.Logger
     ) -> None:
         self._channel = channel
-        self._params = params
+        self._add_meta = add_meta
         self._log = log
-        self._open: dict[Id, asyncio.Future[dict[str, Any]]] = {}  # done when it was acknowledged
+        # Each future gets the content of the acknowledgement.
+        self._open: dict[Id, asyncio.Future[dict[str, Any]]] = {}
 
     async def open(
-        self, wanted: Mapping[str, Any], what: str, within_s: float
+        self, wanted: Mapping[str, Any], label: str, within_s: float
     ) -> tuple[Id, list[str]]:
-        """Open one, and wait until the server has acknowledged it. Returns its id, and what of it the server does not honour.
+        """Open a subscription and wait for the acknowledgement, at most within_s seconds.
 
-        what: its name for errors. Raises RpcError, TimedOut, Disconnected, ProtocolError; it is not open then.
+        wanted: the notifications to subscribe to. label: for errors.
+        Returns its id and the names of the wanted notifications that the server does not provide.
+        Raises RpcError, TimedOut, Disconnected and ProtocolError; then it is not open.
         """
         channel = self._channel
         if channel.over:
-            raise channel.disconnected(what)
-        acknowledged: asyncio.Future[dict[str, Any]] = channel.loop.create_future()
-        known: list[int] = []
+            raise channel.disconnected(label)
+        acknowledgement: asyncio.Future[dict[str, Any]]
+        acknowledgement = asyncio.get_running_loop().create_future()
+        id: Id | None = None
 
-        def ended(outcome: Raw | Exception) -> None:
-            if not known:  # within begin(): it was not even sent
+        def on_done(outcome: Raw | Exception) -> None:
+            # Without an id the request was not even sent: the call is from within begin().
+            if id is None:
                 return
             if isinstance(outcome, Disconnected):
-                outcome = channel.disconnected(what)
-            self._ended(known[0], outcome if isinstance(outcome, ConcertinoError) else None)
+                outcome = channel.disconnected(label)
+            self._on_end(id, outcome if isinstance(outcome, ConcertinoError) else None)
 
-        outgoing = channel.begin(METHOD, self._params(encode({"notifications": wanted})), ended)
-        known.append(outgoing.id)
-        self._open[outgoing.id] = acknowledged
+        params = self._add_meta(encode({"notifications": wanted}))
+        id = channel.begin(METHOD, params, on_done).id
+        self._open[id] = acknowledgement
         try:
-            await asyncio.wait(
-                [acknowledged], timeout=None if within_s == float("inf") else within_s
-            )
-            if not acknowledged.done():
-                raise channel.explained(TimedOut(f"{what}: not acknowledged within {within_s:g} s"))
+            timeout_s = None if within_s == FOREVER else within_s
+            await asyncio.wait([acknowledgement], timeout=timeout_s)
+            if not acknowledgement.done():
+                text = f"{label}: not acknowledged within {within_s:g} s"
+                raise channel.explain(TimedOut(text))
             try:
-                honoured = acknowledged.result()
-            except ProtocolError as why:
-                raise ProtocolError(f"{what}: {why}") from None
+                provided = acknowledgement.result()
+            except ProtocolError as exc:
+                raise ProtocolError(f"{label}: {exc}") from None
         except BaseException:
-            self.close(outgoing.id)
-            if acknowledged.done() and not acknowledged.cancelled():
-                acknowledged.exception()  # seen: asyncio would complain of one that nobody has
+            self.close(id)
+            # asyncio logs exceptions that nobody has retrieved.
+            if acknowledgement.done() and not acknowledgement.cancelled():
+                acknowledgement.exception()
             raise
-        return outgoing.id, [
-            name for name, value in wanted.items() if not _covers(honoured.get(name), value)
-        ]
+        return id, [name for name, item in wanted.items() if not _covers(provided.get(name), item)]
 
     def close(self, id: Id) -> None:
-        """End one, and tell the server. What is not open is ignored."""
+        """End a subscription and tell the server. Does nothing if it is not open."""
         if self._open.pop(id, None) is not None:
-            self._channel.drop(id, "no longer wanted", tell=True)
+            self._channel.drop(id, "no longer wanted", cancels=True)
 
     def close_all(self) -> None:
-        """End all of them."""
+        """End all subscriptions."""
         for id in list(self._open):
             self.close(id)
 
     def is_open(self, id: Id) -> bool:
-        """Whether it is still open."""
+        """Return True if the subscription is still open."""
         return id in self._open
 
-    def is_told(self, params: Mapping[str, Raw]) -> bool:
-        """Whether a notification belongs to one that is open."""
-        return _subscription_of(params) in self._open
+    def is_subscribed(self, params: Mapping[str, Raw]) -> bool:
+        """Return True if the params of a notification name an open subscription."""
+        return _subscription_id(params) in self._open
 
-    def acknowledged(self, params: Mapping[str, Raw]) -> None:
-        """The server has acknowledged one."""
-        id = _subscription_of(params)
+    def acknowledge(self, params: Mapping[str, Raw]) -> None:
+        """Handle the server's acknowledgement of a subscription."""
+        id = _subscription_id(params)
         future = None if id is None else self._open.get(id)
         if future is None or future.done():
             return
         try:
-            future.set_result(_acknowledged(encode(params)).notifications)
-        except (DecodeError, RecursionError) as why:
+            future.set_result(_decode_acknowledgement(encode(params)).notifications)
+        except (DecodeError, RecursionError) as exc:
             future.set_exception(
-                ProtocolError(f"the acknowledgement is not what the protocol says: {why}")
+                ProtocolError(f"the acknowledgement is not what the protocol says: {exc}")
             )
 
-    def cancelled(self, id: Id, reason: str) -> bool:
-        """The server cancels one; the result may still come, or has come already. Whether there was one of this id."""
+    def on_cancelled(self, id: Id, reason: str) -> bool:
+        """Handle a cancellation by the server. Returns False if no subscription has this id.
+
+        The result of the request may follow, or may have come already.
+        """
         if id not in self._open:
             return False
-        self._channel.drop(id, "ended by the server", tell=False)
-        self._ended(id, ProtocolError(escape_controls(reason[:SHOWN])) if reason else None)
+        self._channel.drop(id, "ended by the server", cancels=False)
+        text = escape_controls(reason[:MAX_QUOTE])
+        self._on_end(id, ProtocolError(text) if reason else None)
         return True
 
-    def _ended(self, id: Id, why: ConcertinoError | None) -> None:
+    def _on_end(self, id: Id, error: ConcertinoError | None) -> None:
+        """Handle the end of a subscription by the server. error: the reason, if it gave one."""
         future = self._open.pop(id, None)
         if future is None:
             return
         if not future.done():
-            future.set_exception(
-                why or ProtocolError("the server ended the subscription before it was acknowledged")
-            )
-        elif not isinstance(why, Disconnected):
-            self._log.warning(
-                "the server ended a subscription%s", "" if why is None else f": {why}"
-            )
+            default = ProtocolError("the server ended the subscription before it was acknowledged")
+            future.set_exception(error or default)
+        elif not isinstance(error, Disconnected):
+            reason = "" if error is None else f": {error}"
+            self._log.warning("the server ended a subscription%s", reason)
 
 
-def _subscription_of(params: Mapping[str, Raw]) -> Id | None:
+def _subscription_id(params: Mapping[str, Raw]) -> Id | None:
     try:
-        return _id(_members(params["_meta"])[SUBSCRIPTION])
+        return _decode_id(_decode_members(params["_meta"])[SUBSCRIPTION_ID])
     except (DecodeError, KeyError):
         return None
 
 
-def _covers(honoured: Any, wanted: Any) -> bool:
+def _covers(provided: Any, wanted: Any) -> bool:
+    """Return True if the server provides everything that was wanted: a flag, or a list of URIs."""
     if isinstance(wanted, list):
-        return isinstance(honoured, list) and set(map(str, wanted)) <= set(map(str, honoured))  # pyright: ignore[reportUnknownArgumentType]
-    return honoured == wanted
+        return isinstance(provided, list) and set(map(str, wanted)) <= set(map(str, provided))  # pyright: ignore[reportUnknownArgumentType]
+    return provided == wanted

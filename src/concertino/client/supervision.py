@@ -1,8 +1,9 @@
-"""A server that ends by itself is started again: after pauses that grow, and not for ever.
+"""Restarts a server that ends by itself, after growing pauses and a limited number of times.
 
-What was under way is never repeated: nobody but its caller knows whether it may be. What is asked while the server is down waits
-for it, as long as its own time limit lets it.
-Spec: 2026-07-28 basic/transports/stdio "Unexpected exit"; 2025-11-25 basic/utilities/ping for what hangs.
+Requests that were in flight are never repeated: only their caller knows whether that is safe. Requests
+made while the server is down wait for it, within their own time limits.
+Spec: 2026-07-28 basic/transports/stdio "Unexpected exit"; 2025-11-25 basic/utilities/ping for servers
+that hang.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from concertino.errors import ConcertinoError, Disconnected, TimedOut
 __all__ = ["Restart", "State", "Supervisor"]
 
 State = Literal["new", "running", "backing-off", "starting", "failed", "closed"]
+FOREVER = float("inf")
 
 
 class Restart(Struct, frozen=True):
-    """When a server that ended is started again, in seconds.
+    """When to restart a server that ended by itself. Times are in seconds.
 
-    first_s: the pause before it; after each further end twice as long, up to longest_s. Each is shortened at random by up to a
-    quarter, so that many servers do not start together. tries: starts in a row, after which it is given up. steady_s: a server that
-    stayed for so long begins anew with both.
+    first_s: the pause before the first restart; it doubles with each further end, up to longest_s.
+    Pauses are shortened at random by up to a quarter, so that many servers do not start together.
+    tries: starts in a row after which the client gives up. steady_s: a server that has run for so long
+    resets the pause and the tries.
     """
 
     first_s: float = 0.5
@@ -37,14 +40,17 @@ class Restart(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if not getattr(self, name) > 0:  # not a number is neither
+            # `not x > 0` instead of `x <= 0`, which would accept NaN.
+            if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)!r}")
 
 
 class Supervisor:
-    """Of one client. bring_down: what is left of a server; bring_up: a new one; prepare: what it was told to remember.
+    """Restarts the server of one client, in a task of its own.
 
-    failure: what ended the server last. restarts: how often it was started again.
+    bring_down: releases what is left of the old server. bring_up: starts a new one. on_restart:
+    restores the session of the new one. failure: the error that ended the server last. restarts: how
+    often it was restarted.
     """
 
     def __init__(
@@ -52,7 +58,7 @@ class Supervisor:
         rules: Restart,
         bring_down: Callable[[], Awaitable[None]],
         bring_up: Callable[[], Awaitable[None]],
-        prepare: Callable[[], Awaitable[None]],
+        on_restart: Callable[[], Awaitable[None]],
         log: logging.Logger,
     ) -> None:
         self.state: State = "running"
@@ -61,94 +67,111 @@ class Supervisor:
         self._rules = rules
         self._bring_down = bring_down
         self._bring_up = bring_up
-        self._prepare = prepare
+        self._on_restart = on_restart
         self._log = log
+        # Set when the server has ended.
         self._ended = asyncio.Event()
-        self._settled = asyncio.Event()  # it runs, or never will again
+        # Set while the server runs, and when it will never run again.
+        self._settled = asyncio.Event()
         self._settled.set()
         self._task = asyncio.get_running_loop().create_task(self._run(), name="supervise a server")
 
-    def ended(self, why: ConcertinoError) -> None:
-        """The server ended by itself."""
-        self.failure = why
+    def on_end(self, error: ConcertinoError) -> None:
+        """Begin to restart the server, which ended by itself."""
+        self.failure = error
         self.state = "backing-off"
         self._settled.clear()
         self._ended.set()
 
-    async def until_it_runs(self, what: str, within_s: float) -> None:
-        """Wait for the next start. Raises TimedOut; Disconnected when there will be none, and to the one who is to start it."""
+    async def wait_until_running(self, label: str, within_s: float) -> None:
+        """Wait until the server runs again.
+
+        label: the waiting request, for errors. Raises TimedOut, and Disconnected if the server will
+        not run again or if the caller is the task that restores its session.
+        """
         if asyncio.current_task() is self._task:
-            raise Disconnected(f"{what}: the server ended again while it was set up")
+            raise Disconnected(f"{label}: the server ended again while its session was restored")
         try:
-            async with asyncio.timeout(None if within_s == float("inf") else within_s):
+            async with asyncio.timeout(None if within_s == FOREVER else within_s):
                 await self._settled.wait()
         except TimeoutError:
-            text = f"{what}: not sent, for the server ({self.state}) did not come back within {within_s:.3g} s"
-            raise TimedOut(f"{text}; {self.failure}") from None
+            raise TimedOut(
+                f"{label}: not sent, because the server ({self.state}) was not restarted within "
+                f"{within_s:.3g} s; {self.failure}"
+            ) from None
         if self.state == "closed":
-            raise Disconnected(f"{what}: this client was closed")
+            raise Disconnected(f"{label}: this client was closed")
         if self.state == "failed":
-            raise self._given_up(what)
+            raise self._gave_up_error(label)
 
     async def close(self) -> None:
-        """No more starts. Whoever waits for one is told."""
+        """Stop restarting. Waiting requests fail with Disconnected."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self.state = "closed"
         self._settled.set()
 
     async def _run(self) -> None:
-        time = asyncio.get_running_loop().time
+        now = asyncio.get_running_loop().time
         rules = self._rules
-        tried, pause = 0, rules.first_s
-        up_since = time()
+        tries, pause_s = 0, rules.first_s
+        up_since = now()
         while True:
             await self._ended.wait()
-            if time() - up_since >= rules.steady_s:
-                tried, pause = 0, rules.first_s
-            up = False
-            while not up:
+            if now() - up_since >= rules.steady_s:
+                tries, pause_s = 0, rules.first_s
+
+            is_up = False
+            while not is_up:
                 self._ended.clear()
-                if tried >= rules.tries:
-                    self.state = "failed"
-                    self._settled.set()
-                    self._log.error("%s", self._given_up("the server"))
-                    await self._bring_down()
+                if tries >= rules.tries:
+                    await self._give_up()
                     return
-                tried += 1
-                self.state = "backing-off"
-                await self._bring_down()  # first of all: it may hold what the next one needs
-                wait = uniform(0.75, 1) * pause
-                pause = min(rules.longest_s, 2 * pause)
-                self._log.warning(
-                    "the server ended; start %d follows in %.3g s: %s", tried, wait, self.failure
-                )
-                await asyncio.sleep(wait)
-                self.state = "starting"
-                up = await self._is_brought_up()
+                tries += 1
+                await self._pause(tries, uniform(0.75, 1) * pause_s)
+                pause_s = min(rules.longest_s, 2 * pause_s)
+                is_up = await self._try_bring_up()
+
             self.restarts += 1
-            up_since = time()
+            up_since = now()
+            # The server may have ended again meanwhile.
             if not self._ended.is_set():
                 self.state = "running"
                 self._settled.set()
-                await self._prepare()
+                await self._on_restart()
 
-    async def _is_brought_up(self) -> bool:
+    async def _pause(self, tries: int, pause_s: float) -> None:
+        self.state = "backing-off"
+        # First of all release what the new server may need, such as a port.
+        await self._bring_down()
+        self._log.warning(
+            "the server ended; start %d follows in %.3g s: %s", tries, pause_s, self.failure
+        )
+        await asyncio.sleep(pause_s)
+        self.state = "starting"
+
+    async def _try_bring_up(self) -> bool:
+        """Start the server. Returns False if it cannot be started; then failure says why."""
         try:
             await self._bring_up()
-        except ConcertinoError as why:
-            self.failure = why
+        except ConcertinoError as exc:
+            self.failure = exc
             return False
-        except (
-            Exception
-        ) as why:  # no fault of the server's: but whoever waits must not wait for ever
+        except Exception as exc:
+            # This is a bug and not a failure of the server, but requests must not wait for ever.
             self._log.exception("the server could not be started again")
-            self.failure = Disconnected(f"{type(why).__name__}: {why}")
+            self.failure = Disconnected(f"{type(exc).__name__}: {exc}")
             return False
         return True
 
-    def _given_up(self, what: str) -> Disconnected:
-        text = f"{what}: the server was started {self._rules.tries} times in a row and did not stay; it is given up"
+    async def _give_up(self) -> None:
+        self.state = "failed"
+        self._settled.set()
+        self._log.error("%s", self._gave_up_error("the server"))
+        await self._bring_down()
+
+    def _gave_up_error(self, label: str) -> Disconnected:
+        text = f"{label}: the server was started {self._rules.tries} times in a row and ended each time"
         cause = self.failure
         if isinstance(cause, Disconnected):
             return Disconnected(f"{text}; {cause}", cause.exit_status, cause.stderr)

@@ -1,28 +1,27 @@
-"""SyncClient: the same client for scripts and notebooks, without async. Usable from several threads at once.
+"""SyncClient: a Client for scripts and notebooks, without async. Several threads may share one.
 
-An event loop runs in a thread of its own, from open() to close(). Functions given to the client are called there.
+An event loop runs in a thread of its own, from open() to close(). The functions that the client was
+given are called there.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from concertino.client.client import Client
+from concertino.client.client_connection import ConnectionFacts
 from concertino.client.pending_request import Progress
+from concertino.client.portal import Portal, PortalClosed
 from concertino.client.request_handlers import Roots
-from concertino.client.supervision import State
 from concertino.client.targets import Target
-from concertino.errors import ConcertinoError
 from concertino.types.results import (
     CallToolResult,
     Completion,
     GetPromptResult,
-    Implementation,
     Level,
     Prompt,
     PromptReference,
@@ -35,60 +34,51 @@ from concertino.types.results import (
 
 __all__ = ["SyncClient"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 NOT_OPEN = "this client is not open: use `with SyncClient(...) as client:`"
-OWN = "a function that was given to a SyncClient cannot call it: it would wait for itself"
-LOOK_S = 1.0  # how often a call that takes long looks whether the loop is still there
+OWN_THREAD = (
+    "a function that was given to a SyncClient cannot call that client: it would wait for itself"
+)
 
 
-class SyncClient:
-    """A server to call, without async. Use it with `with`, or call open() and close().
+class SyncClient(ConnectionFacts):
+    """A client for one server, without async. Use it with `with`, or call open() and close().
 
-    target, settings: as for Client. Methods are those of Client, and raise the same. A call that is interrupted by Ctrl-C is
-    cancelled at the server.
+    target, settings: as for Client. The methods and properties are those of Client and raise the same
+    errors. A call that is interrupted by Ctrl-C is cancelled at the server.
     """
 
     def __init__(self, target: Target, **settings: Any) -> None:
         self._client = Client(target, **settings)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._connection = self._client._connection
+        self._portal: Portal | None = None
         self._lock = threading.Lock()
 
     def open(self) -> None:
         """Start or connect. Raises what Client.open() raises; nothing is left running then."""
         with self._lock:
-            if self._loop is not None:
-                raise RuntimeError("a SyncClient is opened once; make another")
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=_run_loop,
-                args=(self._loop, self._client),
-                name=f"concertino client {self._client.name}",
-                daemon=True,
-            )
-            self._thread.start()
-            atexit.register(self.close)  # what is never closed must not leave its server behind
+            if self._portal is not None:
+                raise RuntimeError("a SyncClient can be opened once; make another one")
+            name = f"concertino client {self._client.name}"
+            self._portal = Portal(name, self._client.aclose)
+            # A client that is never closed must not leave its server behind.
+            atexit.register(self.close)
         try:
-            self._run(self._client.open())
+            self._call(self._client.open)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """End the server with everything that it started. Bounded; may be called again, from any thread."""
-        if threading.current_thread() is self._thread:
-            raise RuntimeError(OWN)
+        """End the server with everything it started. Bounded; may be called again, from any thread."""
+        portal = self._portal
+        if portal is not None and portal.is_own_thread:
+            raise RuntimeError(OWN_THREAD)
         with self._lock:
-            if self._loop is None or self._thread is None or not self._thread.is_alive():
-                return
-            try:
-                self._loop.call_soon_threadsafe(
-                    self._loop.stop
-                )  # the thread closes the client then
-            except RuntimeError:  # it has
-                pass
-            self._thread.join()
-            atexit.unregister(self.close)
+            if self._portal is not None:
+                self._portal.stop()
+                atexit.unregister(self.close)
 
     def __enter__(self) -> SyncClient:
         self.open()
@@ -97,107 +87,26 @@ class SyncClient:
     def __exit__(
         self,
         kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.close()
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None or not thread.is_alive():
-            work.close()
+    def _call(
+        self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call an async method of the Client on its loop."""
+        portal = self._portal
+        if portal is None:
             raise RuntimeError(NOT_OPEN)
-        if threading.current_thread() is thread:
-            work.close()
-            raise RuntimeError(OWN)
+        if portal.is_own_thread:
+            raise RuntimeError(OWN_THREAD)
         try:
-            future = asyncio.run_coroutine_threadsafe(work, loop)
-        except RuntimeError:  # it was closed just now
-            work.close()
+            return portal.call(method, *args, **kwargs)
+        except PortalClosed:
             raise RuntimeError(NOT_OPEN) from None
-        try:
-            while True:
-                try:
-                    return future.result(LOOK_S)
-                except TimeoutError:
-                    if future.done():
-                        return (
-                            future.result()
-                        )  # what came between the two, or the call's own TimeoutError
-                    if not thread.is_alive():  # it was closed before it came to this
-                        raise RuntimeError(NOT_OPEN) from None
-        except BaseException:
-            future.cancel()  # KeyboardInterrupt; no effect on what is done
-            raise
 
-    # What is known
-
-    @property
-    def server(self) -> str:
-        """What the server calls itself, for people."""
-        return self._client.server
-
-    @property
-    def server_info(self) -> Implementation:
-        """Who the server says it is: never a ground for trust."""
-        return self._client.server_info
-
-    @property
-    def protocol_version(self) -> str:
-        """The revision that is spoken."""
-        return self._client.protocol_version
-
-    @property
-    def capabilities(self) -> Mapping[str, Any]:
-        """What the server declares."""
-        return self._client.capabilities
-
-    @property
-    def instructions(self) -> str | None:
-        """How the server wants to be used."""
-        return self._client.instructions
-
-    @property
-    def state(self) -> State:
-        """How the server is. As Client.state."""
-        return self._client.state
-
-    @property
-    def restarts(self) -> int:
-        """How often the server was started again."""
-        return self._client.restarts
-
-    @property
-    def failure(self) -> ConcertinoError | None:
-        """What ended the server last, if it ended by itself or could not be started again."""
-        return self._client.failure
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process, if this client started one."""
-        return self._client.pid
-
-    @property
-    def exit_status(self) -> int | None:
-        """The exit code of the server's process, or minus the signal that ended it."""
-        return self._client.exit_status
-
-    @property
-    def stderr_tail(self) -> str:
-        """The last 8 KiB that the server wrote to stderr, without secrets."""
-        return self._client.stderr_tail
-
-    @property
-    def stray(self) -> int:
-        """How many lines of the server's were skipped."""
-        return self._client.stray
-
-    @property
-    def strays(self) -> list[str]:
-        """The last lines that were skipped, shortened."""
-        return self._client.strays
-
-    # Requests
+    # Requests: the signatures are repeated for the sake of editors and type checkers.
 
     @overload
     def call_tool(
@@ -232,40 +141,46 @@ class SyncClient:
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a tool. As Client.call_tool."""
-        # None is a value of `into` at run time; the overloads are for callers.
-        call: Any = self._client.call_tool
-        return self._run(
-            call(name, arguments, into=into, timeout_s=timeout_s, progress=progress, meta=meta)
+        """Call a tool, see Client.call_tool()."""
+        # At run time `into` may be None; the overloads are for callers.
+        call_tool: Any = self._client.call_tool
+        return self._call(
+            call_tool,
+            name,
+            arguments,
+            into=into,
+            timeout_s=timeout_s,
+            progress=progress,
+            meta=meta,
         )
 
     def list_tools(self) -> list[Tool]:
-        """Every tool, from all pages."""
-        return self._run(self._client.list_tools())
+        """Return every tool, from all pages."""
+        return self._call(self._client.list_tools)
 
     def list_resources(self) -> list[Resource]:
-        """Every resource, from all pages."""
-        return self._run(self._client.list_resources())
+        """Return every resource, from all pages."""
+        return self._call(self._client.list_resources)
 
     def list_resource_templates(self) -> list[ResourceTemplate]:
-        """Every resource template, from all pages."""
-        return self._run(self._client.list_resource_templates())
+        """Return every resource template, from all pages."""
+        return self._call(self._client.list_resource_templates)
 
     def read_resource(self, uri: str, *, timeout_s: float | None = None) -> ReadResourceResult:
-        """Read a resource. As Client.read_resource."""
-        return self._run(self._client.read_resource(uri, timeout_s=timeout_s))
+        """Read a resource, see Client.read_resource()."""
+        return self._call(self._client.read_resource, uri, timeout_s=timeout_s)
 
     def subscribe(self, uri: str) -> None:
-        """Ask to be told when a resource changes."""
-        self._run(self._client.subscribe(uri))
+        """Subscribe to changes of a resource, see Client.subscribe()."""
+        self._call(self._client.subscribe, uri)
 
     def unsubscribe(self, uri: str) -> None:
-        """No longer be told."""
-        self._run(self._client.unsubscribe(uri))
+        """End the subscription to a resource, if there is one."""
+        self._call(self._client.unsubscribe, uri)
 
     def list_prompts(self) -> list[Prompt]:
-        """Every prompt, from all pages."""
-        return self._run(self._client.list_prompts())
+        """Return every prompt, from all pages."""
+        return self._call(self._client.list_prompts)
 
     def get_prompt(
         self,
@@ -274,8 +189,8 @@ class SyncClient:
         *,
         timeout_s: float | None = None,
     ) -> GetPromptResult:
-        """A prompt, filled in with its arguments."""
-        return self._run(self._client.get_prompt(name, arguments, timeout_s=timeout_s))
+        """Return a prompt, filled in with its arguments."""
+        return self._call(self._client.get_prompt, name, arguments, timeout_s=timeout_s)
 
     def complete(
         self,
@@ -285,8 +200,8 @@ class SyncClient:
         *,
         chosen: Mapping[str, str] | None = None,
     ) -> Completion:
-        """Values that an argument may have. As Client.complete."""
-        return self._run(self._client.complete(ref, argument, value, chosen=chosen))
+        """Complete the value of an argument, see Client.complete()."""
+        return self._call(self._client.complete, ref, argument, value, chosen=chosen)
 
     def request(
         self,
@@ -298,28 +213,32 @@ class SyncClient:
         progress: Progress | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Send any request. As Client.request."""
-        return self._run(
-            self._client.request(
-                method, params, into=into, timeout_s=timeout_s, progress=progress, meta=meta
-            )
+        """Send any request, see Client.request()."""
+        return self._call(
+            self._client.request,
+            method,
+            params,
+            into=into,
+            timeout_s=timeout_s,
+            progress=progress,
+            meta=meta,
         )
 
     def ping(self) -> None:
         """Ask whether the server is there."""
-        self._run(self._client.ping())
+        self._call(self._client.ping)
 
     def set_log_level(self, level: Level) -> None:
-        """Ask for log messages of this level, and worse ones."""
-        self._run(self._client.set_log_level(level))
+        """Ask for log messages of this level and above."""
+        self._call(self._client.set_log_level, level)
 
     def set_roots(self, roots: Roots) -> None:
-        """Name other places that the server may work in."""
+        """Offer other roots, see Client.set_roots()."""
 
         async def set_roots() -> None:
             self._client.set_roots(roots)
 
-        self._run(set_roots())
+        self._call(set_roots)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
@@ -327,25 +246,4 @@ class SyncClient:
         async def notify() -> None:
             self._client.notify(method, params)
 
-        self._run(notify())
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop, client: Client) -> None:
-    """Until stop(), or until a function of the user's raises SystemExit; then all is closed, and what is under way cancelled."""
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        ending = loop.create_task(_end(client))
-        ending.add_done_callback(lambda _: loop.stop())
-        while not ending.done():  # another stop() may come
-            loop.run_forever()
-        loop.close()
-
-
-async def _end(client: Client) -> None:
-    await client.aclose()
-    if left := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in left:
-            task.cancel()
-        await asyncio.wait(left)
+        self._call(notify)

@@ -1,18 +1,20 @@
-"""Where a server is: a command, an address, a Backend in this process, a Connection somebody made. Each can be opened.
+"""Targets of a client: a command, an address, a Backend in this process, or a Connection.
 
-["python", "server.py"]         a program, started for this client alone
-ServerParameters(...)           the same, with an environment, a folder, other arguments
-"unix:/run/my.sock"             a server that listens at a Unix socket
-"tcp:127.0.0.1:8000"            ... or at a port
-Server(...)                     any Backend, in memory
-connection                      any Connection, not yet opened
+["python", "server.py"]   a program, started for this client alone
+ServerParameters(...)     the same, with an environment, a working directory and time limits
+"unix:/run/my.sock"       a server that listens at a Unix socket
+"tcp:127.0.0.1:8000"      a server that listens at a port
+Server(...)               any Backend, in memory
+connection                any Connection that is not open yet
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
 
@@ -24,15 +26,19 @@ from concertino.logs.redact import learn, redactor
 from concertino.transports.connection import Connection
 from concertino.transports.process import INHERITED, ChildProcess, ShutdownTimeouts, spawn
 
+if TYPE_CHECKING:
+    from concertino.runtime.host import Host
+
 __all__ = ["OpenTarget", "ServerParameters", "Target", "TargetLocation", "parse_target"]
 
 
 class ServerParameters(Struct, frozen=True):
-    """A program to start.
+    """A program to start as a server.
 
-    command: a name to look for in PATH, or a path; never a line for a shell. args: its arguments. env: variables on top of those
-    named in inherit; no others are passed on. cwd: its working directory. ladder: how long its end may take.
-    Raises TypeError for fields of other types.
+    command: a name that is searched in PATH, or a path; never a line for a shell. args: its arguments.
+    env: variables in addition to those named in inherit; the program gets no others. cwd: its working
+    directory. ladder: how long each step of its shutdown may take.
+    Raises TypeError if a field has a wrong type. The message shows no values, which may be secrets.
     """
 
     command: str | os.PathLike[str]
@@ -43,131 +49,166 @@ class ServerParameters(Struct, frozen=True):
     ladder: ShutdownTimeouts = ShutdownTimeouts()
 
     def __post_init__(self) -> None:
-        """No value is shown: it may be a secret."""
-        command, args, cwd = cast("tuple[Any, Any, Any]", (self.command, self.args, self.cwd))
+        command, cwd = cast("tuple[Any, Any]", (self.command, self.cwd))
         if not isinstance(command, _WORD):
             raise TypeError(
                 f"command: expected a str such as 'python', got {type(command).__name__}"
             )
-        if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
-            raise TypeError(
-                f"args: expected a list of str such as ['server.py'], got {type(args).__name__}"
-            )
-        for each in cast("Sequence[Any]", args):
-            if not isinstance(each, _WORD):
-                raise TypeError(
-                    f"args: expected a list of str such as ['server.py'], got {type(each).__name__} in it"
-                )
-        env = cast("Any", self.env or {})
-        if not isinstance(env, Mapping):
-            raise TypeError(f"env: expected a dict of str, got {type(env).__name__}")
-        for name, value in cast("Mapping[Any, Any]", env).items():
-            if not isinstance(name, str):
-                raise TypeError(f"env: expected a dict of str, got {type(name).__name__} as a name")
-            if not isinstance(value, str):
-                raise TypeError(
-                    f"env: expected a dict of str, got {type(value).__name__} for {name}"
-                )
+        _check_args(self.args)
+        _check_env(self.env or {})
         if cwd is not None and not isinstance(cwd, _WORD):
             raise TypeError(f"cwd: expected a folder, got {type(cwd).__name__}")
 
     def __repr__(self) -> str:
-        """Without the values of env: they may be secrets."""
+        # The values of env may be secrets.
         env = None if self.env is None else sorted(self.env)
-        return f"ServerParameters({self.command!r}, {list(self.args)!r}, env={env!r}, cwd={self.cwd!r})"
+        args = list(self.args)
+        return f"ServerParameters({self.command!r}, {args!r}, env={env!r}, cwd={self.cwd!r})"
+
+
+def _check_args(args: Any) -> None:
+    expected = "args: expected a list of str such as ['server.py'], got"
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise TypeError(f"{expected} {type(args).__name__}")
+    for arg in cast("Sequence[Any]", args):
+        if not isinstance(arg, _WORD):
+            raise TypeError(f"{expected} {type(arg).__name__} in it")
+
+
+def _check_env(env: Any) -> None:
+    expected = "env: expected a dict of str, got"
+    if not isinstance(env, Mapping):
+        raise TypeError(f"{expected} {type(env).__name__}")
+    for name, value in cast("Mapping[Any, Any]", env).items():
+        if not isinstance(name, str):
+            raise TypeError(f"{expected} {type(name).__name__} as a name")
+        if not isinstance(value, str):
+            raise TypeError(f"{expected} {type(value).__name__} for {name}")
 
 
 _WORD = (str, os.PathLike)
+# Words of a command that start a program and do not name the server.
 LAUNCHERS = frozenset(
     ("run", "tool", "exec", "dlx", "x", "uv", "uvx", "npx", "python", "python3", "node")
-)  # name no server
+)
 Target = Sequence[str | os.PathLike[str]] | ServerParameters | str | Backend | Connection
 
 
 class OpenTarget:
-    """A connection to a server, and what must be released with it. child: the process, if we started one."""
+    """A connection to a server, and what must be released with it.
 
-    child: ChildProcess | None = None
+    child: the server's process, if this client started one.
+    """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, child: ChildProcess | None = None) -> None:
         self.connection = connection
+        self.child = child
+        self._release: asyncio.Task[None] | None = None
 
     @property
     def exit_status(self) -> int | None:
-        """The exit code of the process, or minus the signal that ended it; None while it runs, or if there is none."""
+        """Return the exit code of the process, or minus the signal that ended it.
+
+        Returns None while it runs, and if there is no process.
+        """
         return None if self.child is None else self.child.exit_status
 
     def tail(self) -> str:
-        """The last 8 KiB of stderr, without secrets, and without what commands a terminal."""
+        """Return the last 8 KiB of stderr, without secrets and control characters."""
         if self.child is None:
             return ""
-        lines = (
-            redactor()
-            .text(bytes(self.child.tail).decode("utf-8", "backslashreplace"))
-            .strip("\n")
-            .split("\n")
-        )
-        return "\n".join(map(escape_controls, lines))
+        text = redactor().text(bytes(self.child.tail).decode("utf-8", "backslashreplace"))
+        return "\n".join(map(escape_controls, text.strip("\n").split("\n")))
 
-    def how_it_is(self, ended: bool) -> str:
-        """Whether the process runs, or how it ended, in words. ended: whether the connection has."""
+    def describe_process(self, is_ended: bool) -> str:
+        """Say for the user whether the process runs or how it ended. is_ended: whether the connection has."""
         assert self.child is not None
-        who, status = f"the server (process {self.child.pid})", self.child.exit_status
+        name, status = f"the server (process {self.child.pid})", self.child.exit_status
         if status is None:
-            return f"{who} closed its output" if ended else f"{who} is running"
+            return f"{name} closed its output" if is_ended else f"{name} is running"
         if status >= 0:
-            return f"{who} exited with code {status}"
-        import signal
-
+            return f"{name} exited with code {status}"
         try:
-            name = signal.Signals(-status).name
+            return f"{name} was ended by {signal.Signals(-status).name}"
         except ValueError:
-            name = f"signal {-status}"
-        return f"{who} was ended by {name}"
+            return f"{name} was ended by signal {-status}"
 
     async def close(self, within_s: float) -> None:
         """Release everything. Bounded."""
         await self.connection.close(within_s)
 
+    def release(self, within_s: float) -> asyncio.Task[None]:
+        """Run close() in a task, once, and return the task. Await it shielded."""
+        if self._release is None:
+            loop = asyncio.get_running_loop()
+            self._release = loop.create_task(self.close(within_s), name="close a connection")
+            self._release.add_done_callback(self._on_released)
+        return self._release
+
+    def _on_released(self, release: asyncio.Task[None]) -> None:
+        # A loop that ends cancels even tasks that have not begun.
+        if release.cancelled():
+            self.abandon()
+
     def abandon(self) -> None:
-        """End the process at once, if there is one, and close() cannot run."""
+        """Kill the process at once, if there is one, because close() cannot run."""
         if self.child is not None:
             self.child.abandon()
 
 
-class TargetLocation:
-    """A target, understood. name: for logs and errors. again: whether it can be opened more than once."""
+class TargetLocation(Protocol):
+    """A parsed target. name: for logs and errors. can_reopen: whether open() may be called again."""
 
     name: str
-    again = True
+    can_reopen: bool
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
-        """Start or connect. Raises SpawnError, or Disconnected when nobody is there."""
-        raise NotImplementedError
+        """Start or connect. stderr: called with each chunk of a process's stderr.
+
+        Raises SpawnError, or Disconnected if nobody listens.
+        """
+        ...
 
 
 def parse_target(target: Target) -> TargetLocation:
-    """Understand a target. Raises TypeError or ValueError that says what was expected."""
+    """Parse a target. Raises TypeError or ValueError that says what was expected."""
     if isinstance(target, ServerParameters):
         return _Program(target)
     if isinstance(target, str):
-        return _address(target)
+        return _parse_address(target)
     if isinstance(target, Sequence):
         words = cast("Sequence[Any]", target)
         if not words or not all(isinstance(word, _WORD) for word in words):
             raise TypeError(f"expected a command such as ['python', 'server.py'], got {target!r}")
         return _Program(ServerParameters(words[0], words[1:]))
-    if hasattr(target, "handle") and hasattr(target, "features"):
-        return _Backend(cast("Backend", target))
-    if hasattr(target, "write") and hasattr(target, "open"):
-        return _Given(cast("Connection", target))
+    other: Any = target
+    if isinstance(other, _LooksLikeBackend):
+        return _InMemory(cast("Backend", other))
+    if isinstance(other, _LooksLikeConnection):
+        return _OwnConnection(cast("Connection", other))
     raise TypeError(
-        "expected a command (a list), ServerParameters, 'unix:PATH', 'tcp:HOST:PORT', a Server or other Backend, or a "
-        f"Connection, got {type(target).__name__}"
+        "expected a command (a list), ServerParameters, 'unix:PATH', 'tcp:HOST:PORT', a Server or "
+        f"other Backend, or a Connection, got {type(target).__name__}"
     )
 
 
-def _address(text: str) -> TargetLocation:
+@runtime_checkable
+class _LooksLikeBackend(Protocol):
+    """The members that tell a Backend from the other targets."""
+
+    def handle(self, call: Any, context: Any, /) -> Any: ...
+    def features(self) -> Any: ...
+
+
+@runtime_checkable
+class _LooksLikeConnection(Protocol):
+    """The members that tell a Connection from the other targets."""
+
+    def open(self, receiver: Any, /) -> None: ...
+    def write(self, frame: bytes, request_id: Any, /) -> int: ...
+
+
+def _parse_address(text: str) -> TargetLocation:
     kind, _, rest = text.partition(":")
     if kind == "unix" and rest:
         return _Socket(text, rest, None)
@@ -179,21 +220,21 @@ def _address(text: str) -> TargetLocation:
     )
 
 
-class _Program(TargetLocation):
+class _Program:
+    """A program to start."""
+
+    can_reopen = True
+
     def __init__(self, parameters: ServerParameters) -> None:
         self._parameters = parameters
-        self._words = words = [os.fspath(word) for word in (parameters.command, *parameters.args)]
-        # The first word that is a name of something: python server.py -> server, npx -y @scope/thing -> thing, uv run x -> x.
-        named = [word for word in words if not word.startswith("-") and "=" not in word] or words
-        after = [word for word in named[1:] if os.path.basename(word) not in LAUNCHERS]  # noqa: PTH119
-        base = os.path.basename((after or named)[0])  # noqa: PTH119
-        self.name = base.partition(".")[0] or base or "server"
+        self._command = [os.fspath(word) for word in (parameters.command, *parameters.args)]
+        self.name = _server_name(self._command)
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         parameters = self._parameters
         learn(parameters.env or {})
         child = spawn(
-            self._words,
+            self._command,
             env=parameters.env,
             inherit=parameters.inherit,
             cwd=parameters.cwd,
@@ -201,15 +242,28 @@ class _Program(TargetLocation):
             limits=limits,
             ladder=parameters.ladder,
         )
-        opened = OpenTarget(child)
-        opened.child = child
-        return opened
+        return OpenTarget(child, child)
 
 
-class _Socket(TargetLocation):
-    def __init__(self, name: str, place: str, port: int | None) -> None:
+def _server_name(command: list[str]) -> str:
+    """Return a name for a server: of the first word of its command that is not a launcher's.
+
+    `python server.py` is server, `npx -y @scope/thing` is thing, `uv run x` is x.
+    """
+    names = [word for word in command if not word.startswith("-") and "=" not in word] or command
+    specific = [word for word in names[1:] if os.path.basename(word) not in LAUNCHERS]  # noqa: PTH119
+    base = os.path.basename((specific or names)[0])  # noqa: PTH119
+    return base.partition(".")[0] or base or "server"
+
+
+class _Socket:
+    """A server that listens at a Unix socket, or at a TCP port if there is one."""
+
+    can_reopen = True
+
+    def __init__(self, name: str, host_or_path: str, port: int | None) -> None:
         self.name = name
-        self._place = place
+        self._host_or_path = host_or_path
         self._port = port
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
@@ -217,17 +271,24 @@ class _Socket(TargetLocation):
 
         try:
             if self._port is None:
-                return OpenTarget(await connect_unix(self._place, limits))
-            return OpenTarget(await connect_tcp(self._place, self._port, limits))
-        except (OSError, UnicodeError) as why:  # UnicodeError: a name that no host can have
-            raise Disconnected(f"{self.name}: {getattr(why, 'strerror', None) or why}") from why
+                return OpenTarget(await connect_unix(self._host_or_path, limits))
+            return OpenTarget(await connect_tcp(self._host_or_path, self._port, limits))
+        except OSError as exc:
+            raise Disconnected(f"{self.name}: {exc.strerror or exc}") from exc
+        except UnicodeError as exc:
+            # The name cannot be that of a host.
+            raise Disconnected(f"{self.name}: {exc}") from exc
 
 
-class _Backend(TargetLocation):
+class _InMemory:
+    """A Backend in this process."""
+
+    can_reopen = False
+
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.name = str(getattr(backend, "name", None) or type(backend).__name__)
-        self.again = False
+        name = backend.name if isinstance(backend, _HasName) else None
+        self.name = str(name or type(backend).__name__)
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         from concertino.runtime.host import Host
@@ -237,11 +298,19 @@ class _Backend(TargetLocation):
         host = Host(self._backend, limits)
         await host.__aenter__()
         host.attach(theirs)
-        return _Hosted(ours, host)
+        return _OpenInMemory(ours, host)
 
 
-class _Hosted(OpenTarget):
-    def __init__(self, connection: Connection, host: Any) -> None:
+@runtime_checkable
+class _HasName(Protocol):
+    """A Backend with a name, such as Server."""
+
+    @property
+    def name(self) -> object: ...
+
+
+class _OpenInMemory(OpenTarget):
+    def __init__(self, connection: Connection, host: Host) -> None:
         super().__init__(connection)
         self._host = host
 
@@ -250,12 +319,15 @@ class _Hosted(OpenTarget):
         await self._host.__aexit__(None, None, None)
 
 
-class _Given(TargetLocation):
+class _OwnConnection:
+    """A Connection that the user made."""
+
+    can_reopen = False
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         facts = connection.facts
         self.name = str(facts.get("address") or facts.get("transport") or "connection")
-        self.again = False
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         return OpenTarget(self._connection)

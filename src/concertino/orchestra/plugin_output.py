@@ -43,12 +43,12 @@ class PluginOutput(StderrLines):
         self._dropped = _DroppedLines(log)
         self._has_warned = False
 
-    def _give(self, line: bytes) -> None:
+    def _handle(self, line: bytes) -> None:
         if line.startswith(READY):
             address = line[len(READY) :].strip()[:MAX_ADDRESS]
             self._on_ready(address.decode("utf-8", "backslashreplace"))
         elif self._dropped.may_log():
-            super()._give(line)
+            super()._handle(line)
 
     def _log_line(self, line: str) -> None:
         if not line:
@@ -76,7 +76,7 @@ class PluginOutput(StderrLines):
     def on_frames(self, batch: Sequence[bytes]) -> None:
         for line in batch:
             if self._dropped.may_log():
-                super()._give(line)
+                super()._handle(line)
 
     def on_frame_too_long(self, size: int) -> None: ...
     def on_drain(self, held: int) -> None: ...

@@ -1,0 +1,104 @@
+"""Runs an event loop in a thread of its own, and coroutines on it from other threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["Portal", "PortalClosed"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+# How often a waiting call checks that the thread is still alive.
+ALIVE_CHECK_S = 1.0
+
+
+class PortalClosed(RuntimeError):
+    """The thread has ended, or has not been started."""
+
+
+class Portal:
+    """An event loop in a daemon thread, like anyio's BlockingPortal.
+
+    name: of the thread. on_stop: awaited on the loop before it ends; then remaining tasks are
+    cancelled.
+    """
+
+    def __init__(self, name: str, on_stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._on_stop = on_stop
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Return True in the thread of the event loop, which must not wait for itself."""
+        return threading.current_thread() is self._thread
+
+    def call(
+        self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call an async function on the loop and return its result, or raise what it raises.
+
+        If the calling thread is interrupted, for example by Ctrl-C, the call is cancelled. Raises
+        PortalClosed if the thread has ended.
+        """
+        if not self._thread.is_alive():
+            raise PortalClosed
+        work = function(*args, **kwargs)
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            # The loop was closed just now.
+            work.close()
+            raise PortalClosed from None
+
+        try:
+            while True:
+                try:
+                    return future.result(ALIVE_CHECK_S)
+                except TimeoutError:
+                    # The call may have raised TimeoutError itself, or finished meanwhile.
+                    if future.done():
+                        return future.result()
+                    # The loop may have been closed before it began the call.
+                    if not self._thread.is_alive():
+                        raise PortalClosed from None
+        except BaseException:
+            # KeyboardInterrupt, for example. It has no effect on a future that is done.
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Run on_stop, end the loop, and wait for the thread. May be called again."""
+        if not self._thread.is_alive():
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        except RuntimeError:
+            # The loop is closed already.
+            pass
+        self._thread.join()
+
+    def _run(self) -> None:
+        """Run the loop until stop(), or until a callback raises SystemExit."""
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            ending = loop.create_task(self._end())
+            ending.add_done_callback(lambda _: loop.stop())
+            # Another stop() may come meanwhile.
+            while not ending.done():
+                loop.run_forever()
+            loop.close()
+
+    async def _end(self) -> None:
+        await self._on_stop()
+        if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)

@@ -1,0 +1,116 @@
+"""Builds the params of a client's requests, with the `_meta` that the revision requires.
+
+Since 2026-07-28 every request names the revision, the client and its capabilities in `_meta`.
+Spec: 2026-07-28 basic/index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.json import Decoder, encode
+
+from concertino.client.pending_request import (
+    PreparedRequest,
+    Reply,
+    decode_reply,
+    request_template,
+)
+from concertino.client.request_handlers import RequestHandlers
+from concertino.protocol.revisions import Revision
+from concertino.protocol.session import CAPABILITIES, CLIENT, LOG_LEVEL, VERSION
+from concertino.types.results import CallToolResult, Implementation, Level
+
+__all__ = ["RequestBuilder"]
+
+# What the response to a complete tool call contains near its beginning, as most servers write it.
+COMPLETE = b'"result":{"resultType":"complete"'
+HEAD_BYTES = 96
+MAX_PREPARED = 1024
+
+
+class _ToolReply(Struct, gc=False, forbid_unknown_fields=True):
+    """A response to tools/call with a result and no other members."""
+
+    jsonrpc: Literal["2.0"]
+    id: int
+    result: CallToolResult
+
+
+_decode_tool_reply = Decoder(_ToolReply).decode
+
+
+def _decode_modern_tool_reply(frame: bytes) -> _ToolReply | Reply:
+    """Decode a response to tools/call since 2026-07-28.
+
+    The result is left undecoded unless it is complete: it may be an `input_required` one.
+    """
+    if frame.find(COMPLETE, 0, HEAD_BYTES) >= 0:
+        return _decode_tool_reply(frame)
+    return decode_reply(frame)
+
+
+class RequestBuilder:
+    """Builds params for one conversation. Before use() it builds those of a legacy revision.
+
+    is_modern: whether the revision is 2026-07-28 or later. prepared: tool calls without progress or
+    `_meta` of the user's, by the name of the tool.
+    """
+
+    def __init__(self, info: Implementation, handlers: RequestHandlers) -> None:
+        self.info = info
+        self.handlers = handlers
+        self.is_modern = False
+        self.prepared: dict[str, PreparedRequest] = {}
+        self._meta: dict[str, Any] = {}
+        self._encoded_meta = b""
+
+    def meta_of(self, revision: Revision) -> dict[str, Any]:
+        """Return the `_meta` that every request of a modern revision contains."""
+        return {
+            VERSION: revision.name,
+            CAPABILITIES: self.handlers.capabilities(),
+            CLIENT: self.info,
+        }
+
+    def use(self, revision: Revision) -> None:
+        """Build requests of this revision from now on."""
+        self.is_modern = revision.modern
+        self._set_meta(self.meta_of(revision) if revision.modern else {})
+
+    def set_log_level(self, level: Level) -> None:
+        """Ask for log messages of this level with every request from now on (2026-07-28)."""
+        self._set_meta({**self._meta, LOG_LEVEL: level})
+
+    def _set_meta(self, meta: dict[str, Any]) -> None:
+        self._meta = meta
+        self._encoded_meta = encode(meta)
+        self.prepared.clear()
+
+    def params(
+        self, body: bytes, token: int = 0, user_meta: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """Return the params of a request: body, a JSON object without `_meta`, and its `_meta`.
+
+        token: a progress token; 0 for none. user_meta: further members of `_meta`.
+        """
+        if self.is_modern and not token and not user_meta:
+            meta = self._encoded_meta
+        elif self.is_modern or token or user_meta:
+            progress = {"progressToken": token} if token else {}
+            meta = encode({**(user_meta or {}), **self._meta, **progress})
+        else:
+            return body
+        return b'{"_meta":%b,%b' % (meta, body[1:]) if len(body) > 2 else b'{"_meta":%b}' % meta
+
+    def prepare_tool_call(self, name: str) -> PreparedRequest:
+        """Return a tools/call request that needs only the arguments, and keep it in `prepared`."""
+        params = self.params(encode({"name": name, "arguments": None}))
+        template = request_template("tools/call", params.removesuffix(b"null}"), b"}")
+        decode = _decode_modern_tool_reply if self.is_modern else _decode_tool_reply
+        prepared = PreparedRequest(template, "tools/call", name, decode)
+        if len(self.prepared) < MAX_PREPARED:
+            self.prepared[name] = prepared
+        return prepared
