@@ -1,4 +1,4 @@
-"""What passes between a session and a backend: one call, who makes it, and what can be called."""
+"""What a session and a backend exchange: a call, facts about its client, and what can be called."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ NOTHING: Mapping[str, Raw] = {}
 
 
 class Call(Struct, frozen=True, gc=False):
-    """One canonical request for a backend.
+    """One canonical request for a backend, in the shape of revision 2026-07-28.
 
-    method: as in 2026-07-28, e.g. `tools/call`; what the session answers itself (initialize, ping, server/discover, logging/*,
-    subscriptions) never arrives here. params: the members of `params`, undecoded, without `_meta`, `inputResponses` and
-    `requestState`. meta: the members of `_meta` that the protocol does not define itself (trace context, a vendor's keys), to be
-    passed on. answers, state: of a call that is made again after an InputRequired: the client's answers so far, by key, and the
-    state that was to be kept.
+    method: for example `tools/call`. The session answers initialize, ping, server/discover,
+    logging/* and subscriptions itself; those never reach a backend.
+    params: the members of `params`, undecoded, without `_meta`, `inputResponses` and
+    `requestState`.
+    meta: the members of `_meta` that the protocol does not define, such as trace context; pass them
+    on to other servers.
+    answers, state: of a call that the client repeats after an InputRequired: its answers so far,
+    by key, and the backend's state.
     """
 
     method: str
@@ -33,25 +36,33 @@ class Call(Struct, frozen=True, gc=False):
     state: bytes = b""
 
     def decode_params(self, shape: type[T]) -> T:
-        """The params as `shape`, a Struct or dataclass. Raises msgspec.ValidationError. For calls that are not hot."""
+        """Return the params as `shape`, a Struct or dataclass.
+
+        Encodes and decodes once more, so do not use it on a hot path. Raises
+        msgspec.ValidationError if they do not fit.
+        """
         return Decoder(shape).decode(encode(self.params))
 
 
 class InputRequired(Struct, frozen=True):
-    """A result that is none yet: the call is made again, with the client's answers and this state (basic/patterns/mrtr).
+    """A backend's result that asks the client something before the call can be finished.
 
-    questions: by key, each a questions.Question. state: the client keeps it, sealed but readable, and cannot change it. At least
-    one of the two.
+    The client repeats the call with its answers and this state (basic/patterns/mrtr).
+    questions: by key, each a ClientRequest of types/client_requests.py.
+    state: kept by the client, which can read but not change it.
+    At least one of the two must be given.
     """
 
-    questions: Mapping[str, Any] = {}  # Any: questions.py is loaded when somebody asks
+    # Any: types/client_requests.py is loaded only when a backend asks something.
+    questions: Mapping[str, Any] = {}
     state: bytes = b""
 
 
 class ClientFacts(Struct, frozen=True):
-    """Who calls, as it said itself: never a ground for trust (2026-07-28 basic/index).
+    """What the client says about itself. Never trust it (2026-07-28 basic/index).
 
-    protocol_version: the revision that this call is served in. capabilities: what the client can be asked for.
+    protocol_version: the revision that this call is served in.
+    capabilities: what the client can be asked for.
     """
 
     name: str
@@ -62,11 +73,13 @@ class ClientFacts(Struct, frozen=True):
 
 
 class ServerFeatures(Struct, frozen=True):
-    """What a backend offers. A feature that is not offered is answered with -32601.
+    """What a backend offers. Requests of any other feature are answered with -32601.
 
-    experimental, extensions: settings by name, shown as they are (extensions since 2026-07-28). subscriptions: the backend says
-    when the content of a resource changes (Notifier.report_update). ttl_ms, cache_scope: for how many milliseconds, and by whom, what
-    `server/discover` shows may be kept (2026-07-28 server/utilities/caching).
+    experimental, extensions: settings by name, sent to clients as they are (extensions since
+    2026-07-28).
+    subscriptions: the backend reports changed resources with Notifier.report_update().
+    ttl_ms, cache_scope: how many milliseconds, and by whom, the result of `server/discover` may be
+    cached (2026-07-28 server/utilities/caching).
     """
 
     info: Implementation

@@ -1,11 +1,15 @@
-"""What one call asks its client, and what it heard: the questions of this round, the answers of all rounds, the state between.
+"""What one call asks its client: the open client requests, all answers so far, and the state between.
 
-Before 2026-07-28 a question is a request of the server's, and one round is all there is. Since then the call ends with its
-questions, and is made again with the answers; what was heard until then travels in a sealed state, so that nothing is kept for a
-client that may never come back. An answer counts for the very question that it was given to: when a handler asks another under the
-same key, that is asked anew. Answers that come without a state (a client may know what will be asked) count for whatever has
-their key.
-Spec: 2026-07-28 basic/patterns/mrtr, client/elicitation, client/sampling, client/roots; 2025-11-25 and older: the same pages.
+Before 2026-07-28 a client request (elicitation, sampling, roots) is a request of the server's, sent
+while the call runs. Since then the call ends with its client requests, and the client repeats it
+with the answers. Answers of earlier rounds travel in a sealed state, so that the server keeps
+nothing for a client that may never come back.
+
+An answer belongs to exactly the request that it was given to: when a handler asks something else
+under the same key, the client is asked again. Answers that come without a state, from a client that
+knows what will be asked, count for any request with their key.
+Spec: 2026-07-28 basic/patterns/mrtr, client/elicitation, client/sampling, client/roots; 2025-11-25
+and older: the same pages.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from concertino.errors import (
     MissingCapability,
     RpcError,
 )
+from concertino.jsonrpc.messages import describe_decode_error
 from concertino.protocol.call import ClientFacts
 from concertino.protocol.revisions import Revision
 from concertino.protocol.seal import NOT_OURS, InvalidState, OpenedState, Seal, digest
@@ -51,23 +56,34 @@ __all__ = [
     "to_wire_request",
 ]
 
-INPUT_METHODS = frozenset(
-    ("tools/call", "prompts/get", "resources/read")
-)  # mrtr: what may be answered with input_required
-MAX_ROUNDS = 16  # of one call
-MAX_KEY = 128  # characters
-SHOWN = 200  # characters of what came that are given back in an error
-ANY = ""  # in the place of a question's digest: the answer came before the question
+# mrtr: the methods that may be answered with input_required.
+INPUT_METHODS = frozenset(("tools/call", "prompts/get", "resources/read"))
 
-_ANSWERS: Mapping[str, Callable[[Raw], Any]] = {
+# Rounds of one call.
+MAX_ROUNDS = 16
+
+# Characters of a key.
+MAX_KEY = 128
+
+# Characters of the client's input that an error quotes.
+QUOTED_CHARS = 200
+
+# Takes the place of a request's digest: the answer came before the request.
+ANY_REQUEST = ""
+
+_ANSWER_DECODERS: Mapping[str, Callable[[Raw], Any]] = {
     "elicitation/create": Decoder(ElicitResult).decode,
     "sampling/createMessage": Decoder(CreateMessageResult).decode,
     "roots/list": Decoder(ListRootsResult).decode,
 }
 
 
-class _Chain(Struct, array_like=True):
-    """What a state holds. asked: key -> (method, digest) of the last round's questions. answered: key -> (digest, answer)."""
+class _SealedDialogue(Struct, array_like=True):
+    """What a state holds.
+
+    asked: the requests of the last round: key -> (method, digest of the request).
+    answered: key -> (digest of the request, answer).
+    """
 
     round: int
     asked: dict[str, tuple[str, str]]
@@ -77,315 +93,354 @@ class _Chain(Struct, array_like=True):
 
 
 class Dialogue:
-    """round: how many times the client was asked so far. state: the backend's own. kept: what `once` made."""
+    """The client requests and answers of one call.
+
+    round: how many times the client was asked so far.
+    state: the backend's own state.
+    saved: values that Context.once() computed, by key.
+    unanswered: the requests of this round that have no answer yet, by key.
+    suspended: this round is over; answer the call with `unanswered`.
+    thread_waits: futures that threads wait for; cancel them with the call.
+    once_futures: values that Context.once() is computing: key -> future.
+    sent_futures: requests that were sent to the client (before 2026-07-28): key -> future.
+    """
 
     def __init__(self) -> None:
         self.round = 0
         self.state = b""
         self.saved: dict[str, Raw] = {}
-        self.unanswered: dict[str, InputRequest] = {}  # in this round, and not answered
-        self.suspended = False  # this round is over: the answer is what was asked
-        self.thread_waits: set[Any] = set()  # what threads wait for, to be cancelled with the call
-        self.once_futures: dict[str, Any] = {}  # what `once` is making: key -> a future
-        self.sent_futures: dict[
-            str, Any
-        ] = {}  # what the client is being asked (before 2026-07-28): key -> a future
-        self._elicitation_ids: dict[str, str] = {}  # key -> the id of a visit to a URL (2025-11-25)
+        self.unanswered: dict[str, InputRequest] = {}
+        self.suspended = False
+        self.thread_waits: set[Any] = set()
+        self.once_futures: dict[str, Any] = {}
+        self.sent_futures: dict[str, Any] = {}
+        # key -> the id of an elicitation with a URL (2025-11-25)
+        self._elicitation_ids: dict[str, str] = {}
+        # key -> (digest of the request, answer)
         self._answered: dict[str, tuple[str, Raw]] = {}
-        self._digests: dict[
-            str, str
-        ] = {}  # key -> digest of every question of this round, answered or not
-        self._numbered = 0
+        # key -> digest of every request of this round, answered or not
+        self._digests: dict[str, str] = {}
+        self._last_number = 0
 
     @property
     def answers(self) -> dict[str, Raw]:
-        """All answers so far, by key."""
+        """Return all answers so far, by key."""
         return {key: answer for key, (_, answer) in self._answered.items()}
 
     def next_key(self) -> str:
-        """The key of a question that was given none: q1, q2 and so on, in the order of asking."""
-        self._numbered += 1
-        return f"q{self._numbered}"
+        """Return the key for a request without one: q1, q2 and so on."""
+        self._last_number += 1
+        return f"q{self._last_number}"
 
     def elicitation_id(self, key: str) -> str:
-        """The id of the visit to a URL that is asked for under this key. It says nothing, and nobody else has it."""
+        """Return the id of the elicitation with a URL under this key: random, and stable."""
         from uuid import uuid4
 
         return self._elicitation_ids.setdefault(key, str(uuid4()))
 
-    def ask(self, questions: Mapping[str, InputRequest]) -> dict[str, Raw] | None:
-        """Return the answers, or None when one of them is still to come; then `asked` has grown.
+    def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Raw] | None:
+        """Return the answers to these requests, or None if one of them is still missing.
 
-        Raises ValueError for a key that another question has in this round, InvalidClientResponse for an answer of the wrong shape.
+        Requests without an answer are added to `unanswered`. Raises ValueError for a key that
+        another request of this round has, InvalidClientResponse for an answer of the wrong shape.
         """
-        found: dict[str, Raw] = {}
-        for key, question in questions.items():
+        answers: dict[str, Raw] = {}
+        for key, request in requests.items():
             if not 0 < len(key) <= MAX_KEY:
+                text = f"ask: key: expected 1 to {MAX_KEY} characters, got {key[:MAX_KEY]!r}"
+                raise ValueError(text)
+            request_digest = _digest_request(request)
+            if self._digests.setdefault(key, request_digest) != request_digest:
                 raise ValueError(
-                    f"ask: key: expected 1 to {MAX_KEY} characters, got {key[:MAX_KEY]!r}"
+                    f"ask: key {key!r}: another question has it in this call; "
+                    "give each a key of its own"
                 )
-            mark = _request_digest(question)
-            if self._digests.setdefault(key, mark) != mark:
-                raise ValueError(
-                    f"ask: key {key!r}: another question has it in this call; give each a key of its own"
-                )
-            known, answer = self._answered.get(key, (None, Raw()))
-            if known == ANY:
-                check_response(key, question.method, answer)
-                self._answered[key] = mark, answer
-            elif known != mark:
-                self.unanswered[key] = question
+
+            answered_digest, answer = self._answered.get(key, (None, Raw()))
+            if answered_digest == ANY_REQUEST:
+                check_response(key, request.method, answer)
+                self._answered[key] = request_digest, answer
+            elif answered_digest != request_digest:
+                self.unanswered[key] = request
                 continue
-            found[key] = answer
-        return found if len(found) == len(questions) else None
+            answers[key] = answer
+        return answers if len(answers) == len(requests) else None
 
     def add_answer(self, key: str, answer: Raw) -> None:
-        """The client has answered at once (before 2026-07-28). Raises InvalidClientResponse for an answer of the wrong shape."""
-        question = self.unanswered.pop(key)
-        check_response(key, question.method, answer)
-        self._answered[key] = _request_digest(question), answer
+        """Add the client's response to a request (before 2026-07-28).
+
+        Raises InvalidClientResponse for an answer of the wrong shape.
+        """
+        request = self.unanswered.pop(key)
+        check_response(key, request.method, answer)
+        self._answered[key] = _digest_request(request), answer
 
     def seal_state(self, seal: Seal, bound: bytes, state: bytes) -> str:
-        """A token with all that the next round needs. Raises ValueError when it is too large, RpcError after MAX_ROUNDS."""
+        """Return a token that holds all that the next round needs.
+
+        Raises ValueError if it is too large, RpcError after MAX_ROUNDS rounds.
+        """
         self.count_round()
-        asked = {key: (each.method, _request_digest(each)) for key, each in self.unanswered.items()}
+        asked = {
+            key: (request.method, _digest_request(request))
+            for key, request in self.unanswered.items()
+        }
+        # A request that is asked again has no answer yet, whatever its key had before.
         answered = {
-            key: each for key, each in self._answered.items() if each[0] != ANY and key not in asked
-        }  # what is asked anew has no answer yet, whatever had its key before
-        return seal.create_token(
-            encode(_Chain(self.round, asked, answered, self.saved, state)), bound
-        )
+            key: entry
+            for key, entry in self._answered.items()
+            if entry[0] != ANY_REQUEST and key not in asked
+        }
+        content = encode(_SealedDialogue(self.round, asked, answered, self.saved, state))
+        return seal.create_token(content, bound)
 
     def count_round(self) -> None:
-        """The client is asked once more. Raises RpcError when that was often enough."""
+        """Count one more round. Raises RpcError after MAX_ROUNDS."""
         self.round += 1
         if self.round > MAX_ROUNDS:
-            text = f"Internal error: the client was asked {MAX_ROUNDS} times in one call, which is the limit"
+            text = (
+                f"Internal error: the client was asked {MAX_ROUNDS} times in one call, "
+                "which is the limit"
+            )
             raise RpcError(INTERNAL_ERROR, text)
 
     def resume(self, content: bytes, answers: Mapping[str, Raw]) -> None:
-        """Go on where a state says. Raises InvalidClientResponse for an answer of the wrong shape; those that nobody asked for are ignored.
+        """Continue from a state with the client's answers; unrelated answers are ignored.
 
-        Raises InvalidState for what another release of this package has sealed with the same key.
+        Raises InvalidClientResponse for an answer of the wrong shape, and InvalidState for a state
+        that another release of this package sealed with the same key.
         """
         try:
-            chain = _chain(content)
+            sealed = _decode_sealed(content)
         except DecodeError:
             raise InvalidState(NOT_OURS) from None
-        self.round, self.saved, self.state, self._answered = (
-            chain.round,
-            chain.kept,
-            chain.state,
-            chain.answered,
-        )
-        for key, (method, mark) in chain.asked.items():
+        self.round = sealed.round
+        self.saved = sealed.kept
+        self.state = sealed.state
+        self._answered = sealed.answered
+        for key, (method, request_digest) in sealed.asked.items():
             if key in answers:
                 check_response(key, method, answers[key])
-                self._answered[key] = mark, answers[key]
+                self._answered[key] = request_digest, answers[key]
 
     def accept_early_answers(self, answers: Mapping[str, Raw]) -> None:
-        """Answers without a state: to questions that may come."""
-        self._answered = {key: (ANY, answer) for key, answer in answers.items()}
+        """Keep answers that came without a state, for requests that may follow."""
+        self._answered = {key: (ANY_REQUEST, answer) for key, answer in answers.items()}
 
 
-_chain = Decoder(_Chain).decode
+_decode_sealed = Decoder(_SealedDialogue).decode
 
 
 def resume_dialogue(
-    seal: Callable[[], Seal],
+    get_seal: Callable[[], Seal],
     token: str | None,
     answers: Mapping[str, Raw],
     bound: Callable[[], bytes],
 ) -> tuple[Dialogue, OpenedState | None]:
-    """The dialogue that a repeated call goes on with, and its state, to be spent when the call is accepted.
+    """Return the dialogue of a repeated call, and its state; None without a token.
 
-    Raises RpcError -32602 for a state that is not to be trusted, and for an answer of the wrong shape.
+    Mark the state as used once the call is accepted. bound: returns the binding() of the call.
+    Raises RpcError -32602 for a state that cannot be accepted, and for an answer of the wrong shape.
     """
     dialogue = Dialogue()
     if token is None:
         dialogue.accept_early_answers(answers)
         return dialogue, None
     try:
-        sealed = seal().open_token(token, bound())
-        dialogue.resume(sealed.content, answers)
-    except InvalidState as why:
-        raise RpcError(INVALID_PARAMS, f"Invalid params: requestState: {why}") from None
-    return dialogue, sealed
+        opened = get_seal().open_token(token, bound())
+        dialogue.resume(opened.content, answers)
+    except InvalidState as exc:
+        raise RpcError(INVALID_PARAMS, f"Invalid params: requestState: {exc}") from None
+    return dialogue, opened
 
 
 def binding(method: str, params: Mapping[str, Raw], principal: bytes, server: bytes = b"") -> bytes:
-    """What a state belongs to: this call, whatever the spelling of its params, by this caller, of this server."""
+    """Return the digest that a state is bound to: this call by this caller of this server.
+
+    Params that differ only in their spelling as JSON give the same digest.
+    """
     try:
         canonical = encode(decode(encode(params)), order="sorted")
-    except (DecodeError, RecursionError):  # too deep to be read; nothing says that it must be
+    except (DecodeError, RecursionError):
+        # Nested too deeply to be decoded, which is not forbidden.
         canonical = encode(params)
     return digest(method.encode(), canonical, principal, server)
 
 
 def check_response(key: str, method: str, answer: Raw) -> None:
-    """Raise InvalidClientResponse if an answer has not the shape that questions of this method have."""
+    """Check the shape of an answer. Raises InvalidClientResponse if it does not fit the method."""
     try:
-        _ANSWERS[method](answer)
-    except (DecodeError, RecursionError) as why:
+        _ANSWER_DECODERS[method](answer)
+    except (DecodeError, RecursionError) as exc:
+        reason = describe_decode_error(exc, QUOTED_CHARS)
         raise InvalidClientResponse(
-            f"{key[:SHOWN]}: an answer to {method}: {str(why).replace('`', '')[:SHOWN]}"
+            f"{key[:QUOTED_CHARS]}: an answer to {method}: {reason}"
         ) from None
 
 
-def _request_digest(question: InputRequest) -> str:
-    """Stands for a question."""
-    return b2a_base64(
-        digest(question.method.encode(), question.params)[:12], newline=False
-    ).decode()
+def _digest_request(request: InputRequest) -> str:
+    """Return 16 characters that identify a request."""
+    short = digest(request.method.encode(), request.params)[:12]
+    return b2a_base64(short, newline=False).decode()
 
 
-# What is asked, and of whom
+# Requests as this client can be asked
 
 
-def to_wire_request(question: ClientRequest) -> InputRequest:
-    """A question as a method and its params. Raises ValueError for one that is not complete, or none at all."""
-    if isinstance(question, ListRoots):
+def to_wire_request(request: ClientRequest) -> InputRequest:
+    """Return a client request as a method and its params.
+
+    Raises ValueError for an incomplete request, and for an unknown method.
+    """
+    if isinstance(request, ListRoots):
         return InputRequest("roots/list")
-    if isinstance(question, Sampling):
-        return InputRequest("sampling/createMessage", Raw(encode(question)))
-    if isinstance(question, Elicitation):
-        needed = "requested_schema" if question.mode == "form" else "url"
-        if getattr(question, needed) is None:
-            raise ValueError(f"ask: an Elicitation of mode {question.mode} needs {needed}")
-        if question.mode == "form" and not isinstance(
-            (question.requested_schema or {}).get("properties"), Mapping
-        ):
-            raise ValueError(
-                "ask: an Elicitation of mode form needs a requested_schema with properties"
-            )
-        return InputRequest("elicitation/create", Raw(encode(question)))
-    if question.method not in CLIENT_REQUESTS:
-        raise ValueError(
-            f"ask: expected one of {', '.join(CLIENT_REQUESTS)}, got {question.method[:SHOWN]!r}"
-        )
-    if kind := _KINDS.get(question.method):
+    if isinstance(request, Sampling):
+        return InputRequest("sampling/createMessage", Raw(encode(request)))
+    if isinstance(request, Elicitation):
+        _check_elicitation(request)
+        return InputRequest("elicitation/create", Raw(encode(request)))
+
+    if request.method not in CLIENT_REQUESTS:
+        expected = ", ".join(CLIENT_REQUESTS)
+        quoted = request.method[:QUOTED_CHARS]
+        raise ValueError(f"ask: expected one of {expected}, got {quoted!r}")
+    if request_type := _REQUEST_TYPES.get(request.method):
         try:
-            to_wire_request(decode(question.params, type=kind))
-        except DecodeError as why:
-            raise ValueError(
-                f"ask: {question.method}: {str(why).replace('`', '')[:SHOWN]}"
-            ) from None
-    return question
+            to_wire_request(decode(request.params, type=request_type))
+        except DecodeError as exc:
+            reason = describe_decode_error(exc, QUOTED_CHARS)
+            raise ValueError(f"ask: {request.method}: {reason}") from None
+    return request
 
 
-_KINDS: Mapping[str, type[Elicitation | Sampling]] = {
+def _check_elicitation(request: Elicitation) -> None:
+    """Raise ValueError if an elicitation lacks what its mode needs."""
+    if request.mode == "url":
+        if request.url is None:
+            raise ValueError("ask: an Elicitation of mode url needs url")
+        return
+    if request.requested_schema is None:
+        raise ValueError("ask: an Elicitation of mode form needs requested_schema")
+    if not isinstance(request.requested_schema.get("properties"), Mapping):
+        raise ValueError(
+            "ask: an Elicitation of mode form needs a requested_schema with properties"
+        )
+
+
+_REQUEST_TYPES: Mapping[str, type[Elicitation | Sampling]] = {
     "elicitation/create": Elicitation,
     "sampling/createMessage": Sampling,
 }
 
 
 def downgrade_request(
-    question: InputRequest, revision: Revision, client: ClientFacts, name: Callable[[], str]
+    request: InputRequest, revision: Revision, client: ClientFacts, make_id: Callable[[], str]
 ) -> InputRequest:
-    """A question as this client may be asked it. name: makes up the id that a visit to a URL has in 2025-11-25.
+    """Return a client request in the form that this client's revision knows.
 
-    Raises MissingCapability if it did not declare that it answers such a question, or its revision cannot carry it.
+    make_id: returns the id that an elicitation with a URL has in 2025-11-25.
+    Raises MissingCapability if the client has not declared that it answers such a request, or its
+    revision cannot carry it.
     """
-    feature = CLIENT_REQUESTS[question.method]
-    offered: Mapping[str, Any] | None = client.capabilities.get(feature)
-    if not isinstance(offered, Mapping) or (feature == "elicitation" and not revision.elicitation):
+    feature = CLIENT_REQUESTS[request.method]
+    declared: Mapping[str, Any] | None = client.capabilities.get(feature)
+    if not isinstance(declared, Mapping) or (feature == "elicitation" and not revision.elicitation):
         raise _missing_capability(client, {feature: {}})
     if feature == "roots":
-        return InputRequest(question.method)
-    params: dict[str, Any] = decode(question.params)
+        return InputRequest(request.method)
+
+    params: dict[str, Any] = decode(request.params)
     params.pop("_meta", None)
     if feature == "sampling":
-        _lower_sampling(params, revision, client, offered)
+        _downgrade_sampling(params, revision, client, declared)
     else:
-        _lower_elicitation(params, revision, client, offered, name)
-    return InputRequest(question.method, Raw(encode(params)))
+        _downgrade_elicitation(params, revision, client, declared, make_id)
+    return InputRequest(request.method, Raw(encode(params)))
 
 
-def _lower_sampling(
-    params: dict[str, Any], revision: Revision, client: ClientFacts, offered: Mapping[str, Any]
+def _downgrade_sampling(
+    params: dict[str, Any], revision: Revision, client: ClientFacts, declared: Mapping[str, Any]
 ) -> None:
-    if ("tools" in params or "toolChoice" in params) and not (
-        revision.visits and "tools" in offered
-    ):
+    wants_tools = "tools" in params or "toolChoice" in params
+    if wants_tools and not (revision.visits and "tools" in declared):
         raise _missing_capability(client, {"sampling": {"tools": {}}})
-    if (
-        params.get("includeContext", "none") != "none"
-        and revision.visits
-        and "context" not in offered
-    ):
+    wants_context = params.get("includeContext", "none") != "none"
+    if wants_context and revision.visits and "context" not in declared:
         raise _missing_capability(client, {"sampling": {"context": {}}})
-    if not revision.visits:  # a message has one piece of content, of fewer kinds
-        messages: list[dict[str, Any]] = params.get("messages", [])
-        params["messages"] = parts = [
-            {**message, "content": part}
-            for message in messages
-            for part in _as_list(message["content"])
-        ]
-        for kind in {each["content"]["type"] for each in parts} - {
-            "text",
-            "image",
-            "audio" if revision.audio else "",
-        }:
-            required: dict[str, Any] = {} if kind == "audio" else {"tools": {}}
-            raise MissingCapability(
-                f"content of type {kind} is not part of {revision.name}", {"sampling": required}
-            )
+    if revision.visits:
+        return
+
+    # In older revisions a message has one piece of content, of fewer kinds.
+    messages: list[dict[str, Any]] = params.get("messages", [])
+    params["messages"] = parts = [
+        {**message, "content": content}
+        for message in messages
+        for content in _as_list(message["content"])
+    ]
+    known = {"text", "image", "audio" if revision.audio else ""}
+    for kind in {part["content"]["type"] for part in parts} - known:
+        required: dict[str, Any] = {} if kind == "audio" else {"tools": {}}
+        text = f"content of type {kind} is not part of {revision.name}"
+        raise MissingCapability(text, {"sampling": required})
 
 
 def _as_list(content: Any) -> list[Any]:
-    return content if isinstance(content, list) else [content]  # pyright: ignore[reportUnknownVariableType]  # decoded JSON
+    # The elements are decoded JSON.
+    return content if isinstance(content, list) else [content]  # pyright: ignore[reportUnknownVariableType]
 
 
-def _lower_elicitation(
+def _downgrade_elicitation(
     params: dict[str, Any],
     revision: Revision,
     client: ClientFacts,
-    offered: Mapping[str, Any],
-    name: Callable[[], str],
+    declared: Mapping[str, Any],
+    make_id: Callable[[], str],
 ) -> None:
     if params.get("mode", "form") == "url":
-        if not revision.visits or "url" not in offered:
+        if not revision.visits or "url" not in declared:
             raise _missing_capability(client, {"elicitation": {"url": {}}})
         if revision.modern:
             params.pop("elicitationId", None)
         else:
-            params.setdefault("elicitationId", name())
+            params.setdefault("elicitationId", make_id())
         return
-    if (
-        revision.visits and "form" not in offered and "url" in offered
-    ):  # an empty object means forms
+
+    # A client that declares an empty object knows forms.
+    if revision.visits and "form" not in declared and "url" in declared:
         raise _missing_capability(client, {"elicitation": {"form": {}}})
-    if not revision.visits:
-        params.pop("mode", None)
-        schema = params["requestedSchema"]
-        fields: dict[str, dict[str, Any]] = schema["properties"]
-        if multiple := next(
-            (field for field, each in fields.items() if each.get("type") == "array"), None
-        ):
-            text = f"a field of several choices ({multiple}) is not part of {revision.name}"
-            raise MissingCapability(text, {"elicitation": {"form": {}}})
-        params["requestedSchema"] = {
-            **schema,
-            "properties": {key: _downgrade_field(each) for key, each in fields.items()},
-        }
+    if revision.visits:
+        return
+
+    params.pop("mode", None)
+    schema = params["requestedSchema"]
+    fields: dict[str, dict[str, Any]] = schema["properties"]
+    if multiple := next(
+        (name for name, field in fields.items() if field.get("type") == "array"), None
+    ):
+        text = f"a field of several choices ({multiple}) is not part of {revision.name}"
+        raise MissingCapability(text, {"elicitation": {"form": {}}})
+    downgraded = {name: _downgrade_field(field) for name, field in fields.items()}
+    params["requestedSchema"] = {**schema, "properties": downgraded}
 
 
 def _downgrade_field(field: dict[str, Any]) -> dict[str, Any]:
-    """A field for 2025-06-18: no defaults but of truth values, and titles of choices beside them."""
+    """Return a form field for 2025-06-18.
+
+    Only booleans have defaults there, and the titles of choices stand in a list of their own.
+    """
     field = {
         key: value
         for key, value in field.items()
         if key != "default" or field.get("type") == "boolean"
     }
     if (choices := field.pop("oneOf", None)) is not None:
-        field["enum"] = [each["const"] for each in choices]
-        field["enumNames"] = [each["title"] for each in choices]
+        field["enum"] = [choice["const"] for choice in choices]
+        field["enumNames"] = [choice["title"] for choice in choices]
     return field
 
 
 def _missing_capability(client: ClientFacts, required: dict[str, Any]) -> MissingCapability:
     [(feature, parts)] = required.items()
-    what = ".".join((feature, *parts))
-    return MissingCapability(
-        f"the client {client.name[:SHOWN]!r} has not declared {what}", required
-    )
+    path = ".".join((feature, *parts))
+    text = f"the client {client.name[:QUOTED_CHARS]!r} has not declared {path}"
+    return MissingCapability(text, required)

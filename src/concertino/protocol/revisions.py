@@ -1,7 +1,8 @@
-"""The five revisions of MCP as one table: what each one's wire can carry, and which requests it has.
+"""The five revisions of MCP as tables: what each one's wire can carry, and its requests.
 
-This is the only module in which a revision's name appears. Backends and handlers speak canonical 2026-07-28; wire_results.py makes of
-their results what a caller of another revision may get. Requests need no lifting beyond what session.py does with `_meta`.
+No other module names a revision. Backends and handlers use the 2026-07-28 form of everything;
+wire_results.py translates their results for clients of older revisions. Requests need no
+translation, except that session.py reads their `_meta`.
 Spec: the schemas of all five revisions, and the changelog of each.
 """
 
@@ -30,25 +31,34 @@ __all__ = [
 
 
 class Revision(Struct, frozen=True):
-    """What one revision's wire can carry. Each flag names a thing that some revisions know and others do not."""
+    """What the wire of one revision can carry."""
 
     name: str
-    modern: bool = (
-        False  # no handshake: every request says its revision in `_meta`; results say resultType
-    )
-    batches: bool = False  # JSON-RPC arrays are received
-    idless_errors: bool = (
-        False  # an error without a readable id leaves the member out; before, it is null
-    )
+
+    # There is no handshake: each request names its revision in `_meta`. Results have a resultType.
+    modern: bool = False
+    # JSON-RPC arrays are accepted.
+    batches: bool = False
+    # An error without a readable id has no `id` member; in other revisions it is null.
+    idless_errors: bool = False
+    # Audio content.
     audio: bool = True
-    # resource_link content, and structured tool results with their schemas; titles, `_meta` on items, lastModified
+    # resource_link content, structured tool results and their schemas; titles, `_meta` on items,
+    # lastModified.
     links: bool = True
-    annotations: bool = True  # on tools
-    icons: bool = True  # and websiteUrl, description of an implementation
-    completions: bool = True  # as a capability
+    # Annotations on tools.
+    annotations: bool = True
+    # Icons; websiteUrl and description of an implementation.
+    icons: bool = True
+    # Completion is a capability.
+    completions: bool = True
+    # Progress notifications have a message.
     progress_text: bool = True
-    elicitation: bool = True  # the client may be asked to fill in a form
-    visits: bool = True  # ... and to open a URL; titled and multiple choices, defaults; tools and lists of content in sampling
+    # The client can be asked to fill in a form ...
+    elicitation: bool = True
+    # ... and to open a URL. Titled and multiple choices, defaults; in sampling, tools and lists of
+    # content.
+    visits: bool = True
 
 
 _A = Revision(
@@ -71,11 +81,15 @@ REVISIONS = (_A, _B, _C, _D, _E)
 LEGACY = REVISIONS[:-1]
 LATEST_LEGACY = _D
 MODERN = _E
-by_name: Mapping[str, Revision] = {each.name: each for each in REVISIONS}
+by_name: Mapping[str, Revision] = {revision.name: revision for revision in REVISIONS}
 
 
 class Method(Struct, frozen=True):
-    """Where a client's request exists. feature: what a backend must offer for it; empty where nothing is needed."""
+    """A request that clients send.
+
+    feature: what a backend must offer for it; empty if nothing.
+    legacy, modern: whether it exists before, and since, 2026-07-28.
+    """
 
     feature: str
     legacy: bool = True
@@ -102,22 +116,28 @@ REQUESTS: Mapping[str, Method] = {
 
 
 def negotiate(requested: str) -> Revision:
-    """The revision to answer `initialize` with: the one asked for, else our newest that has a handshake."""
+    """Return the revision for the response to `initialize`.
+
+    The requested one if it has a handshake, else our newest one that has.
+    """
     revision = by_name.get(requested, LATEST_LEGACY)
     return LATEST_LEGACY if revision.modern else revision
 
 
 def implementation(info: Implementation, revision: Revision) -> Implementation:
-    """What an end may say about itself in this revision."""
+    """Return the part of a server's or client's description that this revision can carry."""
     if revision.icons:
         return info
     return Implementation(info.name, info.version, title=info.title if revision.links else None)
 
 
-def capabilities(offer: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
-    """What a server declares. offer: capability name to its settings, as in 2025-11-25, plus `extensions`."""
+def capabilities(declared: Mapping[str, Any], revision: Revision) -> dict[str, Any]:
+    """Return the part of a server's capabilities that this revision knows.
+
+    declared: settings by name, as in 2025-11-25, plus `extensions`.
+    """
     known = {
-        name: value for name, value in offer.items() if name != "extensions" or revision.modern
+        name: value for name, value in declared.items() if name != "extensions" or revision.modern
     }
     if not revision.completions:
         known.pop("completions", None)

@@ -1,8 +1,11 @@
-"""requestState: what a server gives its client to keep, and takes back only as it was, once, for the same call, in time.
+"""requestState: a token that the client keeps for the server and returns unchanged.
 
-A token holds its content in clear: whoever has it can read it, and nobody but the holder of the key can make one. It is bound to
-what it was made for (the method, its params, the caller) without holding that. Spent tokens are remembered until they would have
-expired anyway; when too many are remembered, the oldest are forgotten, and with them everything that was issued before them.
+A token is accepted once, for the same call, within LIFETIME_S. It holds its content in clear text:
+anybody can read it, but only the owner of the key can make one. It is bound to its call (method,
+params, caller) by the MAC, without containing them.
+
+Used tokens are remembered until they expire. When there are too many, the oldest are forgotten, and
+every token that was issued before them is rejected from then on.
 Spec: 2026-07-28 basic/patterns/mrtr "Server Requirements".
 """
 
@@ -14,21 +17,31 @@ from heapq import heappop, heappush
 
 __all__ = ["LIFETIME_S", "MAX_STATE", "NOT_OURS", "InvalidState", "OpenedState", "Seal", "digest"]
 
-LIFETIME_S = 600.0  # from the question to its answer; a person may have to think
-MAX_STATE = 65536  # characters of a token
-MAX_SPENT = 16384  # tokens remembered as spent
-MAC, NONCE, TIME = 32, 16, 8  # bytes, in this order, before the content
+# From the question to its answer: a person may have to think.
+LIFETIME_S = 600.0
+
+# Characters of a token.
+MAX_STATE = 65536
+
+# Tokens that are remembered as used.
+MAX_USED = 16384
+
+# A token is the base64 of: MAC, nonce, time of issue, content. Lengths in bytes.
+MAC, NONCE, TIME = 32, 16, 8
 HEAD = MAC + NONCE + TIME
+
 URL_SAFE = bytes.maketrans(b"+/", b"-_")
 FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
+NOT_OURS = "it is none of this server's, or belongs to another call"
+
 
 class InvalidState(Exception):
-    """A token is not to be trusted, or no longer. The text says why, to whoever sent it."""
+    """A token cannot be accepted. The text tells the client why."""
 
 
 class OpenedState:
-    """An opened token. issued: milliseconds of the clock."""
+    """The content of an accepted token. issued: milliseconds of the seal's clock."""
 
     __slots__ = ("content", "issued", "nonce")
 
@@ -39,9 +52,11 @@ class OpenedState:
 
 
 class Seal:
-    """Makes and opens tokens. key: secret, at least 32 bytes. clock: seconds since some epoch. random: that many random bytes.
+    """Makes and opens tokens. Use one Seal for all connections: a token may come back on another.
 
-    One of these serves all connections that share a key: a token may come back over another one.
+    key: secret, at least 32 bytes.
+    clock: returns seconds since the epoch.
+    random: returns that many random bytes.
     """
 
     def __init__(
@@ -49,7 +64,7 @@ class Seal:
         key: bytes,
         clock: Callable[[], float],
         random: Callable[[int], bytes],
-        max_spent: int = MAX_SPENT,
+        max_used: int = MAX_USED,
     ) -> None:
         import hmac
 
@@ -58,74 +73,76 @@ class Seal:
         self._key = key
         self._clock = clock
         self._random = random
-        self._max_spent = max_spent
+        self._max_used = max_used
         self._used: set[bytes] = set()
-        self._by_age: list[tuple[int, bytes]] = []  # a heap of (issued, nonce): what is in _spent
-        self._forgotten = 0  # nothing that was issued until then is taken any more
+        # A heap of (issued, nonce) of the tokens in _used.
+        self._by_age: list[tuple[int, bytes]] = []
+        # Tokens issued until then, in milliseconds, are rejected.
+        self._forgotten_until = 0
 
     def create_token(self, content: bytes, bound: bytes) -> str:
-        """A token that holds content. bound: what it belongs to; it must be the same when the token is opened.
+        """Return a token that holds `content`.
 
-        Raises ValueError when it would be longer than MAX_STATE.
+        bound: identifies the call; open_token() needs the same value. Raises ValueError if the
+        token would be longer than MAX_STATE.
         """
         issued = int(self._clock() * 1000)
         signed = self._random(NONCE) + issued.to_bytes(TIME, "big") + content
-        token = (
-            b2a_base64(self._mac(signed, bound) + signed, newline=False)
-            .translate(URL_SAFE)
-            .rstrip(b"=")
-        )
+        raw = self._mac(signed, bound) + signed
+        token = b2a_base64(raw, newline=False).translate(URL_SAFE).rstrip(b"=")
         if len(token) > MAX_STATE:
             raise ValueError(f"the state has {len(token)} characters; it may have {MAX_STATE}")
         return token.decode()
 
     def open_token(self, token: str, bound: bytes) -> OpenedState:
-        """What a token holds. Raises InvalidState for one that is not ours, was made for something else, is too old or spent."""
+        """Return what a token holds.
+
+        Raises InvalidState if it was not made by this key for this call, or is too old or used.
+        """
         if len(token) > MAX_STATE:
             raise InvalidState(f"expected at most {MAX_STATE} characters, got {len(token)}")
         try:
-            raw = a2b_base64(
-                token.encode("ascii").translate(FROM_URL_SAFE) + b"=" * (-len(token) % 4),
-                strict_mode=True,
-            )
+            padded = token.encode("ascii").translate(FROM_URL_SAFE) + b"=" * (-len(token) % 4)
+            raw = a2b_base64(padded, strict_mode=True)
         except (Error, UnicodeEncodeError):
             raise InvalidState(NOT_OURS) from None
+
         signed = raw[MAC:]
         if len(raw) < HEAD or not self._compare(raw[:MAC], self._mac(signed, bound)):
             raise InvalidState(NOT_OURS)
+
         nonce = signed[:NONCE]
         issued = int.from_bytes(signed[NONCE : NONCE + TIME], "big")
-        if issued <= max(self._forgotten, int((self._clock() - LIFETIME_S) * 1000)):
+        if issued <= max(self._forgotten_until, int((self._clock() - LIFETIME_S) * 1000)):
             raise InvalidState(f"it is older than {LIFETIME_S:g} s")
         if nonce in self._used:
             raise InvalidState("it was used before")
         return OpenedState(signed[NONCE + TIME :], nonce, issued)
 
-    def mark_used(self, sealed: OpenedState) -> None:
-        """From now on this token is refused."""
-        self._used.add(sealed.nonce)
-        heappush(self._by_age, (sealed.issued, sealed.nonce))
+    def mark_used(self, opened: OpenedState) -> None:
+        """Reject this token from now on."""
+        self._used.add(opened.nonce)
+        heappush(self._by_age, (opened.issued, opened.nonce))
+
         expired = int((self._clock() - LIFETIME_S) * 1000)
         while self._by_age and (
-            self._by_age[0][0] <= expired or len(self._by_age) > self._max_spent
+            self._by_age[0][0] <= expired or len(self._by_age) > self._max_used
         ):
             issued, nonce = heappop(self._by_age)
             self._used.discard(nonce)
-            self._forgotten = max(self._forgotten, issued)
+            self._forgotten_until = max(self._forgotten_until, issued)
 
     def _mac(self, signed: bytes, bound: bytes) -> bytes:
         return self._digest(self._key, bound + signed, "sha256")
 
 
-NOT_OURS = "it is none of this server's, or belongs to another call"
-
-
 def digest(*parts: bytes) -> bytes:
-    """32 bytes that stand for these parts, in this order."""
+    """Return 32 bytes that identify these parts in this order."""
     from hashlib import sha256
 
-    whole = sha256()
+    result = sha256()
     for part in parts:
-        whole.update(len(part).to_bytes(8, "big"))
-        whole.update(part)
-    return whole.digest()
+        # With its length, so that no other split of the same bytes has the same digest.
+        result.update(len(part).to_bytes(8, "big"))
+        result.update(part)
+    return result.digest()
