@@ -1,14 +1,16 @@
-"""Canonical results and error codes -> the wire of one revision.
+"""Encodes canonical results, and translates error codes, for clients of one revision.
 
-What a caller of an older revision gets holds no content that it does not know, no fields that it has not heard of, and structured
-content that is an object. A caller of 2026-07-28 gets what every result says there. What each revision knows: revisions.py.
-Spec: the schemas of all five revisions, and the changelog of each; 2026-07-28 basic/index, server/utilities/caching.
+A client of an older revision gets no content and no members that its revision does not know, and
+structured content only as an object. A client of 2026-07-28 gets the members that every result has
+there. revisions.py says what each revision knows.
+Spec: the schemas of all five revisions, and the changelog of each; 2026-07-28 basic/index,
+server/utilities/caching.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode, encode
@@ -38,10 +40,12 @@ from concertino.types.results import (
     ListResourcesResult,
     ListResourceTemplatesResult,
     ListToolsResult,
-    PromptArgument,
+    Prompt,
     ReadResourceResult,
+    Resource,
     ResourceContents,
     ResourceLink,
+    ResourceTemplate,
     TextContent,
     Tool,
 )
@@ -50,28 +54,29 @@ __all__ = ["CACHED", "InputRequiredSignal", "ResultEncoder"]
 
 
 class InputRequiredSignal(Exception):
-    """Not a result: an InputRequired, which is to be asked first."""
+    """The result is an InputRequired: ask the client instead of encoding it."""
 
 
 class ResultEncoder:
-    """Makes canonical results into the JSON for callers of one revision.
+    """Encodes canonical results as JSON for clients of one revision.
 
-    info: this end, shown in every 2026-07-28 result (basic/index, SHOULD).
+    info: this server; every 2026-07-28 result names it (basic/index, SHOULD).
     """
 
     def __init__(self, revision: Revision, info: Implementation) -> None:
         self.revision = revision
         self._modern = revision.modern
         self._info = info
-        self._lists: dict[
-            type[Struct], tuple[Struct, bytes]
-        ] = {}  # the last of each kind of list and its JSON
+        # By type, the last list that was encoded, and its JSON: lists rarely change.
+        self._lists: dict[type[Struct], tuple[Struct, bytes]] = {}
+
+        # The members that every 2026-07-28 result begins with.
         start = encode(
             {"resultType": "complete", "_meta": {SERVER_INFO: implementation(info, revision)}}
         )[:-1]
         self._start = start + b","
-        # By what the result says itself: ttlMs, cacheScope.
-        self._cached = {
+        # The same with the caching hints that a result lacks, by: (has ttlMs, has cacheScope).
+        self._cacheable_start = {
             (ttl, scope): b",".join(
                 (start, *(() if ttl else (b'"ttlMs":0',)), *(() if scope else (PRIVATE,)), b"")
             )
@@ -82,15 +87,16 @@ class ResultEncoder:
     def encode(
         self, result: Struct | Raw, method: str, passes: Callable[[str], bool] | None = None
     ) -> bytes:
-        """One result as a JSON object, without newlines. method: of the request that it answers.
+        """Return a result as a JSON object without newlines. method: of the request it answers.
 
-        passes: whether a result of nothing but this text may leave as it is. It is asked here, where such a result is recognised
-        anyway; if it is given, nothing is returned for any other result.
-        Raises TypeError for what is no result, Unfinished for an InputRequired, and whatever makes one impossible to encode.
+        passes: returns whether a tool result of just this text may be sent unchanged. If it is
+        given, any other result is not encoded and b"" is returned. It is a parameter because such a
+        result is recognized here anyway.
+        Raises InputRequiredSignal for an InputRequired, TypeError for what is not a result, and
+        msgspec's errors for what cannot be encoded.
         """
-        if (
-            type(result) is CallToolResult
-        ):  # first, and one piece of text first of all: this is the way of nearly all
+        # Nearly all results are one piece of text from a tool, so that comes first.
+        if type(result) is CallToolResult:
             content = result.content
             if len(content) == 1 and result.structured_content is UNSET and result.meta is None:
                 block = content[0]
@@ -104,23 +110,26 @@ class ResultEncoder:
                     return self._start + encode(result)[1:] if self._modern else encode(result)
         if passes is not None:
             return b""
+
         if isinstance(result, Raw):
             return one_line(self._encode_members(result, method))
-        if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]  # a backend's mistake
+        # A backend may return anything.
+        if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"expected a Struct or Raw, got {type(result).__name__}")
-        if type(result) in _LISTS:  # they rarely change
-            kept = self._lists.get(type(result))
-            if kept is None or kept[0] is not result:
-                kept = (result, one_line(self._encode_checked(result, method)))
-                self._lists[type(result)] = kept
-            return kept[1]
+        if type(result) in _LISTS:
+            cached = self._lists.get(type(result))
+            if cached is None or cached[0] is not result:
+                cached = (result, one_line(self._encode_checked(result, method)))
+                self._lists[type(result)] = cached
+            return cached[1]
         return one_line(self._encode_checked(result, method))
 
     def error_code(self, code: int, data: object, method: str) -> int:
-        """The code of an error answer. A resource that is not there has a code of its own before 2026-07-28.
+        """Return the code that an error has in this revision.
 
-        That is what an error to `resources/read` means that is -32602 and names the URI in its data (server/resources).
-        What one of the two eras only has becomes an internal error in the other.
+        A missing resource has a code of its own before 2026-07-28; canonically it is a -32602 in
+        response to `resources/read` whose data has a `uri` (server/resources). A code that this
+        revision does not have becomes an internal error.
         """
         if code == (URL_ELICITATION_REQUIRED if self._modern else MISSING_CAPABILITY):
             return INTERNAL_ERROR
@@ -128,65 +137,69 @@ class ResultEncoder:
             return code
         if self._modern:
             return INVALID_PARAMS if code == RESOURCE_NOT_FOUND else code
-        return (
-            RESOURCE_NOT_FOUND
-            if code == INVALID_PARAMS and isinstance(data, Mapping) and "uri" in data
-            else code
-        )
+        missing = code == INVALID_PARAMS and isinstance(data, Mapping) and "uri" in data
+        return RESOURCE_NOT_FOUND if missing else code
 
     def encode_closing(self, meta: Mapping[str, Any]) -> bytes:
-        """An empty 2026-07-28 result with more in its `_meta`."""
+        """Return an empty 2026-07-28 result with these members in its `_meta`."""
         return self._encode_members(Raw(encode({"_meta": meta})), "")
 
     def _encode_checked(self, result: Struct, method: str) -> bytes:
-        lower = _DOWNGRADES.get(type(result))
-        if lower is None and type(result) is InputRequired:
+        """Check a result, translate it to this revision and encode it."""
+        downgrade = _DOWNGRADES.get(type(result))
+        if downgrade is None and type(result) is InputRequired:
             raise InputRequiredSignal
-        if lower is not None and not _is_plain(result):
-            from concertino.types.result_checks import (
-                check,
-            )  # nearly everybody answers with plain text
+        if downgrade is not None and not _is_plain_text(result):
+            # Most servers only ever send plain text and never load this.
+            from concertino.types.result_checks import check
 
             check(result)
+
         if self._modern:
             return self._encode_modern(result, method)
-        result = lower(result, self.revision) if lower is not None else result
-        return encode(
-            replace(result, ttl_ms=UNSET, cache_scope=UNSET)
-            if isinstance(result, Cacheable)
-            else result
-        )
+        result = downgrade(result, self.revision) if downgrade is not None else result
+        if isinstance(result, Cacheable):
+            result = replace(result, ttl_ms=UNSET, cache_scope=UNSET)
+        return encode(result)
 
     def _encode_modern(self, result: Struct, method: str) -> bytes:
-        """Add what every 2026-07-28 result says. The members go in front of the encoded ones: no second pass over them."""
+        """Encode a result with the members that every 2026-07-28 result has.
+
+        They are put in front of the encoded result, which saves a second pass over it.
+        """
         if getattr(result, "meta", None) is not None:
             return self._encode_members(Raw(encode(result)), method)
         body = encode(result)
         start = self._start
         if method in CACHED:
-            says = result if isinstance(result, Cacheable) else UNSAID
-            start = self._cached[says.ttl_ms is not UNSET, says.cache_scope is not UNSET]
+            hints = result if isinstance(result, Cacheable) else NO_HINTS
+            has_hints = hints.ttl_ms is not UNSET, hints.cache_scope is not UNSET
+            start = self._cacheable_start[has_hints]
         return start + body[1:] if len(body) > 2 else start[:-1] + b"}"
 
     def _encode_members(self, result: Raw, method: str) -> bytes:
-        """A result that comes as JSON, or has `_meta` of its own."""
-        if not self._modern and method in _SHAPES:
-            return self._encode_checked(decode(result, type=_SHAPES[method]), method)
-        str(result, "utf-8")  # members that stay raw are not looked into
+        """Encode a result that comes as JSON, or has its own `_meta`."""
+        if not self._modern and method in _RESULT_TYPES:
+            return self._encode_checked(decode(result, type=_RESULT_TYPES[method]), method)
+        # msgspec does not check the UTF-8 of members that it keeps raw.
+        str(result, "utf-8")
         members = decode(result, type=dict[str, Raw])
         if not self._modern:
             return encode(members)
+
         meta = decode(members.pop("_meta", b"{}"), type=dict[str, Any])
         meta.setdefault(SERVER_INFO, implementation(self._info, self.revision))
         first: dict[str, Any] = {"resultType": "complete", "_meta": meta}
-        # server/utilities/caching: no hints on what is not complete.
+        # server/utilities/caching: only complete results have hints.
         if method in CACHED and members.get("resultType", COMPLETE) == COMPLETE:
             first |= NOT_CACHED
         return encode({**first, **members})
 
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
-CACHED = frozenset(  # server/utilities/caching: the results that carry hints
+
+# server/utilities/caching: the requests whose results have caching hints.
+CACHED = frozenset(
     (
         "server/discover",
         "tools/list",
@@ -196,14 +209,17 @@ CACHED = frozenset(  # server/utilities/caching: the results that carry hints
         "resources/read",
     )
 )
-NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}  # stale at once: always allowed, never wrong
+
+# Stale at once: always allowed, and never wrong.
+NOT_CACHED = {"ttlMs": 0, "cacheScope": "private"}
 PRIVATE = b'"cacheScope":"private"'
-UNSAID = Cacheable()
+NO_HINTS = Cacheable()
 COMPLETE = Raw(b'"complete"')
+
 _LISTS = frozenset(
     (ListToolsResult, ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult)
 )
-_SHAPES: Mapping[str, type[Struct]] = {
+_RESULT_TYPES: Mapping[str, type[Struct]] = {
     "tools/call": CallToolResult,
     "tools/list": ListToolsResult,
     "resources/list": ListResourcesResult,
@@ -215,54 +231,19 @@ _SHAPES: Mapping[str, type[Struct]] = {
 }
 
 
-def _call_result(result: CallToolResult, revision: Revision) -> CallToolResult:
-    """A tool's result for a caller with a handshake, when there may be something to change."""
-    structured = result.structured_content
-    content = [_block(block, number, revision) for number, block in enumerate(result.content, 1)]
-    if structured is not UNSET:
-        raw = bytes(structured) if type(structured) is Raw else encode(structured)
-        if revision.links:
-            structured = Raw(raw if raw.lstrip()[:1] == b"{" else b'{"result":%b}' % raw)
-        else:
-            structured = UNSET
-            if not content:  # a text block usually says the same; here it is all there is
-                content = [TextContent(raw.decode())]
-    return replace(result, content=content, structured_content=structured)
+def _is_plain_text(result: Struct) -> bool:
+    """Return whether a result is a tool's with only plain text blocks.
 
-
-def _block(block: ContentBlock, number: int, revision: Revision) -> ContentBlock:
-    """One piece of content for an older caller: what it does not know becomes something that it does."""
-    if isinstance(block, AudioContent) and not revision.audio:
-        contents = ResourceContents(f"audio:{number}", blob=block.data, mime_type=block.mime_type)
-        block = EmbeddedResource(contents, annotations=block.annotations)
-    if isinstance(block, ResourceLink):
-        if not revision.links:
-            text = f"{block.title or block.name}: {block.uri}"
-            return TextContent(
-                text if block.description is None else f"{text} ({block.description})"
-            )
-        if not revision.icons:
-            block = replace(block, icons=None)
-    if revision.links:
-        return block
-    block = replace(block, annotations=_drop_last_modified(block.annotations), meta=None)
-    return (
-        replace(block, resource=replace(block.resource, meta=None))
-        if isinstance(block, EmbeddedResource)
-        else block
-    )
-
-
-def _is_plain(result: Struct) -> bool:
-    """Whether it is a tool's result of plain texts, structured or not: nothing to check, and by far the most frequent."""
+    By far the most frequent result; there is nothing to check in it.
+    """
     return (
         type(result) is CallToolResult
         and result.meta is None
-        and all(map(_is_text, result.content))
+        and all(map(_is_plain_block, result.content))
     )
 
 
-def _is_text(block: ContentBlock) -> bool:
+def _is_plain_block(block: ContentBlock) -> bool:
     return (
         type(block) is TextContent
         and type(block.text) is str
@@ -271,147 +252,214 @@ def _is_text(block: ContentBlock) -> bool:
     )
 
 
+# Results for the revisions before 2026-07-28
+
+
+def _downgrade_call_result(result: CallToolResult, revision: Revision) -> CallToolResult:
+    structured = result.structured_content
+    content = [
+        _downgrade_block(block, number, revision) for number, block in enumerate(result.content, 1)
+    ]
+    if structured is not UNSET:
+        raw = bytes(structured) if type(structured) is Raw else encode(structured)
+        if revision.links:
+            structured = Raw(raw if raw.lstrip()[:1] == b"{" else b'{"result":%b}' % raw)
+        else:
+            structured = UNSET
+            # Usually a text block says the same. Without one, this is the whole result.
+            if not content:
+                content = [TextContent(raw.decode())]
+    return replace(result, content=content, structured_content=structured)
+
+
+def _downgrade_block(block: ContentBlock, number: int, revision: Revision) -> ContentBlock:
+    """Replace content that the revision does not know by content that it knows.
+
+    number: position of the block, from 1; it names an audio block that becomes a resource.
+    """
+    if isinstance(block, AudioContent) and not revision.audio:
+        contents = ResourceContents(f"audio:{number}", blob=block.data, mime_type=block.mime_type)
+        block = EmbeddedResource(contents, annotations=block.annotations)
+    if isinstance(block, ResourceLink):
+        if not revision.links:
+            text = f"{block.title or block.name}: {block.uri}"
+            if block.description is not None:
+                text = f"{text} ({block.description})"
+            return TextContent(text)
+        if not revision.icons:
+            block = replace(block, icons=None)
+    if revision.links:
+        return block
+
+    block = replace(block, annotations=_drop_last_modified(block.annotations), meta=None)
+    if isinstance(block, EmbeddedResource):
+        block = replace(block, resource=replace(block.resource, meta=None))
+    return block
+
+
 def _drop_last_modified(annotations: Annotations | None) -> Annotations | None:
     return None if annotations is None else replace(annotations, last_modified=None)
 
 
-def _tool_list(result: ListToolsResult, revision: Revision) -> ListToolsResult:
-    return replace(result, tools=[_tool(each, revision) for each in result.tools])
+def _downgrade_tools(result: ListToolsResult, revision: Revision) -> ListToolsResult:
+    return replace(result, tools=[_downgrade_tool(tool, revision) for tool in result.tools])
 
 
-def _resource_list(result: ListResourcesResult, revision: Revision) -> ListResourcesResult:
-    return replace(result, resources=[_item(each, revision) for each in result.resources])
+def _downgrade_resources(result: ListResourcesResult, revision: Revision) -> ListResourcesResult:
+    resources = [
+        _downgrade_item(resource, resource.annotations, revision) for resource in result.resources
+    ]
+    return replace(result, resources=resources)
 
 
-def _template_list(
+def _downgrade_templates(
     result: ListResourceTemplatesResult, revision: Revision
 ) -> ListResourceTemplatesResult:
-    return replace(
-        result, resource_templates=[_item(each, revision) for each in result.resource_templates]
-    )
+    templates = [
+        _downgrade_item(template, template.annotations, revision)
+        for template in result.resource_templates
+    ]
+    return replace(result, resource_templates=templates)
 
 
-def _prompt_list(result: ListPromptsResult, revision: Revision) -> ListPromptsResult:
-    prompts = [_item(each, revision) for each in result.prompts]
+def _downgrade_prompts(result: ListPromptsResult, revision: Revision) -> ListPromptsResult:
+    prompts = [_downgrade_item(prompt, None, revision) for prompt in result.prompts]
     if not revision.links:
-        prompts = [
-            each
-            if each.arguments is None
-            else replace(each, arguments=[_drop_title(one) for one in each.arguments])
-            for each in prompts
-        ]
+        prompts = [_drop_argument_titles(prompt) for prompt in prompts]
     return replace(result, prompts=prompts)
 
 
-def _drop_title(argument: PromptArgument) -> PromptArgument:
-    return replace(argument, title=None)
+def _drop_argument_titles(prompt: Prompt) -> Prompt:
+    if prompt.arguments is None:
+        return prompt
+    arguments = [replace(argument, title=None) for argument in prompt.arguments]
+    return replace(prompt, arguments=arguments)
 
 
-def _item(item: Any, revision: Revision) -> Any:
-    """A resource, a template or a prompt, as a list shows it; Any: they have nothing in common but these members."""
-    changed: dict[str, Any] = {}
+Item = TypeVar("Item", Resource, ResourceTemplate, Prompt)
+
+
+def _downgrade_item(item: Item, annotations: Annotations | None, revision: Revision) -> Item:
+    """Remove unknown members from an item of a list. annotations: the item's, if it has any."""
+    changes: dict[str, Any] = {}
     if not revision.icons:
-        changed["icons"] = None
+        changes["icons"] = None
     if not revision.links:
-        changed |= {"title": None, "meta": None}
-        if hasattr(item, "annotations"):
-            changed["annotations"] = _drop_last_modified(item.annotations)
-    return replace(item, **changed) if changed else item
+        changes |= {"title": None, "meta": None}
+        if annotations is not None:
+            changes["annotations"] = _drop_last_modified(annotations)
+    return replace(item, **changes) if changes else item
 
 
-def _read(result: ReadResourceResult, revision: Revision) -> ReadResourceResult:
+def _downgrade_read_result(result: ReadResourceResult, revision: Revision) -> ReadResourceResult:
     if revision.links:
         return result
-    return replace(result, contents=[replace(each, meta=None) for each in result.contents])
+    return replace(result, contents=[replace(part, meta=None) for part in result.contents])
 
 
-def _prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
-    numbered = enumerate(result.messages, 1)
-    return replace(
-        result,
-        messages=[replace(each, content=_block(each.content, n, revision)) for n, each in numbered],
-    )
+def _downgrade_prompt_result(result: GetPromptResult, revision: Revision) -> GetPromptResult:
+    messages = [
+        replace(message, content=_downgrade_block(message.content, number, revision))
+        for number, message in enumerate(result.messages, 1)
+    ]
+    return replace(result, messages=messages)
 
 
-def _tool(tool: Tool, revision: Revision) -> Tool:
-    """One tool for a caller with a handshake."""
-    changed: dict[str, Any] = {"input_schema": _object_properties(tool.input_schema)}
+def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
+    changes: dict[str, Any] = {"input_schema": _replace_boolean_schemas(tool.input_schema)}
     if not revision.annotations:
-        changed["annotations"] = None
+        changes["annotations"] = None
     if not revision.icons:
-        changed["icons"] = None
+        changes["icons"] = None
     if not revision.links:
-        changed |= {"title": None, "output_schema": None, "meta": None}
+        changes |= {"title": None, "output_schema": None, "meta": None}
     elif tool.output_schema is not None:
-        changed["output_schema"] = _object_schema(tool.output_schema)
-    return replace(tool, **changed)
+        changes["output_schema"] = _to_object_schema(tool.output_schema)
+    return replace(tool, **changes)
 
 
-def _object_properties(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with each property's schema an object: before 2026-07-28 the wire has no `true` and `false` there."""
-    properties: dict[str, Any] = schema.get("properties", {})
-    if not any(isinstance(each, bool) for each in properties.values()):
-        return schema
-    spelled: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
-    return {
-        **schema,
-        "properties": {k: spelled[v] if isinstance(v, bool) else v for k, v in properties.items()},
-    }
+# Output schemas: before 2026-07-28, structured content is always an object
 
 
-def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """An output schema for revisions in which structured content is an object: other values travel as `{"result": value}`.
+def _replace_boolean_schemas(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with objects for properties that are just `true` or `false`.
 
-    A schema that admits both objects and other values (`Point | None`) describes both forms, since the value decides.
+    The wire before 2026-07-28 does not know boolean schemas there.
     """
-    everywhere: dict[str, Any] = schema.get("$defs", {})
-    named: dict[str, dict[str, Any]] = {
-        f"#/$defs/{k}": v for k, v in everywhere.items() if isinstance(v, dict)
+    properties: dict[str, Any] = schema.get("properties", {})
+    if not any(isinstance(value, bool) for value in properties.values()):
+        return schema
+    objects: dict[bool, dict[str, Any]] = {True: {}, False: {"not": {}}}
+    replaced = {
+        name: objects[value] if isinstance(value, bool) else value
+        for name, value in properties.items()
     }
-    root = schema
-    seen: set[str] = set()
-    while "type" not in root and isinstance(name := root.get("$ref"), str) and name not in seen:
-        seen.add(name)
-        root = named.get(name, {})
-    kind = root.get("type")
+    return {**schema, "properties": replaced}
+
+
+def _to_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema for structured content that is sent as an object.
+
+    Values that are not objects are sent as `{"result": value}`. A schema that allows both objects
+    and other values (`Point | None`) describes both forms, because the value decides.
+    """
+    kind = _resolve_root(schema).get("type")
     if kind == "object":
-        return _object_properties({**schema, "type": "object"})
+        return _replace_boolean_schemas({**schema, "type": "object"})
+
     either = kind is None or (isinstance(kind, list) and "object" in kind)
-    base = name if isinstance(name := schema.get("$id"), str) else ""
-    schema = _rebase_refs(
-        schema, "#/anyOf/1" if either else "#/properties/result", base.rstrip("#")
-    )
-    outside = {
+    base = root_id if isinstance(root_id := schema.get("$id"), str) else ""
+    new_root = "#/anyOf/1" if either else "#/properties/result"
+    schema = _rebase_refs(schema, new_root, base.rstrip("#"))
+    root_members = {
         key: schema.pop(key) for key in ("$defs", "definitions", "$schema", "$id") if key in schema
     }
-    inside = schema
+
+    inner = schema
     if either and any(
         word in encode(schema) for word in (b'"$id"', b'"$anchor"', b'"$dynamicAnchor"')
     ):
-        inside = {"$ref": "#/anyOf/1"}  # nothing may have one name at two places
-    wrapped: dict[str, Any] = {"properties": {"result": inside}, "required": ["result"]}
+        # A copy would define the same name at two places.
+        inner = {"$ref": "#/anyOf/1"}
+    wrapped: dict[str, Any] = {"properties": {"result": inner}, "required": ["result"]}
     if either:
         wrapped = {"anyOf": [wrapped, schema]}
-    return {"type": "object", **wrapped, **outside}
+    return {"type": "object", **wrapped, **root_members}
 
 
-def _rebase_refs(part: Any, to: str, base: str) -> Any:
-    """A copy of a schema whose root will be at `to`: what refers to the root, or to a place under it, does so still.
+def _resolve_root(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema that the root's `$ref` leads to, if the root has no type of its own."""
+    defs: dict[str, Any] = schema.get("$defs", {})
+    targets: dict[str, dict[str, Any]] = {
+        f"#/$defs/{name}": value for name, value in defs.items() if isinstance(value, dict)
+    }
+    root = schema
+    visited: set[str] = set()
+    while "type" not in root and isinstance(ref := root.get("$ref"), str) and ref not in visited:
+        visited.add(ref)
+        root = targets.get(ref, {})
+    return root
 
+
+def _rebase_refs(part: Any, new_root: str, base: str) -> Any:
+    """Return a copy of a schema whose root moves to `new_root`, with its references adjusted.
+
+    References to the root, or to a place below it, still lead there.
     base: the `$id` of the root, which stays at the root; empty for none.
     """
     if isinstance(part, list):
-        return [_rebase_refs(each, to, base) for each in part]  # pyright: ignore[reportUnknownVariableType]
+        return [_rebase_refs(item, new_root, base) for item in part]  # pyright: ignore[reportUnknownVariableType]
     if not isinstance(part, dict):
         return part
-    moved: dict[str, Any] = {}
-    for key, each in part.items():  # pyright: ignore[reportUnknownVariableType]
-        embedded = isinstance(each, dict) and isinstance(each.get("$id"), str)  # pyright: ignore[reportUnknownMemberType]
-        moved[key] = (
-            each if embedded else _rebase_refs(each, to, base)
-        )  # what is embedded refers to itself
+
+    copy: dict[str, Any] = {}
+    for key, value in part.items():  # pyright: ignore[reportUnknownVariableType]
+        # References inside an embedded schema are relative to that schema.
+        embedded = isinstance(value, dict) and isinstance(value.get("$id"), str)  # pyright: ignore[reportUnknownMemberType]
+        copy[key] = value if embedded else _rebase_refs(value, new_root, base)
+
     for word in ("$ref", "$dynamicRef"):
-        target = moved.get(word)
+        target = copy.get(word)
         if not isinstance(target, str):
             continue
         if base and target[:1] != "#":
@@ -420,22 +468,23 @@ def _rebase_refs(part: Any, to: str, base: str) -> Any:
             uri, fragment = urldefrag(urljoin(base, target))
             target = f"#{fragment}" if uri == base else target
         if target[:2] in ("#", "#/") and not target.startswith(("#/$defs/", "#/definitions/")):
-            moved[word] = to + target[1:]
-    return moved
+            copy[word] = new_root + target[1:]
+    return copy
 
 
 def _keep(result: Any, revision: Revision) -> Any:
     return result
 
 
-# What a result becomes for callers with a handshake. These are checked before they leave; others are their backend's own.
+# Results are checked before they are sent only if their type is listed here. Other types belong to
+# the backend.
 _DOWNGRADES: Mapping[type[Struct], Callable[[Any, Revision], Any]] = {
-    CallToolResult: _call_result,
-    ListToolsResult: _tool_list,
-    ListResourcesResult: _resource_list,
-    ListResourceTemplatesResult: _template_list,
-    ReadResourceResult: _read,
-    ListPromptsResult: _prompt_list,
-    GetPromptResult: _prompt,
+    CallToolResult: _downgrade_call_result,
+    ListToolsResult: _downgrade_tools,
+    ListResourcesResult: _downgrade_resources,
+    ListResourceTemplatesResult: _downgrade_templates,
+    ReadResourceResult: _downgrade_read_result,
+    ListPromptsResult: _downgrade_prompts,
+    GetPromptResult: _downgrade_prompt_result,
     CompleteResult: _keep,
 }
