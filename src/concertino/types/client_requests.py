@@ -1,6 +1,7 @@
-"""What a server may ask of a client while it works on a call, and the answers: elicitation, sampling, roots.
+"""Client requests: what a server may ask its client during a call, and the answers.
 
-Before 2026-07-28 these are requests of the server's; since then they travel in `input_required` results. The shapes are the same.
+These are elicitation, sampling and roots. Before 2026-07-28 the server sends them as requests; since
+then they are part of an `input_required` result. The shapes are the same.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots, basic/patterns/mrtr.
 """
 
@@ -43,10 +44,11 @@ T = TypeVar("T")
 
 
 class Elicitation(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A question to the person at the client.
+    """Asks the user of the client something.
 
-    mode: `form` asks for values that fit requested_schema, a flat JSON Schema object; `url` asks to open a page, which only the
-    person may decide. elicitation_id: names the question in 2025-11-25, with `url`.
+    mode: `form` asks for values that fit requested_schema, a flat JSON Schema object. `url` asks
+    the user to open a page; only the user may decide to do so.
+    elicitation_id: identifies an elicitation with a URL in 2025-11-25.
     """
 
     message: str
@@ -58,28 +60,28 @@ class Elicitation(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ElicitResult(Struct, frozen=True, omit_defaults=True):
-    """What the person did. content: the values of a form that was accepted."""
+    """The answer to an elicitation. content: the values of an accepted form."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
 
 
 class Accepted(Struct, Generic[T], frozen=True):
-    """The person filled in the form. content: what was filled in, as the class that was asked for."""
+    """The user filled in the form. content: the values, as the class that was asked for."""
 
     content: T
     action: Literal["accept"] = "accept"
 
 
 class Declined(Struct, frozen=True):
-    """The person did not fill in the form. action: `decline` said no, `cancel` closed it without a word."""
+    """The user did not fill in the form: `decline` means no, `cancel` that it was closed."""
 
     action: Literal["decline", "cancel"]
     content: None = None
 
 
 class ToolUseContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_use"):
-    """A model's wish to call a tool. Since 2025-11-25."""
+    """A model's call of a tool. Since 2025-11-25."""
 
     id: str
     name: str
@@ -90,7 +92,7 @@ class ToolUseContent(Struct, frozen=True, omit_defaults=True, tag_field="type", 
 class ToolResultContent(
     Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_result", rename="camel"
 ):
-    """What a tool gave that a model wished to call. Since 2025-11-25."""
+    """The result of a tool that a model called. Since 2025-11-25."""
 
     tool_use_id: str
     content: list[ContentBlock]
@@ -103,7 +105,7 @@ SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | T
 
 
 class SamplingMessage(Struct, frozen=True, omit_defaults=True):
-    """One message to or of a model: one piece of content, or several."""
+    """One message to or from a model, with one or several pieces of content."""
 
     role: Role
     content: SamplingContent | list[SamplingContent]
@@ -111,7 +113,10 @@ class SamplingMessage(Struct, frozen=True, omit_defaults=True):
 
 
 class Sampling(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A wish that the client let its model continue a conversation. max_tokens must be respected; the rest are wishes."""
+    """Asks the client to let its model continue a conversation.
+
+    max_tokens is a limit; the other settings are only preferences.
+    """
 
     messages: list[SamplingMessage]
     max_tokens: int
@@ -127,7 +132,10 @@ class Sampling(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class CreateMessageResult(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What the model said. stop_reason: `endTurn`, `stopSequence`, `maxTokens`, `toolUse`, or the provider's own word."""
+    """The model's message.
+
+    stop_reason: `endTurn`, `stopSequence`, `maxTokens`, `toolUse`, or a value of the provider's.
+    """
 
     role: Role
     content: SamplingContent | list[SamplingContent]
@@ -137,13 +145,13 @@ class CreateMessageResult(Struct, frozen=True, omit_defaults=True, rename="camel
 
     @property
     def text(self) -> str:
-        """What it said in words."""
+        """Return the text of the message, without its other content."""
         blocks = self.content if isinstance(self.content, list) else [self.content]
-        return "".join(each.text for each in blocks if isinstance(each, TextContent))
+        return "".join(block.text for block in blocks if isinstance(block, TextContent))
 
 
 class Root(Struct, frozen=True, omit_defaults=True):
-    """A place that a server may work in. uri: begins with `file://`."""
+    """A folder or file that a server may work in. uri: begins with `file://`."""
 
     uri: str
     name: str | None = None
@@ -151,17 +159,20 @@ class Root(Struct, frozen=True, omit_defaults=True):
 
 
 class ListRoots(Struct, frozen=True):
-    """The question for the places that a server may work in."""
+    """Asks the client which folders and files the server may work in."""
 
 
 class ListRootsResult(Struct, frozen=True):
-    """The places that a server may work in."""
+    """The folders and files that a server may work in."""
 
     roots: list[Root]
 
 
 class InputRequest(Struct, frozen=True):
-    """One question as it is on the wire: inside an `input_required` result, or a request of its own before 2026-07-28."""
+    """A client request as it is on the wire.
+
+    It is part of an `input_required` result, or a request of its own before 2026-07-28.
+    """
 
     method: str
     params: Raw = Raw(b"{}")
@@ -171,12 +182,16 @@ ClientRequest = Elicitation | Sampling | ListRoots | InputRequest
 
 
 class InputRequiredResult(Struct, frozen=True, rename="camel"):
-    """A result that is none yet: the call is to be repeated with answers. request_state: JSON, to be given back as it came."""
+    """A preliminary result: the client repeats the call with its answers.
+
+    request_state: JSON, which the client returns unchanged.
+    """
 
     input_requests: dict[str, InputRequest] = {}
     request_state: Raw = Raw(b"")
 
 
+# Methods of client requests, with the capability that a client declares for each.
 CLIENT_REQUESTS = {
     "elicitation/create": "elicitation",
     "sampling/createMessage": "sampling",

@@ -1,8 +1,8 @@
-"""MCP's vocabulary in its 2026-07-28 shape, as msgspec Structs.
+"""MCP's values in their 2026-07-28 shape, as msgspec Structs.
 
-Attributes are in snake_case, the wire is in camelCase; `_meta` is `meta` here. Older revisions' shapes are made from these by
-`ResultEncoder`. What belongs to every result alike (`resultType`, `serverInfo`, the caching hints that a result does not bring
-itself) is added there too.
+Attributes are in snake_case, the wire is in camelCase; `_meta` is `meta` here. The session adds what
+every result has (`resultType`, `serverInfo`, missing caching hints) and translates results for older
+revisions: see protocol/wire_results.py.
 Spec: 2026-07-28 schema; server/tools, server/resources, server/prompts, server/utilities.
 """
 
@@ -53,11 +53,14 @@ __all__ = [
 
 Meta = dict[str, Any]
 Role = Literal["user", "assistant"]
-CacheScope = Literal[
-    "public", "private"
-]  # who may share a cached result: everybody, or only whoever asked
+
+# Who may share a cached result: everybody, or only the client that received it.
+CacheScope = Literal["public", "private"]
+
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
-LEVELS: dict[str, int] = {  # RFC 5424 severities, least severe first; server/utilities/logging
+
+# The levels by rank: RFC 5424 severities, least severe first; server/utilities/logging.
+LEVELS: dict[str, int] = {
     name: rank
     for rank, name in enumerate(
         ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
@@ -66,7 +69,10 @@ LEVELS: dict[str, int] = {  # RFC 5424 severities, least severe first; server/ut
 
 
 class Icon(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A picture for a user interface. src: an https: or data: URI; sizes: `48x48` or `any`."""
+    """A picture for user interfaces.
+
+    src: an https: or data: URI. sizes: for example `48x48`, or `any`.
+    """
 
     src: str
     mime_type: str | None = None
@@ -75,7 +81,7 @@ class Icon(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Implementation(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Who is at one end: name and version for programs, title for people."""
+    """Describes a server or client: name and version for programs, title for people."""
 
     name: str
     version: str
@@ -86,7 +92,10 @@ class Implementation(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Annotations(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Hints about a piece of content. priority: 0 (optional) to 1 (required); last_modified: ISO 8601."""
+    """Hints about a piece of content.
+
+    priority: from 0 (optional) to 1 (required). last_modified: an ISO 8601 time.
+    """
 
     audience: list[Role] | None = None
     priority: float | None = None
@@ -104,7 +113,7 @@ class TextContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag
 class ImageContent(
     Struct, frozen=True, omit_defaults=True, tag_field="type", tag="image", rename="camel"
 ):
-    """A picture; data holds its bytes, base64 on the wire."""
+    """A picture. data: its bytes, base64 on the wire."""
 
     data: bytes
     mime_type: str
@@ -115,7 +124,7 @@ class ImageContent(
 class AudioContent(
     Struct, frozen=True, omit_defaults=True, tag_field="type", tag="audio", rename="camel"
 ):
-    """Sound; data holds its bytes, base64 on the wire. Since 2025-03-26."""
+    """Sound. data: its bytes, base64 on the wire. Since 2025-03-26."""
 
     data: bytes
     mime_type: str
@@ -126,7 +135,7 @@ class AudioContent(
 class ResourceLink(
     Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource_link", rename="camel"
 ):
-    """A pointer to a resource that the client may read. Since 2025-06-18."""
+    """A link to a resource that the client may read. Since 2025-06-18."""
 
     uri: str
     name: str
@@ -140,7 +149,7 @@ class ResourceLink(
 
 
 class ResourceContents(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """The content of a resource: text, or blob (bytes here, base64 on the wire); exactly one of the two."""
+    """Content of a resource: either text or blob (base64 on the wire)."""
 
     uri: str
     text: str | UnsetType = UNSET
@@ -150,7 +159,7 @@ class ResourceContents(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class EmbeddedResource(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource"):
-    """A resource's content, inside a result."""
+    """A resource's content inside a tool result or prompt."""
 
     resource: ResourceContents
     annotations: Annotations | None = None
@@ -161,7 +170,7 @@ ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | Embedd
 
 
 class ToolAnnotations(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Hints about what a tool does; a client must not trust them. Since 2025-03-26."""
+    """Hints about what a tool does; clients must not trust them. Since 2025-03-26."""
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -171,7 +180,10 @@ class ToolAnnotations(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Tool(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One tool as `tools/list` shows it. Both schemas are JSON Schema 2020-12; the input's root has type object."""
+    """A tool as `tools/list` returns it.
+
+    Both schemas are JSON Schema 2020-12. The root of input_schema has type object.
+    """
 
     name: str
     input_schema: dict[str, Any]
@@ -184,7 +196,10 @@ class Tool(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class CallToolResult(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """What a tool gives back. structured_content: any JSON value (None is a value; UNSET is none), or Raw JSON."""
+    """The result of a tool call.
+
+    structured_content: any JSON value, or Raw JSON. None is a value (null); UNSET means no value.
+    """
 
     content: list[ContentBlock]
     structured_content: Any | UnsetType = UNSET
@@ -193,9 +208,10 @@ class CallToolResult(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Cacheable(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
-    """A result that may be kept. ttl_ms: for how long it is fresh, in milliseconds; UNSET: not said, which callers take as 0.
+    """A result that clients may cache.
 
-    Spec: 2026-07-28 server/utilities/caching. Older revisions do not have it.
+    ttl_ms: how long it stays fresh, in milliseconds; UNSET is not sent, clients take it as 0.
+    Spec: 2026-07-28 server/utilities/caching. Older revisions do not have these members.
     """
 
     ttl_ms: int | UnsetType = UNSET
@@ -203,7 +219,7 @@ class Cacheable(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only
 
 
 class ListToolsResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
-    """The tools on offer, in an order that does not change by itself. next_cursor: where the next page begins."""
+    """The available tools, in a stable order. next_cursor: start of the next page."""
 
     tools: list[Tool]
     next_cursor: str | None = None
@@ -211,7 +227,7 @@ class ListToolsResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"
 
 
 class Resource(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One resource as `resources/list` shows it. size: of its content, in bytes, before any encoding."""
+    """A resource as `resources/list` returns it. size: of its raw content, in bytes."""
 
     uri: str
     name: str
@@ -225,7 +241,10 @@ class Resource(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ResourceTemplate(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Resources whose URIs follow an RFC 6570 template. mime_type: only if all of them have it."""
+    """A group of resources whose URIs match an RFC 6570 template.
+
+    mime_type: only if all of them have it.
+    """
 
     uri_template: str
     name: str
@@ -238,7 +257,7 @@ class ResourceTemplate(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ListResourcesResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
-    """The resources on offer, but for those of templates."""
+    """The available resources, without those of templates."""
 
     resources: list[Resource]
     next_cursor: str | None = None
@@ -246,7 +265,7 @@ class ListResourcesResult(Cacheable, frozen=True, omit_defaults=True, rename="ca
 
 
 class ListResourceTemplatesResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
-    """The resource templates on offer."""
+    """The available resource templates."""
 
     resource_templates: list[ResourceTemplate]
     next_cursor: str | None = None
@@ -254,14 +273,14 @@ class ListResourceTemplatesResult(Cacheable, frozen=True, omit_defaults=True, re
 
 
 class ReadResourceResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
-    """What a resource holds: at least one piece, each with the URI that it has itself."""
+    """The content of a resource: at least one part, each with its own URI."""
 
     contents: list[ResourceContents]
     meta: Meta | None = field(name="_meta", default=None)
 
 
 class PromptArgument(Struct, frozen=True, omit_defaults=True):
-    """One argument of a prompt; its values are strings."""
+    """An argument of a prompt; its values are strings."""
 
     name: str
     title: str | None = None
@@ -270,7 +289,7 @@ class PromptArgument(Struct, frozen=True, omit_defaults=True):
 
 
 class Prompt(Struct, frozen=True, omit_defaults=True):
-    """One prompt as `prompts/list` shows it."""
+    """A prompt as `prompts/list` returns it."""
 
     name: str
     title: str | None = None
@@ -281,14 +300,14 @@ class Prompt(Struct, frozen=True, omit_defaults=True):
 
 
 class PromptMessage(Struct, frozen=True):
-    """One message of a prompt: who speaks, and one piece of content."""
+    """A message of a prompt: the role of its speaker, and one piece of content."""
 
     role: Role
     content: ContentBlock
 
 
 class GetPromptResult(Struct, frozen=True, omit_defaults=True):
-    """A prompt, filled in."""
+    """A prompt with its arguments filled in."""
 
     messages: list[PromptMessage]
     description: str | None = None
@@ -296,7 +315,7 @@ class GetPromptResult(Struct, frozen=True, omit_defaults=True):
 
 
 class ListPromptsResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
-    """The prompts on offer."""
+    """The available prompts."""
 
     prompts: list[Prompt]
     next_cursor: str | None = None
@@ -304,27 +323,27 @@ class ListPromptsResult(Cacheable, frozen=True, omit_defaults=True, rename="came
 
 
 class PromptReference(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="ref/prompt"):
-    """A prompt whose argument is being completed."""
+    """Names the prompt whose argument is completed."""
 
     name: str
     title: str | None = None
 
 
 class ResourceTemplateReference(Struct, frozen=True, tag_field="type", tag="ref/resource"):
-    """A resource template whose variable is being completed. uri: the template."""
+    """Names the resource template whose variable is completed. uri: the template."""
 
     uri: str
 
 
 class CompletionArgument(Struct, frozen=True):
-    """What is being completed. value: as far as it was typed."""
+    """The argument to complete. value: what was typed so far."""
 
     name: str
     value: str
 
 
 class CompletionContext(Struct, frozen=True, omit_defaults=True):
-    """What the user has chosen already: argument to value. Since 2025-06-18."""
+    """The arguments that were filled in already, by name. Since 2025-06-18."""
 
     arguments: dict[str, str] = {}
 
@@ -338,7 +357,10 @@ class CompleteParams(Struct, frozen=True, omit_defaults=True):
 
 
 class Completion(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Values to choose from, at most 100. total: how many there are in all; has_more: whether there are more than these."""
+    """Suggested values, at most 100.
+
+    total: how many exist. has_more: whether more exist than these.
+    """
 
     values: list[str]
     total: int | None = None
@@ -346,7 +368,7 @@ class Completion(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class CompleteResult(Struct, frozen=True, omit_defaults=True):
-    """The answer to `completion/complete`."""
+    """The result of `completion/complete`."""
 
     completion: Completion
     meta: Meta | None = field(name="_meta", default=None)
