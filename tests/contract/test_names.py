@@ -75,6 +75,36 @@ def parameters(function: Callable[..., Any]) -> dict[str, list[tuple[str, Any]]]
     return found
 
 
+# The options that the decorators of a server share with the functions of the same kind.
+GUARDS: list[tuple[str, Any]] = [
+    ("rate_limit", None),
+    ("max_in_flight", None),
+    ("timeout_s", None),
+    ("max_result_bytes", None),
+    ("redact", False),
+]
+RESOURCE: list[tuple[str, Any]] = [
+    ("name", None),
+    ("title", None),
+    ("description", None),
+    ("mime_type", None),
+    ("size", None),
+    ("annotations", None),
+    ("icons", None),
+    ("meta", None),
+    ("ttl_s", None),
+    ("cache_scope", None),
+    ("inline", False),
+]
+PROMPT: list[tuple[str, Any]] = [
+    ("name", None),
+    ("title", None),
+    ("description", None),
+    ("icons", None),
+    ("meta", None),
+    ("inline", False),
+]
+
 SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]]] = {
     "Server": (
         Server,
@@ -115,20 +145,48 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
                 ("input_schema", None),
                 ("output_schema", None),
                 ("envelope", False),
+                *GUARDS,
             ],
         },
     ),
-    "Server.tool": (Server.tool, {"positional": [("handler", None)]}),
-    "Server.resource": (Server.resource, {"positional": [("uri", REQUIRED)]}),
+    "Server.tool": (
+        Server.tool,
+        {
+            "positional": [("handler", None)],
+            "keyword": [
+                ("name", None),
+                ("title", None),
+                ("description", None),
+                ("read_only", None),
+                ("destructive", None),
+                ("idempotent", None),
+                ("open_world", None),
+                ("icons", None),
+                ("meta", None),
+                ("inline", False),
+                ("input_schema", None),
+                ("output_schema", None),
+                ("envelope", False),
+                *GUARDS,
+            ],
+        },
+    ),
+    "Server.resource": (
+        Server.resource,
+        {"positional": [("uri", REQUIRED)], "keyword": RESOURCE},
+    ),
     "Server.add_resource": (
         Server.add_resource,
         {
             "positional": [("uri", REQUIRED), ("handler", None)],
-            "keyword": [("text", None), ("blob", None), ("path", None)],
+            "keyword": [("text", None), ("blob", None), ("path", None), *RESOURCE],
         },
     ),
-    "Server.prompt": (Server.prompt, {"positional": [("handler", None)]}),
-    "Server.add_prompt": (Server.add_prompt, {"positional": [("handler", REQUIRED)]}),
+    "Server.prompt": (Server.prompt, {"positional": [("handler", None)], "keyword": PROMPT}),
+    "Server.add_prompt": (
+        Server.add_prompt,
+        {"positional": [("handler", REQUIRED)], "keyword": PROMPT},
+    ),
     "Server.complete": (
         Server.complete,
         {"positional": [("target", REQUIRED), ("argument", REQUIRED)]},

@@ -51,7 +51,7 @@ def test_a_type_that_is_given_is_taken() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"text", b"\x89PNG", b"RIFF\x00\x00\x00\x00WAVE"])
 def test_bytes_of_no_known_picture_are_refused_with_what_to_do(data: bytes) -> None:
-    with pytest.raises(ValueError, match="give mime_type"):
+    with pytest.raises(ValueError, match="pass mime_type"):
         image(data)
 
 

@@ -21,7 +21,7 @@ from concertino.client import RawClient
 from concertino.errors import RegistrationError
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.return_values import InvalidResult
-from concertino.server.custom_tools import arguments_by, results_by
+from concertino.server.custom_tools import custom_binder, result_validator
 from concertino.transports import connect, memory_pair
 from concertino.types import CallToolResult, TextContent
 
@@ -51,7 +51,7 @@ def objects(**properties: Any) -> dict[str, Any]:
 
 def problems(schema: dict[str, Any], arguments: Any) -> list[tuple[str, str]]:
     """What is wrong with arguments; nothing if they fit. Fails when finding out takes long."""
-    bind = arguments_by(take, schema)
+    bind = custom_binder(take, schema)
     raw = Raw(json.dumps(arguments).encode())
     start = time.monotonic()
     try:
@@ -372,12 +372,12 @@ def test_a_result_that_does_not_fit_its_schema_is_an_error_that_says_so() -> Non
 
 
 def test_a_result_is_checked_whatever_its_type() -> None:
-    conform = results_by({"type": ["null", "integer"]})
+    conform = result_validator({"type": ["null", "integer"]})
     conform(b"null")
     conform(Raw(b"5"))
     with pytest.raises(InvalidResult, match='"x" is not'):
         conform(b'"x"')
-    recursive = results_by(
+    recursive = result_validator(
         {"anyOf": [{"type": "integer"}, {"type": "array", "items": {"$ref": "#"}}]}
     )
     recursive(b"[1,[2,[]]]")

@@ -517,7 +517,7 @@ def test_a_partial_that_asks_has_no_name_of_its_own_and_the_description_of_its_f
         """Say it again."""
         return text
 
-    with pytest.raises(RegistrationError, match="got none; give name="):
+    with pytest.raises(RegistrationError, match="got none; pass name="):
         server.add_tool(partial(told, text="a"))
     server.add_tool(partial(told, text="a"), name="a")
     server.add_prompt(partial(told, text="a"), name="a")

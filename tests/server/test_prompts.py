@@ -389,8 +389,8 @@ class Shelf:
 @pytest.mark.parametrize(
     ("handler", "options", "text"),
     [
-        (lambda: "x", {}, "give name="),
-        (lambda: "x", {"name": ""}, "got none; give name="),
+        (lambda: "x", {}, "pass name=..."),
+        (lambda: "x", {"name": ""}, "got none; pass name=..."),
         (lambda: "x", {"name": "a\nb"}, "expected 1 to 128 printable characters"),
         (lambda: "x", {"name": "a" * 129}, "expected 1 to 128 printable characters"),
         (lambda: "x", {"name": "a", "title": 5}, "prompt 'a': title: expected str"),
@@ -415,7 +415,9 @@ def test_what_could_not_be_offered_as_it_is_is_refused(
 def test_the_same_name_twice_is_refused_and_an_unknown_option_too() -> None:
     server = Server("x")
     server.add_prompt(lambda: "x", name="a")
-    with pytest.raises(RegistrationError, match=r"remove_prompt\(\) it first, or give name="):
+    with pytest.raises(
+        RegistrationError, match=r"pass name=... or call remove_prompt\('a'\) first"
+    ):
         server.add_prompt(lambda: "x", name="a")
     with pytest.raises(TypeError, match="colour"):
         server.add_prompt(lambda: "x", name="b", colour="red")  # type: ignore[call-arg]

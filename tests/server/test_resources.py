@@ -580,10 +580,13 @@ def test_the_same_uri_twice_is_refused_and_the_first_stays() -> None:
     server.add_resource("a:b", text="")
     server.add_resource("a:{x}", taking)
     with pytest.raises(
-        RegistrationError, match=r"there is one with this URI; remove_resource\(\) it first"
+        RegistrationError, match=r"is already registered.*; call remove_resource\('a:b'\) first"
     ):
         server.add_resource("a:b", text="")
-    with pytest.raises(RegistrationError, match="there is one with this template"):
+    with pytest.raises(
+        RegistrationError,
+        match=r"the resource template 'a:{x}' is already registered \(test_resources.py:",
+    ):
         server.add_resource("a:{x}", taking)
 
 

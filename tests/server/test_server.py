@@ -266,7 +266,7 @@ async def test_a_def_around_an_async_def_is_a_def() -> None:
         assert await served.text("partly") == "2"
         assert await served.text("in_time", a=3) == "3"
         assert await served.text("called") == "4"
-    assert {name: tool.waits for name, tool in server._tools.entries.items()} == {
+    assert {name: tool.is_async for name, tool in server._tools.entries.items()} == {
         "now": False,
         "partly": False,
         "in_time": True,
@@ -280,12 +280,12 @@ async def test_a_def_around_an_async_def_is_a_def() -> None:
 @pytest.mark.requirement("TO-5")
 @pytest.mark.parametrize("name", ["", "with space", "ü", "x" * 129, "a/b", "a\n"])
 def test_a_name_that_clients_refuse_is_refused(name: str) -> None:
-    with pytest.raises(RegistrationError, match="give name="):
+    with pytest.raises(RegistrationError, match="pass name="):
         Server("x").add_tool(lambda: "x", name=name)
 
 
 def test_a_lambda_needs_a_name() -> None:
-    with pytest.raises(RegistrationError, match=r"<lambda>.*give name="):
+    with pytest.raises(RegistrationError, match=r"<lambda>.*pass name="):
         Server("x").add_tool(lambda: "x")
 
 
@@ -298,7 +298,10 @@ def test_a_name_of_128_characters_is_accepted() -> None:
 def test_the_same_name_twice_is_refused_and_the_first_stays() -> None:
     server = Server("x")
     server.add_tool(lambda: "first", name="f")
-    with pytest.raises(RegistrationError, match=r"'f'.*remove_tool\(\) it first, or give name="):
+    with pytest.raises(
+        RegistrationError,
+        match=r"a tool named 'f' is already registered \(test_server.py:\d+\); pass name=... or call remove_tool\('f'\) first",
+    ):
         server.add_tool(lambda: "second", name="f")
     assert list(server._tools.entries) == ["f"]
 
@@ -697,7 +700,7 @@ def test_of_two_tools_of_one_name_the_one_that_is_removed_is_known_to_be_gone(
     monkeypatch.setattr(Registry, "remove", after_another_thread)
     server.remove_tool("f")
     assert "f" not in server._tools.entries
-    assert [each.gone for each in replaced] == [True]
+    assert [each.removed for each in replaced] == [True]
 
 
 @on_a_loop
@@ -752,7 +755,7 @@ async def test_what_is_served_twice_goes_on_when_one_ends() -> None:
         server.add_tool(lambda: "x", name="f")
         await first.tools()
         assert heard == ["notifications/tools/list_changed"]
-    assert server._outlets == []
+    assert server._notifiers == []
 
 
 @on_a_loop

@@ -276,7 +276,7 @@ async def test_what_is_yielded_has_a_bound(
     async with Served(made) as served:
         result = await called(served, "endless")
         assert result["isError"] is True
-        assert "too much was yielded: expected at most 10 chunks" in result["content"][0]["text"]
+        assert "yielded too much: expected at most 10 chunks" in result["content"][0]["text"]
         assert closed.is_set()
         assert len(told(served)) == 10
 

@@ -99,7 +99,7 @@ class Plugin(Server):
             id,
             self,
             self._tools,
-            lambda: self._rooms.prompts.prompts.entries,
+            lambda: self._features.prompts.prompts.entries,
             self._storages,
             self._in_thread,
             self._lifecycle,
@@ -144,7 +144,7 @@ class Plugin(Server):
         manifest = type(self._base_manifest)()
         manifest.CopyFrom(self._base_manifest)
         manifest.provides_tools.extend(self._tools.entries)
-        manifest.provides_prompts.extend(self._rooms.prompts.prompts.entries)
+        manifest.provides_prompts.extend(self._features.prompts.prompts.entries)
         manifest.provides_storage.extend(self._storages)
         return manifest
 

@@ -1,6 +1,6 @@
-"""Completion: values to choose from for the arguments of prompts and the variables of resource templates.
+"""Completion: suggested values for arguments of prompts and variables of resource templates.
 
-A Literal, an Enum or a bool completes by itself; for others a function says what there is.
+A Literal, an Enum or a bool completes by itself; for other types the author registers a function.
 Spec: 2026-07-28 server/utilities/completion.
 """
 
@@ -18,69 +18,75 @@ from concertino.schema.return_values import InvalidResult
 from concertino.schema.signature import read_signature
 from concertino.server.functions import (
     Bound,
-    Function,
     Handler,
+    HandlerCall,
     InThread,
     StringArguments,
     call_handler,
-    make_function,
+    handler_call,
 )
 from concertino.server.settings import check_setting
-from concertino.server.tool_errors import invalid_params, shorten, unknown_name
+from concertino.server.tool_errors import invalid_params, shorten_name, unknown_name
 from concertino.types.results import CompleteParams, CompleteResult, Completion, PromptReference
 
-__all__ = ["Completable", "Completer", "complete", "completer", "completers_of"]
+__all__ = ["Completable", "Completer", "complete", "function_completer", "type_completers"]
 
-MAX_VALUES = 100  # 2026-07-28 server/utilities/completion
+# 2026-07-28 server/utilities/completion
+MAX_VALUES = 100
 
 
 class Completer(Struct, frozen=True):
-    """Values for one argument: these, or what the function says. bind: value, other arguments, Context -> its arguments."""
+    """Completes one argument, by choices or by a function.
+
+    bind: (value so far, other arguments, Context) -> arguments of the function.
+    """
 
     choices: tuple[str, ...] = ()
-    function: Function | None = None
+    function: HandlerCall | None = None
     bind: Callable[[str, Mapping[str, str], Context], Bound] | None = None
 
 
-def completers_of(texts: StringArguments) -> dict[str, Completer]:
-    """What the parameters' own types can complete."""
-    found = {name: Completer(tuple(texts.choices(name))) for name in texts.schemas}
-    return {name: each for name, each in found.items() if each.choices}
+def type_completers(arguments: StringArguments) -> dict[str, Completer]:
+    """Return parameter -> Completer, for parameters whose type enumerates its values."""
+    completers = {name: Completer(tuple(arguments.choices(name))) for name in arguments.schemas}
+    return {name: completer for name, completer in completers.items() if completer.choices}
 
 
-def completer(handler: Handler, what: str) -> Completer:
-    """A function of the value so far, and of the other arguments if it takes a second parameter; a Context where it asks for one.
+def function_completer(handler: Handler, owner: str) -> Completer:
+    """Return the Completer for an author's function.
 
-    Raises RegistrationError for one that takes anything else.
+    It takes the value so far and, with a second parameter, the other arguments; and a Context if a
+    parameter asks for one. owner: for messages. Raises RegistrationError for other parameters.
     """
-    made = make_function(handler, what, inline=False)
+    function = handler_call(handler, owner, inline=False)
     parameters = read_signature(handler, (Context,)).parameters
-    asked = [each for each in parameters if not each.injected]
-    if not 1 <= len(asked) <= 2:
+    positions = [parameter for parameter in parameters if not parameter.injected]
+    if not 1 <= len(positions) <= 2:
         raise RegistrationError(
-            f"{what}: expected a function of (value) or (value, arguments), got {len(asked)} parameters"
+            f"{owner}: expected a function of (value) or (value, arguments), got "
+            f"{len(positions)} parameters"
         )
 
     def bind(value: str, others: Mapping[str, str], context: Context) -> Bound:
-        given: list[Any] = [value, others]
+        values: list[Any] = [value, others]
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for each in parameters:
-            one: Any = context if each.injected else given.pop(0)
-            if each.keyword_only:
-                kwargs[each.name] = one
+        for parameter in parameters:
+            argument: Any = context if parameter.injected else values.pop(0)
+            if parameter.keyword_only:
+                kwargs[parameter.name] = argument
             else:
-                args.append(one)
+                args.append(argument)
         return tuple(args), kwargs
 
-    return Completer(function=made, bind=bind)
+    return Completer(function=function, bind=bind)
 
 
 class Completable(Protocol):
-    """What can be completed: a registered prompt or template."""
+    """A registered prompt or resource template."""
 
     @property
-    def texts(self) -> StringArguments: ...
+    def arguments(self) -> StringArguments: ...
     @property
     def completers(self) -> Mapping[str, Completer]: ...
 
@@ -92,68 +98,70 @@ async def complete(
     templates: Mapping[str, Completable],
     in_thread: InThread,
 ) -> CompleteResult:
-    """Answer `completion/complete`. Raises RpcError -32602 for what there is not."""
+    """Handle `completion/complete`. Raises RpcError -32602 for an unknown target or argument."""
     try:
-        asked = call.decode_params(CompleteParams)
-    except (DecodeError, UnicodeError) as why:
-        raise invalid_params(str(why).replace("`", "")) from None
-    ref, name = asked.ref, asked.argument.name
+        params = call.decode_params(CompleteParams)
+    except (DecodeError, UnicodeError) as exc:
+        raise invalid_params(str(exc).replace("`", "")) from None
+
+    ref, name = params.ref, params.argument.name
     if isinstance(ref, PromptReference):
-        kind, target, known = "prompt", ref.name, prompts.get(ref.name)
+        kind, target, entry = "prompt", ref.name, prompts.get(ref.name)
     else:
-        kind, target, known = "resource template", ref.uri, templates.get(ref.uri)
-    if known is None:
-        target = shorten(target)
+        kind, target, entry = "resource template", ref.uri, templates.get(ref.uri)
+    if entry is None:
+        target = shorten_name(target)
         raise unknown_name(f"Unknown {kind}: {target}", f"ref: there is no {kind} {target!r}")
-    if name not in known.texts.schemas:
-        name = shorten(name)
+    if name not in entry.arguments.schemas:
+        name = shorten_name(name)
         raise unknown_name(
-            f"Unknown argument of the {kind} {shorten(target)}: {name}",
+            f"Unknown argument of the {kind} {shorten_name(target)}: {name}",
             f"argument.name: there is no argument {name!r}",
         )
-    found = known.completers.get(name)
-    if found is None:
+
+    completer = entry.completers.get(name)
+    if completer is None:
         return CompleteResult(Completion([]))
-    if found.function is None or found.bind is None:
-        begun = asked.argument.value.casefold()
-        return CompleteResult(
-            _completion([each for each in found.choices if each.casefold().startswith(begun)])
-        )
-    bound = found.bind(asked.argument.value, asked.context.arguments, context)
-    value = await call_handler(found.function, bound, in_thread)
-    if isinstance(value, Iterable) and not isinstance(
-        value, Collection
-    ):  # made as it is asked for: it may wait, or never end
+    if completer.function is None or completer.bind is None:
+        prefix = params.argument.value.casefold()
+        matches = [text for text in completer.choices if text.casefold().startswith(prefix)]
+        return CompleteResult(_completion(matches))
+
+    bound = completer.bind(params.argument.value, params.context.arguments, context)
+    value = await call_handler(completer.function, bound, in_thread)
+    if isinstance(value, Iterable) and not isinstance(value, Collection):
+        # A generator may block, or never end: take what is needed, in a thread.
         lazy = iter(cast("Iterable[Any]", value))
         value = await in_thread(lambda: list(islice(lazy, MAX_VALUES + 1)))
-        return CompleteResult(_completion(value, counted=len(value) <= MAX_VALUES))
+        return CompleteResult(_completion(value, is_all=len(value) <= MAX_VALUES))
     return CompleteResult(_completion(value))
 
 
-def _completion(value: Any, counted: bool = True) -> Completion:
-    """What a function returned: texts, as many as it has, or a Completion. counted: whether these are all."""
+def _completion(value: Any, is_all: bool = True) -> Completion:
+    """Return the Completion for a function's value. is_all: whether it has no further values."""
+    total = has_more = None
     if isinstance(value, Completion):
         try:
             value = check_setting(value)
-        except ValueError as why:
-            raise InvalidResult(f"a Completion: {why}") from None
-        values, total, more = value.values, value.total, value.has_more
+        except ValueError as exc:
+            raise InvalidResult(f"a Completion: {exc}") from None
+        values, total, has_more = value.values, value.total, value.has_more
     elif value is None:
-        values, total, more = [], None, None
+        values = []
     elif isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
         values = list(cast("Iterable[Any]", value))
-        total = more = None
     else:
         raise InvalidResult(
             f"expected texts to choose from, or a Completion, got {type(value).__name__}"
         )
-    for each in values:
-        if not isinstance(each, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+
+    for item in values:
+        if not isinstance(item, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidResult(
-                f"expected texts to choose from, got {type(each).__name__} among them"
+                f"expected texts to choose from, got {type(item).__name__} among them"
             )
-    if total is None and more is None:
-        total, more = len(values) if counted else None, len(values) > MAX_VALUES
+    if total is None and has_more is None:
+        total, has_more = len(values) if is_all else None, len(values) > MAX_VALUES
     elif len(values) > MAX_VALUES:
-        more = True
-    return Completion(values[:MAX_VALUES], total, more)
+        has_more = True
+    return Completion(values[:MAX_VALUES], total, has_more)

@@ -1,4 +1,4 @@
-"""Content that is not text - pictures, sound, bytes - for tools, alone or in a list; and the messages of a prompt."""
+"""Content other than text for the results of tools: images, sound, bytes; and messages of prompts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from concertino.types.results import (
 
 __all__ = ["assistant", "audio", "blob", "image", "user"]
 
-# The first bytes of the formats that clients show; (offset, bytes, type). Each format's own specification.
+# (offset, bytes, type) of the formats that clients show, from the specification of each format.
 _SIGNATURES = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
@@ -34,56 +34,64 @@ Source = bytes | str | PathLike[str]
 
 
 def user(content: str | ContentBlock | ResourceContents) -> PromptMessage:
-    """A message of a prompt that the user says. content: text, a picture, sound, a link, a resource or its contents."""
+    """Return a message of a prompt in the role of the user.
+
+    content: text, an image, sound, a link, a resource or its contents.
+    """
     return PromptMessage("user", _as_block(content))
 
 
 def assistant(content: str | ContentBlock | ResourceContents) -> PromptMessage:
-    """A message of a prompt that the model says, for it to go on from. content: as for user()."""
+    """Return a message of a prompt in the role of the model. content: as for user()."""
     return PromptMessage("assistant", _as_block(content))
 
 
 def _as_block(content: str | ContentBlock | ResourceContents) -> ContentBlock:
     if isinstance(content, str):
-        return TextContent(str.__str__(content))  # msgspec writes exact str only
+        # msgspec writes exact str only, so take the plain text of a subclass.
+        return TextContent(str.__str__(content))
     return EmbeddedResource(content) if isinstance(content, ResourceContents) else content
 
 
 def image(source: Source, mime_type: str | None = None) -> ImageContent:
-    """A picture. source: its bytes, or the path of a file.
+    """Return an image as content.
 
-    mime_type: found from the first bytes if not given. Raises ValueError when they are of no known picture format, OSError when
-    the file cannot be read.
+    source: its bytes, or the path of a file. mime_type: recognized from the first bytes unless
+    given. Raises ValueError for bytes of no known image format, OSError if the file cannot be read.
     """
-    data = _bytes(source)
-    return ImageContent(data, mime_type or _sniffed(data, "image"))
+    data = _read_bytes(source)
+    return ImageContent(data, mime_type or _detect_type(data, "image"))
 
 
 def audio(source: Source, mime_type: str | None = None) -> AudioContent:
-    """Sound. source: its bytes, or the path of a file. mime_type and errors as for image().
+    """Return sound as content. Arguments and errors are as for image().
 
     A client of 2024-11-05 gets it as an embedded resource.
     """
-    data = _bytes(source)
-    return AudioContent(data, mime_type or _sniffed(data, "audio"))
+    data = _read_bytes(source)
+    return AudioContent(data, mime_type or _detect_type(data, "audio"))
 
 
 def blob(source: Source, uri: str, mime_type: str = "application/octet-stream") -> EmbeddedResource:
-    """Any bytes, as an embedded resource. uri: what to call it, e.g. `report://2026/q3.pdf`."""
-    return EmbeddedResource(ResourceContents(uri, blob=_bytes(source), mime_type=mime_type))
+    """Return bytes of any kind as an embedded resource.
+
+    source: as for image(). uri: a name for it, such as `report://2026/q3.pdf`.
+    """
+    return EmbeddedResource(ResourceContents(uri, blob=_read_bytes(source), mime_type=mime_type))
 
 
-def _bytes(source: Source) -> bytes:
+def _read_bytes(source: Source) -> bytes:
     if isinstance(source, bytes):
         return source
     with open(source, "rb") as file:
         return file.read()
 
 
-def _sniffed(data: bytes, family: str) -> str:
+def _detect_type(data: bytes, family: str) -> str:
+    """Return the MIME type of data by its first bytes. family: `image` or `audio`."""
     for offset, signature, mime_type in _SIGNATURES:
         if mime_type.startswith(family) and data[offset : offset + len(signature)] == signature:
             return mime_type
     raise ValueError(
-        f"{family}: expected a known format, got bytes that begin with {data[:8]!r}; give mime_type"
+        f"{family}: expected a known format, got bytes that begin with {data[:8]!r}; pass mime_type"
     )

@@ -24,7 +24,7 @@ from msgspec.json import decode, encode
 from concertino.errors import ToolError
 from concertino.runtime.threads import Threads
 from concertino.server.server import Server
-from concertino.server.settings import positive
+from concertino.server.settings import check_positive
 
 if TYPE_CHECKING:
     from sqlite3 import Connection, Cursor
@@ -77,7 +77,7 @@ class Contexts:
             "max_contexts": max_contexts,
             "max_bytes": max_bytes,
         }
-        positive("contexts", sizes)
+        check_positive("contexts", sizes)
         if path is not None and not isinstance(path, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"contexts: path: expected a path, got {path!r}")
         self._path = None if path is None else os.fspath(path)

@@ -1,6 +1,7 @@
-"""Tools whose schemas their author wrote by hand: arguments and results are checked against them.
+"""Tools with hand-written schemas: arguments and results are validated against them.
 
-Spec: 2026-07-28 server/tools "Tool". What a schema may be: schema/custom_schema.py; how it is enforced: schema_problems.py there.
+Spec: 2026-07-28 server/tools "Tool". schema/custom_schema.py says which schemas are accepted,
+schema/validation.py enforces them.
 """
 
 from __future__ import annotations
@@ -19,60 +20,60 @@ from concertino.schema.signature import read_signature
 from concertino.schema.validation import violation_finder
 from concertino.schema.violations import SchemaViolation
 
-__all__ = ["arguments_by", "results_by"]
+__all__ = ["custom_binder", "result_validator"]
 
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-def arguments_by(
+def custom_binder(
     handler: Callable[..., Any], schema: dict[str, Any]
 ) -> Callable[[Raw | bytes, object], Bound]:
-    """bind() for a hand-written input schema: the handler gets the arguments as one dict, and the Context if it asks for it.
+    """Return the bind() of a tool with a hand-written input schema; see ArgumentDecoder.
 
-    Raises RegistrationError for a schema that cannot be enforced as it is and for another signature.
+    The handler gets the arguments as one dict, and a Context if it asks for one.
+    Raises RegistrationError for a schema that cannot be enforced, and for another signature.
     """
     if schema.get("type") != "object":
         raise RegistrationError(
             f"input_schema: expected type 'object' at its root, got {schema.get('type')!r}"
         )
-    find = violation_finder(schema, "input_schema")
+    find_violations = violation_finder(schema, "input_schema")
     parameters = read_signature(handler, (Context,)).parameters
     takes_context = any(parameter.injected for parameter in parameters)
     if len(parameters) != 1 + takes_context or parameters[0].injected:
         raise RegistrationError(
-            "with input_schema the handler takes one dict, and a Context after it if it wants"
+            "with input_schema the handler takes one dict, and after it a Context if it needs one"
         )
 
     def bind(raw: Raw | bytes, injected: object) -> Bound:
-        arguments = _arguments(raw)
-        if problems := find(arguments, len(bytes(raw))):
-            raise InvalidArguments(problems)
+        arguments = _parse_arguments(raw)
+        if violations := find_violations(arguments, len(bytes(raw))):
+            raise InvalidArguments(violations)
         return (arguments, injected) if takes_context else (arguments,), {}
 
     return bind
 
 
-def results_by(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
-    """What raises BadResult for structured content, as JSON, that a hand-written output schema does not allow.
+def result_validator(schema: dict[str, Any]) -> Callable[[Raw | bytes], None]:
+    """Return a function that checks structured content, as JSON, against an output schema.
 
-    Raises RegistrationError for a schema that cannot be enforced as it is.
+    It raises InvalidResult for content that does not fit.
+    Raises RegistrationError for a schema that cannot be enforced.
     """
-    find = violation_finder(schema, "output_schema")
+    find_violations = violation_finder(schema, "output_schema")
 
-    def conform(raw: Raw | bytes) -> None:
-        if problems := find(decode(raw), len(bytes(raw))):
-            raise InvalidResult(
-                f"the result does not fit its output_schema: {'; '.join(map(str, problems))}"
-            )
+    def validate(raw: Raw | bytes) -> None:
+        if violations := find_violations(decode(raw), len(bytes(raw))):
+            reasons = "; ".join(map(str, violations))
+            raise InvalidResult(f"the result does not fit its output_schema: {reasons}")
 
-    return conform
+    return validate
 
 
-def _arguments(raw: Raw | bytes) -> dict[str, Any]:
+def _parse_arguments(raw: Raw | bytes) -> dict[str, Any]:
     try:
         return decode(raw or b"{}", type=dict[str, Any])
-    except DecodeError as why:
-        raise InvalidArguments(
-            [SchemaViolation("", str(why).replace("`", "").replace("Expected", "expected"))]
-        ) from None
+    except DecodeError as exc:
+        message = str(exc).replace("`", "").replace("Expected", "expected")
+        raise InvalidArguments([SchemaViolation("", message)]) from None

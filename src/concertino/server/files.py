@@ -1,4 +1,4 @@
-"""A file as a resource: fixed when it is registered, read whenever it is asked for."""
+"""Files as resources: the path is resolved at registration, the content is read at each request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from concertino.types.results import ResourceContents
 
 __all__ = ["File"]
 
-MAX_FILE_BYTES = 64 * 2**20  # far more than a message may hold: the session says what its limit is
+# Far more than a message can have; the session reports its own, smaller limit.
+MAX_FILE_BYTES = 64 * 2**20
 TEXT_TYPES = frozenset(
     (
         "application/json",
@@ -23,32 +24,37 @@ TEXT_TYPES = frozenset(
 
 
 class File:
-    """One file. mime_type: as given, or by the name's ending, or None. Raises OSError and ValueError for what is no regular file.
+    """A file that is a resource. mime_type: as the author said, or by the file's name, or None.
 
-    Links are followed now, once: later the same file is read, or none.
+    Links are followed once, when it is made: later the same file is read, or none.
+    Raises OSError and ValueError for a path that is no regular file.
     """
 
     def __init__(self, path: str, mime_type: str | None) -> None:
         self._path = os.path.realpath(path, strict=True)
-        if not os.path.isfile(self._path):  # noqa: PTH113  # pathlib costs an import
+        # os.path instead of pathlib, whose import takes time.
+        if not os.path.isfile(self._path):  # noqa: PTH113
             raise ValueError(f"expected a file, got {path!r}")
         self.name = os.path.basename(path)  # noqa: PTH119
-        self.mime_type = mime_type or _guessed(self.name)
+        self.mime_type = mime_type or _guess_type(self.name)
 
     def size(self) -> int | None:
-        """In bytes, now; None if it is not there."""
+        """Return the present size in bytes; None if the file does not exist."""
         try:
             return os.stat(self._path, follow_symlinks=False).st_size
         except OSError:
             return None
 
     def read(self, uri: str) -> ResourceContents:
-        """Blocks. Raises ResourceNotFound if it is gone, or a link has been put in its way."""
+        """Return the content of the file; blocks.
+
+        Raises ResourceNotFound if the file no longer exists or its path leads over a link now,
+        ToolError if it is too large.
+        """
         try:
-            # Not blocking: a FIFO may have been put in its place.
-            descriptor = os.open(
-                self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            )
+            # O_NONBLOCK, because a FIFO may have replaced the file.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags)
         except OSError:
             raise ResourceNotFound(uri) from None
         with open(descriptor, "rb") as file:
@@ -60,6 +66,7 @@ class File:
                     f"the resource has {status.st_size} bytes; the limit is {MAX_FILE_BYTES} bytes"
                 )
             data = file.read(MAX_FILE_BYTES)
+
         if _may_be_text(self.mime_type):
             try:
                 text = data.decode()
@@ -67,13 +74,12 @@ class File:
                 pass
             else:
                 return ResourceContents(uri, text=text, mime_type=self.mime_type or "text/plain")
-        return ResourceContents(
-            uri, blob=data, mime_type=self.mime_type or "application/octet-stream"
-        )
+        mime_type = self.mime_type or "application/octet-stream"
+        return ResourceContents(uri, blob=data, mime_type=mime_type)
 
 
-# Text that the standard library does not know everywhere: RFC 7763, 9512, 8259 and IANA's media types.
-KNOWN = {
+# Types that the standard library does not know in every version: RFC 7763, 9512, 8259 and IANA.
+TYPES = {
     ".md": "text/markdown",
     ".markdown": "text/markdown",
     ".yaml": "application/yaml",
@@ -83,12 +89,14 @@ KNOWN = {
 }
 
 
-def _guessed(name: str) -> str | None:
-    from mimetypes import MimeTypes  # only for files
+def _guess_type(name: str) -> str | None:
+    """Return the MIME type of a file by its name; None if it is unknown."""
+    # Only servers with files need it.
+    from mimetypes import MimeTypes
 
-    if known := KNOWN.get(os.path.splitext(name)[1].lower()):  # noqa: PTH122
+    if known := TYPES.get(os.path.splitext(name)[1].lower()):  # noqa: PTH122
         return known
-    # The table of the standard library alone: what else a machine knows differs from the next.
+    # Without the tables of the machine, which differ from one machine to the next.
     kind, encoding = MimeTypes(filenames=()).guess_type(name)
     return "application/octet-stream" if encoding else kind
 

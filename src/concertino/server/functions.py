@@ -1,7 +1,8 @@
-"""An author's function: how it is called, and how texts become its arguments.
+"""Handlers: how an author's function is called, and how strings become its arguments.
 
-Arguments of prompts and variables of templates are texts on the wire; the function says what it wants. Text goes where text is
-taken; a number, a truth value or a choice is read from it; a list, a dict or a class is read as JSON.
+Arguments of prompts and variables of resource templates are strings on the wire; the parameters of
+the function decide what becomes of them. A string stays one where a str is accepted; numbers,
+booleans and choices are converted; lists, dicts and classes are parsed as JSON.
 """
 
 from __future__ import annotations
@@ -28,57 +29,89 @@ from concertino.schema.signature import function_of
 
 __all__ = [
     "Bound",
-    "Function",
     "Handler",
+    "HandlerCall",
     "InThread",
     "StringArguments",
     "call_handler",
+    "handler_call",
+    "handler_doc",
+    "handler_location",
     "is_async",
     "lacks_self",
-    "make_function",
     "maybe_await",
-    "parse_doc",
 ]
 
+# Any: handlers take and return whatever their authors like.
 Handler = Callable[..., Any]
+# Positional and keyword arguments of one call.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
+# Runs a function in a thread.
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
 NUMBERS = frozenset(("integer", "number", "boolean"))
 
 
-class Function(Struct, frozen=True):
-    """waits: an `async def`. inline: a `def` that runs on the loop instead of a thread."""
+class HandlerCall(Struct, frozen=True):
+    """A handler and the way to call it.
+
+    is_async: it is an `async def`. inline: it is a `def` that runs on the event loop, not in a
+    thread.
+    """
 
     handler: Handler
-    waits: bool
+    is_async: bool
     inline: bool
 
 
-def make_function(handler: Handler, what: str, *, inline: bool) -> Function:
-    """An author's function. what: whose it is, for the message. Raises RegistrationError if it cannot be called."""
+def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
+    """Return how to call a handler that is no generator.
+
+    owner: the prompt, resource or completion that it belongs to, for messages.
+    Raises RegistrationError if it cannot be called.
+    """
     if not callable(handler):
-        raise RegistrationError(f"{what}: expected a function, got {handler!r}")
+        raise RegistrationError(f"{owner}: expected a function, got {handler!r}")
     if lacks_self(handler):
         raise RegistrationError(
-            f"{what}: {handler.__qualname__} is a method without its object; give a bound method"
+            f"{owner}: {handler.__qualname__} is a method without its object; give a bound method"
         )
     function = function_of(handler)
     if isgeneratorfunction(function) or isasyncgenfunction(function):
-        raise RegistrationError(f"{what}: a generator cannot be a result; return a list")
-    return Function(handler, is_async(handler), inline)
+        raise RegistrationError(f"{owner}: a generator cannot be a result; return a list")
+    return HandlerCall(handler, is_async(handler), inline)
 
 
-def parse_doc(handler: Any) -> ParsedDocstring:
-    """What the function's docstring says. That of a partial is its function's: its own speaks of partials."""
+def handler_doc(handler: Any) -> ParsedDocstring:
+    """Return the parsed docstring of a handler."""
+    # A partial has the docstring of functools.partial; look at its function instead.
     while isinstance(handler, partial):
         handler = cast("Any", handler).func
     return parse_docstring(getattr(handler, "__doc__", None))
 
 
-async def call_handler(function: Function, bound: Bound, in_thread: InThread) -> Any:
-    """What the function returns for these arguments. An `async def` runs on the loop, a `def` in a thread."""
+def handler_location(handler: Any) -> str:
+    """Return where a handler is defined, as ` (file.py:12)`; "" if that is not known.
+
+    The form is meant for the end of a message.
+    """
+    code = getattr(function_of(handler), "__code__", None)
+    # Wrappers of ours around the author's function lie inside of this package.
+    if code is None or code.co_filename.startswith(_PACKAGE):
+        return ""
+    return f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
+
+
+_PACKAGE = __file__.rpartition("/")[0]
+
+
+async def call_handler(function: HandlerCall, bound: Bound, in_thread: InThread) -> Any:
+    """Call a handler with bound arguments; return its result.
+
+    An `async def` runs on the event loop, a `def` in a thread unless it is inline.
+    """
     args, kwargs = bound
-    if function.waits:
+    if function.is_async:
         return await function.handler(*args, **kwargs)
     if function.inline:
         return await maybe_await(function.handler(*args, **kwargs))
@@ -86,19 +119,23 @@ async def call_handler(function: Function, bound: Bound, in_thread: InThread) ->
 
 
 async def maybe_await(value: Any) -> Any:
-    """What a handler returned, awaited if it is to be."""
+    """Return the value, or its result if it is awaitable."""
     return await value if isawaitable(value) else value
 
 
 def is_async(handler: Any) -> bool:
-    """Whether calling it gives a coroutine. What it wraps (`__wrapped__`) does not matter: a `def` may run that to its end."""
+    """Return whether a call of the handler returns a coroutine.
+
+    A function that it wraps (`__wrapped__`) does not count: a `def` may wrap an `async def` and run
+    it to its end.
+    """
     while isinstance(handler, partial):
         handler = cast("Any", handler).func
     return iscoroutinefunction(handler) or iscoroutinefunction(type(handler).__call__)
 
 
 def lacks_self(handler: Handler) -> bool:
-    """Whether it is a function taken from a class, not from an object."""
+    """Return whether it is a method that was taken from a class and not from an object."""
     if not isfunction(handler) or "." not in handler.__qualname__.rpartition("<locals>.")[2]:
         return False
     function = function_of(handler)
@@ -106,112 +143,120 @@ def lacks_self(handler: Handler) -> bool:
 
 
 class StringArguments:
-    """A function's arguments, given as texts.
+    """Converts strings to the arguments of a handler.
 
-    schemas: parameter -> JSON Schema, in order. required: those without a default. takes_context: it asks for a Context.
-    Raises RegistrationError, as arguments_of does.
+    schemas: parameter -> JSON Schema, in order. required: parameters without a default.
+    takes_context: whether the handler asks for a Context.
+    Raises RegistrationError as argument_decoder() does.
     """
 
     def __init__(self, handler: Handler, descriptions: Mapping[str, str]) -> None:
-        arguments: ArgumentDecoder = argument_decoder(
+        decoder: ArgumentDecoder = argument_decoder(
             handler, coerce=True, inject=(Context,), descriptions=descriptions
         )
-        self._bind = arguments.bind
-        self.takes_context = bool(arguments.injected)
-        self._definitions: dict[str, Any] = arguments.schema.get("$defs", {})
-        self.schemas: dict[str, dict[str, Any]] = arguments.schema.get("properties", {})
-        self.required = frozenset[str](arguments.schema.get("required", ()))
+        self._bind = decoder.bind
+        self.takes_context = bool(decoder.injected)
+        self._definitions: dict[str, Any] = decoder.schema.get("$defs", {})
+        self.schemas: dict[str, dict[str, Any]] = decoder.schema.get("properties", {})
+        self.required = frozenset[str](decoder.schema.get("required", ()))
+        # Parameter -> "text", "number" or "json": what a string has to become.
         self._kinds = {name: self._kind(schema) for name, schema in self.schemas.items()}
-        self._others = {name: self._others_of(schema) for name, schema in self.schemas.items()}
+        self._spellings = {name: self._find_spellings(s) for name, s in self.schemas.items()}
 
     def bind(self, values: Mapping[str, Any], context: Context) -> Bound:
-        """values: str, or lists and dicts of str. Raises BadArguments naming every one that does not fit."""
-        given: dict[str, Any] = {}
+        """Return the arguments for a call of the handler.
+
+        values: parameter -> str, or a list or dict of str. Raises InvalidArguments that names every
+        one that does not fit.
+        """
+        arguments: dict[str, Any] = {}
         for name, value in values.items():
             kind = self._kinds.get(name, "text")
-            # Forms of clients send what was not filled in.
+            # Clients send the empty string for a field that nobody filled in.
             if value == "" and kind != "text" and name not in self.required:
                 continue
             if isinstance(value, str):
-                value = self._others.get(name, {}).get(value, value)
-            given[name] = _json(value) if kind == "json" and isinstance(value, str) else value
-        return self._bind(encode(given), context)
+                value = self._spellings.get(name, {}).get(value, value)
+            arguments[name] = (
+                _parse_json(value) if kind == "json" and isinstance(value, str) else value
+            )
+        return self._bind(encode(arguments), context)
 
     def takes_only_text(self, name: str) -> bool:
-        """Whether neither a list nor a dict of texts could be given."""
-        return self._kinds[name] in ("text", "number") and not self._has(
+        """Return whether a parameter accepts neither a list nor a dict."""
+        return self._kinds[name] in ("text", "number") and not self._allows(
             self.schemas[name], ("array", "object")
         )
 
     def choices(self, name: str) -> list[str]:
-        """The texts that a parameter takes, if they can be told: of a Literal, an Enum, a bool."""
+        """Return the strings that a parameter accepts: of a Literal, an Enum or a bool; else []."""
         members = self._members(self.schemas[name])
-        return list(
-            dict.fromkeys(
-                each if isinstance(each, str) else encode(each).decode() for each in members
-            )
-        )
+        texts = (item if isinstance(item, str) else encode(item).decode() for item in members)
+        return list(dict.fromkeys(texts))
 
     def _members(self, schema: dict[str, Any]) -> list[Any]:
-        """The values that there are, if they can be told."""
-        schema = self._followed(schema)
+        """Return the JSON values that a schema enumerates; [] if it enumerates none."""
+        schema = self._resolve(schema)
         if schema.get("type") == "boolean":
             return [True, False]
         values = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
-        of_members = [each for member in schema.get("anyOf", ()) for each in self._members(member)]
-        return [each for each in values if each is not None] + of_members
+        nested = [item for member in schema.get("anyOf", ()) for item in self._members(member)]
+        return [value for value in values if value is not None] + nested
 
-    def _others_of(self, schema: dict[str, Any]) -> dict[str, Raw]:
-        """Of members of an Enum or a Literal that are no texts, the text that stands for each, unless it is a member itself."""
+    def _find_spellings(self, schema: dict[str, Any]) -> dict[str, Raw]:
+        """Return string -> JSON, for members of an Enum or a Literal that are not strings.
+
+        A string that is a member itself stays one.
+        """
         members = self._members(schema)
-        written = {
-            encode(each).decode(): Raw(encode(each))
-            for each in members
-            if not isinstance(each, str)
+        spellings = {
+            encode(item).decode(): Raw(encode(item))
+            for item in members
+            if not isinstance(item, str)
         }
-        return {text: raw for text, raw in written.items() if text not in members}
+        return {text: raw for text, raw in spellings.items() if text not in members}
 
     def _kind(self, schema: dict[str, Any]) -> str:
-        if self._takes_text(schema):
+        if self._accepts_text(schema):
             return "text"
-        return "number" if self._only_numbers(schema) else "json"
+        return "number" if self._accepts_only_numbers(schema) else "json"
 
-    def _followed(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
         while isinstance(name := schema.get("$ref"), str):
             schema = self._definitions[name.removeprefix("#/$defs/")]
         return schema
 
-    def _takes_text(self, schema: dict[str, Any]) -> bool:
-        schema = self._followed(schema)
+    def _accepts_text(self, schema: dict[str, Any]) -> bool:
+        schema = self._resolve(schema)
         if "anyOf" in schema:
-            return any(self._takes_text(member) for member in schema["anyOf"])
+            return any(self._accepts_text(member) for member in schema["anyOf"])
         if "enum" in schema or "const" in schema:
-            return any(
-                isinstance(each, str) for each in [*schema.get("enum", ()), schema.get("const")]
-            )
+            values = [*schema.get("enum", ()), schema.get("const")]
+            return any(isinstance(value, str) for value in values)
         return schema.get("type", "string") == "string" or "string" in schema["type"]
 
-    def _only_numbers(self, schema: dict[str, Any]) -> bool:
-        schema = self._followed(schema)
+    def _accepts_only_numbers(self, schema: dict[str, Any]) -> bool:
+        schema = self._resolve(schema)
         if "anyOf" in schema:
             return all(
-                self._only_numbers(member)
+                self._accepts_only_numbers(member)
                 for member in schema["anyOf"]
                 if member.get("type") != "null"
             )
         return schema.get("type") in NUMBERS
 
-    def _has(self, schema: dict[str, Any], kinds: tuple[str, ...]) -> bool:
-        schema = self._followed(schema)
+    def _allows(self, schema: dict[str, Any], kinds: tuple[str, ...]) -> bool:
+        """Return whether a value of one of these JSON types may fit."""
+        schema = self._resolve(schema)
         if "anyOf" in schema:
-            return any(self._has(member, kinds) for member in schema["anyOf"])
+            return any(self._allows(member, kinds) for member in schema["anyOf"])
         return (
             "enum" not in schema and "const" not in schema and schema.get("type", kinds[0]) in kinds
         )
 
 
-def _json(text: str) -> Any:
-    """A text as the JSON that it is; what is none stays a text, and the parameter will say what it wants."""
+def _parse_json(text: str) -> Any:
+    """Return a string that is JSON as it is, else as a string, which the parameter will refuse."""
     try:
         decode(text)
     except (DecodeError, RecursionError, UnicodeError):

@@ -1,6 +1,6 @@
-"""The rooms of a server that are opened when they are first needed: resources, prompts, completion.
+"""Features of a server that are loaded when they are first used: resources, prompts, completion.
 
-Each is loaded with the first thing that it is to hold; a server of tools alone pays for none of them.
+A server that has only tools imports none of them.
 """
 
 from __future__ import annotations
@@ -24,151 +24,161 @@ from concertino.errors import (
 from concertino.schema.return_values import InvalidResult
 from concertino.server.functions import Handler, InThread
 from concertino.server.settings import CacheHints
-from concertino.server.tool_errors import describe_exception, find_passthrough, shorten
+from concertino.server.tool_errors import describe_exception, find_passthrough, shorten_name
 
 if TYPE_CHECKING:
     from concertino.server.completion import Completable
     from concertino.server.prompts import Prompts
     from concertino.server.resources import Resources
 
-__all__ = ["LazyFeatures", "Way"]
+__all__ = ["LazyFeatures", "MethodHandler"]
 
-NOTHING: Mapping[str, Completable] = {}
-Way = Callable[[Call, Context], Awaitable[Struct]]
+EMPTY: Mapping[str, Completable] = {}
+MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 
 
 class LazyFeatures:
-    """ways: method -> who answers it. offer: grows with what is added; what was offered once stays so, for clients know of it."""
+    """The features of a server apart from its tools.
+
+    features: what clients are told. It only grows: once a feature was announced it stays, because
+    clients remember it. handlers: MCP method -> its handler.
+    """
 
     def __init__(
         self,
-        offer: ServerFeatures,
+        features: ServerFeatures,
         in_thread: InThread,
         page_size: int,
         hints: CacheHints,
         log: logging.Logger,
     ) -> None:
-        self.offer = offer
-        self.ways: dict[str, Way] = {}
+        self.features = features
+        self.handlers: dict[str, MethodHandler] = {}
         self._resources: Resources | None = None
         self._prompts: Prompts | None = None
         self._in_thread = in_thread
         self._page_size = page_size
         self._hints = hints
         self._log = log
-        self._opening = threading.RLock()
+        self._lock = threading.RLock()
 
     @property
     def resources(self) -> Resources:
-        with self._opening:
+        """Return the server's resources; load the module on first use."""
+        with self._lock:
             if self._resources is None:
                 from concertino.server.resources import Resources
 
-                room = self._resources = Resources(self._in_thread, self._page_size, self._hints)
-                self.ways["resources/list"] = room.list
-                self.ways["resources/templates/list"] = room.list_templates
-                self.ways["resources/read"] = room.read
+                resources = Resources(self._in_thread, self._page_size, self._hints)
+                self._resources = resources
+                self.handlers["resources/list"] = resources.list
+                self.handlers["resources/templates/list"] = resources.list_templates
+                self.handlers["resources/read"] = resources.read
             return self._resources
 
     @property
     def prompts(self) -> Prompts:
-        with self._opening:
+        """Return the server's prompts; load the module on first use."""
+        with self._lock:
             if self._prompts is None:
                 from concertino.server.prompts import Prompts
 
-                room = self._prompts = Prompts(self._in_thread, self._page_size, self._hints)
-                self.ways["prompts/list"] = room.list
-                self.ways["prompts/get"] = room.get
+                prompts = self._prompts = Prompts(self._in_thread, self._page_size, self._hints)
+                self.handlers["prompts/list"] = prompts.list
+                self.handlers["prompts/get"] = prompts.get
             return self._prompts
 
-    def offer_more(self) -> None:
-        """ServerFeatures what has been added."""
-        with self._opening:
-            resources = self._resources is not None and bool(
-                self._resources.resources.entries or self._resources.templates.entries
+    def update_features(self) -> None:
+        """Announce the features of everything that is registered now."""
+        with self._lock:
+            resources, prompts = self._resources, self._prompts
+            has_resources = resources is not None and bool(
+                resources.resources.entries or resources.templates.entries
             )
-            if resources and not self.offer.resources:
-                self.offer = replace(self.offer, resources=True, subscriptions=True)
-            if (
-                self._prompts is not None
-                and self._prompts.prompts.entries
-                and not self.offer.prompts
-            ):
-                self.offer = replace(self.offer, prompts=True)
-            rooms = (self._resources, self._prompts)
-            if not self.offer.completions and any(
-                room is not None and room.completes for room in rooms
-            ):
-                self.ways["completion/complete"] = self._complete
-                self.offer = replace(self.offer, completions=True)
-
-    def _completable(self) -> tuple[Mapping[str, Completable], Mapping[str, Completable]]:
-        """Prompts and templates, by name."""
-        return (
-            NOTHING if self._prompts is None else self._prompts.prompts.entries,
-            NOTHING if self._resources is None else self._resources.templates.entries,
-        )
+            if has_resources and not self.features.resources:
+                self.features = replace(self.features, resources=True, subscriptions=True)
+            has_prompts = prompts is not None and bool(prompts.prompts.entries)
+            if has_prompts and not self.features.prompts:
+                self.features = replace(self.features, prompts=True)
+            can_complete = (resources is not None and resources.can_complete) or (
+                prompts is not None and prompts.can_complete
+            )
+            if can_complete and not self.features.completions:
+                self.handlers["completion/complete"] = self._complete
+                self.features = replace(self.features, completions=True)
 
     async def _complete(self, call: Call, context: Context) -> Struct:
         from concertino.server.completion import complete
 
-        return await complete(call, context, *self._completable(), self._in_thread)
+        prompts: Mapping[str, Completable] = EMPTY
+        templates: Mapping[str, Completable] = EMPTY
+        if self._prompts is not None:
+            prompts = self._prompts.prompts.entries
+        if self._resources is not None:
+            templates = self._resources.templates.entries
+        return await complete(call, context, prompts, templates, self._in_thread)
 
     def add_completer(self, target: str, argument: str, handler: Handler) -> None:
-        """See Server.complete."""
-        from concertino.server.completion import completer
+        """Register a completion function; see Server.complete."""
+        from concertino.server.completion import function_completer
 
-        what = f"completion of {argument!r} of {target!r}"
-        made = completer(handler, what)
+        owner = f"completion of {argument!r} of {target!r}"
+        completer = function_completer(handler, owner)
         if self._prompts is not None and target in self._prompts.prompts.entries:
             prompts = self._prompts.prompts
-            _check(what, argument, prompts.entries[target].texts.schemas)
+            _check_argument(owner, argument, prompts.entries[target].arguments.schemas)
             prompts.change(
-                target, lambda each: replace(each, completers={**each.completers, argument: made})
+                target,
+                lambda entry: replace(entry, completers={**entry.completers, argument: completer}),
             )
-            self._prompts.completes = True
+            self._prompts.can_complete = True
         elif self._resources is not None and target in self._resources.templates.entries:
             templates = self._resources.templates
-            _check(what, argument, templates.entries[target].texts.schemas)
+            _check_argument(owner, argument, templates.entries[target].arguments.schemas)
             templates.change(
-                target, lambda each: replace(each, completers={**each.completers, argument: made})
+                target,
+                lambda entry: replace(entry, completers={**entry.completers, argument: completer}),
             )
-            self._resources.completes = True
+            self._resources.can_complete = True
         else:
             raise RegistrationError(
-                f"{what}: there is no prompt and no resource template of this name; register it first"
+                f"{owner}: no prompt and no resource template is registered under this name; "
+                f"register it first"
             )
 
-    async def answer(self, call: Call, context: Context) -> Struct:
-        """Answer a call. What goes wrong is an error answer."""
-        way = self.ways.get(call.method)
-        if way is None:
+    async def handle(self, call: Call, context: Context) -> Struct:
+        """Handle a call of any method but tools/call. Raises RpcError if it fails."""
+        handler = self.handlers.get(call.method)
+        if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"method not found: {call.method}")
         try:
-            return await way(call, context)
+            return await handler(call, context)
         except RpcError:
             raise
-        except (ToolError, InvalidResult) as error:
-            raise RpcError(INTERNAL_ERROR, str(error), getattr(error, "body", None)) from None
-        except (
-            BaseException
-        ) as error:  # SystemExit, GeneratorExit and their like too: no handler ends the server
+        except (ToolError, InvalidResult) as exc:
+            body = exc.body if isinstance(exc, ToolError) else None
+            raise RpcError(INTERNAL_ERROR, str(exc), body) from None
+        except BaseException as exc:
+            # SystemExit, GeneratorExit and the like are included: no handler may end the server.
             if context.cancelled:
                 raise
-            if (passing := find_passthrough(error)) is not None:
-                raise passing from None
+            if (passthrough := find_passthrough(exc)) is not None:
+                raise passthrough from None
             self._log.exception("%s failed: %s", call.method, _target(call))
-            raise RpcError(INTERNAL_ERROR, f"Internal error: {describe_exception(error)}") from None
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {describe_exception(exc)}") from None
 
 
-def _check(what: str, argument: str, arguments: Iterable[str]) -> None:
+def _check_argument(owner: str, argument: str, arguments: Iterable[str]) -> None:
     if argument not in arguments:
+        names = ", ".join(arguments)
         raise RegistrationError(
-            f"{what}: expected one of its arguments ({', '.join(arguments) or 'it has none'})"
+            f"{owner}: expected one of its arguments ({names})"
+            if names
+            else f"{owner}: it has no arguments"
         )
 
 
 def _target(call: Call) -> str:
-    """What a call was about, for the log."""
-    about = call.params.get("uri") or call.params.get("name") or Raw(b"")
-    return shorten(str(bytes(about), "utf-8", "replace"))
+    """Return the URI or name that a call is about, for the log."""
+    target = call.params.get("uri") or call.params.get("name") or Raw(b"")
+    return shorten_name(str(bytes(target), "utf-8", "replace"))

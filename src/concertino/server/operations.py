@@ -33,10 +33,10 @@ from concertino.errors import RegistrationError, ToolError
 from concertino.runtime.threads import Threads
 from concertino.schema.return_values import InvalidResult, chunk_shaper, is_generator, result_shaper
 from concertino.schema.signature import read_signature
-from concertino.server.functions import Function, Handler, call_handler, is_async, lacks_self
+from concertino.server.functions import Handler, HandlerCall, call_handler, is_async, lacks_self
 from concertino.server.server import Server
-from concertino.server.settings import positive
-from concertino.server.streaming import streamed
+from concertino.server.settings import check_positive
+from concertino.server.streaming import collect_chunks
 from concertino.server.tool_errors import describe_exception, error_result, tool_error_result
 from concertino.types.results import CallToolResult, TextContent
 
@@ -80,7 +80,7 @@ class Operations:
             "kept": kept,
             "max_kept_bytes": max_kept_bytes,
         }
-        positive("operations", sizes)
+        check_positive("operations", sizes)
         self._server = server
         self._at_most = at_most
         self._limit_s = limit_s
@@ -190,8 +190,8 @@ class Operations:
 
     def _runner(self, handler: Any, inline: bool) -> Run:
         if is_generator(handler):
-            return streamed(handler, _unbound, None if inline else self._in_thread)[0]
-        function = Function(handler, is_async(handler), inline)
+            return collect_chunks(handler, _unbound, None if inline else self._in_thread)[0]
+        function = HandlerCall(handler, is_async(handler), inline)
 
         async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return await call_handler(function, (args, kwargs), self._in_thread)

@@ -1,17 +1,100 @@
-"""The keyword arguments of Server's decorators, for type checkers: a start does not need them, and each costs it 0.1 ms."""
+"""Options of Server's decorators, each declared once: for type checkers, for help() and for checks.
+
+A TypedDict declares type and meaning of the options of one kind. Functions accept them as
+`**options: Unpack[...]`; show_options() puts them into the signature and the docstring of the
+function, where help() finds them. settings.check_options() validates the values.
+
+An option that is left out has the value None, or False if it is a bool.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from collections.abc import Callable, Mapping
+from inspect import Parameter, cleandoc, signature
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
-from concertino.guards.rates import Rate
 from concertino.types.results import Annotations, CacheScope, Icon
 
-__all__ = ["PromptOptions", "ResourceOptions", "ToolGuards"]
+if TYPE_CHECKING:
+    from concertino.guards.rates import Rate
+
+__all__ = [
+    "PromptOptions",
+    "ResourceOptions",
+    "ToolGuards",
+    "ToolOptions",
+    "ToolSettings",
+    "show_options",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ToolSettings(TypedDict, total=False):
+    """
+    name: 1 to 128 of A-Z a-z 0-9 _ . - ; the function's name unless given.
+    title: name for people.
+    description: text for the model; the docstring's unless given.
+    read_only, destructive, idempotent, open_world: hints for clients of 2025-03-26 and later: the
+        tool changes nothing; it may destroy something; calling it twice is as calling it once; it
+        deals with the outside world. None: not stated.
+    icons: pictures for a client's user interface.
+    meta: `_meta` of the tool.
+    inline: run a `def` on the event loop instead of in a thread; for functions that take
+        microseconds.
+    input_schema: hand-written JSON Schema 2020-12 with type object at its root; the handler then
+        takes the arguments as one dict. It is enforced, which needs the extra
+        `concertino[validate]`.
+    output_schema: hand-written schema of the return value, enforced like input_schema.
+    envelope: send the return value as text:
+        `{"success": true, "data": ..., "metadata": {"timestamp": ..., "version": ...}}`.
+    """
+
+    name: str | None
+    title: str | None
+    description: str | None
+    read_only: bool | None
+    destructive: bool | None
+    idempotent: bool | None
+    open_world: bool | None
+    icons: list[Icon] | None
+    meta: dict[str, Any] | None
+    inline: bool
+    input_schema: Mapping[str, Any] | None
+    output_schema: Mapping[str, Any] | None
+    envelope: bool
+
+
+class ToolGuards(TypedDict, total=False):
+    """
+    rate_limit: calls allowed per time, such as "10/s", as in concertino.guards.Guard.
+    max_in_flight: calls that may run at the same time.
+    timeout_s: seconds after which a call is cancelled.
+    max_result_bytes: size up to which a result is sent as a whole; a larger one is stored, and
+        clients read it as a resource.
+    redact: replace secrets in results and errors.
+    """
+
+    rate_limit: Rate | str | None
+    max_in_flight: int | None
+    timeout_s: float | None
+    max_result_bytes: int | None
+    redact: bool
+
+
+class ToolOptions(ToolSettings, ToolGuards, total=False):
+    """Options of Server.tool and Server.add_tool."""
 
 
 class PromptOptions(TypedDict, total=False):
-    """The options of Server.prompt and add_prompt."""
+    """
+    name: 1 to 128 printable characters; the function's name unless given.
+    title: name for people.
+    description: text for people; the docstring's unless given.
+    icons: pictures for a client's user interface.
+    meta: `_meta` of the prompt.
+    inline: run a `def` on the event loop instead of in a thread.
+    """
 
     name: str | None
     title: str | None
@@ -22,7 +105,19 @@ class PromptOptions(TypedDict, total=False):
 
 
 class ResourceOptions(TypedDict, total=False):
-    """The options of Server.resource and add_resource."""
+    """
+    name: name for programs; the function's or the file's name unless given.
+    title: name for people.
+    description: text for people and models; the docstring's unless given.
+    mime_type: type of the content; found from the file's name or the content unless given.
+    size: size in bytes; found for text, bytes and files.
+    annotations: audience, priority and time of the last change.
+    icons: pictures for a client's user interface.
+    meta: `_meta` of the resource.
+    ttl_s, cache_scope: for how many seconds, and for whom, clients of 2026-07-28 may cache the
+        content; the server's unless given.
+    inline: run a `def` on the event loop instead of in a thread.
+    """
 
     name: str | None
     title: str | None
@@ -37,11 +132,42 @@ class ResourceOptions(TypedDict, total=False):
     inline: bool
 
 
-class ToolGuards(TypedDict, total=False):
-    """The options of Server.tool and add_tool that put a guard around the tool: see guards/guard.py."""
+def show_options(*declarations: type) -> Callable[[F], F]:
+    """Return a decorator that makes help() show the options of a function with `**options`.
 
-    rate_limit: Rate | str | None
-    max_in_flight: int | None
-    timeout_s: float | None
-    max_result_bytes: int | None
-    redact: bool
+    declarations: the TypedDicts that declare them. Each option becomes a keyword-only parameter of
+    the function's signature, and the docstrings of the TypedDicts become part of its docstring.
+    """
+
+    def decorate(function: F) -> F:
+        plain = signature(function)
+        options = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=_default(text), annotation=text)
+            for declaration in declarations
+            for name, text in _annotations(declaration).items()
+        ]
+        others = [
+            parameter
+            for parameter in plain.parameters.values()
+            if parameter.kind is not Parameter.VAR_KEYWORD
+        ]
+        cast("Any", function).__signature__ = plain.replace(parameters=[*others, *options])
+
+        # With `python -OO` there are no docstrings.
+        if function.__doc__:
+            texts = [cleandoc(declaration.__doc__ or "") for declaration in declarations]
+            function.__doc__ = "\n".join([cleandoc(function.__doc__), "", "Options:", *texts])
+        return function
+
+    return decorate
+
+
+def _annotations(declaration: type) -> dict[str, str]:
+    """Return the annotations of a TypedDict as they are written."""
+    # Annotations are not evaluated in this file, and TypedDict keeps the text in a ForwardRef.
+    hints: dict[str, Any] = declaration.__annotations__
+    return {name: hint.__forward_arg__ for name, hint in hints.items()}
+
+
+def _default(annotation: str) -> bool | None:
+    return False if annotation == "bool" else None

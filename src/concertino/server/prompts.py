@@ -1,4 +1,4 @@
-"""Prompts: messages that a user picks by name, made by functions from texts.
+"""Prompts: messages that a user selects by name, made by functions from string arguments.
 
 Spec: 2026-07-28 server/prompts.
 """
@@ -15,20 +15,27 @@ from concertino.backend.interface import Call, Context
 from concertino.errors import RegistrationError
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.return_values import InvalidResult, check_struct
-from concertino.server.completion import Completer, completers_of
+from concertino.server.completion import Completer, type_completers
 from concertino.server.content import user
 from concertino.server.functions import (
-    Function,
     Handler,
+    HandlerCall,
     InThread,
     StringArguments,
     call_handler,
-    make_function,
-    parse_doc,
+    handler_call,
+    handler_doc,
+    handler_location,
 )
+from concertino.server.options import PromptOptions
 from concertino.server.registry import Registry
-from concertino.server.settings import CacheHints, PromptSettings, check_settings
-from concertino.server.tool_errors import invalid_params, sentence, shorten, unknown_name
+from concertino.server.settings import CacheHints, check_against_schema, check_options
+from concertino.server.tool_errors import (
+    describe_violation,
+    invalid_params,
+    shorten_name,
+    unknown_name,
+)
 from concertino.types.results import (
     AudioContent,
     EmbeddedResource,
@@ -45,10 +52,11 @@ from concertino.types.results import (
 
 __all__ = ["Prompts", "RegisteredPrompt"]
 
-MAX_NAME = 128  # characters; what 2026-07-28 asks of tools' names
+# Characters of a name; 2026-07-28 allows as many for tools.
+MAX_NAME = 128
 NO_ARGUMENTS = Raw(b"{}")
-_text = Decoder(str).decode
-_texts = Decoder(dict[str, str]).decode
+_decode_text = Decoder(str).decode
+_decode_texts = Decoder(dict[str, str]).decode
 _CONTENT = (
     TextContent,
     ImageContent,
@@ -60,69 +68,73 @@ _CONTENT = (
 
 
 class RegisteredPrompt(Struct, frozen=True):
-    """One prompt. completers: of its arguments."""
+    """A prompt of a server. completers: argument -> its completer."""
 
     prompt: Prompt
-    function: Function
-    texts: StringArguments
+    function: HandlerCall
+    arguments: StringArguments
     completers: Mapping[str, Completer]
 
 
 class Prompts:
-    """A server's prompts. in_thread: runs what may block. hints: for the list. completes: whether an argument can be completed."""
+    """The prompts of a server.
+
+    in_thread: runs a `def` handler. hints: for the list. can_complete: whether any argument has a
+    completer.
+    """
 
     def __init__(self, in_thread: InThread, page_size: int, hints: CacheHints) -> None:
-        self.prompts: Registry[RegisteredPrompt] = Registry(
-            "prompt",
-            page_size,
-            lambda name: (
-                f"prompt {name!r}: there is one with this name; remove_prompt() it first, or give name="
-            ),
-        )
-        self.completes = False
+        self.prompts: Registry[RegisteredPrompt] = Registry("prompt", page_size, self._conflict)
+        self.can_complete = False
         self._in_thread = in_thread
         self._hints = hints
 
-    def add(self, handler: Handler, settings: PromptSettings) -> None:
-        """See Server.add_prompt."""
-        name = settings.name if settings.name is not None else str(getattr(handler, "__name__", ""))
-        settings = check_settings(settings, f"prompt {name!r}")
+    def _conflict(self, name: str) -> str:
+        location = handler_location(self.prompts.entries[name].function.handler)
+        return (
+            f"a prompt named {name!r} is already registered{location}; pass name=... or call "
+            f"remove_prompt({name!r}) first"
+        )
+
+    def add(self, handler: Handler, options: PromptOptions) -> None:
+        """Register a prompt; see Server.add_prompt."""
+        name = options.get("name")
+        name = name if name is not None else str(getattr(handler, "__name__", ""))
+        owner = f"prompt {name!r}"
+        options = check_options(options, PromptOptions, owner)
         if not 0 < len(name) <= MAX_NAME or not name.isprintable() or name == "<lambda>":
             got = repr(name) if name else "none"
             raise RegistrationError(
-                f"prompt name: expected 1 to {MAX_NAME} printable characters, got {got}; give name="
+                f"prompt name: expected 1 to {MAX_NAME} printable characters, got {got}; pass "
+                f"name=..."
             )
-        made = make_function(handler, f"prompt {name!r}", inline=settings.inline)
-        doc = parse_doc(handler)
-        texts = StringArguments(handler, doc.parameters)
-        arguments = [
-            PromptArgument(
-                each, schema.get("title"), schema.get("description"), each in texts.required
-            )
-            for each, schema in texts.schemas.items()
-        ]
+
+        function = handler_call(handler, owner, inline=options.get("inline", False))
+        doc = handler_doc(handler)
+        arguments = StringArguments(handler, doc.parameters)
+        description = options.get("description")
         prompt = Prompt(
             name,
-            title=settings.title,
-            description=settings.description
-            if settings.description is not None
-            else doc.description,
-            arguments=arguments or None,
-            icons=settings.icons,
-            meta=settings.meta,
+            title=options.get("title"),
+            description=doc.description if description is None else description,
+            arguments=_prompt_arguments(arguments) or None,
+            icons=options.get("icons"),
+            meta=options.get("meta"),
         )
-        prompt = check_settings(prompt, f"prompt {name!r}")
-        completers = completers_of(texts)
-        self.prompts.add(name, RegisteredPrompt(prompt, made, texts, completers))
-        self.completes = self.completes or bool(completers)
+        prompt = check_against_schema(prompt, owner)
+        completers = type_completers(arguments)
+        self.prompts.add(name, RegisteredPrompt(prompt, function, arguments, completers))
+        self.can_complete = self.can_complete or bool(completers)
 
     async def list(self, call: Call, context: Context) -> ListPromptsResult:
         page = self.prompts.page(call.params)
         if page.result is None:
-            shown = [each.prompt for each in page.entries]
             hints = self._hints
             page.result = ListPromptsResult(
-                shown, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope
+                [entry.prompt for entry in page.entries],
+                page.next_cursor,
+                ttl_ms=hints.ttl_ms,
+                cache_scope=hints.scope,
             )
         return page.result
 
@@ -131,35 +143,42 @@ class Prompts:
         if "name" not in params:
             raise invalid_params("Missing required field: name")
         try:
-            name = _text(params["name"])
+            name = _decode_text(params["name"])
         except (DecodeError, UnicodeError):
             raise invalid_params("name: expected str") from None
-        prompt = self.prompts.entries.get(name)
-        if prompt is None:
-            name = shorten(name)
+        entry = self.prompts.entries.get(name)
+        if entry is None:
+            name = shorten_name(name)
             raise unknown_name(f"Unknown prompt: {name}", f"name: there is no prompt {name!r}")
+
         try:
-            given = _texts(params.get("arguments", NO_ARGUMENTS))
-        except (DecodeError, UnicodeError) as why:
-            raise invalid_params(
-                f"arguments: {str(why).replace('`', '').replace('Expected', 'expected')}"
-            ) from None
+            values = _decode_texts(params.get("arguments", NO_ARGUMENTS))
+        except (DecodeError, UnicodeError) as exc:
+            text = str(exc).replace("`", "").replace("Expected", "expected")
+            raise invalid_params(f"arguments: {text}") from None
         try:
-            bound = prompt.texts.bind(given, context)
-        except InvalidArguments as bad:
-            raise invalid_params("; ".join(map(sentence, bad.violations))) from None
-        return _result(
-            await call_handler(prompt.function, bound, self._in_thread), prompt.prompt.description
+            bound = entry.arguments.bind(values, context)
+        except InvalidArguments as exc:
+            raise invalid_params("; ".join(map(describe_violation, exc.violations))) from None
+        value = await call_handler(entry.function, bound, self._in_thread)
+        return _result(value, entry.prompt.description)
+
+
+def _prompt_arguments(arguments: StringArguments) -> list[PromptArgument]:
+    return [
+        PromptArgument(
+            name, schema.get("title"), schema.get("description"), name in arguments.required
         )
+        for name, schema in arguments.schemas.items()
+    ]
 
 
 def _result(value: Any, description: str | None) -> GetPromptResult:
     if isinstance(value, GetPromptResult):
         return check_struct(value)
-    items: list[Any] = (
-        list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value]
-    )
-    return check_struct(GetPromptResult([_message(each) for each in items], description))
+    is_list = isinstance(value, (list, tuple))
+    items: list[Any] = list(cast("list[Any]", value)) if is_list else [value]
+    return check_struct(GetPromptResult([_message(item) for item in items], description))
 
 
 def _message(value: Any) -> PromptMessage:

@@ -1,8 +1,9 @@
-"""What a server lists of one kind - tools, prompts, resources, templates - and the pages in which it lists them.
+"""Registries of tools, prompts, resources and templates, and the pages in which they are listed.
 
-A cursor names the last entry of its page, and that entry's number, which is never given twice: so the next page begins in the
-right place whatever was added or removed in between. The empty cursor is the beginning. Clients must not look into a cursor; one
-that does not say what ours say is refused.
+A cursor names the last entry of its page, and the number of that entry, which is never used twice.
+So the next page begins in the right place, whatever was added or removed in between. The empty
+cursor stands for the beginning. Cursors are opaque to clients; one of a different form is refused.
+
 Spec: 2026-07-28 server/utilities/pagination.
 """
 
@@ -23,57 +24,64 @@ from concertino.server.tool_errors import invalid_params
 __all__ = ["Page", "Registry"]
 
 E = TypeVar("E")
-Cursor = tuple[str, int, str]  # which catalogue, number and name of the last entry seen
-_cursor = Decoder(Cursor).decode
-_text = Decoder(str).decode
-MAX_CURSOR = 65536  # characters; names of templates may be long
+# Kind of the registry, then number and name of the last entry on the page.
+Cursor = tuple[str, int, str]
+_decode_cursor = Decoder(Cursor).decode
+_decode_text = Decoder(str).decode
+# Characters of a cursor that are examined. Names of templates may be long.
+MAX_CURSOR = 65536
 
 
 class Page(Struct, Generic[E], eq=False):
-    """Some entries. next_cursor: where the next ones begin, None after the last. result: kept here by whoever made one of it."""
+    """Some entries of a registry.
+
+    next_cursor: where the next page begins; None after the last one.
+    result: cache for the result that the registry's owner made of this page; Any: of its own type.
+    """
 
     entries: list[E]
     next_cursor: str | None
-    result: Any = None  # whatever result Struct the owner writes
+    result: Any = None
 
 
 class Registry(Generic[E]):
-    """Entries by name, in the order in which they were added. Any thread may change it, and read `entries` at any time.
+    """Entries by name, in the order in which they were added.
 
-    kind: for messages and cursors, e.g. `tool`. size: entries on a page. taken: what to say of a name that there is already.
-    entries: replaced by each change, never changed itself.
+    Any thread may change it, and may read `entries` at any time: a change replaces that mapping and
+    never modifies it.
+    kind: for messages and cursors, such as `tool`. page_size: entries on a page.
+    describe_conflict: returns the message for a name that is already registered.
     """
 
-    def __init__(self, kind: str, size: int, taken: Callable[[str], str]) -> None:
+    def __init__(self, kind: str, page_size: int, describe_conflict: Callable[[str], str]) -> None:
         self.entries: Mapping[str, E] = {}
         self._kind = kind
-        self._taken = taken
-        self._size = size
-        self._numbers: dict[str, int] = {}  # of the entries, growing
-        self._given = 0  # numbers so far
-        self._pages: tuple[Mapping[str, E], dict[int, Page[E]]] = (
-            self.entries,
-            {},
-        )  # made of which entries
-        self._changing = threading.Lock()
+        self._describe_conflict = describe_conflict
+        self._page_size = page_size
+        # Name -> number, growing from entry to entry.
+        self._numbers: dict[str, int] = {}
+        self._last_number = 0
+        # The entries that pages were made of, and these pages by the index of their first entry.
+        self._pages: tuple[Mapping[str, E], dict[int, Page[E]]] = (self.entries, {})
+        self._lock = threading.Lock()
 
     def add(self, name: str, entry: E) -> None:
-        """Raises RegistrationError if there is one of this name."""
-        with self._changing:
+        """Add an entry. Raises RegistrationError if the name is already registered."""
+        with self._lock:
             if name in self.entries:
-                raise RegistrationError(self._taken(name))
-            self._given += 1
-            self._numbers = {**self._numbers, name: self._given}
+                raise RegistrationError(self._describe_conflict(name))
+            self._last_number += 1
+            self._numbers = {**self._numbers, name: self._last_number}
             self.entries = {**self.entries, name: entry}
 
     def change(self, name: str, change: Callable[[E], E]) -> None:
-        """Put another in an entry's place. Raises KeyError if there is none of this name."""
-        with self._changing:
+        """Replace an entry by change(entry). Raises KeyError if no entry has this name."""
+        with self._lock:
             self.entries = {**self.entries, name: change(self.entries[name])}
 
     def remove(self, name: str) -> E:
-        """What had this name. Raises KeyError if nothing has."""
-        with self._changing:
+        """Remove an entry and return it. Raises KeyError if no entry has this name."""
+        with self._lock:
             entries, numbers = dict(self.entries), dict(self._numbers)
             entry = entries.pop(name)
             del numbers[name]
@@ -81,46 +89,52 @@ class Registry(Generic[E]):
         return entry
 
     def page(self, params: Mapping[str, Raw]) -> Page[E]:
-        """The page that a list request asks for; the same object as long as nothing changes.
+        """Return the page that a list request asks for; the same object until something changes.
 
-        Raises RpcError -32602 for a cursor that is none of ours.
+        params: of the request. Raises RpcError -32602 for a cursor that is not one of ours.
         """
-        seen = self._seen(params["cursor"]) if "cursor" in params else None
-        with self._changing:
+        last = self._parse_cursor(params["cursor"]) if "cursor" in params else None
+        with self._lock:
             entries, numbers = self.entries, self._numbers
             if self._pages[0] is not entries:
                 self._pages = entries, {}
             pages = self._pages[1]
-        start = 0 if seen is None else bisect_right(list(numbers.values()), _number(seen, numbers))
+
+        start = 0
+        if last is not None:
+            start = bisect_right(list(numbers.values()), _number_before(last, numbers))
         page = pages.get(start)
         if page is None:
-            end = start + self._size
+            end = start + self._page_size
             names = list(numbers)[start:end]
-            cursor = self._written(names[-1], numbers[names[-1]]) if end < len(numbers) else None
+            cursor = None
+            if end < len(numbers):
+                cursor = self._make_cursor(names[-1], numbers[names[-1]])
             page = pages[start] = Page(list(entries.values())[start:end], cursor)
         return page
 
-    def _written(self, name: str, number: int) -> str:
+    def _make_cursor(self, name: str, number: int) -> str:
         return b2a_base64(encode((self._kind, number, name)), newline=False).decode()
 
-    def _seen(self, raw: Raw) -> Cursor | None:
-        """What a cursor says of the last entry seen; None for the empty one."""
+    def _parse_cursor(self, raw: Raw) -> Cursor | None:
+        """Return the content of a cursor; None for the empty one. Raises RpcError -32602."""
         try:
-            text = _text(raw)
+            text = _decode_text(raw)
             if not text:
                 return None
-            seen = _cursor(a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True))
+            cursor = _decode_cursor(a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True))
         except (DecodeError, Error, UnicodeError):
             raise invalid_params("cursor: not one of this server's") from None
-        if seen[0] != self._kind or not 0 < seen[1] <= self._given:
+        if cursor[0] != self._kind or not 0 < cursor[1] <= self._last_number:
             raise invalid_params(f"cursor: not one of this server's lists of {self._kind}s")
-        return seen
+        return cursor
 
 
-def _number(seen: Cursor, numbers: Mapping[str, int]) -> int:
-    """Behind which number to go on."""
-    _, number, name = seen
-    # Where another entry has this number, another process gave it, before the author changed the order: then the name counts.
+def _number_before(last: Cursor, numbers: Mapping[str, int]) -> int:
+    """Return the number of the entry after which a page begins."""
+    _, number, name = last
+    # If another entry has this number, the cursor comes from an earlier process, in which the author
+    # had registered things in another order. Then the name counts.
     if number in numbers.values() and numbers.get(name, number) != number:
         return numbers[name]
     return number

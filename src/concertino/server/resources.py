@@ -1,12 +1,14 @@
-"""Resources: content that clients read by its URI. Held text and bytes, files, functions, and functions behind URI templates.
+"""Resources: content that clients read by its URI.
 
-Spec: 2026-07-28 server/resources, server/utilities/caching; RFC 3986 for URIs, RFC 6570 for templates (schema/uri_template.py).
+A resource is text or bytes, a file, a function, or a function behind a URI template.
+Spec: 2026-07-28 server/resources, server/utilities/caching; RFC 3986 for URIs, RFC 6570 for
+templates (schema/uri_template.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike, fsdecode
 from typing import Any, cast
 
@@ -19,20 +21,27 @@ from concertino.errors import INVALID_PARAMS, RegistrationError, ResourceNotFoun
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.return_values import InvalidResult, check_struct, result_shaper
 from concertino.schema.uri_template import UriTemplate
-from concertino.server.completion import Completer, completers_of
+from concertino.server.completion import Completer, type_completers
 from concertino.server.files import File
 from concertino.server.functions import (
-    Function,
     Handler,
+    HandlerCall,
     InThread,
     StringArguments,
     call_handler,
-    make_function,
-    parse_doc,
+    handler_call,
+    handler_doc,
+    handler_location,
 )
+from concertino.server.options import ResourceOptions
 from concertino.server.registry import Registry
-from concertino.server.settings import CacheHints, ResourceSettings, check_settings
-from concertino.server.tool_errors import invalid_params, sentence
+from concertino.server.settings import (
+    CacheHints,
+    cache_hints,
+    check_against_schema,
+    check_options,
+)
+from concertino.server.tool_errors import describe_violation, invalid_params
 from concertino.types.results import (
     ListResourcesResult,
     ListResourceTemplatesResult,
@@ -45,57 +54,68 @@ from concertino.types.results import (
 
 __all__ = ["RegisteredResource", "RegisteredTemplate", "Resources"]
 
-# RFC 3986: a scheme, and characters that a URI may hold.
+# RFC 3986: a scheme, and the characters that a URI may contain.
 _URI = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*"
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_text = Decoder(str).decode
+_decode_text = Decoder(str).decode
+
+# The contents themselves; the file that has them; or the function that returns them.
+Source = list[ResourceContents] | File | tuple[HandlerCall, StringArguments]
 
 
 class RegisteredResource(Struct, frozen=True):
-    """One resource. source: its contents, where they are, or who makes them, and from what."""
+    """A resource of a server. hints: for its content."""
 
     resource: Resource
-    source: list[ResourceContents] | File | tuple[Function, StringArguments]
+    source: Source
     hints: CacheHints
 
 
 class RegisteredTemplate(Struct, frozen=True):
-    """One template. completers: of its variables."""
+    """A resource template of a server. completers: variable -> its completer."""
 
-    shown: ResourceTemplate
+    listing: ResourceTemplate
     template: UriTemplate
-    function: Function
-    texts: StringArguments
+    function: HandlerCall
+    arguments: StringArguments
     completers: Mapping[str, Completer]
     hints: CacheHints
 
 
 class Resources:
-    """A server's resources. in_thread: runs what may block. hints: for the lists, and what does not say otherwise itself.
+    """The resources of a server.
 
-    completes: whether a variable of a template can be completed.
+    in_thread: runs a `def` handler, and reads files. hints: for the lists, and for resources
+    without hints of their own. can_complete: whether any variable of a template has a completer.
     """
 
     def __init__(self, in_thread: InThread, page_size: int, hints: CacheHints) -> None:
         self.resources: Registry[RegisteredResource] = Registry(
-            "resource",
-            page_size,
-            lambda name: (
-                f"resource {name!r}: there is one with this URI; remove_resource() it first"
-            ),
+            "resource", page_size, self._describe_resource_conflict
         )
         self.templates: Registry[RegisteredTemplate] = Registry(
-            "resource template",
-            page_size,
-            lambda name: (
-                f"resource {name!r}: there is one with this template; remove_resource() it first"
-            ),
+            "resource template", page_size, self._describe_template_conflict
         )
-        self.completes = False
+        self.can_complete = False
         self._in_thread = in_thread
         self._hints = hints
+
+    def _describe_resource_conflict(self, uri: str) -> str:
+        source = self.resources.entries[uri].source
+        location = handler_location(source[0].handler) if isinstance(source, tuple) else ""
+        return (
+            f"a resource with the URI {uri!r} is already registered{location}; call "
+            f"remove_resource({uri!r}) first"
+        )
+
+    def _describe_template_conflict(self, text: str) -> str:
+        location = handler_location(self.templates.entries[text].function.handler)
+        return (
+            f"the resource template {text!r} is already registered{location}; call "
+            f"remove_resource({text!r}) first"
+        )
 
     # Registration
 
@@ -106,155 +126,150 @@ class Resources:
         text: str | None,
         blob: bytes | None,
         path: str | PathLike[str] | None,
-        settings: ResourceSettings,
+        options: ResourceOptions,
     ) -> None:
-        """See Server.add_resource."""
-        if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # an author's mistake
+        """Register a resource or a template; see Server.add_resource."""
+        if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
                 f"resource: expected a URI such as 'notes://today', got {uri!r}"
             )
-        settings = check_settings(settings, f"resource {uri!r}")
-        given = [
-            name
-            for name, each in (("text", text), ("blob", blob), ("path", path))
-            if each is not None
-        ]
-        if len(given) + (handler is not None) != 1:
-            got = (
-                ", ".join([*(["a function"] if handler is not None else []), *given])
-                or "none of them"
-            )
-            raise RegistrationError(
-                f"resource {uri!r}: expected one of a function, text, blob and path, got {got}"
-            )
-        if handler is not None and "{" in uri:
-            return self._add_template(uri, handler, settings)
+        owner = f"resource {uri!r}"
+        options = check_options(options, ResourceOptions, owner)
+        _check_one_source(owner, handler, text, blob, path)
         if "{" in uri:
-            raise RegistrationError(
-                f"resource {uri!r}: a template needs a function, which makes the content of each URI"
-            )
+            if handler is None:
+                raise RegistrationError(
+                    f"{owner}: a template needs a function that returns the content of each URI"
+                )
+            return self._add_template(uri, owner, handler, options)
         if _URI.fullmatch(uri) is None:
             raise RegistrationError(
-                f"resource {uri!r}: expected an absolute URI such as 'notes://today', other characters percent-encoded"
+                f"{owner}: expected an absolute URI such as 'notes://today', other characters "
+                f"percent-encoded"
             )
-        name = settings.name
-        description = settings.description
-        size = settings.size
-        source: list[ResourceContents] | File | tuple[Function, StringArguments]
-        mime_type = settings.mime_type
+
+        name, description = options.get("name"), options.get("description")
+        mime_type, size = options.get("mime_type"), options.get("size")
+        source: Source
         if handler is not None:
-            made = make_function(handler, f"resource {uri!r}", inline=settings.inline)
-            texts = StringArguments(handler, {})
-            source = made, texts
-            if texts.schemas:
-                names = ", ".join(texts.schemas)
-                raise RegistrationError(
-                    f"resource {uri!r}: its URI has no variables, so nothing fills {names}"
-                )
+            source = _function_source(owner, handler, options)
             name = name or _name_of(handler)
-            description = description or parse_doc(handler).description
+            description = description or handler_doc(handler).description
         elif path is not None:
             try:
                 source = File(fsdecode(path), mime_type)
-            except (OSError, ValueError, TypeError) as why:
-                raise RegistrationError(f"resource {uri!r}: path: {why}") from None
+            except (OSError, ValueError, TypeError) as exc:
+                raise RegistrationError(f"{owner}: path: {exc}") from None
             mime_type = source.mime_type
             name = name or source.name
         else:
-            source, size = _held(uri, text, blob, mime_type)
+            source, own_size = _fixed_contents(owner, uri, text, blob, mime_type)
             mime_type = source[0].mime_type
+            size = own_size if size is None else size
+
         resource = Resource(
             uri,
             name or uri.rstrip("/").rpartition("/")[2] or uri,
-            title=settings.title,
+            title=options.get("title"),
             description=description,
             mime_type=mime_type,
-            size=size if settings.size is None else settings.size,
-            annotations=settings.annotations,
-            icons=settings.icons,
-            meta=settings.meta,
+            size=size,
+            annotations=options.get("annotations"),
+            icons=options.get("icons"),
+            meta=options.get("meta"),
         )
-        resource = check_settings(resource, f"resource {uri!r}")
-        self.resources.add(uri, RegisteredResource(resource, source, settings.hints(self._hints)))
+        resource = check_against_schema(resource, owner)
+        hints = _content_hints(options, self._hints)
+        self.resources.add(uri, RegisteredResource(resource, source, hints))
         return None
 
-    def _add_template(self, text: str, handler: Handler, settings: ResourceSettings) -> None:
-        what = f"resource {text!r}"
+    def _add_template(
+        self, text: str, owner: str, handler: Handler, options: ResourceOptions
+    ) -> None:
         try:
             template = UriTemplate(text)
             template.check()
-        except ValueError as why:
-            raise RegistrationError(f"{what}: {why}") from None
+        except ValueError as exc:
+            raise RegistrationError(f"{owner}: {exc}") from None
         if _SCHEME.match(text) is None:
             raise RegistrationError(
-                f"{what}: expected a template that begins with its scheme, such as 'notes://{{day}}'"
+                f"{owner}: expected a template that begins with its scheme, such as "
+                f"'notes://{{day}}'"
             )
-        if settings.size is not None:
+        if options.get("size") is not None:
             raise RegistrationError(
-                f"{what}: size: a template has none; each of its resources has its own"
+                f"{owner}: size: a template has none; each of its resources has its own"
             )
-        made = make_function(handler, what, inline=settings.inline)
-        doc = parse_doc(handler)
-        texts = StringArguments(handler, doc.parameters)
-        _check_variables(what, template, texts)
-        shown = ResourceTemplate(
+
+        function = handler_call(handler, owner, inline=options.get("inline", False))
+        doc = handler_doc(handler)
+        arguments = StringArguments(handler, doc.parameters)
+        _check_variables(owner, template, arguments)
+        listing = ResourceTemplate(
             text,
-            settings.name or _name_of(handler) or text,
-            title=settings.title,
-            description=settings.description or doc.description,
-            mime_type=settings.mime_type,
-            annotations=settings.annotations,
-            icons=settings.icons,
-            meta=settings.meta,
+            options.get("name") or _name_of(handler) or text,
+            title=options.get("title"),
+            description=options.get("description") or doc.description,
+            mime_type=options.get("mime_type"),
+            annotations=options.get("annotations"),
+            icons=options.get("icons"),
+            meta=options.get("meta"),
         )
-        shown = check_settings(shown, what)
-        hints = settings.hints(self._hints)
-        completers = completers_of(texts)
+        listing = check_against_schema(listing, owner)
+        hints = _content_hints(options, self._hints)
+        completers = type_completers(arguments)
         self.templates.add(
-            text, RegisteredTemplate(shown, template, made, texts, completers, hints)
+            text, RegisteredTemplate(listing, template, function, arguments, completers, hints)
         )
-        self.completes = self.completes or bool(completers)
+        self.can_complete = self.can_complete or bool(completers)
 
     def remove(self, uri: str) -> None:
-        """uri: of a resource, or a template as it was given. Raises KeyError if there is none."""
+        """Remove a resource, or a template by its text. Raises KeyError if there is none."""
         (self.templates if uri in self.templates.entries else self.resources).remove(uri)
 
     # Calls
 
     async def list(self, call: Call, context: Context) -> ListResourcesResult:
         page = self.resources.page(call.params)
-        shown: list[Resource] = [each.resource for each in page.entries]
+        resources: list[Resource] = [entry.resource for entry in page.entries]
+
+        # The size of a file may have changed since the last time.
         files = {
-            number: each.source
-            for number, each in enumerate(page.entries)
-            if isinstance(each.source, File)
+            index: entry.source
+            for index, entry in enumerate(page.entries)
+            if isinstance(entry.source, File)
         }
         if files:
-            sizes: dict[int, int | None] = await self._in_thread(lambda: _sizes(files))
-            for number, size in sizes.items():
-                if shown[number].size is None:
-                    shown[number] = replace(shown[number], size=size)
-        if (
-            page.result is None or page.result.resources != shown
-        ):  # else the same object: it is written once
+            sizes: dict[int, int | None] = await self._in_thread(
+                lambda: {index: file.size() for index, file in files.items()}
+            )
+            for index, size in sizes.items():
+                if resources[index].size is None:
+                    resources[index] = replace(resources[index], size=size)
+
+        # An unchanged list stays the same object, which is encoded only once.
+        if page.result is None or page.result.resources != resources:
+            hints = self._hints
             page.result = ListResourcesResult(
-                shown, page.next_cursor, ttl_ms=self._hints.ttl_ms, cache_scope=self._hints.scope
+                resources, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope
             )
         return page.result
 
     async def list_templates(self, call: Call, context: Context) -> ListResourceTemplatesResult:
         page = self.templates.page(call.params)
         if page.result is None:
-            shown = [each.shown for each in page.entries]
             hints = self._hints
             page.result = ListResourceTemplatesResult(
-                shown, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope
+                [entry.listing for entry in page.entries],
+                page.next_cursor,
+                ttl_ms=hints.ttl_ms,
+                cache_scope=hints.scope,
             )
         return page.result
 
     async def read(self, call: Call, context: Context) -> ReadResourceResult:
         try:
-            uri = _text(call.params["uri"])
+            uri = _decode_text(call.params["uri"])
         except KeyError:
             raise invalid_params("Missing required field: uri") from None
         except (DecodeError, UnicodeError):
@@ -262,111 +277,147 @@ class Resources:
         try:
             entry = self.resources.entries.get(uri)
             if entry is None:
-                return await self._expanded(uri, context)
-            contents = await self._contents(entry.source, uri, context)
-        except ResourceNotFound as gone:
-            raise gone if gone.uri else _not_found(uri) from None
+                return await self._read_template(uri, context)
+            contents = await self._read_source(entry.source, uri, context)
+        except ResourceNotFound as exc:
+            raise exc if exc.uri else _not_found(uri) from None
         return _result(contents, uri, entry.resource.mime_type, entry.hints)
 
-    async def _contents(
-        self,
-        source: list[ResourceContents] | File | tuple[Function, StringArguments],
-        uri: str,
-        context: Context,
-    ) -> Any:
+    async def _read_source(self, source: Source, uri: str, context: Context) -> Any:
         if isinstance(source, File):
             return await self._in_thread(lambda: source.read(uri))
         if isinstance(source, tuple):
-            made, texts = source
-            return await call_handler(made, texts.bind({}, context), self._in_thread)
+            function, arguments = source
+            return await call_handler(function, arguments.bind({}, context), self._in_thread)
         return source
 
-    async def _expanded(self, uri: str, context: Context) -> ReadResourceResult:
-        """A resource of a template: of the first that matches, and whose function takes the values."""
+    async def _read_template(self, uri: str, context: Context) -> ReadResourceResult:
+        """Read a URI through the first template that matches and whose function accepts the values.
+
+        Raises RpcError if there is none; its details name the arguments that did not fit.
+        """
         details: list[str] = []
-        for each in self.templates.entries.values():
-            values = each.template.match(uri)
+        for entry in self.templates.entries.values():
+            values = entry.template.match(uri)
             if values is None:
                 continue
             try:
-                bound = each.texts.bind(values, context)
-            except InvalidArguments as bad:
+                bound = entry.arguments.bind(values, context)
+            except InvalidArguments as exc:
                 details += [
-                    f"{each.template.text}: {sentence(problem)}" for problem in bad.violations
+                    f"{entry.template.text}: {describe_violation(violation)}"
+                    for violation in exc.violations
                 ]
                 continue
-            contents = await call_handler(each.function, bound, self._in_thread)
-            return _result(contents, uri, each.shown.mime_type, each.hints)
+            contents = await call_handler(entry.function, bound, self._in_thread)
+            return _result(contents, uri, entry.listing.mime_type, entry.hints)
         raise _not_found(uri, details)
 
 
+def _check_one_source(
+    owner: str,
+    handler: Handler | None,
+    text: str | None,
+    blob: bytes | None,
+    path: str | PathLike[str] | None,
+) -> None:
+    sources = {"a function": handler, "text": text, "blob": blob, "path": path}
+    names = [name for name, source in sources.items() if source is not None]
+    if len(names) != 1:
+        got = ", ".join(names) or "none of them"
+        raise RegistrationError(
+            f"{owner}: expected one of a function, text, blob and path, got {got}"
+        )
+
+
+def _content_hints(options: ResourceOptions, default: CacheHints) -> CacheHints:
+    """Return the hints for a resource's content. default: the server's."""
+    scope = options.get("cache_scope") or default.scope
+    ttl_s = options.get("ttl_s")
+    if ttl_s is None:
+        return CacheHints(default.ttl_ms, scope)
+    try:
+        return cache_hints(ttl_s, scope)
+    except ValueError as exc:
+        raise RegistrationError(f"resource: {exc}") from None
+
+
+def _function_source(
+    owner: str, handler: Handler, options: ResourceOptions
+) -> tuple[HandlerCall, StringArguments]:
+    function = handler_call(handler, owner, inline=options.get("inline", False))
+    arguments = StringArguments(handler, {})
+    if arguments.schemas:
+        names = ", ".join(arguments.schemas)
+        raise RegistrationError(f"{owner}: its URI has no variables, so nothing fills {names}")
+    return function, arguments
+
+
 def _name_of(handler: Handler) -> str:
-    """The function's name, empty if it has none of its own."""
+    """Return the name of a function; "" if it has none of its own."""
     name = str(getattr(handler, "__name__", ""))
     return "" if name == "<lambda>" else name
 
 
-def _check_variables(what: str, template: UriTemplate, texts: StringArguments) -> None:
+def _check_variables(owner: str, template: UriTemplate, arguments: StringArguments) -> None:
+    """Raise RegistrationError unless variables and parameters fit each other."""
     for name in template.variables:
-        if name not in texts.schemas:
-            raise RegistrationError(f"{what}: {{{name}}} needs a parameter of this name")
-        if name in template.optional and name in texts.required:
+        if name not in arguments.schemas:
+            raise RegistrationError(f"{owner}: {{{name}}} needs a parameter of this name")
+        if name in template.optional and name in arguments.required:
             raise RegistrationError(
-                f"{what}: {{{name}}} may be absent, so the parameter {name!r} needs a default"
+                f"{owner}: {{{name}}} may be absent, so the parameter {name!r} needs a default"
             )
-        if name in template.lists and texts.takes_only_text(name):
+        if name in template.lists and arguments.takes_only_text(name):
             raise RegistrationError(
-                f"{what}: {{{name}*}} gives a list, so the parameter {name!r} must take one: list[str]"
+                f"{owner}: {{{name}*}} gives a list, so the parameter {name!r} must take one: "
+                f"list[str]"
             )
-    if missing := [name for name in texts.required if name not in template.variables]:
+    if missing := [name for name in arguments.required if name not in template.variables]:
         raise RegistrationError(
-            f"{what}: nothing in the template fills the parameters {', '.join(missing)}"
+            f"{owner}: nothing in the template fills the parameters {', '.join(missing)}"
         )
 
 
-def _held(
-    uri: str, text: str | None, blob: bytes | None, mime_type: str | None
+def _fixed_contents(
+    owner: str, uri: str, text: str | None, blob: bytes | None, mime_type: str | None
 ) -> tuple[list[ResourceContents], int]:
+    """Return the contents of a resource of text or bytes, and their size in bytes."""
     if text is not None:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise RegistrationError(
-                f"resource {uri!r}: text: expected str, got {type(text).__name__}"
-            )
+            raise RegistrationError(f"{owner}: text: expected str, got {type(text).__name__}")
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
             raise RegistrationError(
-                f"resource {uri!r}: text: holds a lone surrogate, which JSON cannot"
+                f"{owner}: text: holds a lone surrogate, which JSON cannot"
             ) from None
         return [ResourceContents(uri, text=text, mime_type=mime_type or "text/plain")], size
+
     if not isinstance(blob, (bytes, bytearray, memoryview)):
-        raise RegistrationError(
-            f"resource {uri!r}: blob: expected bytes, got {type(blob).__name__}"
-        )
-    return [
-        ResourceContents(uri, blob=bytes(blob), mime_type=mime_type or "application/octet-stream")
-    ], len(bytes(blob))
-
-
-def _sizes(files: Mapping[int, File]) -> dict[int, int | None]:
-    return {index: file.size() for index, file in files.items()}
+        raise RegistrationError(f"{owner}: blob: expected bytes, got {type(blob).__name__}")
+    data = bytes(blob)
+    mime_type = mime_type or "application/octet-stream"
+    return [ResourceContents(uri, blob=data, mime_type=mime_type)], len(data)
 
 
 def _not_found(uri: str, details: list[str] | None = None) -> RpcError:
-    return RpcError(
-        INVALID_PARAMS,
-        "Resource not found",
-        {"uri": uri, **({"details": "; ".join(details)} if details else {})},
-    )
+    data = {"uri": uri, **({"details": "; ".join(details)} if details else {})}
+    return RpcError(INVALID_PARAMS, "Resource not found", data)
 
 
-# What a function returned -> contents
+# Conversion of what a function returned to contents
 
 
-def _unpromised() -> Any: ...
+def _shape_any() -> Callable[[Any], Any]:
+    """Return the shape() of a function without a return annotation: any value, by its own type."""
+
+    def untyped() -> Any: ...
+
+    return result_shaper(untyped).shape
 
 
-_as_json = result_shaper(_unpromised).shape
+_as_json = _shape_any()
 
 
 def _result(value: Any, uri: str, mime_type: str | None, hints: CacheHints) -> ReadResourceResult:
@@ -374,28 +425,32 @@ def _result(value: Any, uri: str, mime_type: str | None, hints: CacheHints) -> R
         return check_struct(value)
     if value is None:
         raise _not_found(uri)
-    pieces: list[Any] = [value]
+
+    # A list is one JSON value, unless it contains contents.
+    parts: list[Any] = [value]
     if isinstance(value, (list, tuple)) and any(
-        isinstance(each, _PIECES) for each in cast("list[Any]", value)
+        isinstance(item, _CONTENTS) for item in cast("list[Any]", value)
     ):
-        pieces = list(cast("list[Any]", value))
-    contents = [_piece(each, uri, mime_type) for each in pieces]
+        parts = list(cast("list[Any]", value))
+    contents = [_contents(part, uri, mime_type) for part in parts]
     return ReadResourceResult(contents, ttl_ms=hints.ttl_ms, cache_scope=hints.scope)
 
 
-_PIECES = (ResourceContents, bytes, bytearray, memoryview)
+_CONTENTS = (ResourceContents, bytes, bytearray, memoryview)
 
 
-def _piece(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
+def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
     if isinstance(value, ResourceContents):
         return check_struct(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         data = bytes(cast("bytes", value))
         return ResourceContents(uri, blob=data, mime_type=mime_type or "application/octet-stream")
+
     blocks = _as_json(value).content
-    if len(blocks) != 1 or (text := getattr(blocks[0], "text", None)) is None:
+    if len(blocks) != 1 or not isinstance(block := blocks[0], TextContent):
         raise InvalidResult(
-            f"expected str, bytes, ResourceContents or JSON as a resource, got {type(value).__name__}"
+            f"expected str, bytes, ResourceContents or JSON as a resource, got "
+            f"{type(value).__name__}"
         )
     kind = "text/plain" if isinstance(value, (str, TextContent)) else "application/json"
-    return ResourceContents(uri, text=text, mime_type=mime_type or kind)
+    return ResourceContents(uri, text=block.text, mime_type=mime_type or kind)

@@ -1,6 +1,7 @@
-"""The envelope: what a tool returned as `{"success": true, "data": ..., "metadata": {"timestamp": ..., "version": ...}}`.
+"""The envelope of a result: `{"success": true, "data": ..., "metadata": {...}}`.
 
-For tools whose callers expect that of every answer (the Orchestre system, protocol reference, "Consistent Response Format").
+Its metadata are `timestamp` and `version`. It is for tools whose callers expect it around every
+result (the Orchestre system, protocol reference, "Consistent Response Format").
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ Shape = Callable[[Any], CallToolResult]
 
 
 def wrap_result(shape: Shape, version: str) -> Shape:
-    """A result shaper whose results are put into an envelope, as text with an indent of two. version: the server's.
+    """Return a shape() that puts results into an envelope, as text indented by two spaces.
 
-    data: the structured content; else the text, or null for nothing, or the content blocks. A CallToolResult that the tool made
-    itself is sent as it is, and so are errors.
+    version: the server's. The member `data` is the structured content; without it the text, null
+    for no content, or the list of content blocks. A CallToolResult that the tool made itself is
+    sent as it is, and so are errors.
     """
 
-    def wrapped(value: Any) -> CallToolResult:
+    def shape_with_envelope(value: Any) -> CallToolResult:
         result = shape(value)
         if isinstance(value, CallToolResult) or result.is_error:
             return result
@@ -40,7 +42,7 @@ def wrap_result(shape: Shape, version: str) -> Shape:
         text = format(encode(envelope), indent=2).decode()
         return replace(result, content=[TextContent(text)], structured_content=UNSET)
 
-    return wrapped
+    return shape_with_envelope
 
 
 def _data(result: CallToolResult) -> Any:

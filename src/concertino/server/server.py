@@ -1,4 +1,7 @@
-"""Server: typed Python functions as an MCP server. What it keeps and answers of each kind is in the rooms beside this one."""
+"""The class Server: an MCP server made of typed Python functions.
+
+tools.py, resources.py, prompts.py and completion.py keep and handle the features of each kind.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
@@ -23,31 +26,30 @@ from concertino.schema.return_values import InvalidResult
 from concertino.server.functions import Handler, maybe_await
 from concertino.server.lazy_features import LazyFeatures
 from concertino.server.lifespan import Lifespans
-from concertino.server.settings import (
-    PromptSettings,
-    ResourceSettings,
-    ServerSettings,
+from concertino.server.options import (
+    PromptOptions,
+    ResourceOptions,
+    ToolGuards,
+    ToolOptions,
     ToolSettings,
-    cache_hints,
-    check_setting,
+    show_options,
 )
+from concertino.server.settings import ServerSettings, cache_hints, check_setting
 from concertino.server.tool_errors import (
     describe_exception,
     error_result,
     find_passthrough,
     tool_error_result,
 )
-from concertino.server.tools import RegisteredTool, Tools, no_tool, register
+from concertino.server.tools import RegisteredTool, Tools, make_tool, unknown_tool
 from concertino.types.results import CacheScope, Icon, Implementation
-
-if TYPE_CHECKING:
-    from concertino.server.options import PromptOptions, ResourceOptions, ToolGuards
 
 __all__ = ["Server"]
 
 H = TypeVar("H", bound=Handler)
 L = TypeVar("L", bound=Callable[[], Any])
-THREADS = 32  # `def` handlers at once
+# How many `def` handlers run at once; more of them wait.
+THREADS = 32
 NO_ARGUMENTS = Raw(b"{}")
 _name = Decoder(str).decode
 
@@ -55,13 +57,17 @@ _name = Decoder(str).decode
 class Server:
     """An MCP server made of Python functions; a Backend.
 
-    name, version: for programs; title: for people. instructions: what a model should know before it uses the tools.
-    icons: pictures for a client's user interface. experimental, extensions: capabilities shown as they are.
-    argument_errors: `result` answers arguments that do not fit with a tool result that the model can act on; `protocol` with the
-    JSON-RPC error -32602. coerce: accept `"1"` for an int, and the like. page_size: how many tools, resources or prompts one page
-    of a list holds. ttl_s, cache_scope: for how many seconds, and by whom, clients of 2026-07-28 may keep the lists and the content
-    of resources. Raises ValueError naming what does not fit.
-    Next: decorate functions with `tool`, `resource`, `prompt`, then `run()`.
+    name, version: for programs. title: name for people. description, website_url: for people.
+    instructions: what a model should know before it uses the tools. icons: pictures for a client's
+    user interface. experimental, extensions: capabilities that clients see as they are.
+    argument_errors: `result` answers arguments that do not fit with a tool result that the model
+    can act on; `protocol` with the JSON-RPC error -32602. coerce: accept `"1"` for an int, and the
+    like. page_size: how many tools, resources or prompts one page of a list has.
+    ttl_s, cache_scope: for how many seconds, and for whom, clients of 2026-07-28 may cache lists
+    and the content of resources.
+    Raises ValueError that names the argument that does not fit.
+
+    Next: decorate functions with `tool`, `resource` or `prompt`, then call `run()`.
     """
 
     def __init__(
@@ -88,153 +94,108 @@ class Server:
             )
         if not isinstance(page_size, int) or page_size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"page_size: expected a positive number of items, got {page_size!r}")
-        about = Implementation(name, version, title, description, website_url, icons)
-        info = check_setting(about)
+        info = check_setting(Implementation(name, version, title, description, website_url, icons))
         settings = check_setting(ServerSettings(instructions, experimental, extensions))
-        kept = cache_hints(ttl_s, cache_scope)
+        hints = cache_hints(ttl_s, cache_scope)
+
         self.name = name
-        offer = ServerFeatures(
+        features = ServerFeatures(
             info,
             instructions=instructions,
             tools=True,
             logging=True,
             experimental=settings.experimental or {},
             extensions=settings.extensions or {},
-            ttl_ms=kept.ttl_ms,
-            cache_scope=kept.scope,
+            ttl_ms=hints.ttl_ms,
+            cache_scope=hints.scope,
         )
         self._coerce = coerce
         self._log = logging.getLogger(f"concertino.{name}")
-        self._tools = Tools(page_size, kept, argument_errors)
-        self._rooms = LazyFeatures(offer, self._in_thread, page_size, kept, self._log)
-        self._rooms.ways["tools/list"] = self._tools.list
-        self.watched: frozenset[str] = (
-            frozenset()
-        )  # URIs of the resources that clients subscribe to now
-        self._starts = 0  # without their close()
-        self._outlets: list[
-            Notifier
-        ] = []  # replaced by each change, so that any thread may read it
+        self._tools = Tools(page_size, hints, argument_errors)
+        self._features = LazyFeatures(features, self._in_thread, page_size, hints, self._log)
+        self._features.handlers["tools/list"] = self._tools.list
+        # URIs of the resources that clients subscribe to at present.
+        self.watched: frozenset[str] = frozenset()
+        # Calls of start() without their close(). A server may serve several connections at once.
+        self._starts = 0
+        # Each change replaces the list, so that any thread may read it.
+        self._notifiers: list[Notifier] = []
         self._threads = Threads(THREADS)
         self._lifespans = Lifespans()
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
 
     # Tools
 
     @overload
     def tool(self, handler: H) -> H: ...
     @overload
-    def tool(
-        self,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        read_only: bool | None = None,
-        destructive: bool | None = None,
-        idempotent: bool | None = None,
-        open_world: bool | None = None,
-        icons: list[Icon] | None = None,
-        meta: dict[str, Any] | None = None,
-        inline: bool = False,
-        envelope: bool = False,
-        **guards: Unpack[ToolGuards],
-    ) -> Callable[[H], H]: ...
-    def tool(self, handler: Handler | None = None, **settings: Any) -> Any:
-        """ServerFeatures a function as a tool; as `@server.tool` or `@server.tool(title=...)`. Gives the function back.
+    def tool(self, **options: Unpack[ToolOptions]) -> Callable[[H], H]: ...
+    @show_options(ToolSettings, ToolGuards)
+    def tool(self, handler: Handler | None = None, **options: Any) -> Any:
+        """Register a function as a tool: `@server.tool` or `@server.tool(title=...)`.
 
-        The name is the function's, the description its docstring's text, the input schema its parameters'; arguments are checked
-        against it. An `async def` runs on the event loop, a `def` in a thread, or on the loop with inline=True if it is quick.
-        What a generator yields is told as progress, and the whole is the result (server/streaming.py).
-        read_only, destructive, idempotent, open_world: hints for clients (2025-03-26 and later). meta: `_meta` of the tool.
-        Raises RegistrationError for what cannot be offered. See add_tool.
+        Returns the function unchanged. The name of the tool is the function's, its description the
+        docstring's, its input schema that of the parameters; arguments are checked against it.
+        An `async def` runs on the event loop, a `def` in a thread, or on the loop with inline=True.
+        A generator sends what it yields as progress; everything together is the result.
+        Raises RegistrationError for a function or option that cannot be offered.
         """
         if handler is not None:
             self.add_tool(handler)
             return handler
 
         def decorate(handler: H) -> H:
-            self.add_tool(handler, **settings)
+            self.add_tool(handler, **options)
             return handler
 
         return decorate
 
-    def add_tool(
-        self,
-        handler: Handler,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        read_only: bool | None = None,
-        destructive: bool | None = None,
-        idempotent: bool | None = None,
-        open_world: bool | None = None,
-        icons: list[Icon] | None = None,
-        meta: dict[str, Any] | None = None,
-        inline: bool = False,
-        input_schema: Mapping[str, Any] | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        envelope: bool = False,
-        **guards: Unpack[ToolGuards],
-    ) -> None:
-        """ServerFeatures a tool; also while the server runs, and from any thread: clients are told.
+    @show_options(ToolSettings, ToolGuards)
+    def add_tool(self, handler: Handler, **options: Unpack[ToolOptions]) -> None:
+        """Register a function as a tool, without a decorator.
 
-        input_schema: JSON Schema 2020-12 written by hand, with type object at its root; the handler then takes the arguments as one
-        dict. output_schema: one for what it returns, of any type. Both are shown as they are and enforced, which needs the extra
-        `concertino[validate]`. envelope: what it returns is sent as `{"success": true, "data": ..., "metadata": {...}}`.
-        rate_limit, max_in_flight, timeout_s, max_result_bytes, redact: a guard around this tool alone, as in Guard.
-        The rest is as for tool().
-        Raises RegistrationError naming the tool, what is wrong, and what to write.
+        May be called from any thread, also while the server runs; clients are notified. The rest is
+        as for tool(). Raises RegistrationError that names the tool, what is wrong, and what to
+        write instead.
         """
-        settings = ToolSettings(
-            name=name,
-            title=title,
-            description=description,
-            read_only=read_only,
-            destructive=destructive,
-            idempotent=idempotent,
-            open_world=open_world,
-            icons=icons,
-            meta=meta,
-            inline=inline,
-            input_schema=input_schema,
-            output_schema=output_schema,
-            envelope=envelope,
-        )
-        registered = register(
+        values = cast("dict[str, Any]", options)
+        guards = {name: values.pop(name) for name in _GUARD_NAMES & values.keys()}
+        tool = make_tool(
             self._lifespans.fill(handler),
-            settings,
+            cast("ToolSettings", values),
             coerce=self._coerce,
-            version=self._rooms.offer.info.version,
+            version=self._features.features.info.version,
             in_thread=self._in_thread,
         )
         if guards:
+            # Few tools have guards; importing them takes time at the start.
             from concertino.server.tool_guards import guard
 
-            registered = guard(self, self._tools, registered, guards)
-        self._tools.add(registered.tool.name, registered)
-        self._tell("tools")
+            tool = guard(self, self._tools, tool, cast("ToolGuards", guards))
+        self._tools.add(tool.tool.name, tool)
+        self._report_change("tools")
 
     def remove_tool(self, name: str) -> None:
-        """ServerFeatures a tool no longer; calls under way go on. Raises KeyError if there is none of this name."""
+        """Remove a tool; calls that are running continue. Raises KeyError if there is none."""
         self._tools.remove(name)
-        self._tell("tools")
+        self._report_change("tools")
 
     # Resources
 
+    @show_options(ResourceOptions)
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[H], H]:
-        """ServerFeatures what a function returns as a resource: `@server.resource("config://app")`. Gives the function back.
+        """Register a function that returns the content of a resource; return it unchanged.
 
-        uri: absolute; or an RFC 6570 template such as `notes://{day}{?lang}`, whose variables are parameters of the function,
-        converted to their types; those of a query need defaults. `{x}` never holds a slash, `{+path}` may; what else is allowed
-        is at the head of schema/uri_template.py.
-        The function returns text, bytes, JSON, ResourceContents or a list of these; None or ResourceNotFound: there is none.
-        name: the function's, description: its docstring's text, unless given. size: in bytes. ttl_s, cache_scope: for how long, and
-        by whom, clients of 2026-07-28 may keep the content; the server's unless given. meta: `_meta`.
-        Raises RegistrationError for what cannot be offered.
+        Use: `@server.resource("config://app")`.
+        uri: absolute; or an RFC 6570 template such as `notes://{day}{?lang}`, whose variables are
+        parameters of the function, converted to their types; those of a query need defaults. `{x}`
+        never contains a slash, `{+path}` may; the head of schema/uri_template.py has all rules.
+        The function returns text, bytes, JSON, ResourceContents or a list of these. If there is no
+        such resource it returns None or raises ResourceNotFound.
+        Raises RegistrationError for a function or option that cannot be offered.
         """
-        if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # without parentheses, it is the function
+        # @server.resource without parentheses passes the function.
+        if not isinstance(uri, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
                 f"resource: expected a URI, as in @server.resource('notes://today'), got {uri!r}"
             )
@@ -245,6 +206,7 @@ class Server:
 
         return decorate
 
+    @show_options(ResourceOptions)
     def add_resource(
         self,
         uri: str,
@@ -255,27 +217,33 @@ class Server:
         path: str | PathLike[str] | None = None,
         **options: Unpack[ResourceOptions],
     ) -> None:
-        """ServerFeatures a resource; also while the server runs, and from any thread: clients are told.
+        """Register a resource, without a decorator.
 
-        Exactly one of handler (see resource()), text, blob and path. path: of a file that is read, in a thread, whenever a client
-        asks for it; links are followed now and not later; text if it is UTF-8 and its type allows it. Options as for resource().
+        May be called from any thread, also while the server runs; clients are notified. Pass exactly
+        one of handler (see resource()), text, blob and path. path: a file that is read, in a
+        thread, whenever a client asks for it; links are followed now and not later. The content is
+        text if it is UTF-8 and its type allows it, else bytes.
+        Raises RegistrationError for an argument that cannot be offered.
         """
         handler = handler and self._lifespans.fill(handler)
-        self._rooms.resources.add(uri, handler, text, blob, path, ResourceSettings(**options))
-        self._tell("resources")
+        self._features.resources.add(uri, handler, text, blob, path, options)
+        self._report_change("resources")
 
     def remove_resource(self, uri: str) -> None:
-        """ServerFeatures a resource, or a template, no longer. Raises KeyError if there is none of this URI."""
-        self._rooms.resources.remove(uri)
-        self._tell("resources")
+        """Remove a resource or a template. Raises KeyError if there is none with this URI."""
+        self._features.resources.remove(uri)
+        self._report_change("resources")
 
     def resource_updated(self, uri: str) -> None:
-        """Tell the clients that subscribed to this resource that its content has changed. From any thread."""
-        self._each_outlet(lambda outlet: outlet.report_update(uri))
+        """Notify clients that subscribe to a resource of its new content. From any thread."""
+        self._notify(lambda notifier: notifier.report_update(uri))
 
     def resources_changed(self) -> None:
-        """Tell the clients that the list of resources has changed for a reason of its own. From any thread."""
-        self._tell("resources")
+        """Notify clients that the list of resources has changed. From any thread.
+
+        add_resource() and remove_resource() do this themselves.
+        """
+        self._report_change("resources")
 
     # Prompts
 
@@ -283,13 +251,15 @@ class Server:
     def prompt(self, handler: H) -> H: ...
     @overload
     def prompt(self, **options: Unpack[PromptOptions]) -> Callable[[H], H]: ...
+    @show_options(PromptOptions)
     def prompt(self, handler: Handler | None = None, **options: Any) -> Any:
-        """ServerFeatures a function as a prompt; as `@server.prompt` or `@server.prompt(title=...)`. Gives the function back.
+        """Register a function as a prompt: `@server.prompt` or `@server.prompt(title=...)`.
 
-        Its parameters are the arguments, required if they have no default; they come as texts and are converted to the types that
-        the function wants. It returns a text, content, `user(...)` and `assistant(...)` messages, or a list of these.
-        name: the function's, description: its docstring's text, unless given. meta: `_meta`.
-        Raises RegistrationError for what cannot be offered.
+        Returns the function unchanged. Its parameters are the arguments of the prompt, required if
+        they have no default. They arrive as strings and are converted to the parameters' types.
+        The function returns text, content, `user(...)` and `assistant(...)` messages, or a list of
+        these.
+        Raises RegistrationError for a function or option that cannot be offered.
         """
         if handler is not None:
             self.add_prompt(handler)
@@ -301,43 +271,50 @@ class Server:
 
         return decorate
 
+    @show_options(PromptOptions)
     def add_prompt(self, handler: Handler, **options: Unpack[PromptOptions]) -> None:
-        """ServerFeatures a prompt; also while the server runs, and from any thread: clients are told. As for prompt()."""
-        self._rooms.prompts.add(self._lifespans.fill(handler), PromptSettings(**options))
-        self._tell("prompts")
+        """Register a function as a prompt, without a decorator; see prompt().
+
+        May be called from any thread, also while the server runs; clients are notified.
+        """
+        self._features.prompts.add(self._lifespans.fill(handler), options)
+        self._report_change("prompts")
 
     def remove_prompt(self, name: str) -> None:
-        """ServerFeatures a prompt no longer. Raises KeyError if there is none of this name."""
-        self._rooms.prompts.prompts.remove(name)
-        self._tell("prompts")
+        """Remove a prompt. Raises KeyError if there is none with this name."""
+        self._features.prompts.prompts.remove(name)
+        self._report_change("prompts")
 
     # Completion
 
     def complete(self, target: str, argument: str) -> Callable[[H], H]:
-        """Let a function complete an argument of a prompt, or a variable of a template: `@server.complete("greet", "name")`.
+        """Register a function that completes an argument: `@server.complete("greet", "name")`.
 
-        target: the prompt's name, or the template as it was given. The function takes the value so far and, if it has a second
-        parameter, the other arguments as a dict; it returns texts, as many as it has, or a Completion. A Literal, an Enum or a bool
-        needs none.
+        target: name of a prompt, or a resource template as it was registered. argument: an argument
+        of the prompt, or a variable of the template. The function takes the value so far and, if it
+        has a second parameter, the other arguments as a dict. It returns strings, any number of
+        them, or a Completion. A Literal, an Enum and a bool complete without one.
         Raises RegistrationError if there is no such prompt, template or argument.
         """
 
         def decorate(handler: H) -> H:
-            self._rooms.add_completer(target, argument, self._lifespans.fill(handler))
-            self._tell("features")
+            self._features.add_completer(target, argument, self._lifespans.fill(handler))
+            self._report_change("features")
             return handler
 
         return decorate
 
-    # What lives as long as the server
+    # Lifespan
 
     def lifespan(self, function: L) -> L:
-        """Let a generator function live from the start of the server to its end: `@server.lifespan`. Gives the function back.
+        """Register a generator that runs as long as the server: `@server.lifespan`.
 
-        `async def` or `def`, without parameters, with one `yield`: what is before it runs at the start, while calls wait, what is
-        after it at the end, in reverse order. The class in its annotation (`-> AsyncIterator[Database]`) is what handlers
-        registered later may ask for: a parameter of that class gets what was yielded, and clients see nothing of it.
-        Raises RegistrationError for what is no such function, and once the server has started.
+        Returns the function unchanged. It is an `async def` or a `def` without parameters and with
+        one `yield`. The part before it runs at the start, while calls wait; the part after it runs
+        at the end, in reverse order of registration. Its annotation names a class, as in
+        `-> AsyncIterator[Database]`: handlers that are registered later get the yielded value in a
+        parameter of that class, which clients do not see.
+        Raises RegistrationError for any other function, and once the server has started.
         """
         self._lifespans.add(function)
         return function
@@ -350,41 +327,45 @@ class Server:
         limits: Limits | None = None,
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
     ) -> None:
-        """Serve over stdin and stdout until the client is gone; then the process ends, so nothing after this line runs.
+        """Serve over stdin and stdout until the client is gone.
 
-        As `concertino.run(server)`, which serves any backend: a guard around a server, or several composed.
+        Then the process ends, so that nothing after this line runs. It is the same as
+        `concertino.run(server)`, which serves any backend: a guard around a server, for example, or
+        several composed servers.
         """
         run(self, limits=limits, loop_factory=loop_factory)
 
-    def _tell(self, what: ChangeKind) -> None:
-        """Something was added, or is gone."""
-        self._rooms.offer_more()
-        self._each_outlet(lambda outlet: outlet.report_change(what))
+    def _report_change(self, kind: ChangeKind) -> None:
+        """Notify clients that something was added or removed."""
+        self._features.update_features()
+        self._notify(lambda notifier: notifier.report_change(kind))
 
-    def _each_outlet(self, tell: Callable[[Notifier], None]) -> None:
-        for outlet in self._outlets:
+    def _notify(self, report: Callable[[Notifier], None]) -> None:
+        for notifier in self._notifiers:
             try:
-                tell(outlet)
-            except RuntimeError:  # its loop is closed: nobody is there to be told
+                report(notifier)
+            except RuntimeError:
+                # The event loop of this connection is closed, so there is nobody to notify.
                 pass
 
     async def start(self, outlet: Notifier) -> None:
-        with self._changing:
+        with self._lock:
             self._starts += 1
-            self._outlets = [*self._outlets, outlet]
+            self._notifiers = [*self._notifiers, outlet]
         await self._lifespans.open()
 
     def features(self) -> ServerFeatures:
-        return self._rooms.offer
+        return self._features.features
 
     async def close(self) -> None:
-        with self._changing:
-            self._starts = max(
-                0, self._starts - 1
-            )  # a start() may have been cancelled before it began
+        with self._lock:
+            # A start() may have been cancelled before it began, so there may be more calls of this.
+            self._starts = max(0, self._starts - 1)
+            # It is not known which connection has ended. Its notifier reaches nobody, so it can
+            # stay in the list until the last one ends.
             if self._starts:
-                return  # which of several has ended is not known; its outlet reaches nobody, and stays until the last
-            self._outlets = []
+                return
+            self._notifiers = []
             threads, self._threads = self._threads, Threads(THREADS)
         threads.close()
         for tool in list(self._tools.entries.values()):
@@ -396,29 +377,36 @@ class Server:
         self.watched = uris
 
     def know(self, method: str, name: str) -> RegisteredTool | None:
-        """What handle() takes for calls of this operation, so that it need not look for it each time; None if there is nothing."""
+        """Return the tool that handle() may be given for calls of this operation.
+
+        It saves handle() the search. None if there is no such tool, or a guard handles its calls.
+        """
         tool = self._tools.entries.get(name) if method == "tools/call" else None
         return tool if tool is not None and tool.guard is None else None
 
     async def handle(
         self, call: Call, context: Context, known: RegisteredTool | None = None
     ) -> Struct | Raw:
-        """known: the tool that is called, from know(); a guard around it has let the call through."""
+        """Handle a call; see Backend.
+
+        known: the tool, from know(); a guard around it has already admitted the call.
+        """
         params = call.params
-        if known is not None and not known.gone:
+        if known is not None and not known.removed:
             tool = known
         elif call.method != "tools/call":
-            return await self._rooms.answer(call, context)
+            return await self._features.handle(call, context)
         else:
             try:
                 tool = self._tools.entries[_name(params["name"])]
             except (KeyError, DecodeError):
-                raise no_tool(params) from None
+                raise unknown_tool(params) from None
             if tool.guard is not None:
                 return await tool.guard.handle(call, context)
+
         try:
             args, kwargs = tool.bind(params.get("arguments", NO_ARGUMENTS), context)
-            if tool.waits:
+            if tool.is_async:
                 value = await tool.handler(*args, **kwargs)
             elif tool.inline:
                 value = await maybe_await(tool.handler(*args, **kwargs))
@@ -427,21 +415,22 @@ class Server:
                     await self._threads.run(partial(tool.handler, *args, **kwargs))
                 )
             return tool.shape(value)
-        except InvalidArguments as bad:
-            return self._tools.bad_arguments(
-                bad.violations, bytes(params.get("arguments", NO_ARGUMENTS)).lstrip()
-            )
-        except (ToolError, InvalidResult) as error:
-            return tool_error_result(error)
-        except (
-            BaseException
-        ) as error:  # SystemExit, GeneratorExit and their like too: no tool ends the server
+        except InvalidArguments as exc:
+            arguments = bytes(params.get("arguments", NO_ARGUMENTS)).lstrip()
+            return self._tools.refuse_arguments(exc.violations, arguments)
+        except (ToolError, InvalidResult) as exc:
+            return tool_error_result(exc)
+        except BaseException as exc:
+            # SystemExit, GeneratorExit and the like are included: no tool may end the server.
             if context.cancelled:
                 raise
-            if (passing := find_passthrough(error)) is not None:
-                raise passing from None
+            if (passthrough := find_passthrough(exc)) is not None:
+                raise passthrough from None
             self._log.exception("tool %s failed", tool.tool.name)
-            return error_result(describe_exception(error))
+            return error_result(describe_exception(exc))
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
         return await self._threads.run(function)
+
+
+_GUARD_NAMES = frozenset(ToolGuards.__annotations__)

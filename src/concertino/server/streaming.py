@@ -1,8 +1,9 @@
-"""Tools that are generators: each chunk is told as progress, with its text, and the whole is the result.
+"""Tools that are generators: each chunk is sent as progress, and all chunks are the result.
 
-The protocol has no partial results; progress notifications are what a caller may look at meanwhile (2026-07-28
-basic/patterns/progress). They are for showing only: a caller that asked for none, or got not all of them because it reads slowly or
-they come fast (Limits.progress_per_s), loses nothing.
+The protocol has no partial results; a progress notification is what a client can show in the
+meantime (2026-07-28 basic/patterns/progress). Progress is for display only. A client that did not
+ask for it, or missed some because it reads slowly or they come fast (Limits.progress_per_s), gets
+everything with the result. schema/return_values.py turns the chunks into one result.
 """
 
 from __future__ import annotations
@@ -17,82 +18,93 @@ from concertino.backend.interface import Context
 from concertino.schema.return_values import InvalidResult, text_of
 from concertino.server.functions import Bound, Handler, InThread, maybe_await
 
-__all__ = ["streamed"]
+__all__ = ["collect_chunks"]
 
-MAX_CHUNKS = 100_000  # that one call may yield
-MAX_CHARACTERS = (
-    64 * 2**20
-)  # of their texts together; a message has at most 10 MiB by default, the rest is a mistake found early
+# Of one call.
+MAX_CHUNKS = 100_000
+# Of their texts together. A message has at most 10 MiB by default, so more is an early-found bug.
+MAX_CHARACTERS = 64 * 2**20
+
 Bind = Callable[[Raw | bytes, object], Bound]
 
 
-def streamed(handler: Handler, bind: Bind, in_thread: InThread | None) -> tuple[Handler, Bind]:
-    """A generator as an `async def` that gives the list of what it yields, and a bind() that gives it the call's context first.
+def collect_chunks(
+    handler: Handler, bind: Bind, in_thread: InThread | None
+) -> tuple[Handler, Bind]:
+    """Return an `async def` that runs a generator and returns the list of its chunks.
 
-    in_thread: where a `def` runs; None: on the loop. Whoever gives up a call closes its generator: at once if it is an
-    `async def`, after its next chunk if it is a `def`.
+    It comes with a bind() that passes it the call's context first. in_thread: where a `def` runs;
+    None: on the event loop. When a call is cancelled its generator is closed: an `async def` at
+    once, a `def` after its next chunk.
     """
 
     async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        # Any: a decorator that kept the name of a generator function may give whatever it likes.
-        made: Any = await maybe_await(handler(*args, **kwargs))
+        # Any: a decorator around the generator function may return something else.
+        generator: Any = await maybe_await(handler(*args, **kwargs))
         chunks = _Chunks(context)
         try:
-            if hasattr(made, "__anext__"):
-                await _drawn(made, chunks)
-            elif not hasattr(made, "__next__"):
-                raise InvalidResult(f"expected a generator, got {type(made).__name__}")
+            if hasattr(generator, "__anext__"):
+                await _run_async(generator, chunks)
+            elif not hasattr(generator, "__next__"):
+                raise InvalidResult(f"expected a generator, got {type(generator).__name__}")
             elif in_thread is None:
-                _drained(made, chunks)
+                _run_sync(generator, chunks)
             else:
-                await in_thread(partial(_drained, made, chunks))
+                await in_thread(partial(_run_sync, generator, chunks))
         finally:
-            chunks.wanted = False
-        return chunks.all
+            # The thread may still run; it stops at its next chunk.
+            chunks.is_needed = False
+        return chunks.values
 
-    def bind_all(raw: Raw | bytes, context: object) -> Bound:
+    def bind_with_context(raw: Raw | bytes, context: object) -> Bound:
         return (context, *bind(raw, context)), {}
 
-    return run, bind_all
+    return run, bind_with_context
 
 
 class _Chunks:
-    """What one call has yielded. wanted: False when nobody waits for more."""
+    """The chunks of one call. is_needed: False once nobody waits for more."""
 
     def __init__(self, context: Context) -> None:
-        self.all: list[Any] = []
-        self.wanted = True
+        self.values: list[Any] = []
+        self.is_needed = True
         self.context = context
         self._characters = 0
 
     def add(self, chunk: Any) -> str:
-        """Keep a chunk; its text. Raises BadResult for what cannot be sent, and for too much."""
+        """Add a chunk and return its text.
+
+        Raises InvalidResult for one that cannot be sent, and if there are too many.
+        """
         text = text_of(chunk)
-        self.all.append(chunk)
+        self.values.append(chunk)
         self._characters += len(text)
-        if len(self.all) > MAX_CHUNKS or self._characters > MAX_CHARACTERS:
+        if len(self.values) > MAX_CHUNKS or self._characters > MAX_CHARACTERS:
             raise InvalidResult(
-                f"too much was yielded: expected at most {MAX_CHUNKS:,} chunks and {MAX_CHARACTERS:,} characters in one call"
+                f"the generator yielded too much: expected at most {MAX_CHUNKS:,} chunks and "
+                f"{MAX_CHARACTERS:,} characters in one call"
             )
         return text
 
 
-async def _drawn(made: AsyncGenerator[Any, None], chunks: _Chunks) -> None:
+async def _run_async(generator: AsyncGenerator[Any, None], chunks: _Chunks) -> None:
     try:
-        async for chunk in made:
+        async for chunk in generator:
             text = chunks.add(chunk)
-            await chunks.context.progress(len(chunks.all), None, text)
+            await chunks.context.progress(len(chunks.values), None, text)
     finally:
-        if hasattr(made, "aclose"):
-            await made.aclose()
+        # An iterator that is no generator has no aclose().
+        if hasattr(generator, "aclose"):
+            await generator.aclose()
 
 
-def _drained(made: Generator[Any, None, None], chunks: _Chunks) -> None:
+def _run_sync(generator: Generator[Any, None, None], chunks: _Chunks) -> None:
     try:
-        for chunk in made:
-            chunks.context.progress(len(chunks.all) + 1, None, chunks.add(chunk))
-            if not chunks.wanted or chunks.context.cancelled:
+        for chunk in generator:
+            chunks.context.progress(len(chunks.values) + 1, None, chunks.add(chunk))
+            if not chunks.is_needed or chunks.context.cancelled:
                 break
     finally:
-        close = cast("Callable[[], None]", getattr(made, "close", lambda: None))
+        # An iterator that is no generator has no close().
+        close = cast("Callable[[], None]", getattr(generator, "close", lambda: None))
         close()

@@ -1,4 +1,4 @@
-"""What a caller is told when something of a server went wrong, in one voice for tools, resources, prompts and completions."""
+"""Errors that clients see: the same wording for tools, resources, prompts and completions."""
 
 from __future__ import annotations
 
@@ -15,103 +15,115 @@ from concertino.errors import (
     Suspended,
     ToolError,
 )
+from concertino.excerpts import shorten
 from concertino.logs.redact import redactor
 from concertino.schema.violations import SchemaViolation
 from concertino.types.results import CallToolResult, TextContent
 
 __all__ = [
     "describe_exception",
+    "describe_violation",
     "error_result",
     "find_passthrough",
     "invalid_params",
-    "sentence",
-    "shorten",
+    "shorten_name",
     "tool_error_result",
     "unknown_name",
 ]
 
-MAX_ERROR_CHARACTERS = 1000  # of an exception's text that the caller sees
-REDACTED_CHARACTERS = 65536  # of that text that are looked through for secrets
-MAX_NAME = (
-    128  # characters of a name that nobody has, given back; 2026-07-28 server/tools "Tool Names"
-)
+# How much of an exception's text a client sees, and how much of it is searched for secrets.
+MAX_ERROR_CHARACTERS = 1000
+MAX_REDACTED_CHARACTERS = 65536
+# How much of an unknown name an error quotes; the longest tool name of 2026-07-28 server/tools.
+MAX_NAME = 128
 
 
 def error_result(text: str) -> CallToolResult:
-    """A tool's failure, which the model sees."""
+    """Return the result of a tool that failed; the model sees the text."""
     return CallToolResult([TextContent(text)], is_error=True)
 
 
 def tool_error_result(error: Exception) -> CallToolResult:
-    """What a tool raised to tell its caller: a text, or the JSON of a ToolError's body."""
+    """Return the result for an error that a tool raised on purpose.
+
+    Its text is that of the exception, or the JSON of a ToolError's body.
+    """
     body = error.body if isinstance(error, ToolError) else None
-    return error_result(str(error) if body is None else _written(body))
+    return error_result(str(error) if body is None else _encode_body(body))
 
 
-def _written(body: Mapping[str, Any]) -> str:
-    """As JSON, whatever its author put there: a failure that cannot be written would hide what failed."""
+# An unknown type, a number out of range, a cycle; ValueError includes half a surrogate pair.
+_UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+def _encode_body(body: Mapping[str, Any]) -> str:
+    """Return JSON, whatever values the body holds: failing here would hide the tool's error."""
     try:
         return encode(body, enc_hook=str).decode()
-    except (
-        TypeError,
-        ValueError,
-        OverflowError,
-        RecursionError,
-    ):  # keys of other types, half a surrogate pair, a cycle
-        return encode({name: _fit(value) for name, value in body.items()}).decode()
+    except _UNENCODABLE:
+        return encode({name: _make_encodable(value) for name, value in body.items()}).decode()
 
 
-def _fit(value: Any) -> Any:
+def _make_encodable(value: Any) -> Any:
     try:
         encode(value, enc_hook=str)
-    except (TypeError, ValueError, OverflowError, RecursionError):
+    except _UNENCODABLE:
         return str(value).encode("utf-8", "backslashreplace").decode()
     return value
 
 
 def invalid_params(details: str) -> RpcError:
-    """Params that do not fit. details: member, what was expected, what came."""
+    """Return the error for params that do not fit. details: member, what was expected, what came."""
     return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
 
 
 def unknown_name(message: str, details: str) -> RpcError:
-    """A name that nobody here has. message: one sentence; details: the member, and what there is not."""
+    """Return the error for a name that nothing here has.
+
+    message: one sentence. details: the member of the params, and what does not exist.
+    """
     return RpcError(INVALID_PARAMS, message, {"details": details})
 
 
 def find_passthrough(error: BaseException) -> BaseException | None:
-    """What is neither a handler's failure nor its result: that it waits for its client, or cannot ask it. Out of a group, too."""
-    if isinstance(error, ASKING):
+    """Return the exception that must reach the runtime, None if this is a failure of the handler.
+
+    Such exceptions say that the handler waits for its client's answer, or that the client cannot
+    be asked. They are found inside of exception groups, too.
+    """
+    if isinstance(error, PASSTHROUGH):
         return error
     if not isinstance(error, BaseExceptionGroup):
         return None
-    inside = cast("tuple[BaseException, ...]", error.exceptions)  # pyright: ignore[reportUnknownMemberType]
-    return next((found for each in inside if (found := find_passthrough(each)) is not None), None)
+    inner = cast("tuple[BaseException, ...]", error.exceptions)  # pyright: ignore[reportUnknownMemberType]
+    return next((found for exc in inner if (found := find_passthrough(exc)) is not None), None)
 
 
-ASKING = (Suspended, MissingCapability, InvalidClientResponse)
+PASSTHROUGH = (Suspended, MissingCapability, InvalidClientResponse)
 
 
 def describe_exception(error: BaseException) -> str:
-    """An exception as `TypeName: text`, for the caller: shortened, without secrets."""
+    """Return an exception as `TypeName: text` for the client, shortened and without secrets."""
     kind = type(error).__name__
     try:
         text = str(error)
-    except Exception:  # a __str__ that fails
+    except Exception:
+        # A user's __str__ may fail.
         text = ""
-    # Cut after the redaction, or half a secret is left; and before it, because the text may be of any length.
-    return redactor().text(f"{kind}: {text[:REDACTED_CHARACTERS]}" if text else kind)[
-        :MAX_ERROR_CHARACTERS
-    ]
+
+    # Cutting to the final length comes after the redaction, since it could leave half of a secret.
+    # The first cut bounds the work, because the text may have any length.
+    excerpt = f"{kind}: {text[:MAX_REDACTED_CHARACTERS]}" if text else kind
+    return redactor().text(excerpt)[:MAX_ERROR_CHARACTERS]
 
 
-def sentence(problem: SchemaViolation) -> str:
-    """One thing wrong with arguments."""
-    if problem.message == "required, but missing":
-        return f"Missing required field: {problem.path}"
-    return f"{problem.path}: {problem.message}" if problem.path else problem.message
+def describe_violation(violation: SchemaViolation) -> str:
+    """Return one violation of the arguments as a sentence for the client."""
+    if violation.message == "required, but missing":
+        return f"Missing required field: {violation.path}"
+    return str(violation)
 
 
-def shorten(name: str) -> str:
-    """A name that came from outside, to be given back."""
-    return name if len(name) <= MAX_NAME else name[:MAX_NAME] + "..."
+def shorten_name(name: str) -> str:
+    """Return a name from outside, cut so that an error can quote it."""
+    return shorten(name, MAX_NAME)

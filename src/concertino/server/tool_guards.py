@@ -1,14 +1,18 @@
-"""Guards around one tool: `@server.tool(rate_limit=..., timeout_s=..., ...)`. Loaded when the first tool wants one."""
+"""Guards around single tools: `@server.tool(rate_limit=..., timeout_s=..., ...)`.
+
+server.py loads this module when the first tool has such an option.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from concertino.backend.interface import BackendWrapper, Call, Context
+from concertino.backend.interface import Backend, BackendWrapper, Call, Context
 from concertino.errors import RegistrationError
 from concertino.guards.guard import Guard
 from concertino.guards.sizes import URI, OversizeStore
@@ -16,44 +20,58 @@ from concertino.server.options import ToolGuards
 from concertino.server.tools import RegisteredTool, Tools
 from concertino.types.results import ResourceContents
 
-if TYPE_CHECKING:
-    from concertino.server.server import Server
-
-__all__ = ["guard"]
+__all__ = ["ToolServer", "guard"]
 
 TEMPLATE = f"{URI}{{id}}"
 
 
-def guard(server: Server, tools: Tools, tool: RegisteredTool, guards: ToolGuards) -> RegisteredTool:
-    """The tool with guards around it, or as it is if none is wanted. tools: the server's.
+class ToolServer(Backend, Protocol):
+    """What this module needs of a Server. server.py imports this module, not the other way round."""
 
-    What is too large is kept for all tools of the server together, behind a resource template. Raises RegistrationError for what
-    does not fit, TypeError for an unknown name.
+    def handle(
+        self, call: Call, context: Context, known: RegisteredTool | None = None
+    ) -> CoroutineType[Any, Any, Struct | Raw]:
+        """Handle a call; for `known`, a tool, without looking for it."""
+        ...
+
+    def add_resource(
+        self, uri: str, handler: Callable[..., Any], *, name: str, inline: bool
+    ) -> None:
+        """Register a function as a resource or a template."""
+        ...
+
+
+def guard(
+    server: ToolServer, tools: Tools, tool: RegisteredTool, guards: ToolGuards
+) -> RegisteredTool:
+    """Return the tool with a guard around it, or the same tool if every option is switched off.
+
+    tools: the server's. Results that are too large are stored for all tools of the server together
+    and served behind one resource template.
+    Raises RegistrationError for an option that does not fit.
     """
-    if unknown := guards.keys() - ToolGuards.__annotations__.keys():
-        raise TypeError(f"add_tool() got an unexpected keyword argument {min(unknown)!r}")
-    given = {
+    active = {
         name: value for name, value in guards.items() if value is not None and value is not False
     }
-    if not given:
+    if not active:
         return tool
     try:
-        inside = _Inside(server, tool)
-        kept = _kept(server, tools) if "max_result_bytes" in given else None
-        # The options are checked by ToolGuards.
-        guarded = Guard(inside, kept=kept, **given)  # pyright: ignore[reportArgumentType]
-    except ValueError as why:
-        raise RegistrationError(f"{tool.tool.name}: {why}") from None
-    inside.tool = replace(tool, guard=guarded)
-    return inside.tool
+        inner = _Unguarded(server, tool)
+        store = _oversize_store(server, tools) if "max_result_bytes" in active else None
+        # ToolGuards declares the types of the options.
+        tool_guard = Guard(inner, kept=store, **active)  # pyright: ignore[reportArgumentType]
+    except ValueError as exc:
+        raise RegistrationError(f"{tool.tool.name}: {exc}") from None
+    inner.tool = replace(tool, guard=tool_guard)
+    return inner.tool
 
 
-class _Inside(BackendWrapper):
-    """The server behind the guards of one of its tools."""
+class _Unguarded(BackendWrapper):
+    """The server as the guard of one tool sees it: it calls that tool without the guard."""
 
-    inner: Server
+    inner: ToolServer
 
-    def __init__(self, server: Server, tool: RegisteredTool) -> None:
+    def __init__(self, server: ToolServer, tool: RegisteredTool) -> None:
         super().__init__(server)
         self.tool = tool
 
@@ -61,17 +79,17 @@ class _Inside(BackendWrapper):
         return self.inner.handle(call, context, self.tool)
 
     async def close(self) -> None:
-        """The server closes its guards, not they the server."""
+        """Do nothing: the server closes its guards, not the other way round."""
 
 
-def _kept(server: Server, tools: Tools) -> OversizeStore:
-    """The server's store of large results, offered as a resource template when it is made."""
-    if tools.kept is None:
-        kept = tools.kept = OversizeStore()
+def _oversize_store(server: ToolServer, tools: Tools) -> OversizeStore:
+    """Return the server's store of large results; make it and its resource template on first use."""
+    if tools.oversize is None:
+        store = tools.oversize = OversizeStore()
 
-        def whole(id: str) -> list[ResourceContents]:
+        def read_result(id: str) -> list[ResourceContents]:
             """A result that was too large to be sent as one."""
-            return kept.read(f"{URI}{id}").contents
+            return store.read(f"{URI}{id}").contents
 
-        server.add_resource(TEMPLATE, whole, name="large results", inline=True)
-    return tools.kept
+        server.add_resource(TEMPLATE, read_result, name="large results", inline=True)
+    return tools.oversize

@@ -1,13 +1,13 @@
 """Tools: Python callables with their descriptions, argument decoders and result shapers.
 
-How one is called is in server.py: it is what nearly every message asks for.
+server.py calls them, because nearly every message asks for that.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
@@ -23,14 +23,23 @@ from concertino.schema.return_values import (
     result_shaper,
 )
 from concertino.schema.violations import SchemaViolation
-from concertino.server.functions import Bound, Handler, InThread, is_async, lacks_self, parse_doc
+from concertino.server.functions import (
+    Bound,
+    Handler,
+    InThread,
+    handler_doc,
+    handler_location,
+    is_async,
+    lacks_self,
+)
+from concertino.server.options import ToolSettings
 from concertino.server.registry import Registry
-from concertino.server.settings import CacheHints, ToolSettings, check_setting
+from concertino.server.settings import CacheHints, check_options, check_setting
 from concertino.server.tool_errors import (
+    describe_violation,
     error_result,
     invalid_params,
-    sentence,
-    shorten,
+    shorten_name,
     unknown_name,
 )
 from concertino.types.results import CallToolResult, ListToolsResult, Tool, ToolAnnotations
@@ -38,69 +47,80 @@ from concertino.types.results import CallToolResult, ListToolsResult, Tool, Tool
 if TYPE_CHECKING:
     from concertino.guards.sizes import OversizeStore
 
-__all__ = ["RegisteredTool", "Tools", "no_tool", "register"]
+__all__ = ["RegisteredTool", "Tools", "make_tool", "unknown_tool"]
 
 S = TypeVar("S", bound=Struct)
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # 2026-07-28 server/tools "Tool Names"
+# 2026-07-28 server/tools "Tool Names"
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 class RegisteredTool(Struct):
-    """What a server keeps of a tool. bind: a call's arguments for the handler; shape: what it returned, as a result.
+    """A tool of a server and how to call it.
 
-    waits: an `async def`. inline: a `def` that runs on the loop instead of a thread. guard: what stands around it, if anything.
-    gone: it was removed; the only thing that changes.
+    is_async: the handler is an `async def`. inline: it is a `def` that runs on the event loop, not
+    in a thread. bind: makes the handler's arguments of a call's. shape: makes a result of what the
+    handler returned. guard: handles the tool's calls first, if there is one. removed: whether it
+    was removed from the server; no other field ever changes.
     """
 
     tool: Tool
     handler: Handler
-    waits: bool
+    is_async: bool
     inline: bool
     bind: Callable[[Raw | bytes, object], Bound]
     shape: Callable[[Any], CallToolResult]
     guard: Backend | None = None
-    gone: bool = False
+    removed: bool = False
 
 
 class Tools(Registry[RegisteredTool]):
-    """A server's tools. argument_errors: `result` or `protocol`, see Server. hints: for the list."""
+    """The tools of a server.
+
+    argument_errors: `result` or `protocol`, see Server. hints: for the list.
+    oversize: store of the results that were too large for a guard; made by tool_guards.py.
+    """
 
     def __init__(self, page_size: int, hints: CacheHints, argument_errors: str) -> None:
-        super().__init__(
-            "tool",
-            page_size,
-            lambda name: (
-                f"tool {name!r}: there is one with this name; remove_tool() it first, or give name="
-            ),
-        )
-        self.kept: OversizeStore | None = (
-            None  # results that were too large for a guard; made by guarding.py
-        )
+        super().__init__("tool", page_size, self._conflict)
+        self.oversize: OversizeStore | None = None
         self._hints = hints
         self._argument_errors = argument_errors
 
+    def _conflict(self, name: str) -> str:
+        location = handler_location(self.entries[name].handler)
+        return (
+            f"a tool named {name!r} is already registered{location}; pass name=... or call "
+            f"remove_tool({name!r}) first"
+        )
+
     def remove(self, name: str) -> RegisteredTool:
         entry = super().remove(name)
-        entry.gone = True
+        entry.removed = True
         return entry
 
     async def list(self, call: Call, context: Context) -> ListToolsResult:
         page = self.page(call.params)
         if page.result is None:
-            tools = [each.tool for each in page.entries]
             hints = self._hints
             page.result = ListToolsResult(
-                tools, page.next_cursor, ttl_ms=hints.ttl_ms, cache_scope=hints.scope
+                [entry.tool for entry in page.entries],
+                page.next_cursor,
+                ttl_ms=hints.ttl_ms,
+                cache_scope=hints.scope,
             )
         return page.result
 
-    def bad_arguments(
-        self, problems: Sequence[SchemaViolation], arguments: bytes
+    def refuse_arguments(
+        self, violations: Sequence[SchemaViolation], arguments: bytes
     ) -> CallToolResult:
-        """The answer to arguments that do not fit, or the RpcError -32602. arguments: as they came."""
-        details = [sentence(problem) for problem in problems]
-        if not arguments.startswith(
-            b"{"
-        ):  # malformed params, whatever was asked for; null too: the schema has no null there
+        """Return the result for arguments that do not fit, or raise the RpcError -32602.
+
+        arguments: the JSON text from the client, without leading whitespace.
+        """
+        details = [describe_violation(violation) for violation in violations]
+
+        # Arguments that are no object, null included, make the params malformed, whatever was set.
+        if not arguments.startswith(b"{"):
             raise invalid_params(f"arguments: {'; '.join(details)}")
         if self._argument_errors == "protocol":
             raise invalid_params("; ".join(details))
@@ -108,145 +128,164 @@ class Tools(Registry[RegisteredTool]):
             "error": f"Invalid arguments: {'; '.join(details)}",
             "code": "INVALID_ARGUMENTS",
             "suggestion": "Call the tool again with arguments that fit its input schema.",
-            "details": [{"path": problem.path, "message": problem.message} for problem in problems],
+            "details": [
+                {"path": violation.path, "message": violation.message} for violation in violations
+            ],
         }
         return error_result(encode(body).decode())
 
 
-def no_tool(params: Mapping[str, Raw]) -> RpcError:
-    """Why a call's params lead to no tool: always a protocol error (2026-07-28 server/tools "Error Handling")."""
+def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
+    """Return the error for a call whose params name no tool of the server.
+
+    It is a protocol error in every case: 2026-07-28 server/tools "Error Handling".
+    """
     if "name" not in params:
         return invalid_params("Missing required field: name")
     try:
-        return unknown_name(
-            f"Unknown tool: {(name := shorten(_name(params['name'])))}",
-            f"name: there is no tool {name!r}",
-        )
+        name = shorten_name(_decode_name(params["name"]))
     except DecodeError:
         return invalid_params("name: expected str")
+    return unknown_name(f"Unknown tool: {name}", f"name: there is no tool {name!r}")
 
 
-_name = Decoder(str).decode
+_decode_name = Decoder(str).decode
 
 
-def register(
-    handler: Handler, settings: ToolSettings, *, coerce: bool, version: str, in_thread: InThread
+def make_tool(
+    handler: Handler, options: ToolSettings, *, coerce: bool, version: str, in_thread: InThread
 ) -> RegisteredTool:
-    """Read a handler. version: the server's. in_thread: runs what may block.
+    """Return the tool for a handler.
 
-    Raises RegistrationError for whatever could not be offered as it is.
+    coerce: see Server. version: the server's. in_thread: runs a `def` handler.
+    Raises RegistrationError for a handler or option that cannot be offered as it is.
     """
     if not callable(handler):
         hint = f"; write name={handler!r}" if isinstance(handler, str) else ""
         raise RegistrationError(f"tool: expected a function, got {handler!r}{hint}")
-    own_name = str(getattr(handler, "__name__", ""))
-    called = (
-        settings.name
-        if isinstance(settings.name, str) and NAME.fullmatch(settings.name)
-        else own_name
-    )
-    _bounded(settings, called)
-    settings = _checked(settings, called)
-    name = own_name if settings.name is None else settings.name
-    if NAME.fullmatch(name) is None:
-        got = repr(name) if name else "none"
-        raise RegistrationError(
-            f"tool name: expected 1 to 128 of A-Z a-z 0-9 _ . - , got {got}; give name="
-        )
+    options, name = _check_tool_options(handler, options)
     if lacks_self(handler):
         raise RegistrationError(
-            f"{name}: {handler.__qualname__} is a method without its object; register a bound method, as in "
-            f"server.add_tool(object.{handler.__name__})"
+            f"{name}: {handler.__qualname__} is a method without its object; register a bound "
+            f"method, as in server.add_tool(object.{handler.__name__})"
         )
-    doc = parse_doc(handler)
-    schema, bind = _arguments(handler, settings, name, doc.parameters, coerce)
-    returns = _returns(handler, settings, name, version)
+
+    doc = handler_doc(handler)
+    schema, bind = _arguments(handler, options, name, doc.parameters, coerce)
+    shaper = _result_shaper(handler, options, name, version)
     hints = ToolAnnotations(
-        read_only_hint=settings.read_only,
-        destructive_hint=settings.destructive,
-        idempotent_hint=settings.idempotent,
-        open_world_hint=settings.open_world,
+        read_only_hint=options.get("read_only"),
+        destructive_hint=options.get("destructive"),
+        idempotent_hint=options.get("idempotent"),
+        open_world_hint=options.get("open_world"),
     )
+    description = options.get("description")
     tool = Tool(
         name,
         schema,
-        title=settings.title,
-        description=settings.description if settings.description is not None else doc.description,
-        output_schema=returns.schema,
+        title=options.get("title"),
+        description=doc.description if description is None else description,
+        output_schema=shaper.schema,
         annotations=hints if hints != ToolAnnotations() else None,
-        icons=settings.icons,
-        meta=settings.meta,
+        icons=options.get("icons"),
+        meta=options.get("meta"),
     )
-    tool = _checked(
-        tool, name
-    )  # what was read from the handler too: a docstring may hold a lone surrogate
-    if is_generator(handler):
-        from concertino.server.streaming import streamed
+    # Includes what was read from the handler: a docstring may contain a lone surrogate.
+    try:
+        tool = check_setting(tool)
+    except ValueError as exc:
+        raise RegistrationError(f"{name}: {exc}") from None
 
-        run, bind = streamed(handler, bind, None if settings.inline else in_thread)
-        return RegisteredTool(tool, run, True, False, bind, returns.shape)
-    return RegisteredTool(tool, handler, is_async(handler), settings.inline, bind, returns.shape)
+    inline = options.get("inline", False)
+    if is_generator(handler):
+        from concertino.server.streaming import collect_chunks
+
+        run, bind = collect_chunks(handler, bind, None if inline else in_thread)
+        return RegisteredTool(tool, run, True, False, bind, shaper.shape)
+    return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper.shape)
+
+
+def _check_tool_options(handler: Handler, options: ToolSettings) -> tuple[ToolSettings, str]:
+    """Return checked options, and the name of the tool. Raises RegistrationError."""
+    own_name = str(getattr(handler, "__name__", ""))
+    name = options.get("name")
+    is_valid = isinstance(name, str) and NAME.fullmatch(name) is not None
+    owner = cast("str", name) if is_valid else own_name
+    _check_schema_sizes(options, owner)
+    options = check_options(options, ToolSettings, owner)
+
+    name = own_name if name is None else name
+    if NAME.fullmatch(name) is None:
+        got = repr(name) if name else "none"
+        raise RegistrationError(
+            f"tool name: expected 1 to 128 of A-Z a-z 0-9 _ . - , got {got}; pass name=..."
+        )
+    return options, name
 
 
 def _arguments(
     handler: Handler,
-    settings: ToolSettings,
+    options: ToolSettings,
     name: str,
     descriptions: Mapping[str, str],
     coerce: bool,
 ) -> tuple[dict[str, Any], Callable[[Raw | bytes, object], Bound]]:
-    if settings.input_schema is None:
-        arguments = argument_decoder(
+    """Return the input schema of a tool, and its bind()."""
+    input_schema = options.get("input_schema")
+    if input_schema is None:
+        decoder = argument_decoder(
             handler, coerce=coerce, inject=(Context,), descriptions=descriptions
         )
-        return arguments.schema, arguments.bind
-    from concertino.server.custom_tools import arguments_by
+        return decoder.schema, decoder.bind
 
-    schema = dict(settings.input_schema)
+    from concertino.server.custom_tools import custom_binder
+
+    schema = dict(input_schema)
     try:
-        return schema, arguments_by(handler, schema)
-    except RegistrationError as why:
-        raise RegistrationError(f"{name}: {why}") from None
+        return schema, custom_binder(handler, schema)
+    except RegistrationError as exc:
+        raise RegistrationError(f"{name}: {exc}") from None
 
 
-def _returns(handler: Handler, settings: ToolSettings, name: str, version: str) -> ResultShaper:
-    if settings.envelope:
+def _result_shaper(
+    handler: Handler, options: ToolSettings, name: str, version: str
+) -> ResultShaper:
+    output_schema = options.get("output_schema")
+    if options.get("envelope"):
         from concertino.server.result_envelope import wrap_result
 
-        if settings.output_schema is not None:
+        if output_schema is not None:
             raise RegistrationError(
-                f"{name}: an output_schema promises structured content, and an envelope is text; give one"
+                f"{name}: output_schema needs structured content, and an envelope is text; "
+                f"remove one of the two options"
             )
         return ResultShaper(
             None, wrap_result(result_shaper(handler, inject=(Context,)).shape, version)
         )
-    if settings.output_schema is None:
-        return (chunk_shaper if is_generator(handler) else result_shaper)(
-            handler, inject=(Context,)
-        )
-    from concertino.server.custom_tools import results_by
+    if output_schema is None:
+        make = chunk_shaper if is_generator(handler) else result_shaper
+        return make(handler, inject=(Context,))
 
-    schema = dict(settings.output_schema)
+    from concertino.server.custom_tools import result_validator
+
+    schema = dict(output_schema)
     try:
-        return custom_result_shaper(handler, schema, results_by(schema))
-    except RegistrationError as why:
-        raise RegistrationError(f"{name}: {why}") from None
+        return custom_result_shaper(handler, schema, result_validator(schema))
+    except RegistrationError as exc:
+        raise RegistrationError(f"{name}: {exc}") from None
 
 
-def _bounded(settings: ToolSettings, name: str) -> None:
-    """Refuse hand-written schemas that are too large to be looked at: before anything walks through them."""
-    for what in ("input_schema", "output_schema"):
-        if (schema := getattr(settings, what)) is not None:
+def _check_schema_sizes(options: ToolSettings, name: str) -> None:
+    """Refuse hand-written schemas that are too large, before anything walks through them."""
+    schemas = {
+        "input_schema": options.get("input_schema"),
+        "output_schema": options.get("output_schema"),
+    }
+    for option, schema in schemas.items():
+        if schema is not None:
             from concertino.schema.custom_schema import check_size
 
             try:
                 check_size(schema)
-            except RegistrationError as why:
-                raise RegistrationError(f"{name}: {what}: {why}") from None
-
-
-def _checked(said: S, name: str) -> S:
-    try:
-        return check_setting(said)
-    except ValueError as why:
-        raise RegistrationError(f"{name}: {why}") from None
+            except RegistrationError as exc:
+                raise RegistrationError(f"{name}: {option}: {exc}") from None
