@@ -1,4 +1,4 @@
-"""Its being here puts this folder on the path, so that every test can `import wire` and `loops`."""
+"""Settings of Hypothesis and of signals, for all tests."""
 
 import signal
 

@@ -22,7 +22,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "stdio"))
 
-from harness import (
+from stdio.harness import (
     INITIALIZE,
     INITIALIZED,
     PREFACE,

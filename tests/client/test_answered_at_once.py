@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from scripted import Script, legacy, modern, on_a_loop
+from client.scripted import Script, legacy, modern, on_a_loop
 
 from concertino.client.client import Client
 from concertino.errors import ProtocolError, RpcError

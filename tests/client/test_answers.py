@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted import SILENCE, Script, on_a_loop, opened
+from client.scripted import SILENCE, Script, on_a_loop, opened
 
 from concertino.client.elicitation_filler import fill_form
 from concertino.errors import ProtocolError, RpcError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import SILENCE, on_a_loop, opened
+from client.scripted import SILENCE, on_a_loop, opened
 
 from concertino import Server
 from concertino.client.client import Client, Timeouts

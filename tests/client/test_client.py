@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client.scripted import SILENCE, Script, on_a_loop, opened
 from msgspec import UNSET, Raw
-from scripted import SILENCE, Script, on_a_loop, opened
 
 from concertino import Server
 from concertino.backend import Host
@@ -359,7 +359,7 @@ async def test_a_storm_of_changes_makes_one_refresh_at_a_time(like: str) -> None
         script.notify("notifications/subscriptions/acknowledged", _meta=meta, notifications=wanted)
         return SILENCE
 
-    from scripted import legacy, modern
+    from client.scripted import legacy, modern
 
     offers = {"legacy": legacy, "modern": modern}[like](
         capabilities={"tools": {"listChanged": True}}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import SILENCE, Script, on_a_loop, opened
+from client.scripted import SILENCE, Script, on_a_loop, opened
 
 from concertino import Limits, Server
 from concertino.client import channel
@@ -570,7 +570,7 @@ async def test_a_long_answer_of_another_shape_is_shortened_and_commands_no_termi
 @pytest.mark.requirement("TO-21", side="client")
 @on_a_loop
 async def test_an_error_answer_keeps_its_code_and_data() -> None:
-    from scripted import Refusal
+    from client.scripted import Refusal
 
     def refuse(script: Script, message: dict[str, Any]) -> Any:
         raise Refusal(-32602, "no such tool", {"name": "x"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from scripted import (
+from client.scripted import (
     LEGACY,
     MODERN,
     SILENCE,

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from scripted import SILENCE, Refusal, Script, modern, on_a_loop, opened
+from client.scripted import SILENCE, Refusal, Script, modern, on_a_loop, opened
 
 from concertino.client.client import Timeouts
 from concertino.errors import Disconnected, ProtocolError, RpcError, TimedOut

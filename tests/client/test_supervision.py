@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client.scripted import SILENCE, Refusal, Script, on_a_loop, opened
 from msgspec import DecodeError
-from scripted import SILENCE, Refusal, Script, on_a_loop, opened
 
 from concertino import Server
 from concertino.client.client import Client, Timeouts

@@ -2,7 +2,7 @@
 
 CONFORMANCE.md names them. Each test begins with what it shows, in the words of the schema's descriptions or of REQUIREMENTS.md,
 which is named by its ids; 2026-07-28. Two of the six bind a client as well. That it asks again after UnsupportedProtocolVersion:
-client/test_client_obligations.py::test_a_revision_that_is_refused_and_named_among_the_supported_is_asked_for_once_more. That it
+client/test_obligations.py::test_a_revision_that_is_refused_and_named_among_the_supported_is_asked_for_once_more. That it
 listens again after a restart: client/test_supervision.py::test_subscriptions_the_log_level_and_changes_hold_on, and the last test
 here, between two processes.
 """

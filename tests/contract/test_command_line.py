@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract_programs import PROTOCOL, Ended, call_main, command, run, start
+from contract.programs import PROTOCOL, Ended, call_main, command, run, start
 
 FLAG = "flag"
 VALUE = "value"

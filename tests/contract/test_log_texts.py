@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract_programs import (
+from contract.programs import (
     INITIALIZE,
     INITIALIZED,
     Ended,

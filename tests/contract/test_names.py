@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract_orchestra import PACKAGE, descriptor
-from contract_programs import (
+from contract.orchestra_programs import PACKAGE, descriptor
+from contract.programs import (
     INITIALIZE,
     INITIALIZED,
     answers_by_id,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract_orchestra import ask, message, packed
-from contract_programs import (
+from contract.orchestra_programs import ask, message, packed
+from contract.programs import (
     INITIALIZE,
     INITIALIZED,
     call_main,
@@ -246,7 +246,7 @@ def test_an_unknown_key_of_plugins_yaml_is_refused(tmp_path: Path) -> None:
 # A plugin that speaks the protocol by hand, and answers two tools in ways that it must not.
 ODD = """
 import os, socket, sys
-from contract_orchestra import exactly, message
+from contract.orchestra_programs import exactly, message
 [address] = [word[19:] for word in sys.argv if word.startswith("--listen-addr=unix:")]
 listening = socket.socket(socket.AF_UNIX)
 listening.bind(address)
@@ -281,7 +281,7 @@ def test_what_a_plugin_gets_wrong_has_codes(private: Path) -> None:
     (folder / "odd.py").write_text(ODD)
     entries = [
         f"{{id: tools.{name}, binary: {sys.executable}, args: [{name}.py], enabled: true, "
-        f"socket: true, env: {{WORD: hello, PYTHONPATH: {Path(__file__).parent}}}}}"
+        f"socket: true, env: {{WORD: hello, PYTHONPATH: {Path(__file__).parents[1]}}}}}"
         for name in ("first", "odd")
     ]
     (folder / "plugins.yaml").write_text(

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 import pytest
 import tantivy
-from contract_orchestra import ask, message, packed
-from contract_programs import answers_by_id, call_main, command, modern, run, start
+from contract.orchestra_programs import ask, message, packed
+from contract.programs import answers_by_id, call_main, command, modern, run, start
 
 import concertino.server
 from concertino import Client, Server

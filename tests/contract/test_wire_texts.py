@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract_programs import (
+from contract.programs import (
     INITIALIZE,
     INITIALIZED,
     answers,

@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
-from pages import DOCS, ROOT, blocks, environment, run_shell
+from docs.pages import DOCS, ROOT, blocks, environment, run_shell
 
 from concertino.cli import bridge
 

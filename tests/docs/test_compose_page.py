@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import DOCS, asked, environment, paste, refused, run_shell
+from docs.pages import DOCS, asked, environment, paste, refused, run_shell
 
 PAGE = DOCS / "how-to" / "compose.md"
 SERVE = [sys.executable, "-m", "concertino", "serve"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import DOCS, environment, paste, run_tests
+from docs.pages import DOCS, environment, paste, run_tests
 
 ASK = DOCS / "how-to" / "ask-the-user.md"
 TELL = DOCS / "how-to" / "subscriptions.md"

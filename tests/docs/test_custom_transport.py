@@ -15,9 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import node
 import pytest
-from pages import DOCS, blocks, environment, paste
+from docs.pages import DOCS, blocks, environment, paste
+from interop import node
 
 from concertino import Disconnected, Limits, Server
 from concertino.backend import Host

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.pages import NAME, ROOT, asked, blocks, serve
 from msgspec.structs import fields
-from pages import NAME, ROOT, asked, blocks, serve
 
 from concertino import Limits
 

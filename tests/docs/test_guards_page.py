@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import DOCS, asked, paste
+from docs.pages import DOCS, asked, paste
 
 SERVE = ["-m", "concertino", "serve"]
 PAGE = DOCS / "how-to" / "guards.md"

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import node
 import pytest
-from pages import DOCS, ROOT, blocks, environment, paste, run_shell, serve, spoken_to
+from docs.pages import DOCS, ROOT, blocks, environment, paste, run_shell, serve, spoken_to
+from interop import node
 
 HOW_TO = DOCS / "how-to"
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import DOCS, ROOT, asked, blocks, paste, run_shell
+from docs.pages import DOCS, ROOT, asked, blocks, paste, run_shell
 
 from concertino.orchestra.plugins_file import (
     InvalidPluginsFile,

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pages import DOCS, environment, paste
+from docs.pages import DOCS, environment, paste
 
 
 def test_the_call_that_crashed_is_told_and_the_next_is_answered_by_another_process(

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import DOCS, asked, blocks, environment, paste, run_shell
+from docs.pages import DOCS, asked, blocks, environment, paste, run_shell
 
 from concertino.library.front_matter import MAX_BYTES, MAX_DEPTH, MAX_VALUES
 from concertino.library.library import MAX_FILES

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import DOCS, blocks, environment, run_shell
+from docs.pages import DOCS, blocks, environment, run_shell
 
 from concertino.library.index import WEIGHTS
 from concertino.library.query import MAX_QUERY_CHARACTERS, MAX_TERMS

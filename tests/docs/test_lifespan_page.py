@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import DOCS, asked, paste, refused, run_tests
+from docs.pages import DOCS, asked, paste, refused, run_tests
 
 pytestmark = pytest.mark.waits
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import DOCS, asked, blocks, environment, paste
+from docs.pages import DOCS, asked, blocks, environment, paste
 
 from concertino import Client, ServerParameters
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pages import DOCS, paste, run_shell
+from docs.pages import DOCS, paste, run_shell
 
 PAGE = DOCS / "how-to" / "plugin.md"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from docs.pages import DOCS, environment, paste, serve, spoken_to
 from msgspec.structs import fields
-from pages import DOCS, environment, paste, serve, spoken_to
 
 import concertino
 from concertino import backend, client, errors, guards, server, transports, types

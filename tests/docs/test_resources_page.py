@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pages
 import pytest
-from pages import DOCS, paste
+from docs import pages
+from docs.pages import DOCS, paste
 
 from concertino.schema.uri_template import UriTemplate
 

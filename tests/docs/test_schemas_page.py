@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pages import DOCS, environment, paste
+from docs.pages import DOCS, environment, paste
 
 META: dict[str, Any] = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

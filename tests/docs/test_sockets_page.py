@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from pages import DOCS, blocks, environment, paste
+from docs.pages import DOCS, blocks, environment, paste
 
 PAGE = DOCS / "how-to" / "sockets.md"
 COMMANDS = "".join(blocks(PAGE.read_text(), "sh")).splitlines()

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import mcp
-import node
 import pytest
-from pages import DOCS, ROOT
+from docs.pages import DOCS, ROOT
+from interop import node
 
 PAGE = (DOCS / "how-to" / "troubleshooting.md").read_text()
 DOTS = re.compile(r"(?:\.\.\.)+")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import DOCS, asked, environment, paste, run_shell, run_tests, serve
+from docs.pages import DOCS, asked, environment, paste, run_shell, run_tests, serve
 
 FIRST = DOCS / "tutorial" / "first-server.md"
 RECIPES = DOCS / "tutorial" / "resources-and-prompts.md"

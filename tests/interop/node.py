@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from interop.tools import alone_in, node_program, not_available
 from stdio.harness import gone, put_down
-from tools import alone_in, node_program, not_available
 
 __all__ = ["PACKAGES", "Ran", "node", "packages", "run"]
 

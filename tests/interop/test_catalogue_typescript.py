@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import node
 import pytest
+from interop import node
 from stdio.harness import environment
 
 CONVERSATION = Path(__file__).with_name("catalogue.mjs")

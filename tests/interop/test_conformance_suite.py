@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conformance import suite
-from tools import node_program, not_available
+from interop.tools import node_program, not_available
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from interop.test_conversations_official_client_2 import ARGUMENTS, EVERYTHING, EXPECTED
+from interop.tools import python_with
 from stdio.harness import SRC, environment
-from test_conversations_official_client_2 import ARGUMENTS, EVERYTHING, EXPECTED
-from tools import python_with
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import node
 import pytest
+from interop import node
+from interop.test_conversations_official_client_2 import ARGUMENTS, EVERYTHING, EXPECTED
 from stdio.harness import environment
-from test_conversations_official_client_2 import ARGUMENTS, EVERYTHING, EXPECTED
 
 HERE = Path(__file__).parent
 

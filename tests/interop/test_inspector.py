@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import node
 import pytest
+from interop import node
 from stdio.harness import environment
 
 TOUR = Path(__file__).parents[2] / "examples" / "tour.py"

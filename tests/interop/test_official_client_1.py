@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools import python_with
+from interop.tools import python_with
 
 import concertino
 

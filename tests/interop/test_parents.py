@@ -19,8 +19,8 @@ import termios
 from pathlib import Path
 from typing import Any
 
-import node
 import pytest
+from interop import node
 from stdio.harness import (
     INITIALIZE,
     INITIALIZED,

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tools import alone_in, go, not_available
+from interop.tools import alone_in, go, not_available
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates

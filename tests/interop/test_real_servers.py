@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import node
 import pytest
-from tools import python_with
+from interop import node
+from interop.tools import python_with
 
 from concertino.client.client import Client, Timeouts
 from concertino.client.supervision import Restart

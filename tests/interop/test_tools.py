@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import tools
+from interop import tools
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import node
 import pytest
+from interop import node
 from stdio.harness import environment
 
 HERE = Path(__file__).parent

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import pytest
 import yaml
-from tools import TOOLS
+from interop.tools import TOOLS
 
 import concertino
 from concertino.orchestra.authority import create_authority

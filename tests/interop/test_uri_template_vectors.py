@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tools import alone_in, not_available
+from interop.tools import alone_in, not_available
 from uri_expansion import expand
 
 from concertino.schema.uri_template import UriTemplate

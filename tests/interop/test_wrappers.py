@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import node
 import pytest
-from tools import node_program, python_with
+from interop import node
+from interop.tools import node_program, python_with
 
 from concertino.client.client import Client, Timeouts
 from concertino.client.targets import ServerParameters

@@ -1,14 +1,11 @@
-"""A cache folder of its own for these tests, and the rooms of tests/server beside those of this folder."""
+"""A cache folder of its own for these tests."""
 
 import gc
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "server"))
 
 
 @pytest.fixture(autouse=True)

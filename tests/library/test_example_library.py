@@ -9,7 +9,7 @@ import tomllib
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from example_pages import (
+from library.example_pages import (
     CATEGORIES,
     DOCUMENTS,
     FENCE,

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from example_pages import DOCUMENTS, Page, document
+from library.example_pages import DOCUMENTS, Page, document
 
 import concertino
 from concertino import Client, RpcError, Server, ToolError

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_documents import libraries, made, phrases
+from library.search_documents import libraries, made, phrases
 
 from concertino.library.document import Document
 from concertino.library.index import Index

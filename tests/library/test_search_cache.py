@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from library.search_documents import libraries, made, phrases
 from msgspec.structs import replace
-from search_documents import libraries, made, phrases
 
 from concertino.library import cache as cache_module
 from concertino.library import index as index_module
@@ -293,9 +293,9 @@ def child(code: str, folder: Path) -> subprocess.Popen[str]:
     """A process that has DOCUMENTS-like documents, `cache` and Index at hand."""
     head = (
         "import sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from pathlib import Path\n"
-        "from search_documents import made\n"
+        "from library.search_documents import made\n"
         "from concertino.library.cache import Cache\n"
         "from concertino.library.index import Index\n"
         "from concertino.library.query import Query\n"

@@ -17,8 +17,8 @@ import pytest
 import tantivy
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from library.search_documents import CATEGORIES, WORDS, libraries, made, phrases
 from msgspec.structs import replace
-from search_documents import CATEGORIES, WORDS, libraries, made, phrases
 
 from concertino.library.analysis import shared_analyser
 from concertino.library.document import Document

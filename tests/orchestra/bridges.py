@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+
+from stdio.harness import Process, call, request
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates
@@ -23,10 +24,6 @@ from concertino.orchestra.plugin_pb2 import (
 )
 from concertino.orchestra.rpc_interface import RemotePeer, RpcListener, error_response
 from concertino.orchestra.structs import pack
-
-sys.path.append(str(Path(__file__).parents[1] / "stdio"))
-
-from harness import Process, call, request  # the path above
 
 __all__ = [
     "Hub",

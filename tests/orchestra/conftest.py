@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bridges import Hub
+from orchestra.bridges import Hub
 
 from concertino.orchestra.authority import create_authority, issue
 from concertino.orchestra.certificates import Certificates

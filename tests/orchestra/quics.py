@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from linked import echo
+from orchestra.linked import echo
 
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.link import listen_for_links, open_link

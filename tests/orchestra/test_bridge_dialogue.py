@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 import pytest
-from bridges import Hub, bridge, call, definition, failed, gave, request, tools
 from msgspec import Raw
+from orchestra.bridges import Hub, bridge, call, definition, failed, gave, request, tools
 
 import concertino
 from concertino.errors import RpcError

@@ -13,7 +13,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from bridges import Hub, Process, bridge, call, certified, definition, failed, gave, request, tools
+from orchestra.bridges import (
+    Hub,
+    Process,
+    bridge,
+    call,
+    certified,
+    definition,
+    failed,
+    gave,
+    request,
+    tools,
+)
 
 from concertino.orchestra.authority import create_authority, issue, renew
 from concertino.orchestra.certificates import Certificates

@@ -10,11 +10,11 @@ import json
 from typing import Any
 
 import pytest
-from bridges import definition, failed, gave, tools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from loops import on_a_loop
 from msgspec import Raw
+from orchestra.bridges import definition, failed, gave, tools
 
 from concertino.backend.interface import Call
 from concertino.errors import Disconnected, ResourceNotFound, RpcError, TimedOut

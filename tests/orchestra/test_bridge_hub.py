@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bridges import bridge, call, certified, request
-from harness import environment
+from orchestra.bridges import bridge, call, certified, request
+from stdio.harness import environment
 
 from concertino.orchestra.authority import issue
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridges import certified
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
+from orchestra.bridges import certified
 
 from concertino.orchestra.authority import issue
 from concertino.orchestra.certificates import Certificates

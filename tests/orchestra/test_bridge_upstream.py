@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bridges import Hub, Process, bridge, definition, failed, gave, request, tools
+from orchestra.bridges import Hub, Process, bridge, definition, failed, gave, request, tools
 
 from concertino.orchestra.plugin_pb2 import (
     ContentBlock,

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hubs import GREETER, SOURCES, is_gone, raw, sdk, written
 from loops import on_a_loop
+from orchestra.hubs import GREETER, SOURCES, is_gone, raw, sdk, written
 
 from concertino.orchestra.authority import create_authority
 from concertino.orchestra.certificates import Certificates

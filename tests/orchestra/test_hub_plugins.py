@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 import pytest
-from hubs import (
+from loops import on_a_loop
+from orchestra.hubs import (
     GREETER,
     SOMEBODY,
     SOURCES,
@@ -32,7 +33,6 @@ from hubs import (
     until,
     written,
 )
-from loops import on_a_loop
 
 from concertino.orchestra import plugin_process, plugin_run
 from concertino.orchestra.certificates import Certificates

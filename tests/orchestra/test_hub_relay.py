@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from hubs import entry, running, written
 from loops import on_a_loop
+from orchestra.hubs import entry, running, written
 
 from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_pb2 import PluginRequest, ToolRequest

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hubs import GREETER, SOURCES, entry, is_gone, raw, sdk, written
 from loops import on_a_loop
+from orchestra.hubs import GREETER, SOURCES, entry, is_gone, raw, sdk, written
 
 from concertino import Client, ServerParameters
 from concertino.orchestra.certificates import Certificates

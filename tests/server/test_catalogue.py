@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loops import on_a_loop
 from msgspec import Raw
-from served import Served
+from server.served import Served
 
 from concertino import RpcError, Server
 from concertino.errors import RegistrationError

@@ -17,7 +17,7 @@ import wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loops import on_a_loop
-from served import Served
+from server.served import Served
 
 from concertino import Context, Server, ToolError
 from concertino.errors import RegistrationError

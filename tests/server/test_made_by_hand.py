@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from loops import on_a_loop
-from served import Served
+from server.served import Served
 
 from concertino import Server
 from concertino.types.results import (

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import wire
 from loops import on_a_loop
-from served import META, Served
+from server.served import META, Served
 
 from concertino import Context, Server, ToolError
 from concertino.errors import RegistrationError

@@ -15,7 +15,7 @@ import pytest
 import wire
 from annotated_types import Ge
 from loops import on_a_loop
-from served import Served
+from server.served import Served
 
 from concertino import Context, Server, ToolError, assistant, audio, blob, image, user
 from concertino.errors import RegistrationError

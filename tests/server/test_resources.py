@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pytest
 import wire
 from loops import on_a_loop
-from served import Served
+from server.served import Served
 
 from concertino import Context, ResourceNotFound, RpcError, Server, ToolError, image
 from concertino.errors import RegistrationError

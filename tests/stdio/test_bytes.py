@@ -13,7 +13,16 @@ import time
 from typing import Any
 
 import pytest
-from harness import INITIALIZED, MODERN_META, Process, call, failure_of, frame, request, text_of
+from stdio.harness import (
+    INITIALIZED,
+    MODERN_META,
+    Process,
+    call,
+    failure_of,
+    frame,
+    request,
+    text_of,
+)
 
 from concertino import Limits, Server
 from concertino.backend import Host

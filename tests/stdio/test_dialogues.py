@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import (
+from stdio.harness import (
     INITIALIZE,
     INITIALIZED,
     MODERN_META,

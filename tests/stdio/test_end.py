@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import (
+from stdio.harness import (
     INITIALIZE,
     INITIALIZED,
     RUN,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import (
+from stdio.harness import (
     RUN,
     Process,
     call,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness import (
+from stdio.harness import (
     INITIALIZE,
     INITIALIZED,
     TOOLBOX,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import INITIALIZED, RUN, Process, call, notification, request, script, text_of
+from stdio.harness import INITIALIZED, RUN, Process, call, notification, request, script, text_of
 
 LEGACY = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 TASKS = "io.modelcontextprotocol/tasks"

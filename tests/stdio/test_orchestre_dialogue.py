@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import INITIALIZED, Process, failure_of, request, text_of
+from stdio.harness import INITIALIZED, Process, failure_of, request, text_of
 
 SERVER = str(Path(__file__).parents[2] / "examples" / "orchestre" / "server.py")
 COMMANDS = {"alone": [SERVER], "served": ["-m", "concertino", "serve", f"{SERVER}:backend"]}

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from harness import (
+from stdio.harness import (
     INITIALIZE,
     INITIALIZED,
     RUN,

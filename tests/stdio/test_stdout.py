@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
-from harness import RUN, TOOLBOX, Process, call, gone, put_down, script, text_of
+from stdio.harness import RUN, TOOLBOX, Process, call, gone, put_down, script, text_of
 
 WAYS = [
     "print",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 from loops import on_a_loop
-from receiving import Receiver
+from transports.receiving import Receiver
 
 from concertino.jsonrpc.limits import Limits
 from concertino.transports import pipe as pipe_module

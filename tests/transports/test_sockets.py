@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 from loops import on_a_loop
-from receiving import Receiver
+from transports.receiving import Receiver
 
 from concertino.jsonrpc.limits import Limits
 from concertino.transports import connect_tcp, connect_unix, listen_tcp, listen_unix

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from linked import TRANSPORTS, Holding, Place, call, echo, health
 from loops import on_a_loop
+from orchestra.linked import TRANSPORTS, Holding, Place, call, echo, health
 
 from concertino.errors import Disconnected, TimedOut
 from concertino.orchestra import link

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shelves import fill
+from library.shelves import fill
 
 import concertino
 

@@ -9,9 +9,9 @@ from urllib.parse import quote, urlencode
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from library.shelves import fill
 from loops import on_a_loop
-from served import Served
-from shelves import fill
+from server.served import Served
 
 from concertino import Library, RpcError
 from concertino.library.query import Query

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from asking import asked, text_of
+from guards.asking import asked, text_of
 
 from concertino import Guard, RpcError, Server, compose
 from concertino.guards.single_guards import SizeLimit

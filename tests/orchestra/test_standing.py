@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from linked import TRANSPORTS, Holding, Place, call, echo, health
 from loops import on_a_loop
+from orchestra.linked import TRANSPORTS, Holding, Place, call, echo, health
 
 from concertino.errors import Disconnected, ProtocolError
 from concertino.orchestra import reconnecting_link
@@ -159,7 +159,7 @@ import asyncio, sys
 sys.path.insert(0, {tests!r})
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.link import listen_for_links
-from linked import echo
+from orchestra.linked import echo
 
 async def main():
     listening = await listen_for_links({address!r}, echo, certificates=Certificates({certs!r}), name="orchestrator")
@@ -177,7 +177,7 @@ async def test_a_hub_that_stands_still_is_noticed_by_its_pings_and_used_again_wh
     """SIGSTOP: nothing is closed, and no error comes. A real process."""
     address = f"unix:{place.folder}/hub" if place.transport == "unix" else "127.0.0.1:0"
     code = HUB.format(
-        tests=str(Path(__file__).parent), address=address, certs=str(place.certificates.folder)
+        tests=str(Path(__file__).parents[1]), address=address, certs=str(place.certificates.folder)
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, stdout=subprocess.PIPE

@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
-from asking import asked, text_of
+from guards.asking import asked, text_of
 
 from concertino import Server, ToolError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Process, call, failure_of, request, text_of
+from stdio.harness import Process, call, failure_of, request, text_of
 
 from concertino import Client, Disconnected, ServerParameters
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from linked import Holding, call, echo, health
 from loops import on_a_loop
+from orchestra.linked import Holding, call, echo, health
 
 from concertino.errors import Disconnected
 from concertino.orchestra import link, rpc, unix_link

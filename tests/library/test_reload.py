@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from library.shelves import fill
 from loops import on_a_loop
-from served import Served
-from shelves import fill
+from server.served import Served
 
 from concertino import Client, Library, RpcError
 from concertino.library import watcher

@@ -16,9 +16,9 @@ from aioquic.quic.connection import QuicConnection
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from linked import Recording, call, echo, health
 from loops import on_a_loop
-from quics import client, hub
+from orchestra.linked import Recording, call, echo, health
+from orchestra.quics import client, hub
 
 from concertino.errors import ConcertinoError, Disconnected
 from concertino.orchestra import handshake, quic_connection, quic_link

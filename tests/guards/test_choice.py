@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from asking import asked
+from guards.asking import asked
 
 from concertino import Guard, Rate, RpcError, Server
 from concertino.guards.operation_names import Patterns

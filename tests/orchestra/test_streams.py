@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from aioquic.quic.connection import QuicConnection
-from linked import call, echo
 from loops import on_a_loop
-from quics import client, hub, other_end
+from orchestra.linked import call, echo
+from orchestra.quics import client, hub, other_end
 
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.rpc_interface import RequestHandler

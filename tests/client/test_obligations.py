@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import wire
-from scripted import (
+from client.scripted import (
     LEGACY,
     MODERN,
     SILENCE,

@@ -11,9 +11,9 @@ import pytest
 from aioquic.asyncio.client import connect as dial
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic import events
-from linked import Holding, Recording, call, echo, health
 from loops import on_a_loop
-from quics import client, hub, other_end
+from orchestra.linked import Holding, Recording, call, echo, health
+from orchestra.quics import client, hub, other_end
 
 from concertino.errors import ProtocolError, TimedOut
 from concertino.orchestra import handshake, quic_connection, quic_link

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import wire
 from corpora import each_corpus
+from library.shelves import fill
 from loops import on_a_loop
-from served import Served
-from shelves import fill
+from server.served import Served
 
 from concertino import Library
 from concertino.errors import RegistrationError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from asking import text_of
+from guards.asking import text_of
 
 from concertino import Context, Guard, RpcError, Server
 from concertino.backend import Backend, BackendWrapper, Call, Host

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from asking import asked, text_of
+from guards.asking import asked, text_of
 from msgspec import Raw
 
 from concertino import Context, RpcError, Server, ToolError

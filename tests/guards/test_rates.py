@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from asking import asked, text_of
+from guards.asking import asked, text_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shelves import fill
+from library.shelves import fill
 
 from concertino.library.document_registry import Ambiguous, Change, DocumentRegistry
 from concertino.library.file_loader import FileLoader

@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 import pytest
-from scripted import SILENCE, Script, on_a_loop, opened
+from client.scripted import SILENCE, Script, on_a_loop, opened
 
 from concertino.client.client import Client, Timeouts
 from concertino.client.output_validation import OutputValidator

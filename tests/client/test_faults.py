@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import on_a_loop
-from test_failures import DONE, QUICK, running, server
+from client.scripted import on_a_loop
+from client.test_failures import DONE, QUICK, running, server
 
 from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import Failure, Success, attempt

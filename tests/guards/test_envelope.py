@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asking import asked, text_of
+from guards.asking import asked, text_of
 
 from concertino import Server, ToolError
 from concertino.errors import RegistrationError
