@@ -654,7 +654,7 @@ def test_a_second_server_at_the_same_place_is_refused_and_the_first_goes_on(fold
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["--unix", "precious"], 1, "no socket; it is left alone"),
+        (["--unix", "precious"], 1, "a file that is not a socket exists there; it is left alone"),
         (["--unix", "no/s"], 1, "the folder {folder}/no: No such file or directory"),
         (["--unix", "x" * 108], 2, "has 108 bytes, and that of a socket may have 107"),
         (["--unix", "@abstract"], 2, "abstract names are not supported"),

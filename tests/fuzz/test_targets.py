@@ -261,10 +261,10 @@ def test_a_result_that_changes_on_its_way_is_found(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_docstring_whose_words_are_invented_is_found(monkeypatch: pytest.MonkeyPatch):
-    parse = docstrings_target.parse
+    parse = docstrings_target.parse_docstring
     monkeypatch.setattr(
         docstrings_target,
-        "parse",
+        "parse_docstring",
         changed(parse, lambda doc: replace(doc, description=f"{doc.description}!")),
     )
     assert found("docstrings")
