@@ -152,3 +152,84 @@ def test_the_command_line_adds_argparse_and_nothing_foreign() -> None:
 def _of(*names: str) -> set[str]:
     """What importing these brings along."""
     return modules("".join(f"import {name}\n" for name in names))
+
+
+# What the extras install. `google` is protobuf.
+OPTIONAL = (
+    "aioquic",
+    "bpe_openai",
+    "cryptography",
+    "google",
+    "jsonschema",
+    "opentelemetry",
+    "tantivy",
+    "watchfiles",
+    "yaml",
+)
+WITHOUT_EXTRAS = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OPTIONAL}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+for name in [name for name in sys.modules if name.partition(".")[0] in {OPTIONAL}]:
+    del sys.modules[name]
+"""
+ORCHESTRA = "pip install 'concertino[orchestra]'"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import concertino; assert hasattr(concertino, 'Plugin')",
+        "import concertino; assert hasattr(concertino, 'Library')",
+        "from concertino import *; assert Plugin.tool and Library",
+        "import concertino; help(concertino)",
+        "import concertino; help(concertino.Plugin); help(concertino.Library)",
+        "import concertino, inspect; assert 'Plugin' in dict(inspect.getmembers(concertino))",
+    ],
+)
+def test_the_public_names_need_no_extra(code: str) -> None:
+    run(WITHOUT_EXTRAS + code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from concertino import Plugin; Plugin('tools.greeter')",
+        "import concertino.orchestra.hub",
+        "import concertino.orchestra.certificates",
+        "import concertino.orchestra.quic_link",
+        "from concertino.orchestra.plugins_file import read_plugins; read_plugins('plugins.yaml')",
+    ],
+)
+def test_what_needs_the_extra_orchestra_names_it(code: str) -> None:
+    caught = f"try:\n    {code}\nexcept ImportError as exc:\n    print(exc)"
+    assert run(WITHOUT_EXTRAS + caught).stdout.rstrip().endswith(ORCHESTRA)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["orchestrate", "plugins.yaml"],
+        ["bridge"],
+        ["certs", "show"],
+        ["plugin", "markdown", "--manifest"],
+        ["plugin", "sqlite", "--manifest"],
+    ],
+)
+def test_a_command_that_needs_the_extra_orchestra_names_it(arguments: list[str]) -> None:
+    code = f"sys.argv = ['concertino', *{arguments}]\nfrom concertino.cli import main\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS + code],
+        env=CLEAN | {"PYTHONPATH": str(PACKAGE.parent)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith(ORCHESTRA)

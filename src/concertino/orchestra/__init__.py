@@ -1,1 +1,1 @@
-"""The Orchestra plugin protocol: its wire, its certificates, the links it travels over, and plugins. The extra [orchestra]."""
+"""Orchestra: hubs, plugins, and the bridge from MCP to a hub. Needs the extra `orchestra`."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 from concertino.orchestra.certificates import (
     RAW,
@@ -222,7 +223,8 @@ def _authority_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdent
         identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     except x509.ExtensionNotFound:
         # _leaf() has checked the type of the key.
-        return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())  # pyright: ignore[reportArgumentType]
+        key: Any = authority.public_key()
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier)
 
 

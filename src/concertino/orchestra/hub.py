@@ -422,7 +422,7 @@ def _relay_response(
     plugin: PluginProcess, respond: Respond, outcome: bytes | BaseException
 ) -> None:
     """Send the outcome of a forwarded call back to its caller."""
-    plugin.on_forward_done()
+    plugin.end_forward()
     if isinstance(outcome, asyncio.CancelledError):
         return respond(None)
 

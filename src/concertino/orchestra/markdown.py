@@ -139,7 +139,8 @@ class MarkdownStorage:
         if parts[-1].endswith(RESERVED):
             raise StorageError(
                 "invalid_path",
-                f"path: names that end with {', '.join(RESERVED)} are the store's own, got {path!r}",
+                f"path: names that end with {', '.join(RESERVED)} are the store's own, "
+                f"got {path!r}",
             )
         return parts
 

@@ -109,7 +109,8 @@ class Plugin(Server):
     def resource(self, uri: str, **options: Any) -> NoReturn:
         """Raise RegistrationError: the plugin protocol has no resources."""
         raise RegistrationError(
-            f"{uri}: the plugin protocol has no resources; offer a tool, or storage with add_storage()"
+            f"{uri}: the plugin protocol has no resources; "
+            "offer a tool, or storage with add_storage()"
         )
 
     def add_storage(self, storage: Storage, kind: str = DEFAULT_STORAGE) -> None:
@@ -148,7 +149,9 @@ class Plugin(Server):
         manifest.provides_storage.extend(self._storages)
         return manifest
 
-    def run(self, arguments: Sequence[str] | None = None, **options: Any) -> None:  # type: ignore[override]
+    def run(  # type: ignore[override]
+        self, arguments: Sequence[str] | None = None, **options: Any
+    ) -> None:
         """Run as a plugin until the hub or a signal ends it. Then the process exits.
 
         arguments: command line with the flags of every plugin (see --help); sys.argv's by default.

@@ -79,7 +79,7 @@ class PluginContext:
         return DONE
 
     def calling(self, context: Context) -> SubcallContext:
-        """Return what makes calls inside this one, for a context around it (runtime/subcalls.py)."""
+        """Return the object that makes subcalls, for a context around this one (subcalls.py)."""
         return SubcallContext(context, self._backend, {}, (self._request.tool_call.tool_name,), [0])
 
     def call_tool(

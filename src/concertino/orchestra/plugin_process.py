@@ -131,7 +131,7 @@ class PluginProcess:
     ) -> PendingResponse | None:
         """Forward a tool call. See ForwardingConnection.forward.
 
-        The callback must call on_forward_done(). None also when request() would raise an error.
+        The callback must call end_forward(). None also when request() would raise an error.
         """
         link = self._run.link
         if link is None or self.state != "running":
@@ -144,7 +144,7 @@ class PluginProcess:
             self._in_flight += 1
         return pending
 
-    def on_forward_done(self) -> None:
+    def end_forward(self) -> None:
         """Count a forwarded call as finished."""
         self._in_flight -= 1
 

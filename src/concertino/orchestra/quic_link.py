@@ -137,10 +137,11 @@ async def _resolve(
 
 
 def _configure_udp(transport: asyncio.DatagramTransport) -> None:
-    """Enlarge the buffers of a UDP socket, for datagrams that arrive while Python is busy.
+    """Set the sizes of a UDP socket's buffers and of its reads.
 
-    Also limit a read to the size of a datagram: asyncio allocates 256 KiB for each, which the
-    allocator takes from the system every time (30 us).
+    Large buffers hold the datagrams that arrive while Python is busy. Reads get the size of a
+    datagram: asyncio allocates 256 KiB for each, which the allocator takes from the system every
+    time (30 us).
     """
     sock = transport.get_extra_info("socket")
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -358,7 +359,7 @@ class _QuicRpcListener:
 
         # Wait until the responses have arrived. Polling, since aioquic does not report that data
         # was acknowledged.
-        while loop.time() < deadline and any(client.is_sending for client in server.clients):  # noqa: ASYNC110
+        while loop.time() < deadline and server.is_sending:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         for client in list(server.clients):
             client.disconnect("", "nothing is answered here any more")
@@ -377,7 +378,9 @@ class _QuicRpcServer(QuicServer):
         admits: Callable[[str], bool] | None,
     ) -> None:
         first = configuration("server", current.identity())
-        super().__init__(configuration=first, create_protocol=cast(Any, self._create_connection))  # pyright: ignore[reportUnknownMemberType]
+        super().__init__(  # pyright: ignore[reportUnknownMemberType]
+            configuration=first, create_protocol=cast(Any, self._create_connection)
+        )
         self.handler = handler
         self.relay = relay
         self.address = host
@@ -393,6 +396,11 @@ class _QuicRpcServer(QuicServer):
     def rpc_servers(self) -> list[RpcServer]:
         """The RpcServer of each client whose handshake is finished."""
         return [client.rpc for client in self.clients if client.rpc is not None]
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a client has not acknowledged all data."""
+        return any(client.is_sending for client in self.clients)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

@@ -305,11 +305,11 @@ class RpcServer:
         # Runs the first step of the handler now; most handlers need no more.
         task = self._start(self._run(key, request), None)
         if task is None:
-            self._on_request_done(key, size)
+            self._release(key, size)
         else:
             self._tasks[key] = task
             # A callback, since a task that is cancelled before it begins runs no code of its own.
-            task.add_done_callback(lambda _: self._on_request_done(key, size))
+            task.add_done_callback(lambda _: self._release(key, size))
 
     def cancel(self, key: Hashable) -> None:
         """Cancel a request whose response the peer no longer wants; unknown keys are ignored."""
@@ -364,7 +364,7 @@ class RpcServer:
                 else:
                     self._send_response(key, id, payload)
         finally:
-            self._on_request_done(key, size)
+            self._release(key, size)
 
     # Requests that are handled here
 
@@ -399,7 +399,7 @@ class RpcServer:
     def _send_error(self, key: Hashable, id: str, code: str, message: str) -> None:
         self._respond(key, error_response(id, code, message).SerializeToString())
 
-    def _on_request_done(self, key: Hashable, size: int) -> None:
+    def _release(self, key: Hashable, size: int) -> None:
         self._tasks.pop(key, None)
         before = self._bytes
         self._bytes = before - size
