@@ -1,14 +1,16 @@
-"""Long operations: a tool that takes its time answers with a handle, and is asked again by it.
+"""Long operations: a tool that takes long returns a handle, by which the client asks for the result.
 
     operations = Operations(server)
 
     @operations.tool(message="Rendering...", estimated_time="5 minutes")
     async def render(scene: str, context: Context) -> str: ...
 
-What is done within answer_after_s seconds is answered as by any other tool. Else the answer is `{"status": "in_progress",
-"message", "estimatedTime", "operationId"}`, the work goes on, and the tools get_operation and cancel_operation, which come with
-the first Operations of a server, are how a client asks for it. The handle is all that ties them together: it works from any
-connection and in every revision, and whoever has it may ask, so it cannot be guessed (2026-07-28 "Explicit State Handles").
+A result that is ready within answer_after_s seconds is returned as by any other tool. Otherwise the
+result of the call is `{"status": "in_progress", "message", "estimatedTime", "operationId"}` and the
+work continues. The first Operations of a server adds the tools get_operation and cancel_operation,
+by which clients refer to it. The handle is the only connection between these calls: it works from
+any connection and in every revision. Whoever has it may use it, so it cannot be guessed (2026-07-28
+"Explicit State Handles").
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from concurrent.futures import Future
 from functools import partial
 from inspect import Parameter, Signature
 from threading import get_ident
-from typing import Annotated, Any, Literal, TypeVar, cast, overload
+from typing import Annotated, Any, Literal, TypeVar, Unpack, cast, overload
 
 from msgspec import Meta, Raw
 from msgspec.json import encode
@@ -31,9 +33,15 @@ from msgspec.json import encode
 from concertino.backend.interface import Context, ContextWrapper
 from concertino.errors import RegistrationError, ToolError
 from concertino.runtime.threads import Threads
-from concertino.schema.return_values import InvalidResult, chunk_shaper, is_generator, result_shaper
+from concertino.schema.return_values import (
+    InvalidResult,
+    chunk_shaper,
+    is_generator,
+    result_shaper,
+)
 from concertino.schema.signature import read_signature
 from concertino.server.functions import Handler, HandlerCall, call_handler, is_async, lacks_self
+from concertino.server.options import ToolGuards, ToolOptions, ToolSettings, show_options
 from concertino.server.server import Server
 from concertino.server.settings import check_positive
 from concertino.server.streaming import collect_chunks
@@ -47,19 +55,24 @@ H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
 Work = Callable[[], Awaitable[Any]]
 Run = Callable[[Context, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
-MAX_WAIT_S = 60.0  # that get_operation waits for an end: what most clients allow a call
-MAX_HANDLE = 100  # characters of one that came
-CLEANUP_S = 1.0  # for operations that the end of the server has cut off
+# How long get_operation may wait for the end: the time that most clients allow for a call.
+MAX_WAIT_S = 60.0
+# Characters of an unknown handle that an error quotes.
+MAX_HANDLE = 100
+# For operations that are cancelled when the server ends.
+CLEANUP_S = 1.0
 State = Literal["in_progress", "completed", "failed", "cancelled", "timed_out"]
 
 
 class Operations:
     """The long operations of one server.
 
-    at_most: how many run at once; one more is refused with the code TOO_MANY_OPERATIONS. limit_s: seconds after which one is
-    cancelled. kept_s: seconds for which a result is kept after its end; kept, max_kept_bytes: how many, and of what size together:
-    beyond either the oldest go. clock: seconds, steady.
-    Raises ValueError for what is not positive, RegistrationError once the server has started.
+    at_most: how many run at once; a call beyond that fails with the code TOO_MANY_OPERATIONS.
+    limit_s: seconds after which an operation is cancelled. kept_s: seconds for which its result is
+    stored after its end. kept, max_kept_bytes: how many results are stored, and of what size
+    together; beyond either the oldest are dropped. clock: returns seconds, monotonic.
+    Raises ValueError for an argument that is not positive, RegistrationError once the server has
+    started.
     """
 
     def __init__(
@@ -88,11 +101,10 @@ class Operations:
         self._kept = kept
         self._max_kept_bytes = max_kept_bytes
         self._clock = clock
-        self._operations: dict[
-            str, _Operation
-        ] = {}  # what has ended, in the order of its end, and what runs
+        # By handle. Those that have ended are in the order of their end.
+        self._operations: dict[str, _Operation] = {}
         self._threads = Threads(at_most)
-        server.lifespan(self._living)
+        server.lifespan(self._lifespan)
         server.add_tool(self._get, name="get_operation", read_only=True)
         server.add_tool(self._cancel, name="cancel_operation", idempotent=True)
 
@@ -105,9 +117,9 @@ class Operations:
         message: str = ...,
         estimated_time: str | None = ...,
         answer_after_s: float = ...,
-        inline: bool = ...,
-        **settings: Any,
+        **options: Unpack[ToolOptions],
     ) -> Callable[[H], H]: ...
+    @show_options(ToolSettings, ToolGuards)
     def tool(
         self,
         handler: Any = None,
@@ -115,23 +127,26 @@ class Operations:
         message: str = "Working...",
         estimated_time: str | None = None,
         answer_after_s: float = 1.0,
-        inline: bool = False,
-        **settings: Any,
+        **options: Any,
     ) -> Any:
-        """ServerFeatures a function as a tool that may take long; gives the function back.
+        """Register a function as a tool that may take long; return it unchanged.
 
-        message: what the first answer says, until the function tells a text of its progress. estimated_time: for people, such as
-        "30 seconds". answer_after_s: how long the call waits for the result before it answers with a handle; 0: never.
-        The function may be anything that Server.tool takes, a generator too; settings are the rest of add_tool's. No output schema
-        is shown, since the answer may be of two kinds; the result is of the function's own type nevertheless.
-        Its Context tells progress to whoever waits for it now; questions to the client have to be asked before.
-        Raises RegistrationError for what cannot be offered, and ValueError for a time that is none.
+        message: text of the first result, until the function reports progress with a text of its
+        own. estimated_time: for people, such as "30 seconds". answer_after_s: how long the call
+        waits for the result before it returns a handle; 0 returns the handle at once.
+        The function may be anything that Server.tool accepts, generators included. The tool shows
+        no output schema, because it has two kinds of results; the function's result is checked by
+        its type all the same, and input_schema and output_schema are not accepted.
+        Its Context reports progress to the calls that wait at present; questions to the client must
+        be asked before, in another tool.
+        Raises RegistrationError for a function or option that cannot be offered, ValueError for an
+        invalid time.
         """
         if not 0 <= answer_after_s < float("inf"):
             raise ValueError(f"answer_after_s: expected 0 or more seconds, got {answer_after_s!r}")
 
         def decorate(handler: Any) -> Any:
-            self._add(handler, _Told(message, estimated_time), answer_after_s, inline, settings)
+            self._add(handler, message, estimated_time, answer_after_s, options)
             return handler
 
         return decorate if handler is None else decorate(handler)
@@ -139,58 +154,57 @@ class Operations:
     def _add(
         self,
         handler: Any,
-        told_first: _Told,
+        message: str,
+        estimated_time: str | None,
         answer_after_s: float,
-        inline: bool,
-        settings: dict[str, Any],
+        options: dict[str, Any],
     ) -> None:
-        name = str(settings.pop("name", None) or getattr(handler, "__name__", ""))
-        if (
-            not callable(handler)
-            or lacks_self(handler)
-            or "input_schema" in settings
-            or "output_schema" in settings
-        ):
+        options = options.copy()
+        name = str(options.pop("name", None) or getattr(handler, "__name__", ""))
+        inline = options.pop("inline", False)
+        has_schema = "input_schema" in options or "output_schema" in options
+        if not callable(handler) or lacks_self(handler) or has_schema:
             raise RegistrationError(
-                f"{name or handler!r}: expected a function or a bound method, without schemas written by hand"
+                f"{name or handler!r}: expected a function or a bound method, without schemas "
+                f"written by hand"
             )
-        shape = (chunk_shaper if is_generator(handler) else result_shaper)(
-            handler, inject=(Context,)
-        ).shape
+        make_shaper = chunk_shaper if is_generator(handler) else result_shaper
+        shape = make_shaper(handler, inject=(Context,)).shape
         run = self._runner(handler, inline)
-        signature, own = _with_context(handler)
+        signature, context_name = _signature_with_context(handler)
 
         async def start(*args: Any, **kwargs: Any) -> CallToolResult:
             bound = signature.bind(*args, **kwargs)
-            context: Context = bound.arguments[_CONTEXT if own is None else own]
-            operation = self._new(name, context, told_first)
-            if own is None:
+            context: Context = bound.arguments[context_name or _CONTEXT]
+            operation = self._new(name, context, _Progress(message, estimated_time))
+            if context_name is None:
                 del bound.arguments[_CONTEXT]
             else:
-                bound.arguments[own] = operation.context
+                bound.arguments[context_name] = operation.context
             self._begin(operation, partial(run, operation.context, bound.args, bound.kwargs), shape)
             try:
-                await operation.attended(context, answer_after_s)
+                await operation.wait_for_end(context, answer_after_s)
             except asyncio.CancelledError:
-                operation.end("cancelled")  # nobody knows its handle
+                # Nobody has the handle yet, so nobody could ask for the result.
+                operation.end("cancelled")
                 self._operations.pop(operation.id, None)
                 raise
             if operation.state != "in_progress":
                 self._operations.pop(operation.id, None)
-            return self._answer(operation)
+            return self._result(operation)
 
         start.__name__ = start.__qualname__ = name
         start.__doc__ = handler.__doc__
         start.__annotations__ = {
-            each.name: each.annotation for each in signature.parameters.values()
+            parameter.name: parameter.annotation for parameter in signature.parameters.values()
         }
         start.__annotations__["return"] = CallToolResult
         cast("Any", start).__signature__ = signature
-        self._server.add_tool(start, name=name, **settings)
+        self._server.add_tool(start, name=name, **options)
 
     def _runner(self, handler: Any, inline: bool) -> Run:
         if is_generator(handler):
-            return collect_chunks(handler, _unbound, None if inline else self._in_thread)[0]
+            return collect_chunks(handler, _not_bindable, None if inline else self._in_thread)[0]
         function = HandlerCall(handler, is_async(handler), inline)
 
         async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -203,16 +217,16 @@ class Operations:
 
     # One operation
 
-    def _new(self, name: str, context: Context, told_first: _Told) -> _Operation:
-        self._sweep()
-        running = sum(each.state == "in_progress" for each in self._operations.values())
+    def _new(self, name: str, context: Context, progress: _Progress) -> _Operation:
+        self._drop_results()
+        running = sum(operation.is_running for operation in self._operations.values())
         if running >= self._at_most:
             raise ToolError(
                 "TOO_MANY_OPERATIONS",
                 f"{running} operations are running; no more are started meanwhile",
                 suggestion="Wait until one of them has ended, or cancel one with cancel_operation",
             )
-        operation = _Operation(name, context, told_first)
+        operation = _Operation(name, context, progress)
         self._operations[operation.id] = operation
         return operation
 
@@ -220,56 +234,61 @@ class Operations:
         self, operation: _Operation, work: Work, shape: Callable[[Any], CallToolResult]
     ) -> None:
         operation.task = task = asyncio.create_task(
-            _carried(operation, work, shape), name="concertino operation"
+            _run_operation(operation, work, shape), name="concertino operation"
         )
         timer = asyncio.get_running_loop().call_later(self._limit_s, operation.end, "timed_out")
 
-        def ended(task: asyncio.Task[None]) -> None:
+        def on_done(task: asyncio.Task[None]) -> None:
             timer.cancel()
-            if (
-                not task.cancelled() and (error := task.exception()) is not None
-            ):  # a `finally` that fails, for instance
+            # A `finally` of the handler may raise while the task is cancelled.
+            if not task.cancelled() and (exc := task.exception()) is not None:
                 log.error(
-                    "operation %s failed while it was cancelled", operation.name, exc_info=error
+                    "operation %s failed while it was cancelled", operation.name, exc_info=exc
                 )
             operation.ended_at = self._clock()
             operation.listeners = ()
-            del operation.context  # it holds the message that began this
-            if operation.state == "in_progress":
-                operation.end(
-                    "failed"
-                    if operation.result is None or operation.result.is_error
-                    else "completed"
-                )
-            if self._operations.pop(operation.id, None) is not None:  # to the end of the order
+            # The context holds the message that began this.
+            del operation.context
+            if operation.is_running:
+                has_failed = operation.result is None or operation.result.is_error
+                operation.end("failed" if has_failed else "completed")
+            # Move it behind those that have ended before.
+            if self._operations.pop(operation.id, None) is not None:
                 self._operations[operation.id] = operation
-                self._sweep()
+                self._drop_results()
 
-        task.add_done_callback(ended)
+        task.add_done_callback(on_done)
 
-    def _sweep(self) -> None:
-        """Forget results that are too old, or too many."""
-        over = [each for each in self._operations.values() if each.ended_at is not None]
-        count, size, now = len(over), sum(each.size for each in over), self._clock()
-        for each in over:
-            too_old = each.ended_at is not None and now - each.ended_at >= self._kept_s
-            if not too_old and count <= self._kept and size <= self._max_kept_bytes:
+    def _drop_results(self) -> None:
+        """Drop results that are too old, or too many."""
+        ended = [item for item in self._operations.values() if item.ended_at is not None]
+        count, size, now = len(ended), sum(item.size for item in ended), self._clock()
+        for operation in ended:
+            ended_at = operation.ended_at
+            is_too_old = ended_at is not None and now - ended_at >= self._kept_s
+            if not is_too_old and count <= self._kept and size <= self._max_kept_bytes:
                 return
-            del self._operations[each.id]
-            count, size = count - 1, size - each.size
+            del self._operations[operation.id]
+            count, size = count - 1, size - operation.size
 
     def _find(self, handle: str) -> _Operation:
-        self._sweep()
+        """Return the operation with a handle. Raises ToolError if there is none."""
+        self._drop_results()
         operation = self._operations.get(handle)
         if operation is None:
             raise ToolError(
                 "OPERATION_NOT_FOUND",
                 f"There is no operation {handle[:MAX_HANDLE]!r}",
-                suggestion=f"Results are kept for {self._kept_s:g} seconds after the end; if this one is gone, call its tool again",
+                suggestion=f"Results are kept for {self._kept_s:g} seconds after the end; if this "
+                f"one is gone, call its tool again",
             )
         return operation
 
-    def _answer(self, operation: _Operation) -> CallToolResult:
+    def _result(self, operation: _Operation) -> CallToolResult:
+        """Return the result of an operation, or its status while it runs.
+
+        Raises ToolError if it was cancelled.
+        """
         if operation.state == "cancelled":
             raise ToolError(
                 "OPERATION_CANCELLED",
@@ -282,13 +301,15 @@ class Operations:
                 f"{operation.name} was cancelled after {self._limit_s:g} seconds",
                 suggestion="Ask for less at once",
             )
-        return _as_json(operation.shown()) if operation.result is None else operation.result
+        if operation.result is not None:
+            return operation.result
+        return _as_json(operation.progress.status(operation.id))
 
     # The tools
 
     async def _get(
         self,
-        operationId: str,  # noqa: N803  # as the answer calls it
+        operationId: str,  # noqa: N803
         context: Context,
         waitSeconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0,  # noqa: N803
     ) -> CallToolResult:
@@ -299,8 +320,8 @@ class Operations:
             waitSeconds: for how long to wait for the end before answering that it is still in progress.
         """
         operation = self._find(operationId)
-        await operation.attended(context, waitSeconds)
-        return self._answer(operation)
+        await operation.wait_for_end(context, waitSeconds)
+        return self._result(operation)
 
     async def _cancel(self, operationId: str) -> CallToolResult:  # noqa: N803
         """Stop an operation that is in progress. One that has ended stays as it is.
@@ -312,80 +333,125 @@ class Operations:
         operation.end("cancelled")
         return _as_json({"status": operation.state, "operationId": operation.id})
 
-    async def _living(self) -> AsyncIterator[None]:
+    async def _lifespan(self) -> AsyncIterator[None]:
         self._threads = Threads(self._at_most)
         yield
-        running = [each for each in self._operations.values() if each.state == "in_progress"]
-        for each in running:
-            each.end("cancelled")
+        running = [item for item in self._operations.values() if item.is_running]
+        for operation in running:
+            operation.end("cancelled")
         if running:
             log.warning("%d operations were cut off", len(running))
-            await asyncio.wait([each.task for each in running], timeout=CLEANUP_S)
+            await asyncio.wait([operation.task for operation in running], timeout=CLEANUP_S)
         self._operations.clear()
         self._threads.close()
 
 
-class _Told:
-    """What an operation says of itself before it has told of its progress."""
+class _Progress:
+    """How far an operation is. done: (progress, total) as it was reported last; None before."""
 
     def __init__(self, message: str, estimated_time: str | None) -> None:
         self.message = message
         self.estimated_time = estimated_time
+        self.done: tuple[float, float | None] | None = None
+
+    def update(self, done: float, total: float | None, message: str | None) -> None:
+        self.done = done, total
+        if message is not None:
+            self.message = message
+
+    def status(self, handle: str) -> dict[str, Any]:
+        """Return the result for a client that asks while the operation runs."""
+        status: dict[str, Any] = {"status": "in_progress", "message": self.message}
+        if self.estimated_time is not None:
+            status["estimatedTime"] = self.estimated_time
+        status["operationId"] = handle
+        if self.done is not None:
+            done, total = self.done
+            status |= {"progress": done} if total is None else {"progress": done, "total": total}
+        return status
+
+
+class _LoopWaits:
+    """Lets the thread of a `def` handler wait for what runs on the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = get_ident()
+        self._futures: set[Future[Any]] = set()
+
+    def cancel(self) -> None:
+        for future in tuple(self._futures):
+            future.cancel()
+
+    def wait(self, awaitable: Awaitable[T], is_cancelled: Callable[[], bool]) -> T:
+        """Run an awaitable on the loop and return its result; see Context.wait()."""
+        if self._loop_thread == get_ident():
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()
+            raise RuntimeError(
+                "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
+            )
+        future = asyncio.run_coroutine_threadsafe(_await(awaitable), self._loop)
+        self._futures.add(future)
+        # cancel() may have run just before the future was added.
+        if is_cancelled():
+            future.cancel()
+        try:
+            return future.result()
+        except ThreadCancelled:
+            raise asyncio.CancelledError from None
+        finally:
+            self._futures.discard(future)
 
 
 class _Operation:
-    """One call of a tool that may take long. listeners: contexts of calls that wait for it now."""
+    """One call of a tool that may take long.
 
-    def __init__(self, name: str, context: Context, told_first: _Told) -> None:
+    size: bytes of its result. ended_at: time by the clock of Operations; None while it runs.
+    listeners: contexts of the calls that wait for it at present. Each change replaces the tuple,
+    because threads read it.
+    """
+
+    def __init__(self, name: str, context: Context, progress: _Progress) -> None:
         self.id = "op_" + os.urandom(16).hex()
         self.name = name
         self.state: State = "in_progress"
-        self.context = _Detached(context, self)
+        self.progress = progress
+        self.waits = _LoopWaits()
+        self.context = _OperationContext(context, self)
         self.task: asyncio.Task[None]
         self.result: CallToolResult | None = None
         self.size = 0
         self.ended_at: float | None = None
-        self.progress: tuple[float, float | None] | None = None
-        self.message = told_first.message
-        self._estimated_time = told_first.estimated_time
-        self.listeners: tuple[Context, ...] = ()  # replaced by each change: threads read it
-        self.loop = asyncio.get_running_loop()
-        self.thread = get_ident()
-        self.waits: set[Future[Any]] = set()  # of its thread, for what runs on the loop
+        self.listeners: tuple[Context, ...] = ()
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether it has not ended yet."""
+        return self.state == "in_progress"
 
     def end(self, state: State) -> None:
-        """Once; what is still under way is cancelled."""
+        """Set the final state and cancel what still runs; only the first call has an effect."""
         if self.state == "in_progress":
             self.state = state
             self.task.cancel()
-            for each in tuple(self.waits):
-                each.cancel()
+            self.waits.cancel()
 
-    async def attended(self, context: Context, for_s: float) -> None:
-        """Wait for the end, at most so long; the caller is told of the progress meanwhile."""
-        if self.progress is not None:
-            context.progress(*self.progress, self.message)
-        if self.task.done() or not for_s:
+    async def wait_for_end(self, context: Context, timeout_s: float) -> None:
+        """Wait for the end, at most timeout_s; report progress to the caller in the meantime."""
+        if self.progress.done is not None:
+            context.progress(*self.progress.done, self.progress.message)
+        if self.task.done() or not timeout_s:
             return
         self.listeners = (*self.listeners, context)
         try:
-            await asyncio.wait([self.task], timeout=for_s)
+            await asyncio.wait([self.task], timeout=timeout_s)
         finally:
-            self.listeners = tuple(each for each in self.listeners if each is not context)
-
-    def shown(self) -> dict[str, Any]:
-        shown: dict[str, Any] = {"status": "in_progress", "message": self.message}
-        if self._estimated_time is not None:
-            shown["estimatedTime"] = self._estimated_time
-        shown["operationId"] = self.id
-        if self.progress is not None:
-            done, total = self.progress
-            shown |= {"progress": done} if total is None else {"progress": done, "total": total}
-        return shown
+            self.listeners = tuple(item for item in self.listeners if item is not context)
 
 
-class _Detached(ContextWrapper):
-    """The context of an operation: its call may be answered long before it ends."""
+class _OperationContext(ContextWrapper):
+    """The context of an operation, which may run on long after its call has got a result."""
 
     def __init__(self, inner: Context, operation: _Operation) -> None:
         super().__init__(inner)
@@ -393,102 +459,89 @@ class _Detached(ContextWrapper):
 
     @property
     def cancelled(self) -> bool:
-        return self._operation.state != "in_progress"
+        return not self._operation.is_running
 
     def progress(
         self, done: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
-        told_to = self.inner.progress(
-            done, total, message
-        )  # raises for what is no progress; a call that is over hears nothing
+        # Raises for invalid progress, so it comes first. It sends nothing once the call is over.
+        sent = self.inner.progress(done, total, message)
         operation = self._operation
-        operation.progress = done, total
-        if message is not None:
-            operation.message = message
-        for each in operation.listeners:
-            if each is not self.inner:
-                each.progress(done, total, message)
-        return told_to
+        operation.progress.update(done, total, message)
+        for listener in operation.listeners:
+            if listener is not self.inner:
+                listener.progress(done, total, message)
+        return sent
 
     def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
     ) -> Coroutine[Any, Any, Any]:
-        # With this context, not the call's own: that one counts as cancelled once it is answered.
+        # With this context, not the call's own: that one counts as cancelled once the call is over.
         return cast("Any", self.inner).calling(self).call_tool(name, arguments, into=into)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """See backend.Context; the call's own waits no longer than for the call."""
-        operation = self._operation
-        if operation.thread == get_ident():
-            if isinstance(awaitable, Coroutine):
-                awaitable.close()
-            raise RuntimeError(
-                "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
-            )
-        future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), operation.loop)
-        operation.waits.add(future)
-        if self.cancelled:  # perhaps before this was added
-            future.cancel()
-        try:
-            return future.result()
-        except ThreadCancelled:
-            raise asyncio.CancelledError from None
-        finally:
-            operation.waits.discard(future)
+        """Wait as Context.wait() does, but as long as the operation and not only the call runs."""
+        return self._operation.waits.wait(awaitable, lambda: self.cancelled)
 
     async def _needs_the_call(self, *_: object, **__: object) -> Any:
         raise ToolError(
-            "the call of a long operation may be over: it cannot ask the client, nor be made again; ask in another tool, before"
+            "the call of a long operation may be over: it cannot ask the client, nor be made "
+            "again; ask in another tool, before"
         )
 
     ask = elicit = elicit_url = sample = roots = once = _needs_the_call
 
 
-async def _awaited(awaitable: Awaitable[T]) -> T:
+async def _await(awaitable: Awaitable[T]) -> T:
     return await awaitable
 
 
-async def _carried(
+async def _run_operation(
     operation: _Operation, work: Work, shape: Callable[[Any], CallToolResult]
 ) -> None:
-    """As Server.handle answers a call."""
+    """Run the handler and store its result, with errors as Server.handle() reports them."""
     try:
         result = shape(await work())
-        operation.size = len(encode(result))  # which what cannot be sent does not pass
-    except (ToolError, InvalidResult) as error:
-        result = tool_error_result(error)
-        operation.size = len(repr(result))  # about its bytes; it may hold what cannot be encoded
-    except BaseException as error:
-        if operation.state != "in_progress":
+        # Encoding fails for a result that cannot be sent.
+        operation.size = len(encode(result))
+    except (ToolError, InvalidResult) as exc:
+        result = tool_error_result(exc)
+        # About the number of bytes; the error may hold what cannot be encoded.
+        operation.size = len(repr(result))
+    except BaseException as exc:
+        if not operation.is_running:
             raise
         log.exception("operation %s failed", operation.name)
-        result = error_result(describe_exception(error))
+        result = error_result(describe_exception(exc))
     operation.result = result
 
 
 _CONTEXT = "concertino_context"
 
 
-def _with_context(handler: Handler) -> tuple[Signature, str | None]:
-    """A handler's signature, its annotations resolved, with a parameter for the context; the name of its own, if it has one."""
-    found = read_signature(handler, (Context,))
-    own = next((each.name for each in found.parameters if each.injected), None)
+def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
+    """Return a handler's signature, with resolved annotations and a parameter for the context.
+
+    The second value is the name of the handler's own parameter for it; None if it has none.
+    """
+    signature = read_signature(handler, (Context,))
+    own = next((item.name for item in signature.parameters if item.injected), None)
     parameters = [
         Parameter(
-            each.name,
-            Parameter.KEYWORD_ONLY if each.keyword_only else Parameter.POSITIONAL_OR_KEYWORD,
-            default=each.default,
-            annotation=each.annotation,
+            item.name,
+            Parameter.KEYWORD_ONLY if item.keyword_only else Parameter.POSITIONAL_OR_KEYWORD,
+            default=item.default,
+            annotation=item.annotation,
         )
-        for each in found.parameters
+        for item in signature.parameters
     ]
     if own is None:
         parameters.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=Context))
     return Signature(parameters, return_annotation=CallToolResult), own
 
 
-def _unbound(raw: Raw | bytes, context: object) -> Any:
-    raise RuntimeError("the arguments are bound already; this is a fault of concertino")
+def _not_bindable(raw: Raw | bytes, context: object) -> Any:
+    raise RuntimeError("the arguments are bound already; this is a bug in concertino")
 
 
 def _as_json(body: Mapping[str, Any]) -> CallToolResult:
