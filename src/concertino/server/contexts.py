@@ -1,12 +1,13 @@
-"""Context that outlives a call: small values under keys, in a context that has a handle.
+"""Contexts: a store of small values that outlives a call, addressed by handles.
 
     contexts = Contexts()
     contexts.add_tools(server)     # set_context and get_context, for clients
     await contexts.set(handle, "theme", "dark")   # or in tools of your own
 
-The protocol keeps no state between calls since 2026-07-28; what a client wants to come back to it names itself, by a handle that
-the server has minted (2026-07-28 "Explicit State Handles"). Whoever has the handle has the context: it cannot be guessed.
-All of it is a SQLite database, in memory or in a file that several processes may share; it is asked in a thread of its own.
+Since 2026-07-28 the protocol keeps no state between calls. A client refers to earlier state by a
+handle that the server has issued (2026-07-28 "Explicit State Handles"). Whoever has the handle has
+access to the context, so it cannot be guessed. All contexts are in one SQLite database, in memory or
+in a file that several processes may share. A thread of its own runs the queries.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ __all__ = ["Contexts"]
 
 log = logging.getLogger("concertino.contexts")
 T = TypeVar("T")
-MAX_KEY = 256  # characters
-MAX_HANDLE = 100  # characters of one that came
-BUSY_S = 5.0  # how long to wait for another process that writes
+# Characters of a key.
+MAX_KEY = 256
+# Characters of an unknown handle that an error quotes.
+MAX_HANDLE = 100
+# How long to wait for another process that writes.
+BUSY_S = 5.0
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS contexts (
     handle TEXT PRIMARY KEY, used REAL NOT NULL, bytes INTEGER NOT NULL DEFAULT 0
@@ -49,14 +53,17 @@ CREATE TABLE IF NOT EXISTS entries (
 
 
 class Contexts:
-    """A key-value store of contexts with handles.
+    """A key-value store for each of many contexts, addressed by handles.
 
-    path: of a SQLite file, made if it is not there, readable by its owner alone; None: in memory. ttl_s: seconds after its last use
-    that a context is forgotten. max_value_bytes: of one value as JSON. max_keys: of one context. max_contexts, max_bytes: of all
-    together: beyond either the contexts that were not used for longest go. clock: seconds; for a file, which outlives the process,
-    the wall's unless given.
-    Every method raises ToolError, with the code CONTEXT_NOT_FOUND, KEY_NOT_FOUND, CONTEXT_FULL, VALUE_TOO_LARGE, INVALID_KEY or
-    CONTEXT_UNAVAILABLE. Raises ValueError for what is not positive.
+    path: a SQLite file, created if it does not exist, readable by its owner only; None keeps
+    everything in memory. ttl_s: seconds after its last use until a context is dropped.
+    max_value_bytes: size of one value as JSON. max_keys: keys of one context. max_contexts,
+    max_bytes: of all contexts together; beyond either the least recently used ones are dropped.
+    clock: returns seconds; unless given, the wall clock for a file, which outlives the process.
+
+    Every method raises ToolError with the code CONTEXT_NOT_FOUND, KEY_NOT_FOUND, CONTEXT_FULL,
+    VALUE_TOO_LARGE, INVALID_KEY or CONTEXT_UNAVAILABLE.
+    Raises ValueError for a limit that is not positive.
     """
 
     def __init__(
@@ -88,10 +95,14 @@ class Contexts:
         self._max_bytes = max_bytes
         self._clock = clock or (time.monotonic if path is None else time.time)
         self._thread: Threads | None = None
-        self._database: Connection | None = None  # used in that thread alone
+        # Only this thread uses it.
+        self._database: Connection | None = None
 
     async def set(self, context: str | None, key: str, value: Any) -> str:
-        """Put a value under a key. context: its handle; None: a new one. value: any JSON. Returns the handle."""
+        """Store a value under a key; return the handle of the context.
+
+        context: its handle; None for a new one. value: anything with a JSON form.
+        """
         if not 0 < len(key) <= MAX_KEY:
             raise ToolError(
                 "INVALID_KEY",
@@ -108,7 +119,7 @@ class Contexts:
         return await self._ask(partial(self._set, context, key, written))
 
     async def get(self, context: str, key: str) -> Any:
-        """The value under a key."""
+        """Return the value under a key."""
         found = await self.all(context)
         if key not in found:
             raise ToolError(
@@ -120,32 +131,32 @@ class Contexts:
         return found[key]
 
     async def all(self, context: str) -> dict[str, Any]:
-        """Every key of a context with its value, in the order of the keys."""
+        """Return all keys of a context with their values, sorted by key."""
         return await self._ask(partial(self._all, context))
 
     async def delete(self, context: str) -> None:
-        """Forget a context, with all that is in it. One that is not there is forgotten already."""
+        """Delete a context with its values. Deleting one that does not exist has no effect."""
         await self._ask(partial(self._delete, context))
 
     async def close(self) -> None:
-        """Let go of the database; what is in memory is gone. The next use opens it again."""
+        """Close the database; values in memory are lost. The next use opens it again."""
         if self._thread is not None:
             thread, self._thread = self._thread, None
-            await thread.run(self._closed)
+            await thread.run(self._close_database)
             thread.close()
 
     def add_tools(self, server: Server) -> None:
-        """ServerFeatures `set_context` and `get_context` to the clients of a server, and close this with it.
+        """Add the tools `set_context` and `get_context` to a server, and close this with it.
 
-        Handlers of the server that are registered later may take a parameter of the class Contexts.
-        Raises RegistrationError once the server has started, and for a second one.
+        Handlers that are registered later may have a parameter of the class Contexts.
+        Raises RegistrationError once the server has started, and for a second Contexts.
         """
 
-        async def living() -> AsyncIterator[Contexts]:
+        async def lifespan() -> AsyncIterator[Contexts]:
             yield self
             await self.close()
 
-        server.lifespan(living)
+        server.lifespan(lifespan)
         server.add_tool(self._set_context, name="set_context", destructive=False, idempotent=False)
         server.add_tool(self._get_context, name="get_context", read_only=True)
 
@@ -177,46 +188,45 @@ class Contexts:
         values = await self.all(context) if key is None else {key: await self.get(context, key)}
         return {"context": context, "values": values}
 
-    # In the thread
+    # Functions for the database thread, which _ask() runs
 
-    async def _ask(self, what: Callable[[], T]) -> T:
+    async def _ask(self, query: Callable[[], T]) -> T:
         from sqlite3 import Error
 
         if self._thread is None:
             self._thread = Threads(1)
         try:
-            return await self._thread.run(partial(self._transaction, what))
-        except (Error, OSError) as why:
+            return await self._thread.run(partial(self._transaction, query))
+        except (Error, OSError) as exc:
             log.exception("the store of contexts failed")
-            said = (
-                why.strerror if isinstance(why, OSError) else why
-            )  # where the file is, is not the client's
+            # The text of an OSError would tell the client the path of the file.
+            reason = exc.strerror if isinstance(exc, OSError) else exc
             raise ToolError(
                 "CONTEXT_UNAVAILABLE",
-                f"The store of contexts cannot be used: {said}",
+                f"The store of contexts cannot be used: {reason}",
                 suggestion="Try again later; the server's log says more",
             ) from None
 
-    def _transaction(self, what: Callable[[], T]) -> T:
-        database = self._database or self._opened()
+    def _transaction(self, query: Callable[[], T]) -> T:
+        database = self._database or self._open()
         database.execute("BEGIN IMMEDIATE")
         try:
             database.execute("DELETE FROM contexts WHERE used <= ?", (self._clock() - self._ttl_s,))
-            given = what()
+            result = query()
             database.execute("COMMIT")
         except BaseException:
-            if database.in_transaction:  # a full disk may have ended it
+            # A full disk may have ended the transaction already.
+            if database.in_transaction:
                 database.execute("ROLLBACK")
             raise
-        return given
+        return result
 
-    def _opened(self) -> Connection:
+    def _open(self) -> Connection:
         import sqlite3
 
         if self._path is not None:
-            os.close(
-                os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            )  # its companions get the same mode
+            # SQLite gives the same mode to the files that it creates beside this one.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         database = sqlite3.connect(
             self._path or ":memory:", timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
@@ -232,7 +242,7 @@ class Contexts:
         self._database = database
         return database
 
-    def _closed(self) -> None:
+    def _close_database(self) -> None:
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -241,21 +251,22 @@ class Contexts:
         assert self._database is not None
         return self._database.execute(statement, values)
 
-    def _found(self, context: str) -> None:
-        """That it is there; it is used now."""
+    def _touch(self, context: str) -> None:
+        """Record that a context is used now. Raises ToolError if it does not exist."""
         if not self._execute(
             "UPDATE contexts SET used = ? WHERE handle = ?", self._clock(), context
         ).rowcount:
             raise ToolError(
                 "CONTEXT_NOT_FOUND",
                 f"There is no context {context[:MAX_HANDLE]!r}",
-                suggestion=f"Contexts are forgotten {self._ttl_s:g} seconds after their last use; begin a new one with set_context",
+                suggestion=f"Contexts are forgotten {self._ttl_s:g} seconds after their last use; "
+                f"begin a new one with set_context",
             )
 
     def _set(self, context: str | None, key: str, value: bytes) -> str:
         before: int | None = None
         if context is not None:
-            self._found(context)
+            self._touch(context)
             [(keys, before)] = self._execute(
                 "SELECT count(*), max(CASE WHEN key = ? THEN length(CAST(key AS BLOB)) + length(value) END)"
                 " FROM entries WHERE handle = ?",
@@ -276,11 +287,11 @@ class Contexts:
         self._execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", context, key, value)
         size = len(key.encode()) + len(value) - (before or 0)
         self._execute("UPDATE contexts SET bytes = bytes + ? WHERE handle = ?", size, context)
-        self._make_room(context)
+        self._drop_oldest(context)
         return context
 
-    def _make_room(self, context: str) -> None:
-        """Forget those that were not used for longest, until the others fit; this one stays."""
+    def _drop_oldest(self, context: str) -> None:
+        """Drop the least recently used contexts until the rest fits; `context` itself stays."""
         [(count, size)] = self._execute("SELECT count(*), sum(bytes) FROM contexts")
         while count > 1 and (count > self._max_contexts or size > self._max_bytes):
             [(oldest, freed)] = self._execute(
@@ -291,7 +302,7 @@ class Contexts:
             count, size = count - 1, size - freed
 
     def _all(self, context: str) -> dict[str, Any]:
-        self._found(context)
+        self._touch(context)
         rows = self._execute(
             "SELECT key, value FROM entries WHERE handle = ? ORDER BY key", context
         ).fetchall()

@@ -1,7 +1,9 @@
-"""What lives as long as the server: generators that make a value, give it to the handlers that ask for its class, and clean up.
+"""Lifespan functions: generators that run as long as the server.
 
-All of them are entered in order and left in reverse by one task of their own, since what is entered in a task (a task group, a
-time-out) must be left in the same one, while start() and close() of a backend come from two.
+Each one makes a value, provides it to the handlers that ask for its class, and cleans up at the end.
+All are entered in order and exited in reverse by one task of their own: what is entered in a task (a
+task group, a timeout) must be exited in the same one, but start() and close() of a backend run in
+different tasks.
 """
 
 from __future__ import annotations
@@ -33,42 +35,47 @@ _YIELDS = (AsyncIterator, AsyncGenerator, Iterator, Generator)
 
 
 class Lifespans:
-    """The lifespan functions of one server, and what they gave. values: class to value, once open() has returned."""
+    """The lifespan functions of one server. values: class -> value, after open() has returned."""
 
     def __init__(self) -> None:
         self.values: Mapping[type, Any] = {}
         self._functions: list[tuple[type | None, Function]] = []
         self._task: asyncio.Task[None] | None = None
-        self._gone: BaseException | None = None  # why they ended before the server did
-        self._over: asyncio.Event
+        # The reason if they ended before the server did.
+        self._failure: BaseException | None = None
+        # Set when the server ends.
+        self._closing: asyncio.Event
         self._opened: asyncio.Future[None]
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """What handlers may ask for by annotation."""
+        """Return the classes that handlers may ask for by annotation."""
         return tuple(kind for kind, _ in self._functions if kind is not None)
 
     def add(self, function: Function) -> None:
-        """A generator function with one `yield`, `async def` or `def`, without parameters. Its annotation names the class it gives.
+        """Add a generator function with one `yield`, `async def` or `def`, without parameters.
 
-        Raises RegistrationError for anything else, for a class that another function gives, and once the server has started.
+        Its return annotation names the class that it provides.
+        Raises RegistrationError for any other function, for a class that another one provides, and
+        once the server has started.
         """
         signature = read_signature(function)
         name = signature.name
-        generates = function_of(function)
-        if not (isasyncgenfunction(generates) or isgeneratorfunction(generates)):
+        generator = function_of(function)
+        if not (isasyncgenfunction(generator) or isgeneratorfunction(generator)):
             raise RegistrationError(
                 f"{name}(): expected a generator, `async def` or `def`, that yields once"
             )
         if signature.parameters:
             raise RegistrationError(f"{name}(): a lifespan function takes no parameters")
-        given = get_args(signature.returns)[:1]
-        kind = given[0] if given and get_origin(signature.returns) in _YIELDS else None
-        if given in ((None,), (type(None),)):
+        yields = get_args(signature.returns)[:1]
+        kind = yields[0] if yields and get_origin(signature.returns) in _YIELDS else None
+        if yields in ((None,), (type(None),)):
             kind = None
         elif not isinstance(kind, type):
             raise RegistrationError(
-                f"{name}(): annotate the class it yields, as in `-> AsyncIterator[Database]`; AsyncIterator[None] for none"
+                f"{name}(): annotate the class it yields, as in `-> AsyncIterator[Database]`; "
+                f"AsyncIterator[None] for none"
             )
         if kind in self.classes:
             raise RegistrationError(
@@ -76,19 +83,19 @@ class Lifespans:
             )
         if self._task is not None:
             raise RegistrationError(
-                f"{name}(): the server has started; register what it lives with before"
+                f"{name}(): the server has started; register lifespan functions before"
             )
         self._functions.append((kind, function))
 
     def fill(self, handler: H) -> H:
-        """The handler without its parameters for what lifespan functions give: those are filled at each call.
+        """Return the handler without its parameters for lifespan values, which each call fills.
 
-        Raises RegistrationError for one that is positional-only. A call before open() raises RuntimeError.
+        Raises RegistrationError for a parameter that is positional-only. A call before open()
+        raises RuntimeError.
         """
         classes = self.classes
-        if (
-            not classes or not callable(handler) or lacks_self(handler)
-        ):  # refused by whoever registers it
+        # The registration itself refuses what cannot be called.
+        if not classes or not callable(handler) or lacks_self(handler):
             return handler
         filled: dict[str, type] = {
             parameter.name: next(
@@ -97,34 +104,35 @@ class Lifespans:
             for parameter in read_signature(handler, classes).parameters
             if parameter.injected
         }
-        return _filled(handler, filled, self._value) if filled else handler
+        return _fill(handler, filled, self._value) if filled else handler
 
     def _value(self, kind: type) -> Any:
         try:
             return self.values[kind]
         except KeyError:
-            if self._gone is not None:
-                why = f"{type(self._gone).__name__}: {self._gone}"
+            if self._failure is not None:
+                reason = f"{type(self._failure).__name__}: {self._failure}"
                 raise RuntimeError(
-                    f"there is no {kind.__name__} any more: its lifespan function ended: {why}"
+                    f"there is no {kind.__name__} any more: its lifespan function ended: {reason}"
                 ) from None
             raise RuntimeError(
                 f"there is no {kind.__name__} yet: the server was not started, or has ended"
             ) from None
 
     async def open(self) -> None:
-        """Enter all of them. Raises what one raises; those before it are left again."""
+        """Enter all functions. If one raises, exit those before it and raise the same."""
         if not self._functions:
             return
-        if self._task is not None:  # served a second time meanwhile
+        # Another connection is starting, or has started, the same server.
+        if self._task is not None:
             opened = self._opened
             await asyncio.wait([opened])
             if opened.cancelled():
-                raise RuntimeError("the start that this one waited for was given up")
+                raise RuntimeError("the start that this one waited for was cancelled")
             opened.result()
             return
-        self._gone = None
-        self._over = asyncio.Event()
+        self._failure = None
+        self._closing = asyncio.Event()
         self._opened = opened = asyncio.get_running_loop().create_future()
         self._task = task = asyncio.create_task(self._live(opened), name="concertino lifespan")
         try:
@@ -136,14 +144,15 @@ class Lifespans:
             raise
 
     async def close(self) -> None:
-        """Leave all of them. Raises what one raises. When this is cancelled, so are they."""
+        """Exit all functions. Raises what one raises. If this is cancelled, so are they."""
         if self._task is None:
             return
         task, self._task = self._task, None
-        self._over.set()
+        self._closing.set()
         await task
 
     async def _live(self, opened: asyncio.Future[None]) -> None:
+        """Enter all functions, wait for close(), and exit them: the body of the task."""
         entered: list[AbstractAsyncContextManager[Any]] = []
         values: dict[type, Any] = {}
         failures: list[BaseException] = []
@@ -156,63 +165,76 @@ class Lifespans:
                     values[kind] = value
             self.values = values
             opened.set_result(None)
-            await self._over.wait()
-        except BaseException as error:
-            failures.append(error)
-        for manager in reversed(
-            entered
-        ):  # each as if it were alone: what another raises is not thrown into it
+            await self._closing.wait()
+        except BaseException as exc:
+            failures.append(exc)
+
+        # Each is exited as if it were the only one: no function gets the exception of another.
+        for manager in reversed(entered):
             try:
                 await manager.__aexit__(None, None, None)
-            except BaseException as error:
-                failures.append(error)
+            except BaseException as exc:
+                failures.append(exc)
         self.values = {}
-        if not failures:
-            return
-        why = failures[0]
-        wanted = (
-            self._over.is_set() or opened.cancelled()
-        )  # by whoever ends, or has given up the start
-        if (
-            isinstance(why, asyncio.CancelledError) and not wanted
-        ):  # a task group, say, one of whose tasks failed
-            why = next(
-                (each for each in failures if not isinstance(each, asyncio.CancelledError)), None
-            )
-            if why is None:  # raised as it is it would say that whoever starts has given up
-                why = RuntimeError("a lifespan function waited for something that was cancelled")
-                why.__cause__ = failures[0]
-        for further in failures:
-            if further is not why and not isinstance(further, asyncio.CancelledError):
-                log.error("a lifespan function failed at its end", exc_info=further)
+        if failures:
+            self._report(failures, opened)
+
+    def _report(self, failures: list[BaseException], opened: asyncio.Future[None]) -> None:
+        """Raise the failure that counts, or pass it to open(); log the others."""
+        # The end was requested if the server ends, or its start was cancelled.
+        requested = self._closing.is_set() or opened.cancelled()
+        failure = failures[0] if requested else _cause_of_end(failures)
+        for other in failures:
+            if other is not failure and not isinstance(other, asyncio.CancelledError):
+                log.error("a lifespan function failed at its end", exc_info=other)
         if not opened.done():
             self._task = None
-            opened.set_exception(why)
+            opened.set_exception(failure)
             return
-        if not wanted:
-            self._gone = why
+        if not requested:
+            self._failure = failure
             log.error(
                 "a lifespan function ended before the server: calls that need what it gave fail",
-                exc_info=why,
+                exc_info=failure,
             )
-        raise why
+        raise failure
 
 
-def _filled(
-    handler: Any, filled: dict[str, type], value: Callable[[type], Any]
-) -> Any:  # Any: whatever is callable
+def _cause_of_end(failures: list[BaseException]) -> BaseException:
+    """Return why the functions ended although nobody requested it."""
+    if not isinstance(failures[0], asyncio.CancelledError):
+        return failures[0]
+
+    # A task group, for example, cancels its body when one of its tasks fails.
+    for failure in failures:
+        if not isinstance(failure, asyncio.CancelledError):
+            return failure
+
+    # A bare CancelledError would tell the caller of start() that it was cancelled itself.
+    error = RuntimeError("a lifespan function waited for something that was cancelled")
+    error.__cause__ = failures[0]
+    return error
+
+
+def _fill(handler: Any, filled: dict[str, type], value: Callable[[type], Any]) -> Any:
+    """Return a wrapper that passes the lifespan values. handler: any callable.
+
+    filled: parameter -> class. value: returns the value for a class.
+    """
     signature = inspect.signature(handler)
-    kept = [
+    others = [
         parameter for parameter in signature.parameters.values() if parameter.name not in filled
     ]
     for parameter in signature.parameters.values():
         if parameter.name in filled and parameter.kind is parameter.POSITIONAL_ONLY:
             raise RegistrationError(
-                f"{parameter.name}: what a lifespan function gives is passed by name; move the / before it"
+                f"{parameter.name}: lifespan values are passed by name; move the / before it"
             )
-    first = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in kept)
+    first = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in others)
     names = [
-        parameter.name for parameter in kept[first:] if parameter.kind is not parameter.KEYWORD_ONLY
+        parameter.name
+        for parameter in others[first:]
+        if parameter.kind is not parameter.KEYWORD_ONLY
     ]
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -221,36 +243,38 @@ def _filled(
             kwargs[name] = value(kind)
         return handler(*args[:first], **kwargs)
 
-    async def call_and_wait(*args: Any, **kwargs: Any) -> Any:
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
         return await call(*args, **kwargs)
 
+    # A partial has the docstring and annotations of its function. A bound method has its object
+    # already, so the wrapper must not name the plain function's `self`.
     function = handler
-    while isinstance(
-        function, functools.partial
-    ):  # its docstring and annotations are its function's
+    while isinstance(function, functools.partial):
         function = cast("Any", function).func
-    function = getattr(
-        function, "__func__", function
-    )  # of a method: a wrapper that names it has its object already
-    made: Any = functools.update_wrapper(call_and_wait if is_async(handler) else call, function)
-    made.__qualname__ = made.__name__ = getattr(handler, "__name__", "")  # a partial has none
-    made.__signature__ = signature.replace(parameters=kept)
-    return made
+    function = getattr(function, "__func__", function)
+    wrapper: Any = functools.update_wrapper(call_async if is_async(handler) else call, function)
+    # A partial has no name.
+    wrapper.__qualname__ = wrapper.__name__ = getattr(handler, "__name__", "")
+    wrapper.__signature__ = signature.replace(parameters=others)
+    return wrapper
 
 
 def _manager(function: Function) -> AbstractAsyncContextManager[Any]:
-    made: Any = function()
-    if isasyncgen(made):  # else a context manager's function was given
-        return asynccontextmanager(cast("Callable[[], AsyncGenerator[Any, None]]", lambda: made))()
-    if isgenerator(made):
-        return _Plain(
-            contextmanager(cast("Callable[[], Generator[Any, None, None]]", lambda: made))()
-        )
-    return made if hasattr(made, "__aenter__") else _Plain(made)
+    """Return a context manager that runs a lifespan function."""
+    result: Any = function()
+    if isasyncgen(result):
+        make = cast("Callable[[], AsyncGenerator[Any, None]]", lambda: result)
+        return asynccontextmanager(make)()
+    if isgenerator(result):
+        make_sync = cast("Callable[[], Generator[Any, None, None]]", lambda: result)
+        return _SyncManager(contextmanager(make_sync)())
+
+    # A function with the decorator @contextmanager or @asynccontextmanager was registered.
+    return result if hasattr(result, "__aenter__") else _SyncManager(result)
 
 
-class _Plain(AbstractAsyncContextManager[Any]):
-    """A context manager that waits for nothing."""
+class _SyncManager(AbstractAsyncContextManager[Any]):
+    """Makes an asynchronous context manager of an ordinary one."""
 
     def __init__(self, manager: AbstractContextManager[Any]) -> None:
         self._manager = manager
