@@ -178,7 +178,8 @@ def encode_notification(method: str, params: bytes) -> bytes:
 def encode_error(id: bytes | None, code: int, message: str, data: object = None) -> bytes:
     """Return an error response as a frame.
 
-    id: the id as JSON, see encode_id(); None omits it, as 2025-11-25 and later do for an unknown id.
+    id: the id as JSON, see encode_id(); None omits it, as 2025-11-25 and later do for an unknown
+    id.
     """
     error: dict[str, object] = {"code": code, "message": message}
     if data is not None:

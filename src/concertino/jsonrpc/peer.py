@@ -155,17 +155,17 @@ class PendingRequest(Protocol):
 
     @property
     def id(self) -> int:
-        """Its id on the wire."""
+        """Return its id on the wire."""
         ...
 
     @property
     def deadline(self) -> float | None:
-        """The time by the peer's clock at which expire() gives it up; None for never."""
+        """Return the time by the peer's clock at which expire() gives it up; None for never."""
         ...
 
     @property
     def done(self) -> Callable[[Raw | Exception], object]:
-        """The callback for the result, or for the exception instead of it; called once."""
+        """Return the callback for the result or the exception; it is called once."""
         ...
 
 
@@ -215,7 +215,7 @@ class PendingTable(dict[int, PendingRequest]):
         return self._deadlines[0][0] if self._deadlines else None
 
     def pop_first_deadline(self) -> PendingRequest:
-        """Return the request whose deadline next_deadline just returned, and forget the deadline."""
+        """Return the request that next_deadline belongs to, and forget the deadline."""
         return self[heappop(self._deadlines)[1]]
 
     def take_all(self) -> list[PendingRequest]:
@@ -246,7 +246,7 @@ class InvalidInput:
 
 
 class _ErrorBody(Struct):
-    """The `error` member of a response; code and message are required (JSON-RPC 2.0 section 5.1)."""
+    """The `error` member of a response; JSON-RPC 2.0 section 5.1 requires code and message."""
 
     code: int
     message: str

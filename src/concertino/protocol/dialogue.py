@@ -1,4 +1,4 @@
-"""What one call asks its client: the open client requests, all answers so far, and the state between.
+"""What one call asks its client: open client requests, the answers so far, the state between.
 
 Before 2026-07-28 a client request (elicitation, sampling, roots) is a request of the server's, sent
 while the call runs. Since then the call ends with its client requests, and the client repeats it
@@ -240,7 +240,7 @@ def resume_dialogue(
     """Return the dialogue of a repeated call, and its state; None without a token.
 
     Mark the state as used once the call is accepted. bound: returns the binding() of the call.
-    Raises RpcError -32602 for a state that cannot be accepted, and for an answer of the wrong shape.
+    Raises RpcError -32602 for an unacceptable state, and for an answer of the wrong shape.
     """
     dialogue = Dialogue()
     if token is None:
@@ -385,8 +385,10 @@ def _downgrade_sampling(
 
 
 def _as_list(content: Any) -> list[Any]:
-    # The elements are decoded JSON.
-    return content if isinstance(content, list) else [content]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(content, list):
+        # The elements are decoded JSON.
+        return content  # pyright: ignore[reportUnknownVariableType]
+    return [content]
 
 
 def _downgrade_elicitation(

@@ -637,8 +637,8 @@ class Session:
         """Answer a call with a canonical result.
 
         A result that cannot be encoded, or is too large, becomes a response that says so.
-        passes: see ResultEncoder.encode(). Returns False if the result may have to be changed first;
-        then the call is not answered.
+        passes: see ResultEncoder.encode(). Returns False, without an answer, if the result may have
+        to be changed first.
         Raises InputRequiredSignal if the result is an InputRequired.
         """
         if not incoming.open:
@@ -662,7 +662,7 @@ class Session:
         return True
 
     def _respond_unencodable(self, incoming: SessionRequest, text: str) -> None:
-        """Answer a call whose result cannot be sent: a tool call with isError, others with an error."""
+        """Answer a call whose result cannot be sent: a tool's with isError, others with an error."""
         if incoming.method != "tools/call":
             return self.peer.fail(incoming, INTERNAL_ERROR, f"Internal error: {text}")
         result = CallToolResult([TextContent(text)], is_error=True)

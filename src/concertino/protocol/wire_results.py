@@ -10,7 +10,7 @@ server/utilities/caching.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import decode, encode
@@ -448,14 +448,17 @@ def _rebase_refs(part: Any, new_root: str, base: str) -> Any:
     base: the `$id` of the root, which stays at the root; empty for none.
     """
     if isinstance(part, list):
-        return [_rebase_refs(item, new_root, base) for item in part]  # pyright: ignore[reportUnknownVariableType]
+        items = cast("list[Any]", part)
+        return [_rebase_refs(item, new_root, base) for item in items]
     if not isinstance(part, dict):
         return part
 
     copy: dict[str, Any] = {}
-    for key, value in part.items():  # pyright: ignore[reportUnknownVariableType]
+    for key, value in cast("dict[str, Any]", part).items():
         # References inside an embedded schema are relative to that schema.
-        embedded = isinstance(value, dict) and isinstance(value.get("$id"), str)  # pyright: ignore[reportUnknownMemberType]
+        embedded = isinstance(value, dict) and isinstance(
+            cast("dict[str, Any]", value).get("$id"), str
+        )
         copy[key] = value if embedded else _rebase_refs(value, new_root, base)
 
     for word in ("$ref", "$dynamicRef"):

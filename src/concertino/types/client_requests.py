@@ -1,7 +1,7 @@
 """Client requests: what a server may ask its client during a call, and the answers.
 
-These are elicitation, sampling and roots. Before 2026-07-28 the server sends them as requests; since
-then they are part of an `input_required` result. The shapes are the same.
+These are elicitation, sampling and roots. Before 2026-07-28 the server sends them as requests;
+since then they are part of an `input_required` result. The shapes are the same.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots, basic/patterns/mrtr.
 """
 

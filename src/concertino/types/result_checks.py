@@ -1,7 +1,14 @@
-"""Whether a Struct of types.py holds what its annotations say: msgspec looks at that when it decodes, not when one is made.
+"""Checks that a result holds what its annotations say, before it is sent.
 
-What a handler or a backend put together by hand would otherwise leave as it is, and break the schema at the client.
-Spec: 2026-07-28 schema, whose bounds are in BOUNDS; server/resources: what is not there is an error, not an empty answer.
+msgspec checks types when it decodes, but not when a Struct is made. A backend that builds a result
+by hand could otherwise send one that breaks the schema at the client.
+
+The members are checked one by one. The alternative, to decode the encoded result again and compare,
+was slower for the usual results (a resource 4.7 us instead of 3.4, a picture 4.3 instead of 2.1;
+Python 3.11). It was faster for a list of 50 tools (31 us instead of 136), but lists are encoded
+once and cached. And it can neither state the rules nor name the wrong member.
+Spec: 2026-07-28 schema, whose bounds are in BOUNDS; server/resources: a missing resource is an
+error, not an empty result.
 """
 
 from __future__ import annotations
@@ -25,8 +32,10 @@ from concertino.types.results import (
 
 __all__ = ["check"]
 
-# Any in this file: whatever an author gave. A Fault says what was expected, and where, below the value; None: it fits.
+# Where a value is wrong, as a path below the checked value, and what was expected and found.
 Fault = tuple[str, str]
+
+# Returns the fault of a value, or None. Any: a backend may have put anything there.
 Check = Callable[[Any], "Fault | None"]
 
 BOUNDS: Mapping[tuple[type[Struct], str], tuple[float, float]] = {
@@ -38,41 +47,46 @@ BOUNDS: Mapping[tuple[type[Struct], str], tuple[float, float]] = {
 
 
 def check(value: Struct, place: str = "") -> None:
-    """Raises TypeError naming the first member that does not fit, what was expected, and what came. place: of the value itself."""
-    fault = _struct(type(value))(value)
+    """Check a result. Raises TypeError that names the first wrong member, and what was expected.
+
+    place: path of the value itself, for the error.
+    """
+    fault = _struct_check(type(value))(value)
     if fault is not None:
         raise TypeError(f"{place}{fault[0]}: {fault[1]}".removeprefix("."))
 
 
-_structs: dict[type[Struct], Check] = {}
+_struct_checks: dict[type[Struct], Check] = {}
 
 
-def _struct(kind: type[Struct]) -> Check:
-    """The check of one class, made when it is first needed: 20 us."""
-    if kind not in _structs:
+def _struct_check(struct_type: type[Struct]) -> Check:
+    """Return the check of a class. It is made on first use, which takes 20 us."""
+    if struct_type not in _struct_checks:
         members = [
-            (each.name, _bounded(kind, each.name, _check_of(each.type))) for each in fields(kind)
+            (field.name, _add_bounds(struct_type, field.name, _check_of(field.type)))
+            for field in fields(struct_type)
         ]
-        rule = _RULES.get(kind)
+        rule = _RULES.get(struct_type)
 
-        def fits(value: Any) -> Fault | None:
-            if type(value) is not kind:
-                return _expected(kind.__name__, value)
+        def find_fault(value: Any) -> Fault | None:
+            if type(value) is not struct_type:
+                return _wrong_type(struct_type.__name__, value)
             for name, member in members:
                 if (fault := member(getattr(value, name))) is not None:
                     return f".{name}{fault[0]}", fault[1]
             return None if rule is None else rule(value)
 
-        _structs[kind] = fits
-    return _structs[kind]
+        _struct_checks[struct_type] = find_fault
+    return _struct_checks[struct_type]
 
 
-def _bounded(kind: type[Struct], name: str, inner: Check) -> Check:
+def _add_bounds(struct_type: type[Struct], name: str, inner: Check) -> Check:
+    """Return the check with the bounds that BOUNDS has for this member."""
     bounds = next(
         (
             bounds
             for (owner, member), bounds in BOUNDS.items()
-            if member == name and issubclass(kind, owner)
+            if member == name and issubclass(struct_type, owner)
         ),
         None,
     )
@@ -80,25 +94,21 @@ def _bounded(kind: type[Struct], name: str, inner: Check) -> Check:
         return inner
     low, high = bounds
 
-    def fits(value: Any) -> Fault | None:
+    def find_fault(value: Any) -> Fault | None:
         fault = inner(value)
         if fault is None and isinstance(value, (int, float)) and not low <= value <= high:
-            return (
-                "",
-                f"expected {low} to {high}, got {value!r}"
-                if high < math.inf
-                else f"expected at least {low}, got {value!r}",
-            )
+            expected = f"{low} to {high}" if high < math.inf else f"at least {low}"
+            return "", f"expected {expected}, got {value!r}"
         return fault
 
-    return fits
+    return find_fault
 
 
-def _check_of(kind: Any) -> Check:
-    """The check for an annotation, of the forms that types.py uses."""
-    origin, arguments = get_origin(kind), get_args(kind)
+def _check_of(annotation: Any) -> Check:
+    """Return the check for an annotation, of the forms that results.py uses."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        return _union(arguments)
+        return _union_check(arguments)
     if origin is Literal:
         choice = " or ".join(map(repr, arguments))
         return lambda value: (
@@ -107,90 +117,94 @@ def _check_of(kind: Any) -> Check:
             else ("", f"expected {choice}, got {value!r}")
         )
     if origin is list:
-        return _list(_check_of(arguments[0]))
+        return _list_check(_check_of(arguments[0]))
     if origin is dict:
-        return _dict
-    if issubclass(kind, Struct):
-        return _struct(kind)
-    return _PLAIN[kind]
+        return _check_dict
+    if issubclass(annotation, Struct):
+        return _struct_check(annotation)
+    return _PLAIN[annotation]
 
 
-def _union(kinds: tuple[Any, ...]) -> Check:
-    if Any in kinds:
+def _union_check(members: tuple[Any, ...]) -> Check:
+    if Any in members:
         return lambda value: None
-    absent = tuple(each for each in (None, UNSET) if type(each) in kinds)
-    rest = [each for each in kinds if each not in (types.NoneType, UnsetType)]
+    absent = tuple(value for value in (None, UNSET) if type(value) in members)
+    rest = [member for member in members if member not in (types.NoneType, UnsetType)]
     if len(rest) == 1:
         inner = _check_of(rest[0])
-        return lambda value: None if any(value is each for each in absent) else inner(value)
-    by_class = {each: _struct(each) for each in rest}  # of several, each is a Struct
-    names = ", ".join(each.__name__ for each in by_class)
+        return lambda value: None if any(value is item for item in absent) else inner(value)
 
-    def fits(value: Any) -> Fault | None:
-        found = by_class.get(type(value))
-        return _expected(f"one of {names}", value) if found is None else found(value)
+    # Where there are several, all are Structs.
+    by_class = {member: _struct_check(member) for member in rest}
+    names = ", ".join(member.__name__ for member in by_class)
 
-    return fits
+    def find_fault(value: Any) -> Fault | None:
+        member = by_class.get(type(value))
+        return _wrong_type(f"one of {names}", value) if member is None else member(value)
+
+    return find_fault
 
 
-def _list(inner: Check) -> Check:
-    def fits(value: Any) -> Fault | None:
+def _list_check(inner: Check) -> Check:
+    def find_fault(value: Any) -> Fault | None:
         if not isinstance(value, (list, tuple)):
-            return _expected("list", value)
+            return _wrong_type("list", value)
         for index, item in enumerate(cast("list[Any]", value)):
             if (fault := inner(item)) is not None:
                 return f"[{index}]{fault[0]}", fault[1]
         return None
 
-    return fits
+    return find_fault
 
 
-def _dict(value: Any) -> Fault | None:
+def _check_dict(value: Any) -> Fault | None:
     if not isinstance(value, dict):
-        return _expected("dict", value)
-    odd = next((key for key in cast("dict[Any, Any]", value) if not isinstance(key, str)), None)
-    return None if odd is None else ("", f"expected keys of type str, got {odd!r}")
+        return _wrong_type("dict", value)
+    keys = cast("dict[Any, Any]", value)
+    wrong = next((key for key in keys if not isinstance(key, str)), None)
+    return None if wrong is None else ("", f"expected keys of type str, got {wrong!r}")
 
 
-def _plain(name: str, *allowed: type) -> Check:
-    def fits(value: Any) -> Fault | None:
+def _plain_check(name: str, *allowed: type) -> Check:
+    def find_fault(value: Any) -> Fault | None:
+        # A bool is an int for isinstance().
         if isinstance(value, bool) and bool not in allowed:
-            return _expected(name, value)
+            return _wrong_type(name, value)
         if isinstance(value, float) and not math.isfinite(value):
             return "", f"expected a finite number, got {value!r}"
-        return None if isinstance(value, allowed) else _expected(name, value)
+        return None if isinstance(value, allowed) else _wrong_type(name, value)
 
-    return fits
+    return find_fault
 
 
 _PLAIN: Mapping[Any, Check] = {
-    str: _plain("str", str),
-    bytes: _plain("bytes", bytes, bytearray, memoryview),
-    bool: _plain("bool", bool),
-    int: _plain("int", int),
-    float: _plain("float", int, float),
+    str: _plain_check("str", str),
+    bytes: _plain_check("bytes", bytes, bytearray, memoryview),
+    bool: _plain_check("bool", bool),
+    int: _plain_check("int", int),
+    float: _plain_check("float", int, float),
 }
 
 
-def _one_of_both(value: ResourceContents) -> Fault | None:
+def _check_contents(value: ResourceContents) -> Fault | None:
     if (value.text is UNSET) is (value.blob is UNSET):
         return "", f"expected exactly one of text and blob for {value.uri}"
     return None
 
 
-def _some(value: ReadResourceResult) -> Fault | None:
-    return (
-        None
-        if value.contents
-        else (
-            ".contents",
-            "expected at least one piece; return None for a resource that is not there",
-        )
-    )
+def _check_read_result(value: ReadResourceResult) -> Fault | None:
+    if value.contents:
+        return None
+    text = "expected at least one piece; return None for a resource that is not there"
+    return ".contents", text
 
 
-_RULES: Mapping[type[Struct], Check] = {ResourceContents: _one_of_both, ReadResourceResult: _some}
+# What no annotation can state.
+_RULES: Mapping[type[Struct], Check] = {
+    ResourceContents: _check_contents,
+    ReadResourceResult: _check_read_result,
+}
 
 
-def _expected(what: str, value: Any) -> Fault:
-    return "", f"expected {what}, got {type(value).__name__}"
+def _wrong_type(expected: str, value: Any) -> Fault:
+    return "", f"expected {expected}, got {type(value).__name__}"

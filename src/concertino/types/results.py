@@ -1,8 +1,8 @@
 """MCP's values in their 2026-07-28 shape, as msgspec Structs.
 
-Attributes are in snake_case, the wire is in camelCase; `_meta` is `meta` here. The session adds what
-every result has (`resultType`, `serverInfo`, missing caching hints) and translates results for older
-revisions: see protocol/wire_results.py.
+Attributes are in snake_case, the wire is in camelCase; `_meta` is `meta` here. The session adds
+what every result has (`resultType`, `serverInfo`, missing caching hints) and translates results for
+older revisions: see protocol/wire_results.py.
 Spec: 2026-07-28 schema; server/tools, server/resources, server/prompts, server/utilities.
 """
 
