@@ -98,7 +98,7 @@ def _run_load_round(context: CaseContext, number: int) -> None:
     calls.append(context.make_request("tools/list"))
     context.send(*calls, cancelled)
     if number % 10 == 0:
-        context.write_malformed(b"{not json}\n")
+        context.write_malformed_lines(b"{not json}\n")
     if number % 20 == 0:
         choices = context.find_tool("fail").choices
         calls.append(context.make_call("fail", how=choices[number // 20 % len(choices)]))

@@ -14,8 +14,8 @@ import pytest
 import concertino
 from concertino import Limits, Server
 from concertino.cli import main
-from concertino.cli.targets import find, find_all
-from concertino.cli.version import version
+from concertino.cli.targets import load_target, load_targets
+from concertino.cli.version import describe_versions
 from concertino.errors import TargetError
 from concertino.runtime import entry
 
@@ -24,7 +24,7 @@ SRC = str(Path(concertino.__file__).parent.parent)
 
 @pytest.fixture(autouse=True)
 def _clean_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """find() adds to sys.path and sys.modules, as a script's start does; each test begins anew."""
+    """load_target() adds to sys.path and sys.modules, as a script's start does; each test begins anew."""
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.setattr(sys, "modules", sys.modules.copy())
 
@@ -40,29 +40,32 @@ def written(folder: Path, source: str, name: str = "target.py") -> str:
 
 
 def test_the_only_server_of_a_file_is_found(tmp_path: Path) -> None:
-    found = find(written(tmp_path, "anything = Server('only')\nother = 5")).backend
+    found = load_target(written(tmp_path, "anything = Server('only')\nother = 5")).backend
     assert isinstance(found, Server)
     assert found.name == "only"
 
 
 def test_one_server_under_two_names_is_one(tmp_path: Path) -> None:
-    assert find(written(tmp_path, "a = b = Server('one')")).backend.features().info.name == "one"
+    assert (
+        load_target(written(tmp_path, "a = b = Server('one')")).backend.features().info.name
+        == "one"
+    )
 
 
 def test_the_server_that_run_is_called_on_is_meant(tmp_path: Path) -> None:
     source = "a = Server('a')\nb = Server('b')\nb.run()\nafter = 'reached'"
-    assert find(written(tmp_path, source)).backend.features().info.name == "b"
+    assert load_target(written(tmp_path, source)).backend.features().info.name == "b"
     assert entry.marked is None
 
 
 def test_run_under_the_usual_guard_is_not_called(tmp_path: Path) -> None:
     source = "a = Server('a')\nif __name__ == '__main__':\n    raise SystemExit\n"
-    assert find(written(tmp_path, source)).backend.features().info.name == "a"
+    assert load_target(written(tmp_path, source)).backend.features().info.name == "a"
 
 
 def test_a_server_made_in_a_function_is_found_by_its_run(tmp_path: Path) -> None:
     assert (
-        find(written(tmp_path, "def main():\n    Server('inner').run()\nmain()"))
+        load_target(written(tmp_path, "def main():\n    Server('inner').run()\nmain()"))
         .backend.features()
         .info.name
         == "inner"
@@ -76,11 +79,11 @@ def test_what_a_file_gives_to_run_is_kept(tmp_path: Path) -> None:
     )
     path = written(tmp_path, source)
     for target in (path, f"{path}:a"):
-        found = find(target)
+        found = load_target(target)
         assert found.backend.features().info.name == "a"
         assert found.limits == Limits(max_in_flight=7)
         assert found.loop_factory is asyncio.new_event_loop
-    other = find(f"{path}:b")
+    other = load_target(f"{path}:b")
     assert (other.limits, other.loop_factory) == (None, None)
 
 
@@ -103,25 +106,27 @@ def test_serving_uses_what_a_file_gives_to_run(tmp_path: Path) -> None:
 
 def test_a_path_may_hold_a_colon(tmp_path: Path) -> None:
     path = written(tmp_path, "s = Server('s')", "a:b/c:d.py")
-    assert find(path).backend.features().info.name == "s"
-    assert find(f"{path}:s").backend.features().info.name == "s"
+    assert load_target(path).backend.features().info.name == "s"
+    assert load_target(f"{path}:s").backend.features().info.name == "s"
 
 
 def test_a_class_is_not_a_server(tmp_path: Path) -> None:
     path = written(tmp_path, "class Mine(Server): ...")
     with pytest.raises(TargetError, match="got the class Mine; give an object"):
-        find(f"{path}:Mine")
+        load_target(f"{path}:Mine")
 
 
 def test_an_attribute_names_one_of_several(tmp_path: Path) -> None:
     path = written(tmp_path, "a = Server('a')\nclass box:\n    b = Server('b')")
-    assert find(f"{path}:a").backend.features().info.name == "a"
-    assert find(f"{path}:box.b").backend.features().info.name == "b"
+    assert load_target(f"{path}:a").backend.features().info.name == "a"
+    assert load_target(f"{path}:box.b").backend.features().info.name == "b"
 
 
 def test_any_backend_will_do(tmp_path: Path) -> None:
     source = "from concertino.backend import BackendWrapper\nserver = Server('inner')\nguarded = BackendWrapper(server)"
-    assert find(f"{written(tmp_path, source)}:guarded").backend.features().info.name == "inner"
+    assert (
+        load_target(f"{written(tmp_path, source)}:guarded").backend.features().info.name == "inner"
+    )
 
 
 def test_a_module_is_found_from_the_working_directory(
@@ -129,7 +134,7 @@ def test_a_module_is_found_from_the_working_directory(
 ) -> None:
     written(tmp_path, "s = Server('s')", "shop_for_test/floor.py")
     monkeypatch.chdir(tmp_path)
-    assert find("shop_for_test.floor:s").backend.features().info.name == "s"
+    assert load_target("shop_for_test.floor:s").backend.features().info.name == "s"
 
 
 def test_a_file_can_import_its_neighbours_and_itself(tmp_path: Path) -> None:
@@ -139,12 +144,12 @@ def test_a_file_can_import_its_neighbours_and_itself(tmp_path: Path) -> None:
         "import neighbour_for_test, itself_for_test\ns = Server(neighbour_for_test.word)",
         "itself_for_test.py",
     )
-    assert find(path).backend.features().info.name == "neighbour"
+    assert load_target(path).backend.features().info.name == "neighbour"
 
 
 def test_a_file_named_as_a_module_that_is_loaded_does_not_take_its_place(tmp_path: Path) -> None:
     path = written(tmp_path, "import json\ns = Server(json.dumps([1]))", "json.py")
-    assert find(path).backend.features().info.name == "[1]"
+    assert load_target(path).backend.features().info.name == "[1]"
     import json
 
     assert json.dumps([1]) == "[1]"
@@ -172,20 +177,20 @@ def test_a_file_named_as_a_module_that_is_loaded_does_not_take_its_place(tmp_pat
 )
 def test_a_target_that_leads_nowhere_says_what_was_found(target: str, said: str) -> None:
     with pytest.raises(TargetError) as refused:
-        find(target)
+        load_target(target)
     assert said in str(refused.value)
 
 
 def test_no_server_and_several_servers_are_said(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"no concertino\.Server found"):
-        find(written(tmp_path, "x = 5", "none.py"))
+        load_target(written(tmp_path, "x = 5", "none.py"))
     with pytest.raises(TargetError, match=r"several servers \(a, b\).*:ATTRIBUTE"):
-        find(written(tmp_path, "a = Server('a')\nb = Server('b')", "two.py"))
+        load_target(written(tmp_path, "a = Server('a')\nb = Server('b')", "two.py"))
 
 
 def test_a_backend_that_is_no_server_is_served_when_run_is_called_on_it(tmp_path: Path) -> None:
     source = "import concertino\na = Server('a')\nguarded = concertino.backend.BackendWrapper(a)\nconcertino.run(guarded)"
-    assert type(find(written(tmp_path, source)).backend).__name__ == "BackendWrapper"
+    assert type(load_target(written(tmp_path, source)).backend).__name__ == "BackendWrapper"
 
 
 def add_tool(name: str) -> str:
@@ -197,30 +202,30 @@ def test_several_targets_are_composed_under_their_names(tmp_path: Path) -> None:
         written(tmp_path, add_tool("one"), "one_t.py"),
         written(tmp_path, add_tool("other"), "other_t.py"),
     )
-    assert list(find_all([one, f"my_name={other}", f"c={other}:server"]).backend.parts) == [
+    assert list(load_targets([one, f"my_name={other}", f"c={other}:server"]).backend.parts) == [
         "one_t",
         "my_name",
         "c",
     ]
-    assert list(find_all([f"a={one}"]).backend.parts) == ["a"]
-    assert isinstance(find_all([one]).backend, Server)
+    assert list(load_targets([f"a={one}"]).backend.parts) == ["a"]
+    assert isinstance(load_targets([one]).backend, Server)
 
 
 def test_a_file_with_an_equals_sign_in_its_name_is_a_target(tmp_path: Path) -> None:
-    assert isinstance(find_all([written(tmp_path, add_tool("x"), "a=b.py")]).backend, Server)
+    assert isinstance(load_targets([written(tmp_path, add_tool("x"), "a=b.py")]).backend, Server)
 
 
 def test_names_that_collide_are_said(tmp_path: Path) -> None:
     one = written(tmp_path, add_tool("one"), "same_t.py")
     with pytest.raises(TargetError, match=r"two with the name 'same_t'.*NAME="):
-        find_all([one, one])
+        load_targets([one, one])
     with pytest.raises(TargetError, match="could have one name"):
-        find_all([f"a={one}", f"a_b={one}"])
+        load_targets([f"a={one}", f"a_b={one}"])
 
 
 def test_what_importing_raises_is_raised_and_leaves_run_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        find(written(tmp_path, "1 / 0"))
+        load_target(written(tmp_path, "1 / 0"))
     assert entry.marked is None
 
 
@@ -228,7 +233,7 @@ def test_a_module_that_a_target_lacks_is_its_own_failure_not_a_wrong_target(tmp_
     written(tmp_path, "import no_such_module_inside", "lacking_for_test.py")
     sys.path.insert(0, str(tmp_path))
     with pytest.raises(ModuleNotFoundError, match="no_such_module_inside"):
-        find("lacking_for_test:server")
+        load_target("lacking_for_test:server")
 
 
 # The command
@@ -283,7 +288,7 @@ def test_version_names_package_python_protocol_and_extras(
         main(["--version"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert said == version() + "\n"
+    assert said == describe_versions() + "\n"
     assert f"concertino {concertino.__version__}" in said
     assert platform.python_version() in said
     assert "2024-11-05, 2025-03-26, 2025-06-18, 2025-11-25, 2026-07-28" in said

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import concertino
-from concertino.cli.call import _arguments, _tool, _Usage
+from concertino.cli.call import _format_tool, _parse_arguments, _UsageError
 from concertino.types.results import Tool, ToolAnnotations
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def test_arguments_come_as_texts_json_files_and_from_stdin(
 
 def test_the_grammar_of_arguments(tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text('{"a": 1, "b": 2}')
-    assert _arguments([f"@{tmp_path}/all.json", "b:=3", "c=", "d:e=x"]) == {
+    assert _parse_arguments([f"@{tmp_path}/all.json", "b:=3", "c=", "d:e=x"]) == {
         "a": 1,
         "b": 3,
         "c": "",
@@ -156,11 +156,11 @@ def test_the_grammar_of_arguments(tmp_path: Path) -> None:
         "@/no/such/file",
         f"a:=@{tmp_path}",
     ):
-        with pytest.raises(_Usage):
-            _arguments([word])
+        with pytest.raises(_UsageError):
+            _parse_arguments([word])
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(_Usage, match="expected a JSON object"):
-        _arguments([f"@{tmp_path}/list.json"])
+    with pytest.raises(_UsageError, match="expected a JSON object"):
+        _parse_arguments([f"@{tmp_path}/list.json"])
 
 
 def test_resources_and_prompts_are_listed_and_read(server: list[str]) -> None:
@@ -343,4 +343,4 @@ def test_a_tool_is_shown_by_its_title_that_of_its_annotations_or_its_name(
 ) -> None:
     """TO-19. The name is what one calls, and stands there always."""
     tool = Tool("t", {"type": "object"}, title=title, annotations=ToolAnnotations(title=annotated))
-    assert _tool(tool) == shown
+    assert _format_tool(tool) == shown

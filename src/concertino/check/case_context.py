@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from concertino.check import process_stats
-from concertino.check.findings import CheckFinding, Crash, Deviation, Hang, Skipped, Violation
+from concertino.check.findings import CheckFinding, Crash, Deviation, Hang, SkipCase, Violation
 from concertino.check.messages import (
     CAPABILITIES,
     LEGACY,
@@ -89,7 +89,7 @@ class CaseContext:
 
     @property
     def start_grace_s(self) -> float:
-        """How long to wait for a first response that may never come, in seconds.
+        """Return how long to wait for a first response that may never come, in seconds.
 
         A few times as long as the first opening of the server took.
         """
@@ -153,10 +153,10 @@ class CaseContext:
         }
 
     def find_tool(self, name: str) -> CheckTool:
-        """Return one of server_under_test.TOOLS. Raises Skipped when the server has none."""
+        """Return one of server_under_test.TOOLS. Raises SkipCase when the server has none."""
         tool = self.server.tools.get(name)
         if tool is None:
-            raise Skipped(f"the server has no tool {name}")
+            raise SkipCase(f"the server has no tool {name}")
         return tool
 
     def expect(self, id: Id, subject: str, least: int = 1, most: int = 1) -> None:
@@ -177,7 +177,9 @@ class CaseContext:
         """Write bytes. Raises Hang or Crash when the server does not read them in time."""
         self.process.write(data, self.settings.timeout_s if within_s is None else within_s)
 
-    def write_malformed(self, data: bytes, lines: int = 1, within_s: float | None = None) -> None:
+    def write_malformed_lines(
+        self, data: bytes, lines: int = 1, within_s: float | None = None
+    ) -> None:
         """Write malformed lines, each of which may be answered once without an id."""
         self.malformed_lines += lines
         self.write(data, within_s)
@@ -262,7 +264,7 @@ class CaseContext:
         return self.wait_for_response(message["id"])
 
     def require_echo(self, text: str) -> None:
-        """Have the echo tool return a text. Raises Violation when it returns another one."""
+        """Call the echo tool. Raises Violation when it returns another text."""
         before, after = self.server.echo_frame
         response = self.call_tool("echo", text=text)
         echoed = tool_result_text(response)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["RANK", "CheckFinding", "Crash", "Deviation", "Hang", "Skipped", "Verdict", "Violation"]
+__all__ = ["RANK", "CheckFinding", "Crash", "Deviation", "Hang", "SkipCase", "Verdict", "Violation"]
 
 Verdict = Literal["ok", "differs", "wrong", "hang", "crash", "skipped"]
 
@@ -53,7 +53,7 @@ class Crash(CheckFinding):
     verdict = "crash"
 
 
-class Skipped(CheckFinding):
+class SkipCase(CheckFinding):
     """The case needs something that this server or this machine does not have."""
 
     verdict = "skipped"

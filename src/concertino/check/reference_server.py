@@ -185,7 +185,7 @@ async def say(how: StdoutWay, text: str) -> str:
 
 @server.tool
 def fork(how: ForkEnd) -> str:
-    """Fork a child that writes to each of its descriptors, and wait for it."""
+    """Create a child that writes to each of its descriptors, and wait for it."""
     if how == "multiprocessing":
         import multiprocessing
 

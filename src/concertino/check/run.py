@@ -12,7 +12,7 @@ from msgspec import Struct
 from concertino.check import invariants, process_stats
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext, tool_result_text
-from concertino.check.findings import RANK, CheckFinding, Skipped, Verdict, Violation
+from concertino.check.findings import RANK, CheckFinding, SkipCase, Verdict, Violation
 from concertino.check.messages import LEGACY, Message, excerpt
 from concertino.check.server_process import ServerProcess, kill_all
 from concertino.check.server_under_test import (
@@ -111,7 +111,7 @@ def _run_case(server: ServerUnderTest, case: Case) -> CaseResult:
                 invariants.check_running(context, before)
         except CheckFinding as finding:
             findings.append(finding)
-        if context is not None and not any(isinstance(item, Skipped) for item in findings):
+        if context is not None and not any(isinstance(item, SkipCase) for item in findings):
             _finish_case(context, findings)
         stderr = process.stderr.format_last_lines()
 

@@ -113,7 +113,10 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, or minus the number of the signal that ended it. None while it runs."""
+        """Return the exit code, or minus the number of the signal that ended it.
+
+        None while it runs.
+        """
         return self.popen.poll()
 
     def wait_until(

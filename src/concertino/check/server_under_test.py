@@ -124,7 +124,7 @@ class ServerUnderTest(Struct):
 
     @property
     def era(self) -> str:
-        """The era that cases speak unless they ask for one."""
+        """Return the era that cases speak unless they ask for one."""
         return self.settings.era or ("legacy" if self.legacy else "modern")
 
     def find_lack(self, needs: Sequence[str]) -> str:

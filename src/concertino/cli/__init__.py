@@ -1,4 +1,8 @@
-"""The command line `concertino`. A command imports only what it uses."""
+"""The command line: `concertino COMMAND ...`.
+
+The parsers are argparse's. Only the module of the given command is imported, so that a server does
+not wait for the imports of the others.
+"""
 
 from __future__ import annotations
 
@@ -13,60 +17,60 @@ __all__ = ["main"]
 
 USAGE = 2
 
-# Command -> its module in this package and its line of help. A module has DESCRIPTION,
-# add_arguments(parser), and run(args, words), which returns an exit code or ends the process.
-# words: the words after `--`.
+# Command -> its module and its line in the help. Each module has DESCRIPTION, add_arguments(parser),
+# and run(args, server), which ends the process or returns an exit code. server: the words after
+# `--`.
 COMMANDS = {
     "serve": ("serve", "serve a server over stdin and stdout, or on sockets"),
-    "check": ("check", "test how a stdio server handles faults"),
+    "check": ("check", "run fault tests against any stdio server"),
     "tools": ("call", "list the tools of a server"),
     "call": ("call", "call a tool"),
     "resources": ("call", "list the resources and resource templates of a server"),
     "read": ("call", "read a resource"),
     "prompts": ("call", "list the prompts of a server"),
-    "prompt": ("call", "get a prompt"),
-    "search": ("search", "search a folder of Markdown"),
-    "lint": ("lint", "find defects in a folder of Markdown"),
+    "prompt": ("call", "get a prompt, with its arguments filled in"),
+    "search": ("search", "search a folder of Markdown documents"),
+    "lint": ("lint", "find mistakes in a folder of Markdown documents"),
     "orchestrate": ("orchestrate", "start the plugins of a plugins.yaml and run their hub"),
     "bridge": ("bridge", "serve the plugins of a hub over stdin and stdout"),
     "plugin": ("plugin", "run a storage plugin: Markdown files or a database"),
-    "certs": ("certs", "create, show and renew the certificates of hubs and plugins"),
+    "certs": ("certs", "create, show and renew the certificates of a hub"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run `concertino ...` and end the process.
+    """Run the command line and end the process.
 
-    arguments: words after the program's name; None takes them from sys.argv. Exit codes: 0 success,
-    1 failure, 2 usage; a command may have others.
+    arguments: those of the process by default. Exit codes: 0 success, 1 failure, 2 usage; some
+    commands have more.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="concertino",
         formatter_class=_Formatter,
-        description="MCP (Model Context Protocol) over stdio.",
-        epilog="Environment: LOG_LEVEL, CONCERTINO_LOG_FORMAT, CONCERTINO_TRACE, CONCERTINO_ORPHAN,"
-        " RESOURCES_PATH, PROMPTS_PATH, CACHE_SIZE, and a CONCERTINO_ variable for each limit"
-        " (CONCERTINO_MAX_MESSAGE_BYTES, ...).",
+        description="Servers and clients for MCP, the Model Context Protocol.",
+        epilog="Environment variables: LOG_LEVEL, CONCERTINO_LOG_FORMAT, CONCERTINO_TRACE, "
+        "CONCERTINO_ORPHAN, RESOURCES_PATH, PROMPTS_PATH, CACHE_SIZE, and one for each limit, "
+        "such as CONCERTINO_MAX_MESSAGE_BYTES.",
     )
     parser.add_argument(
         "--version",
         action="store_true",
-        help="show versions of package, Python, protocol and extras",
+        help="show the versions of package, Python and protocol, and the installed extras",
     )
-
-    # All commands are listed, but only the given one is imported and gets its arguments.
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    wanted = words[0] if words and words[0] in COMMANDS else None
-    module = load(f"concertino.cli.{COMMANDS[wanted][0]}") if wanted else None
-    for name, (_, text) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, formatter_class=_Formatter)
-        if module is not None and name == wanted:
-            command.description = module.DESCRIPTION
-            command.set_defaults(parser=command)
-            module.add_arguments(command)
 
-    # argparse would take some of the words after `--` for options.
+    # The command must come first, so its module is known before anything is parsed.
+    name = words[0] if words and words[0] in COMMANDS else None
+    module = load(f"concertino.cli.{COMMANDS[name][0]}") if name else None
+    for command, (_, text) in COMMANDS.items():
+        subparser = commands.add_parser(command, help=text, formatter_class=_Formatter)
+        if module is not None and command == name:
+            subparser.description = module.DESCRIPTION
+            subparser.set_defaults(parser=subparser)
+            module.add_arguments(subparser)
+
+    # argparse would take options of the server's command for our own.
     server: list[str] = []
     if "--" in words:
         index = words.index("--")
@@ -74,9 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     args = parser.parse_args(words)
     if args.version:
-        from concertino.cli.version import version
+        from concertino.cli.version import describe_versions
 
-        print(version())  # noqa: T201
+        print(describe_versions())  # noqa: T201
         sys.exit(0)
     if module is None:
         parser.print_help(sys.stderr)
@@ -85,10 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 class _Formatter(argparse.HelpFormatter):
-    """A help formatter of fixed width.
+    """A help formatter of a fixed width.
 
-    The default one asks the terminal for its width, for which it imports shutil: 4 ms before a
-    server starts.
+    To ask for the terminal's width, argparse imports shutil, which delays a server by 4 ms.
     """
 
     def __init__(self, prog: str) -> None:

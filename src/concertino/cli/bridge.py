@@ -1,4 +1,4 @@
-"""`concertino bridge`: serves the plugins of a hub over stdin and stdout."""
+"""`concertino bridge`: serve the plugins of a hub over stdin and stdout, to an MCP client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from concertino.cli.guards import add_guard_options, make_guards
+from concertino.cli.guards import add_guard_options, make_guard
 from concertino.cli.serving import add_log_format, add_trace, exit_on_signals, reject_extra_args
 from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
@@ -19,9 +19,9 @@ __all__ = ["DESCRIPTION", "add_arguments", "run"]
 FAILED = 1
 
 DESCRIPTION = (
-    "Serve the tools, prompts and storage of a hub over stdin and stdout. If the hub does not run,"
-    " wait for it; calls fail until then. Exit codes: 0 the client disconnected, 1 the address or"
-    " the certificates cannot be used, 2 usage."
+    "Serve the tools, prompts and storage of a hub over stdin and stdout. While the hub is not "
+    "reachable, calls fail, and the bridge keeps trying to connect. Exit codes: 0 after the end "
+    "of input, 1 for an unusable address or certificates, 2 usage."
 )
 
 
@@ -31,10 +31,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--orchestrator-addr",
         metavar="ADDR",
         default="localhost:50100",
-        help="the hub: HOST:PORT for QUIC, or unix:PATH (default localhost:50100)",
+        help="address of the hub: HOST:PORT for QUIC, or unix:PATH (default localhost:50100)",
     )
     parser.add_argument(
-        "--certs-dir", metavar="DIR", help="certificates, for QUIC (default ~/.orchestra/certs)"
+        "--certs-dir",
+        metavar="DIR",
+        help="folder of the certificates for QUIC (default ~/.orchestra/certs)",
     )
     add_log_format(parser)
     add_trace(parser)
@@ -42,26 +44,26 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Serve the plugins of the hub, and end the process."""
-    exit_usage: Callable[[str], NoReturn] = args.parser.error
+    """Run the bridge and end the process."""
+    reject_usage: Callable[[str], NoReturn] = args.parser.error
     reject_extra_args(args, server)
     try:
-        guard = make_guards(args)
+        guard = make_guard(args)
     except (ValueError, ConcertinoError) as exc:
-        exit_usage(str(exc))
+        reject_usage(str(exc))
 
-    taken = take_over()
+    stdio = take_over()
     format = logging_setup.configure(
-        format=args.log_format, component="orchestra", writer=taken.writer
+        format=args.log_format, component="orchestra", writer=stdio.writer
     ).format_name
     log = logging_setup.logger("orchestra")
-    exit_on_signals(taken.writer)
+    exit_on_signals(stdio.writer)
 
-    def on_connect(address: str) -> None:
+    def log_connection(address: str) -> None:
         text = f"transport.stdio: connected to orchestrator at {address}"
-        # Scripts look for this text as a line of its own, as the original program prints it.
+        # Scripts look for this line as the original bridge wrote it, without time and level.
         if format == "line":
-            taken.writer.write(f"{text}\n".encode())
+            stdio.writer.write(f"{text}\n".encode())
         else:
             log.info("%s", text)
 
@@ -71,14 +73,14 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         bridge = Bridge(
             args.orchestrator_addr,
             prepare_bridge(args.orchestrator_addr, args.certs_dir),
-            connected=on_connect,
+            connected=log_connection,
         )
     except (ConcertinoError, ImportError, ValueError) as exc:
         log.error("Failed to start: %s", exc)
-        exit_process(FAILED, taken.writer)
+        exit_process(FAILED, stdio.writer)
     run_process(
         guard(bridge) if guard else bridge,
-        taken=taken,
+        taken=stdio,
         log_format=args.log_format,
         trace=args.trace,
     )

@@ -1,7 +1,7 @@
-"""`concertino tools|call|resources|read|prompts|prompt ... -- COMMAND...`: use a server from a shell.
+"""`concertino tools|call|resources|read|prompts|prompt ... -- COMMAND...`: use a server.
 
-What a server says is not ours: on a terminal, and wherever it stands in a line of our own, what would command a terminal is written
-as an escape. Into a pipe or a file, texts and bytes go as they came.
+The output of a server is untrusted. Control characters are escaped on a terminal, and always in our
+own lines, such as error messages. Into a pipe or a file, texts and bytes go as they came.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ from concertino.types.results import (
     ImageContent,
     Prompt,
     ReadResourceResult,
+    Resource,
     ResourceContents,
     ResourceLink,
+    ResourceTemplate,
     TextContent,
     Tool,
 )
@@ -49,6 +51,7 @@ from concertino.types.results import (
 __all__ = ["DESCRIPTION", "EXITS", "add_arguments", "run"]
 
 FAILED, USAGE, UNREACHABLE, LATE, GARBLED = 1, 2, 3, 4, 5
+# Error -> exit code; the first match counts.
 EXITS: tuple[tuple[type[ConcertinoError], int], ...] = (
     (SpawnError, UNREACHABLE),
     (Disconnected, UNREACHABLE),
@@ -58,292 +61,348 @@ EXITS: tuple[tuple[type[ConcertinoError], int], ...] = (
     (NotSupported, FAILED),
 )
 INTERRUPTED = 130
-BAR = 30  # characters
+# Arguments of the commands that take any, as their usage shows them.
+USAGES = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}
+BAR_WIDTH = 30
+
+DESCRIPTION = "Start a server, or connect to one, for this one command."
 
 
-class _Usage(Exception):
-    """What was typed makes no sense."""
+class _UsageError(Exception):
+    """The command line is not valid."""
 
 
-DESCRIPTION = "Use a server. It is started for this, and ended afterwards."
-
-
-def add_arguments(each: argparse.ArgumentParser) -> None:
-    """What can be said of one of these commands. What follows `--` does not reach it."""
-    name = each.prog.rpartition(" ")[2]
-    usage = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUMENT...]"}.get(
-        name, ""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of one of the commands to its parser."""
+    command = parser.prog.rpartition(" ")[2]
+    target = "-- COMMAND... | unix:PATH | tcp:HOST:PORT"
+    parser.usage = f"concertino {command} [OPTIONS]{USAGES.get(command, '')} {target}"
+    parser.epilog = (
+        "Exit codes: 0 success, 1 the server refused the request or the tool failed, 2 usage, "
+        "3 the server could not be reached or ended, 4 no response in time, 5 the server broke "
+        "the protocol."
     )
-    each.usage = f"concertino {name} [OPTIONS]{usage} -- COMMAND... | unix:PATH | tcp:HOST:PORT"
-    each.epilog = (
-        "Exit codes: 0 done, 1 the server refused or the tool failed, 2 usage, 3 the server could not be "
-        "reached or ended, 4 no answer in time, 5 the server does not keep to the protocol."
-    )
-    if name in ("call", "prompt"):
-        each.add_argument(
-            "name", metavar="NAME", help=f"of the {'tool' if name == 'call' else 'prompt'}"
-        )
-        each.add_argument(
+    parser.set_defaults(name="", arguments=[])
+    if command in ("call", "prompt"):
+        kind = "tool" if command == "call" else "prompt"
+        parser.add_argument("name", metavar="NAME", help=f"name of the {kind}")
+        parser.add_argument(
             "arguments",
             nargs="*",
             metavar="ARGUMENT",
-            help="KEY=TEXT, KEY:=JSON, KEY=@FILE, KEY:=@FILE; @FILE or - (stdin): all of them, as one JSON object",
+            help="KEY=TEXT, KEY:=JSON, KEY=@FILE or KEY:=@FILE; or all arguments as one JSON "
+            "object: @FILE, or - for stdin",
         )
-    elif name == "read":
-        each.add_argument("name", metavar="URI", help="of the resource")
-    each.add_argument("--json", action="store_true", help="the result as JSON, in one line")
-    each.add_argument(
-        "--era", choices=("auto", "modern", "legacy"), default="auto", help="how to open the server"
+    elif command == "read":
+        parser.add_argument("name", metavar="URI", help="URI of the resource")
+
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
+    parser.add_argument(
+        "--era",
+        choices=("auto", "modern", "legacy"),
+        default="auto",
+        help="how to open the session: legacy with a handshake, modern without (default auto)",
     )
-    each.add_argument(
-        "--timeout-s", type=_seconds, default=60.0, metavar="S", help="longest wait for an answer"
+    parser.add_argument(
+        "--timeout-s",
+        type=_parse_seconds,
+        default=60.0,
+        metavar="S",
+        help="longest wait for a response (default 60)",
     )
-    each.add_argument(
-        "--connect-timeout-s", type=_seconds, default=60.0, metavar="S", help="... for the first"
+    parser.add_argument(
+        "--connect-timeout-s",
+        type=_parse_seconds,
+        default=60.0,
+        metavar="S",
+        help="longest wait until the session is open (default 60)",
     )
-    each.add_argument(
+    parser.add_argument(
         "--env",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a variable for the server; repeatable",
+        help="environment variable for the server; repeatable",
     )
-    each.add_argument("--cwd", metavar="DIR", help="where the server is started")
-    each.add_argument("--stderr", action="store_true", help="show what the server writes to stderr")
-    each.add_argument("--trace", action="store_true", help="show every message on stderr")
+    parser.add_argument("--cwd", metavar="DIR", help="folder in which the server is started")
+    parser.add_argument(
+        "--stderr", action="store_true", help="show what the server writes to stderr"
+    )
+    parser.add_argument("--trace", action="store_true", help="show every message on stderr")
 
 
-def run(given: argparse.Namespace, server: Sequence[str]) -> NoReturn:
-    """Do one of the commands, and end the process with one of the codes above, or 130 after Ctrl-C."""
-    out = cast("TextIOWrapper | None", sys.stdout)  # None if it is closed
+def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
+    """Run one of the commands and end the process.
+
+    server: the words after `--`. Exit codes: see add_arguments(); 130 after Ctrl-C.
+    """
+    # sys.stdout is None if descriptor 1 is closed.
+    out = cast("TextIOWrapper | None", sys.stdout)
+    # Its encoding may be smaller than UTF-8.
     if out is not None:
-        out.reconfigure(errors="backslashreplace")  # it may take less than UTF-8
+        out.reconfigure(errors="backslashreplace")
     try:
-        target = _target(given, server)
-        arguments = _arguments(getattr(given, "arguments", []))
-        code = asyncio.run(_done(given, target, arguments))
+        target = _parse_server(args, server)
+        arguments = _parse_arguments(args.arguments)
+        code = asyncio.run(_run_command(args, target, arguments))
         if out is not None:
             out.flush()
         sys.exit(code)
-    except _Usage as why:
-        _say(f"concertino {given.command}: {why}")
+    except _UsageError as exc:
+        _print_error(f"concertino {args.command}: {exc}")
         sys.exit(USAGE)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        # The reader went away, as `| head` does.
+        _discard_stdout()
         sys.exit(FAILED)
-    except ConcertinoError as error:
-        _say(f"concertino {given.command}: {_shown(str(error))}")
-        sys.exit(next((code for kind, code in EXITS if isinstance(error, kind)), FAILED))
-    except OSError as why:  # no room for the answer
-        _say(f"concertino {given.command}: {why.strerror or why}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ConcertinoError as exc:
+        _print_error(f"concertino {args.command}: {_escape_lines(str(exc))}")
+        sys.exit(next((code for kind, code in EXITS if isinstance(exc, kind)), FAILED))
+    except OSError as exc:
+        # The result could not be written, for instance because the disk is full.
+        _print_error(f"concertino {args.command}: {exc.strerror or exc}")
+        _discard_stdout()
         sys.exit(FAILED)
 
 
-async def _done(given: argparse.Namespace, target: Target, arguments: dict[str, Any]) -> int:
-    bar = _Bar(sys.stderr.isatty() and not given.json)
+def _discard_stdout() -> None:
+    """Redirect stdout to /dev/null, so that Python's own flush at exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+async def _run_command(args: argparse.Namespace, target: Target, arguments: dict[str, Any]) -> int:
+    """Open a session, run the command in it, and return the exit code."""
     client = Client(
         target,
-        era=given.era,
+        era=args.era,
         timeouts=Timeouts(
-            connect_s=given.connect_timeout_s,
-            request_s=given.timeout_s,
-            total_s=max(600.0, given.timeout_s),
+            connect_s=args.connect_timeout_s,
+            request_s=args.timeout_s,
+            # Progress extends a request, but not forever.
+            total_s=max(600.0, args.timeout_s),
         ),
-        stderr=(lambda line: _say(escape_controls(line))) if given.stderr else None,
-        trace=(lambda way, text: _say(f"{way} {escape_controls(text)}")) if given.trace else None,
+        stderr=(lambda line: _print_error(escape_controls(line))) if args.stderr else None,
+        trace=_print_trace if args.trace else None,
     )
     async with client:
-        if given.command == "call":
-            raw = await _asked(
-                client, "tools/call", {"name": given.name, "arguments": arguments}, bar.show
-            )
-            bar.clear()
-            result = _read(raw, CallToolResult)
-            _print_json(raw) if given.json else _print_result(result)
-            return FAILED if result.is_error else 0
-        if given.command == "prompt":
-            raw = await _asked(
-                client, "prompts/get", {"name": given.name, "arguments": _texts(arguments)}
-            )
-            prompt = _read(raw, GetPromptResult)
-            _print_json(raw) if given.json else _print_prompt(prompt)
-        elif given.command == "read":
-            raw = await _asked(client, "resources/read", {"uri": given.name})
-            read = _read(raw, ReadResourceResult)
-            if given.json:
-                _print_json(raw)
-            for contents in () if given.json else read.contents:
-                _print_contents(contents)
-        else:
-            await _list(client, given.command, given.json)
+        match args.command:
+            case "call":
+                return await _call_tool(client, args, arguments)
+            case "prompt":
+                await _get_prompt(client, args, arguments)
+            case "read":
+                await _read_resource(client, args)
+            case _:
+                await _list(client, args.command, args.json)
     return 0
 
 
-async def _asked(
+async def _call_tool(client: Client, args: argparse.Namespace, arguments: dict[str, Any]) -> int:
+    bar = _ProgressBar(sys.stderr.isatty() and not args.json)
+    params = {"name": args.name, "arguments": arguments}
+    raw = await _request(client, "tools/call", params, bar.draw)
+    bar.clear()
+    result = _decode_result(raw, CallToolResult)
+    _print_json(raw) if args.json else _print_tool_result(result)
+    return FAILED if result.is_error else 0
+
+
+async def _get_prompt(client: Client, args: argparse.Namespace, arguments: dict[str, Any]) -> None:
+    params = {"name": args.name, "arguments": _stringify(arguments)}
+    raw = await _request(client, "prompts/get", params)
+    prompt = _decode_result(raw, GetPromptResult)
+    _print_json(raw) if args.json else _print_prompt(prompt)
+
+
+async def _read_resource(client: Client, args: argparse.Namespace) -> None:
+    raw = await _request(client, "resources/read", {"uri": args.name})
+    result = _decode_result(raw, ReadResourceResult)
+    if args.json:
+        _print_json(raw)
+        return
+    for contents in result.contents:
+        _print_contents(contents)
+
+
+async def _request(
     client: Client, method: str, params: dict[str, Any], progress: Progress | None = None
 ) -> Raw:
+    """Return the result of a request as JSON. Raises ConcertinoError and _UsageError."""
     try:
         return await client.request(method, params, into=Raw, progress=progress)
     except UnicodeEncodeError:
-        raise _Usage("expected UTF-8, and what was typed is none") from None
-    except ValueError as why:  # longer than a message may be
-        raise _Usage(str(why)) from None
+        raise _UsageError("expected UTF-8, but an argument is not valid UTF-8") from None
+    except ValueError as exc:
+        # The message is larger than the limit.
+        raise _UsageError(str(exc)) from None
 
 
-async def _list(client: Client, what: str, as_json: bool) -> None:
-    lines: list[str]
-    if what == "tools":
-        found: list[Any] = await client.list_tools()
-        lines = [line for tool in found for line in _tool(tool)]
-    elif what == "prompts":
-        found = await client.list_prompts()
-        lines = [line for prompt in found for line in _prompt(prompt)]
+async def _list(client: Client, command: str, as_json: bool) -> None:
+    """Print all tools, all prompts, or all resources and resource templates."""
+    items: Sequence[object]
+    if command == "tools":
+        tools = items = await client.list_tools()
+        lines = [line for tool in tools for line in _format_tool(tool)]
+    elif command == "prompts":
+        prompts = items = await client.list_prompts()
+        lines = [line for prompt in prompts for line in _format_prompt(prompt)]
     else:
-        found = [*await client.list_resources(), *await client.list_resource_templates()]
-        lines = []
-        for each in found:
-            uri = getattr(each, "uri", None) or each.uri_template
-            kind = f"  {each.mime_type}" if each.mime_type else ""
-            lines += [
-                f"{escape_controls(uri)}{escape_controls(kind)}",
-                *_described(each.title or each.name, each.description),
-            ]
+        resources = [*await client.list_resources(), *await client.list_resource_templates()]
+        items = resources
+        lines = [line for resource in resources for line in _format_resource(resource)]
     if as_json:
-        _print_json(Raw(encode(found)))
+        _print_json(Raw(encode(items)))
     else:
-        print("\n".join(lines) if lines else f"no {what}")  # noqa: T201  # the answer to the user, not a log
+        print("\n".join(lines) if lines else f"no {command}")  # noqa: T201
 
 
-# What was typed
+# Parsing the command line
 
 
-def _target(given: argparse.Namespace, server: Sequence[str]) -> Target:
+def _parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
+    """Return the server to start or to connect to. Raises _UsageError."""
     if not server:
-        raise _Usage(
-            f"expected a command behind --: concertino {given.command} ... -- python server.py"
-        )
+        example = f"concertino {args.command} ... -- python server.py"
+        raise _UsageError(f"expected a command behind --: {example}")
     env: dict[str, str] = {}
-    for each in given.env:
-        name, equals, value = each.partition("=")
+    for variable in args.env:
+        name, equals, value = variable.partition("=")
         if not name or not equals:
-            raise _Usage(f"--env {each}: expected NAME=VALUE")
+            raise _UsageError(f"--env {variable}: expected NAME=VALUE")
         env[name] = value
+
     if len(server) == 1 and server[0].startswith(("unix:", "tcp:")):
-        if env or given.cwd:
-            raise _Usage("--env and --cwd are for servers that are started")
+        if env or args.cwd:
+            raise _UsageError("--env and --cwd are for servers that are started")
         try:
             parse_target(server[0])
-        except ValueError as why:
-            raise _Usage(str(why)) from None
+        except ValueError as exc:
+            raise _UsageError(str(exc)) from None
         return server[0]
-    return ServerParameters(server[0], server[1:], env=env, cwd=given.cwd)
+    return ServerParameters(server[0], server[1:], env=env, cwd=args.cwd)
 
 
-def _arguments(words: Sequence[str]) -> dict[str, Any]:
-    """KEY=TEXT, KEY:=JSON and their likes, as one dict. Later ones count."""
-    found: dict[str, Any] = {}
+def _parse_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments in KEY=TEXT, KEY:=JSON, @FILE and - as one dict. Raises _UsageError.
+
+    A later word overrides an earlier one.
+    """
+    arguments: dict[str, Any] = {}
     for word in words:
         if word == "-" or word.startswith("@"):
-            whole = _json(_stdin() if word == "-" else _file(word[1:]), word)
-            if not isinstance(whole, dict):
-                raise _Usage(f"{word}: expected a JSON object")
-            found |= whole
+            members = _parse_json(_read_stdin() if word == "-" else _read_file(word[1:]), word)
+            if not isinstance(members, dict):
+                raise _UsageError(f"{word}: expected a JSON object")
+            arguments |= members
             continue
         key, equals, value = word.partition("=")
         if not equals or not key.rstrip(":"):
-            raise _Usage(f"{word}: expected KEY=TEXT, KEY:=JSON, @FILE or -")
+            raise _UsageError(f"{word}: expected KEY=TEXT, KEY:=JSON, @FILE or -")
         as_json = key.endswith(":")
-        text = _file(value[1:]) if value.startswith("@") else value
-        found[key.removesuffix(":")] = _json(text, word) if as_json else text
-    return found
+        text = _read_file(value[1:]) if value.startswith("@") else value
+        arguments[key.removesuffix(":")] = _parse_json(text, word) if as_json else text
+    return arguments
 
 
-def _stdin() -> bytes:
+def _read_stdin() -> bytes:
+    # sys.stdin is None if descriptor 0 is closed.
     if cast("object", sys.stdin) is None:
-        raise _Usage("-: stdin is closed")
+        raise _UsageError("-: stdin is closed")
     return sys.stdin.buffer.read()
 
 
-def _file(name: str) -> str:
+def _read_file(name: str) -> str:
     try:
         with open(name, encoding="utf-8") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError) as why:
-        raise _Usage(f"@{name}: {getattr(why, 'strerror', None) or why}") from None
+    except OSError as exc:
+        raise _UsageError(f"@{name}: {exc.strerror or exc}") from None
+    except UnicodeDecodeError as exc:
+        raise _UsageError(f"@{name}: {exc}") from None
 
 
-def _json(text: str | bytes, word: str) -> Any:
+def _parse_json(text: str | bytes, word: str) -> Any:
     try:
         return decode(text)
-    except (DecodeError, UnicodeError, RecursionError) as why:
-        raise _Usage(f"{word[:100]}: {why}") from None
+    except (DecodeError, UnicodeError, RecursionError) as exc:
+        raise _UsageError(f"{word[:100]}: {exc}") from None
 
 
-def _texts(arguments: dict[str, Any]) -> dict[str, str]:
-    """The arguments of a prompt are texts."""
+def _stringify(arguments: dict[str, Any]) -> dict[str, str]:
+    """Return the arguments with all values as strings, as prompts take them."""
     return {
-        key: each if isinstance(each, str) else encode(each).decode()
-        for key, each in arguments.items()
+        name: value if isinstance(value, str) else encode(value).decode()
+        for name, value in arguments.items()
     }
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
+    # Written so that NaN fails, too.
     if not seconds > 0:
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
     return seconds
 
 
-def _read(raw: Raw, kind: Any) -> Any:
+def _decode_result(raw: Raw, kind: Any) -> Any:
+    """Decode a result. Raises ProtocolError."""
     try:
         return decode(raw, type=kind)
-    except (DecodeError, RecursionError) as why:
-        raise ProtocolError(
-            f"the answer is not what the protocol says: {why}: {bytes(raw)[:200]!r}"
-        ) from None
+    except (DecodeError, RecursionError) as exc:
+        start = f"{bytes(raw)[:200]!r}"
+        raise ProtocolError(f"the result is not what the protocol says: {exc}: {start}") from None
 
 
-# What is shown
+# Printing
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201  # for the user, beside the answer
+def _print_error(text: str) -> None:
+    """Print a line on stderr at once."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _shown(text: str) -> str:
-    """Several lines that command no terminal."""
+def _print_trace(direction: str, text: str) -> None:
+    _print_error(f"{direction} {escape_controls(text)}")
+
+
+def _escape_lines(text: str) -> str:
+    """Escape all control characters but newlines."""
     return "\n".join(map(escape_controls, text.split("\n")))
 
 
 def _print_text(text: str) -> None:
-    print(_shown(text) if sys.stdout.isatty() else text)  # noqa: T201
+    print(_escape_lines(text) if sys.stdout.isatty() else text)  # noqa: T201
 
 
 def _print_json(raw: Raw) -> None:
-    """In one line. What commands a terminal, or cannot be written, stands within strings, where JSON has escapes of its own."""
-    unicode = getattr(sys.stdout, "encoding", "").lower() in ("utf-8", "utf8")
+    """Print JSON in one line that any terminal and any encoding can take."""
+    out = cast("TextIOWrapper | None", sys.stdout)
+    is_unicode = out is not None and out.encoding.lower() in ("utf-8", "utf8")
+    # Such characters occur in strings only, where JSON has escapes for them: one for each unit of
+    # UTF-16.
     print(  # noqa: T201
         "".join(
-            each
-            if each.isprintable() and (unicode or each.isascii())
-            else _UNIT.sub(r"\\u\g<0>", each.encode("utf-16-be").hex())
-            for each in format(bytes(raw), indent=-1).decode()
+            char
+            if char.isprintable() and (is_unicode or char.isascii())
+            else _UTF16_UNIT.sub(r"\\u\g<0>", char.encode("utf-16-be").hex())
+            for char in format(bytes(raw), indent=-1).decode()
         )
     )
 
 
-_UNIT = re.compile("....")
+# Four hexadecimal digits.
+_UTF16_UNIT = re.compile("....")
 
 
-def _print_result(result: CallToolResult) -> None:
+def _print_tool_result(result: CallToolResult) -> None:
     for block in result.content:
         _print_block(block)
+    # Otherwise the content says the same in words.
     if not result.content and result.structured_content is not UNSET:
         _print_text(format(encode(result.structured_content)).decode())
 
@@ -364,80 +423,96 @@ def _print_block(block: ContentBlock) -> None:
         case ResourceLink():
             _print_text(f"[{block.title or block.name}] {block.uri}")
         case EmbeddedResource():
-            _print_contents(block.resource, inside=True)
+            _print_contents(block.resource, is_embedded=True)
 
 
-def _print_contents(contents: ResourceContents, inside: bool = False) -> None:
+def _print_contents(contents: ResourceContents, *, is_embedded: bool = False) -> None:
+    """Print a resource. Bytes are written as they are, but not to a terminal or inside a text."""
     if contents.blob is UNSET:
         _print_text("" if contents.text is UNSET else contents.text)
-    elif inside or sys.stdout.isatty():
-        _print_text(
-            f"[{contents.uri}: {contents.mime_type or 'bytes'}, {len(contents.blob)} bytes]"
-        )
+    elif is_embedded or sys.stdout.isatty():
+        kind = contents.mime_type or "bytes"
+        _print_text(f"[{contents.uri}: {kind}, {len(contents.blob)} bytes]")
     else:
+        # The binary layer does not see what print() has buffered.
         sys.stdout.flush()
         sys.stdout.buffer.write(contents.blob)
 
 
-def _tool(tool: Tool) -> list[str]:
+def _format_tool(tool: Tool) -> list[str]:
+    """Return the lines for a tool: its name and arguments, its description, each argument."""
     properties: dict[str, Any] = tool.input_schema.get("properties") or {}
     required: list[str] = tool.input_schema.get("required") or []
     words = [name if name in required else f"[{name}]" for name in properties]
     title = tool.title or (tool.annotations.title if tool.annotations else None)
-    lines = [escape_controls(" ".join([tool.name, *words])), *_described(title, tool.description)]
+    lines = [escape_controls(" ".join([tool.name, *words]))]
+    lines += _format_description(title, tool.description)
     for name, schema in properties.items():
+        # A schema may also be `true` or `false`.
         if isinstance(schema, dict):
-            enum = "one of " + encode(schema["enum"]).decode() if "enum" in schema else ""
-            kind = cast("dict[str, object]", schema).get("type") or enum
-            text = f"{name}: {kind if isinstance(kind, str) else encode(kind).decode()} {schema.get('description', '')}"  # pyright: ignore[reportUnknownMemberType]
-            lines.append("    " + escape_controls(" ".join(text.split())))
+            lines.append("    " + _format_argument(name, cast("dict[str, Any]", schema)))
     return lines
 
 
-def _prompt(prompt: Prompt) -> list[str]:
+def _format_argument(name: str, schema: dict[str, Any]) -> str:
+    enum = "one of " + encode(schema["enum"]).decode() if "enum" in schema else ""
+    kind = schema.get("type") or enum
+    kind = kind if isinstance(kind, str) else encode(kind).decode()
+    text = f"{name}: {kind} {schema.get('description', '')}"
+    return escape_controls(" ".join(text.split()))
+
+
+def _format_prompt(prompt: Prompt) -> list[str]:
+    """Return the lines for a prompt: its name and arguments, its description, each argument."""
     arguments = prompt.arguments or []
-    words = [each.name if each.required else f"[{each.name}]" for each in arguments]
-    lines = [
-        escape_controls(" ".join([prompt.name, *words])),
-        *_described(prompt.title, prompt.description),
-    ]
-    return lines + [
-        f"    {escape_controls(each.name)}: {escape_controls(each.description)}"
-        for each in arguments
-        if each.description
-    ]
+    words = [item.name if item.required else f"[{item.name}]" for item in arguments]
+    lines = [escape_controls(" ".join([prompt.name, *words]))]
+    lines += _format_description(prompt.title, prompt.description)
+    for item in arguments:
+        if item.description:
+            lines.append(f"    {escape_controls(item.name)}: {escape_controls(item.description)}")
+    return lines
 
 
-def _described(title: str | None, description: str | None) -> list[str]:
+def _format_resource(resource: Resource | ResourceTemplate) -> list[str]:
+    """Return the lines for a resource or a resource template."""
+    uri = resource.uri if isinstance(resource, Resource) else resource.uri_template
+    kind = f"  {resource.mime_type}" if resource.mime_type else ""
+    title = resource.title or resource.name
+    return [escape_controls(uri + kind), *_format_description(title, resource.description)]
+
+
+def _format_description(title: str | None, description: str | None) -> list[str]:
     lines = [title] if title else []
     lines += (description or "").strip().split("\n") if description else []
     return [f"  {escape_controls(line.strip())}".rstrip() for line in lines]
 
 
-class _Bar:
-    """A progress bar on stderr, in place."""
+class _ProgressBar:
+    """A progress bar on stderr that is drawn in place."""
 
-    def __init__(self, wanted: bool) -> None:
-        self._wanted = wanted
-        self._drawn = False
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._is_visible = False
 
-    def show(self, done: float, total: float | None, message: str | None) -> None:
-        """Draw it as far as the work is."""
-        if not self._wanted:
+    def draw(self, progress: float, total: float | None, message: str | None) -> None:
+        """Draw the bar. Without a total, draw the number only."""
+        if not self._enabled:
             return
         text = escape_controls(message)[:60] if message else ""
         if total and total > 0:
-            share = max(0.0, min(1.0, done / total))
-            filled = round(share * BAR)
-            line = f"[{'#' * filled}{'.' * (BAR - filled)}] {share:4.0%} {text}"
+            share = max(0.0, min(1.0, progress / total))
+            filled = round(share * BAR_WIDTH)
+            line = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {share:4.0%} {text}"
         else:
-            line = f"{done:g} {text}"
+            line = f"{progress:g} {text}"
+        # Return to the first column, and clear the rest of the line.
         sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
-        self._drawn = True
+        self._is_visible = True
 
     def clear(self) -> None:
-        """Take it away."""
-        if self._drawn:
+        """Remove the bar."""
+        if self._is_visible:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

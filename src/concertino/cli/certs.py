@@ -1,4 +1,4 @@
-"""`concertino certs init|issue|show|renew`: the certificates that hub, plugins and bridge know each other by."""
+"""`concertino certs init|issue|show|renew`: the certificates of a hub and its peers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ if TYPE_CHECKING:
 __all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 FAILED, USAGE = 1, 2
-
+# `show` suggests a renewal when fewer days are left.
+RENEW_DAYS = 30
 
 DESCRIPTION = (
-    "The certificates that hub, plugins and bridge know each other by. "
-    "0: all is well; 1: something could not be done, or show found something wrong; 2: usage."
+    "Manage the certificates by which hub, plugins and bridge authenticate each other. "
+    "Exit codes: 0 success, 1 when a command failed or show found a problem, 2 usage."
 )
 
 
-def add_arguments(certs: argparse.ArgumentParser) -> None:
-    """What can be done with certificates."""
-    formatter = certs.formatter_class
-    verbs = certs.add_subparsers(dest="verb", metavar="COMMAND", required=True)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands and their options to the parser of `concertino certs`."""
+    formatter = parser.formatter_class
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", required=True)
     init = verbs.add_parser(
-        "init", help="make an authority, in a folder that has none", formatter_class=formatter
+        "init",
+        help="create a certificate authority in a folder that has none",
+        formatter_class=formatter,
     )
     issue = verbs.add_parser(
-        "issue", help="issue certificates, or replace them", formatter_class=formatter
+        "issue", help="issue or replace certificates", formatter_class=formatter
     )
     issue.add_argument(
         "names", metavar="NAME", nargs="+", help="orchestrator, PLUGIN, PLUGIN-client, ..."
@@ -41,77 +44,83 @@ def add_arguments(certs: argparse.ArgumentParser) -> None:
         metavar="HOST",
         action="append",
         default=[],
-        help="a name or IP address by which other machines reach it; repeatable",
+        help="host name or IP address at which other machines reach it; repeatable",
     )
     show = verbs.add_parser(
         "show",
-        help="say what there is, until when, and what is wrong with it",
+        help="list the certificates, their expiry and their problems",
         formatter_class=formatter,
     )
-    show.add_argument("names", metavar="NAME", nargs="*", help="all, if none is given")
-    renew = verbs.add_parser("renew", help="issue certificates anew", formatter_class=formatter)
+    show.add_argument("names", metavar="NAME", nargs="*", help="certificates to show (default all)")
+    renew = verbs.add_parser("renew", help="renew certificates", formatter_class=formatter)
     renew.add_argument(
         "names",
         metavar="NAME",
         nargs="*",
-        help="ca for the authority's own, whose key stays; without any, all that have less than 30 days left",
+        help="certificates to renew, or ca for that of the authority, which keeps its key "
+        "(default: all with less than 30 days left)",
     )
-    for each in (init, issue, show, renew):
-        each.add_argument(
-            "--certs-dir", metavar="DIR", help="where they are (default ~/.orchestra/certs)"
+    for verb in (init, issue, show, renew):
+        verb.add_argument(
+            "--certs-dir",
+            metavar="DIR",
+            help="folder of the certificates (default ~/.orchestra/certs)",
         )
-    for each in (init, issue, renew):
-        each.add_argument(
+    for verb in (init, issue, renew):
+        verb.add_argument(
             "--days",
             metavar="N",
-            type=_days,
+            type=_parse_days,
             default=365,
-            help="how long they are good (default 365)",
+            help="days until the certificate expires (default 365)",
         )
 
 
-def _days(text: str) -> int:
+def _parse_days(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 4 and 1 <= int(text) <= 3650):
         raise argparse.ArgumentTypeError(f"expected 1 to 3650 days, got {text!r}")
     return int(text)
 
 
-def run(given: argparse.Namespace, server: Sequence[str]) -> int:
-    """Do what was asked for. Returns the exit code."""
+def run(args: argparse.Namespace, server: Sequence[str]) -> int:
+    """Run one of the subcommands and return the exit code."""
     try:
         from concertino.orchestra.certificates import CertificateError, Certificates, default_folder
-    except ImportError as why:
-        sys.stderr.write(f"concertino certs: {why}\n")
+    except ImportError as exc:
+        sys.stderr.write(f"concertino certs: {exc}\n")
         return FAILED
-    certificates = Certificates(given.certs_dir or default_folder())
+
+    certificates = Certificates(args.certs_dir or default_folder())
     try:
-        if given.verb == "show":
-            return _show(certificates, given.names)
-        for line in _done(certificates, given):
+        if args.verb == "show":
+            return _show(certificates, args.names)
+        for line in _change(certificates, args):
             sys.stdout.write(f"{line}\n")
-    except CertificateError as why:
-        sys.stderr.write(f"concertino certs {given.verb}: {why}\n")
+    except CertificateError as exc:
+        sys.stderr.write(f"concertino certs {args.verb}: {exc}\n")
         return FAILED
     return 0
 
 
-def _done(certificates: Certificates, given: argparse.Namespace) -> list[str]:
+def _change(certificates: Certificates, args: argparse.Namespace) -> list[str]:
+    """Run init, issue or renew and return the lines to print. Raises CertificateError."""
     from concertino.orchestra import authority
 
-    valid = timedelta(days=given.days)
-    if given.verb == "init":
+    valid = timedelta(days=args.days)
+    if args.verb == "init":
         authority.create_authority(certificates, valid)
+        advice = f"keep {certificates.key('ca')} where nobody else can read it"
+        return [f"made {certificates.crt('ca')}; {advice}"]
+    if args.verb == "issue":
+        for name in args.names:
+            authority.issue(certificates, name, hosts=args.hosts, valid=valid)
         return [
-            f"made {certificates.crt('ca')}; keep {certificates.key('ca')} where nobody else can read it"
+            f"issued {certificates.crt(name)}, good for {args.days} days" for name in args.names
         ]
-    if given.verb == "issue":
-        for name in given.names:
-            authority.issue(certificates, name, hosts=given.hosts, valid=valid)
-        return [
-            f"issued {certificates.crt(name)}, good for {given.days} days" for name in given.names
-        ]
-    names = given.names or _soon(certificates)
-    if "ca" in names:  # first: the others are checked against it
+
+    names = args.names or _find_expiring(certificates)
+    # The other certificates are checked against that of the authority, so it comes first.
+    if "ca" in names:
         names = ["ca", *(name for name in names if name != "ca")]
     for name in names:
         if name == "ca":
@@ -120,26 +129,25 @@ def _done(certificates: Certificates, given: argparse.Namespace) -> list[str]:
             authority.renew(certificates, name, valid=valid)
     if not names:
         return ["nothing to renew: every certificate has more than 30 days left"]
-    return [f"renewed {certificates.crt(name)}, good for {given.days} days" for name in names]
+    return [f"renewed {certificates.crt(name)}, good for {args.days} days" for name in names]
 
 
-def _soon(certificates: Certificates) -> list[str]:
-    """What has less than 30 days left, or none."""
+def _find_expiring(certificates: Certificates) -> list[str]:
+    """Return the names of the certificates that should be renewed now."""
     from concertino.orchestra.authority import RENEW_BEFORE
 
     limit = datetime.now(UTC) + RENEW_BEFORE
-    return [
-        name
-        for name in ("ca", *certificates.names())
-        if (
-            certificates.authority() if name == "ca" else certificates.certificate(name)
-        ).not_valid_after_utc
-        < limit
-    ]
+    names: list[str] = []
+    for name in ("ca", *certificates.names()):
+        is_authority = name == "ca"
+        certificate = certificates.authority() if is_authority else certificates.certificate(name)
+        if certificate.not_valid_after_utc < limit:
+            names.append(name)
+    return names
 
 
 def _show(certificates: Certificates, names: list[str]) -> int:
-    """One line each: name, end, days left, and what is wrong."""
+    """Print one line for each certificate. Return 1 if there is a problem with one of them."""
     from concertino.orchestra.certificates import CertificateError
 
     code = 0
@@ -147,28 +155,33 @@ def _show(certificates: Certificates, names: list[str]) -> int:
     width = max(map(len, names))
     for name in names:
         try:
-            if name == "ca":
-                end = certificates.authority().not_valid_after_utc
-                left = (end - datetime.now(UTC)).days
-                where = (
-                    "its key is here" if certificates.key("ca").exists() else "its key is elsewhere"
-                )
-                if certificates.key("ca").exists():
-                    certificates.private_key("ca")
-                if left < 0:
-                    raise CertificateError(
-                        f"expired {end:%Y-%m-%d}: {certificates.command('renew', 'ca')}"
-                    )
-            else:
-                end = certificates.identity(name).certificate.not_valid_after_utc
-                left = (end - datetime.now(UTC)).days
-                where = ""
-        except CertificateError as why:
+            line = _describe(certificates, name)
+        except CertificateError as exc:
             code = FAILED
-            sys.stdout.write(f"{name:{width}}  {why}\n")
-            continue
-        note = f"; {where}" if where else ""
-        if left < 30:
-            note += f"; {certificates.command('renew', name)}"
-        sys.stdout.write(f"{name:{width}}  until {end:%Y-%m-%d}, {left} days{note}\n")
+            line = str(exc)
+        sys.stdout.write(f"{name:{width}}  {line}\n")
     return code
+
+
+def _describe(certificates: Certificates, name: str) -> str:
+    """Return the expiry of a certificate. Raises CertificateError if it is not valid."""
+    from concertino.orchestra.certificates import CertificateError
+
+    note = ""
+    if name == "ca":
+        end = certificates.authority().not_valid_after_utc
+        # The key may be kept on another machine. If it is here, it must be readable and match.
+        if certificates.key("ca").exists():
+            certificates.private_key("ca")
+            note = "; its key is here"
+        else:
+            note = "; its key is elsewhere"
+    else:
+        end = certificates.identity(name).certificate.not_valid_after_utc
+
+    days = (end - datetime.now(UTC)).days
+    if name == "ca" and days < 0:
+        raise CertificateError(f"expired {end:%Y-%m-%d}: {certificates.command('renew', 'ca')}")
+    if days < RENEW_DAYS:
+        note += f"; {certificates.command('renew', name)}"
+    return f"until {end:%Y-%m-%d}, {days} days{note}"

@@ -1,28 +1,34 @@
-"""Folders of Markdown as targets: `concertino serve DIR`, and --resources, --prompts, --scheme.
+"""Folders of Markdown as targets: `concertino serve DIR`, --resources, --prompts, --scheme.
 
-The variables RESOURCES_PATH and PROMPTS_PATH apply if no target is given.
+The environment variables RESOURCES_PATH and PROMPTS_PATH name folders, too.
 """
 
 from __future__ import annotations
 
 import os
+from argparse import ArgumentParser
+from argparse import _ArgumentGroup as ArgumentGroup  # pyright: ignore[reportPrivateUsage]
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from concertino.backend.interface import Backend
 from concertino.errors import RegistrationError, TargetError
 
-if TYPE_CHECKING:
-    # The type of a parser or an argument group has no public name.
-    from argparse import _ActionsContainer  # pyright: ignore[reportPrivateUsage]
+__all__ = [
+    "DEFAULT_SCHEME",
+    "LibraryOptions",
+    "add_library_options",
+    "find_library_folders",
+    "folders_from_environment",
+    "make_library",
+]
 
-__all__ = ["Folders", "add_options", "folders_of", "library", "places"]
+DEFAULT_SCHEME = "orchestr8"
 
 
-class Folders(Struct, frozen=True):
-    """The options for a library, and the values of the variables for it. None if not given."""
+class LibraryOptions(Struct, frozen=True):
+    """The values of --resources, --prompts and --scheme. False if no folder is given."""
 
     resources: str | None = None
     prompts: str | None = None
@@ -32,69 +38,70 @@ class Folders(Struct, frozen=True):
         return self.resources is not None or self.prompts is not None
 
 
-def add_options(group: _ActionsContainer) -> None:
-    """Add the options that say where a library is."""
-    group.add_argument(
+def add_library_options(parser: ArgumentParser | ArgumentGroup) -> None:
+    """Add --resources, --prompts and --scheme to a parser or a group of it."""
+    parser.add_argument(
         "--resources",
         metavar="DIR",
-        help="folder of resources (default: DIR/resources, or RESOURCES_PATH)",
+        help="folder of the resources (default DIR/resources, or RESOURCES_PATH)",
     )
-    group.add_argument(
-        "--prompts", metavar="DIR", help="folder of prompts (default: DIR/prompts, or PROMPTS_PATH)"
+    parser.add_argument(
+        "--prompts",
+        metavar="DIR",
+        help="folder of the prompts (default DIR/prompts, or PROMPTS_PATH)",
     )
-    group.add_argument(
-        "--scheme", metavar="NAME", help="scheme of the resource URIs (default: orchestr8)"
+    parser.add_argument(
+        "--scheme", metavar="NAME", help="scheme of the resources' URIs (default orchestr8)"
     )
 
 
-def folders_of(environment: Mapping[str, str]) -> Folders:
-    """Return the values of RESOURCES_PATH and PROMPTS_PATH; an empty variable counts as unset."""
-    return Folders(
+def folders_from_environment(environment: Mapping[str, str]) -> LibraryOptions:
+    """Return the folders that RESOURCES_PATH and PROMPTS_PATH name."""
+    # An empty variable counts as unset.
+    return LibraryOptions(
         environment.get("RESOURCES_PATH") or None, environment.get("PROMPTS_PATH") or None
     )
 
 
-def places(
-    target: str | None, options: Folders, environment: Mapping[str, str] = os.environ
+def find_library_folders(
+    target: str | None, options: LibraryOptions, environment: Mapping[str, str] = os.environ
 ) -> tuple[str | None, str | None]:
-    """Return the folders of resources and prompts of a library; None for one that it does not have.
+    """Return the folders of a library's resources and prompts; None for one that it does not have.
 
-    Options take precedence over the target. The environment is used only without a target. A target
-    contains `resources/`, `prompts/` or both, so that a folder that was named by mistake is not
-    published. Raises TargetError for a target that contains neither.
+    The options come first, then the target, and without a target the environment. A target is a
+    folder that holds `resources/`, `prompts/` or both, so that naming the wrong folder by mistake
+    does not publish its content. Raises TargetError for a target that holds neither.
     """
     if target is None:
-        variables = folders_of(environment)
-        return options.resources or variables.resources, options.prompts or variables.prompts
-
+        found = folders_from_environment(environment)
+        return options.resources or found.resources, options.prompts or found.prompts
     if not os.path.isdir(target):
         raise TargetError(f"{target}: expected a folder")
+
     resources, prompts = (
         path if os.path.isdir(path) else None
         for path in (os.path.join(target, name) for name in ("resources", "prompts"))
     )
     if not (resources or prompts or options):
-        raise TargetError(
-            f"{target}: expected resources/ or prompts/ in it;"
-            " --resources DIR takes a folder as it is"
-        )
+        hint = "--resources DIR serves a folder itself"
+        raise TargetError(f"{target}: expected resources/ or prompts/ in it; {hint}")
     return options.resources or resources, options.prompts or prompts
 
 
-def library(target: str | None, options: Folders) -> Backend:
-    """Return a Library of the folders that places() finds.
+def make_library(target: str | None, options: LibraryOptions) -> Backend:
+    """Return a library of the folders that find_library_folders() finds.
 
-    Raises TargetError if there are none, or if the Library refuses them.
+    Raises TargetError if there is nothing to serve.
     """
     from concertino.library.library import Library
 
-    resources, prompts = places(target, options)
+    resources, prompts = find_library_folders(target, options)
     if resources is None and prompts is None:
         raise TargetError(
-            "nothing to serve: expected a target, --resources, --prompts, RESOURCES_PATH"
-            " or PROMPTS_PATH"
+            "nothing to serve: expected a target, --resources, --prompts, RESOURCES_PATH or "
+            "PROMPTS_PATH"
         )
     try:
-        return Library(resources, prompts, scheme=options.scheme or "orchestr8")
+        return Library(resources, prompts, scheme=options.scheme or DEFAULT_SCHEME)
     except RegistrationError as exc:
         raise TargetError(f"{target}: {exc}" if target else str(exc)) from None

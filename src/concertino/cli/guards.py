@@ -1,6 +1,6 @@
-"""Options of `concertino serve` and `bridge` that put guards around the backend.
+"""The options that put guards around what a command serves.
 
-The modules of guards are imported only if an option asks for one.
+The option parser needs no guard, so the guards are imported only if one is asked for.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from concertino.backend.interface import Backend
 
-__all__ = ["WrapBackend", "add_guard_options", "make_guards"]
+__all__ = ["GuardBackend", "add_guard_options", "make_guard"]
 
-WrapBackend = Callable[["Backend"], "Backend"]
-
-# Option -> keyword argument of Guard.
+# Puts guards around a backend.
+GuardBackend = Callable[["Backend"], "Backend"]
+# Option -> parameter of concertino.guards.Guard.
 OPTIONS = {
     "rate_limit": "rate_limit",
     "max_in_flight": "max_in_flight",
@@ -29,64 +29,69 @@ OPTIONS = {
 
 
 def add_guard_options(parser: ArgumentParser) -> None:
-    """Add the options for guards, in a group of their own."""
-    guards = parser.add_argument_group("guards")
-    guards.add_argument(
+    """Add the options for guards to a parser, in a group of their own."""
+    group = parser.add_argument_group("guards")
+    group.add_argument(
         "--rate-limit",
         metavar="[GLOB=]CALLS/SECONDS",
         action="append",
         default=[],
-        help="most calls of each tool within so many seconds; repeatable",
+        help="limit the calls of each tool in a period of so many seconds; repeatable",
     )
-    guards.add_argument("--max-in-flight", metavar="N", type=int, help="most calls at a time")
-    guards.add_argument("--timeout", metavar="SECONDS", type=float, help="longest time for a call")
-    guards.add_argument(
+    group.add_argument(
+        "--max-in-flight", metavar="N", type=int, help="largest number of calls at a time"
+    )
+    group.add_argument(
+        "--timeout", metavar="SECONDS", type=float, help="longest duration of a call"
+    )
+    group.add_argument(
         "--max-result-bytes",
         metavar="N",
         type=int,
-        help="largest result; a larger one is cut, with a link to the whole",
+        help="largest size of a result; a larger one is cut and stored as a resource",
     )
-    for name, text in (
+    for name, effect in (
         ("allow", "show and serve only these tools"),
         ("deny", "hide and refuse these tools"),
     ):
-        guards.add_argument(
+        group.add_argument(
             f"--{name}",
             metavar="GLOB",
             action="append",
             default=[],
-            help=f"{text}, or prompt:GLOB, resource:GLOB; repeatable",
+            help=f"{effect}; prompt:GLOB and resource:GLOB for prompts and resources; repeatable",
         )
-    guards.add_argument(
-        "--redact", action="store_true", help="remove secrets from results and errors"
+    group.add_argument(
+        "--redact", action="store_true", help="replace secrets in results with [REDACTED]"
     )
-    guards.add_argument(
-        "--metrics-file", metavar="PATH", help="write counts and times to a file for Prometheus"
+    group.add_argument(
+        "--metrics-file", metavar="PATH", help="write metrics to this file, for Prometheus"
     )
-    guards.add_argument(
-        "--otel", action="store_true", help="report spans and metrics to OpenTelemetry"
+    group.add_argument(
+        "--otel", action="store_true", help="send spans and metrics to OpenTelemetry"
     )
 
 
-def make_guards(args: Namespace) -> WrapBackend | None:
-    """Return a function that puts the requested guards around a backend; None without any.
+def make_guard(args: Namespace) -> GuardBackend | None:
+    """Return a function that puts the requested guards around a backend. None if there are none.
 
-    Raises ValueError for a wrong value, ConcertinoError that names an extra that is not installed.
+    Raises ValueError for an invalid value, and ConcertinoError if an extra is not installed.
     """
-    options: dict[str, Any] = {
-        argument: value
-        for option, argument in OPTIONS.items()
-        if (value := getattr(args, option)) is not None and value is not False and value != []
+    options: dict[str, Any] = vars(args)
+    wanted = {
+        parameter: value
+        for option, parameter in OPTIONS.items()
+        if (value := options[option]) is not None and value is not False and value != []
     }
-    layers: list[WrapBackend] = []
-    if options:
+    layers: list[GuardBackend] = []
+    if wanted:
         from functools import partial
 
         from concertino.guards.guard import Guard
 
-        layers.append(partial(Guard, **options))
-        # Report a wrong value now, before the target is imported.
-        Guard(_UNUSED_BACKEND, **options)
+        layers.append(partial(Guard, **wanted))
+        # Report an invalid value before the target is imported, which may take long.
+        Guard(_NO_BACKEND, **wanted)
     if args.metrics_file:
         from concertino.guards.metrics import metrics_of
 
@@ -94,10 +99,9 @@ def make_guards(args: Namespace) -> WrapBackend | None:
     if args.otel:
         from concertino.guards.telemetry import telemetry
 
-        # `bridge` has no sockets, and so no options for them.
-        options_given = vars(args)
-        unix = "unix" if options_given.get("unix") else "pipe"
-        layers.append(telemetry(transport="tcp" if options_given.get("tcp") else unix))
+        # `concertino bridge` has no sockets.
+        transport = "tcp" if options.get("tcp") else "unix" if options.get("unix") else "pipe"
+        layers.append(telemetry(transport=transport))
 
     def wrap(backend: Backend) -> Backend:
         for layer in layers:
@@ -107,5 +111,5 @@ def make_guards(args: Namespace) -> WrapBackend | None:
     return wrap if layers else None
 
 
-# For a Guard that only checks its options and is never called.
-_UNUSED_BACKEND: Any = None
+# A backend that is never called.
+_NO_BACKEND: Any = None

@@ -1,4 +1,4 @@
-"""`concertino lint DIR`: finds the defects of a library. Exit codes: 0 none, 1 some, 2 usage."""
+"""`concertino lint DIR`: find mistakes in a library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import NoReturn
 
 from msgspec.json import encode, format
 
-from concertino.cli.folders import Folders, add_options, places
+from concertino.cli.folders import (
+    DEFAULT_SCHEME,
+    LibraryOptions,
+    add_library_options,
+    find_library_folders,
+)
 from concertino.errors import ConcertinoError
 from concertino.library.folder import Folder
 from concertino.library.library import MAX_FILE_BYTES, MAX_FILES
@@ -20,30 +25,31 @@ from concertino.library.tokens import counter
 
 __all__ = ["DESCRIPTION", "add_arguments", "run"]
 
-USAGE = 2
+FOUND, USAGE = 1, 2
 
 DESCRIPTION = (
-    "Find the defects of a library: broken links, missing fields, ambiguous names, wrong token"
-    " counts, unreadable files, and documents that no query finds. Exits with 1 if there are any."
+    "Find mistakes in a library: broken links, missing fields, ambiguous names, wrong token "
+    "figures, unreadable files, and documents that no query can find. Exit codes: 0 no mistakes, "
+    "1 mistakes, 2 usage."
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the options of `concertino lint` to its parser."""
+    """Add the arguments of `concertino lint` to its parser."""
     parser.add_argument(
         "folder",
         metavar="DIR",
         nargs="?",
-        help="folder that contains resources/, prompts/ or both",
+        help="folder that holds resources/ or prompts/",
     )
-    add_options(parser)
+    add_library_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document, not lines")
     parser.add_argument(
         "--ignore",
         action="append",
         default=[],
         metavar="RULE",
-        help="ignore the findings of this rule; repeatable",
+        help="leave this rule out; repeatable",
     )
     parser.add_argument(
         "--tokenizer",
@@ -54,77 +60,77 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Print the findings, and end the process."""
+    """Print the findings and end the process."""
     if unknown := sorted({*args.ignore} - {*RULES}):
         _exit_usage(f"--ignore: expected one of {', '.join(RULES)}, got {unknown[0]!r}")
     try:
-        resources, prompts = (
-            None
-            if path is None
-            else Folder(path, max_file_bytes=MAX_FILE_BYTES, max_files=MAX_FILES)
-            for path in places(args.folder, Folders(args.resources, args.prompts))
-        )
-        for folder in (resources, prompts):
-            if folder is not None and not folder.exists:
-                _exit_usage(f"{folder.path}: expected a folder")
-        if resources is None and prompts is None:
-            _exit_usage("nothing to check: expected a folder, --resources or --prompts")
-        report = lint(resources, prompts, args.scheme or "orchestr8", counter(args.tokenizer))
+        resources, prompts = _open_folders(args)
+        scheme = args.scheme or DEFAULT_SCHEME
+        report = lint(resources, prompts, scheme, counter(args.tokenizer))
     except (ConcertinoError, ValueError) as exc:
         _exit_usage(str(exc))
 
     findings = [finding for finding in report.findings if finding.rule not in args.ignore]
     folders = {"resources": resources, "prompts": prompts}
+    paths = [_format_path(finding, folders) for finding in findings]
     if args.json:
-        _print_json(report, findings, folders)
+        _print_json(report, findings, paths)
     else:
-        _print_lines(report, findings, folders)
-    sys.exit(1 if findings else 0)
+        _print_lines(report, findings, paths)
+    sys.exit(FOUND if findings else 0)
 
 
-def _print_json(
-    report: LintReport, findings: Sequence[LintFinding], folders: dict[str, Folder | None]
-) -> None:
+def _open_folders(args: Namespace) -> tuple[Folder | None, Folder | None]:
+    """Return the folders of the resources and the prompts. Ends the process if there are none."""
+    options = LibraryOptions(args.resources, args.prompts)
+    resources, prompts = (
+        None if path is None else Folder(path, max_file_bytes=MAX_FILE_BYTES, max_files=MAX_FILES)
+        for path in find_library_folders(args.folder, options)
+    )
+    for folder in (resources, prompts):
+        if folder is not None and not folder.exists:
+            _exit_usage(f"{folder.path}: expected a folder")
+    if resources is None and prompts is None:
+        _exit_usage("nothing to check: expected a folder, --resources or --prompts")
+    return resources, prompts
+
+
+def _print_json(report: LintReport, findings: Sequence[LintFinding], paths: Sequence[str]) -> None:
     document = {
         "documents": report.documents,
         "prompts": report.prompts,
         "problems": [
             {
-                "path": _path(finding, folders),
+                "path": path,
                 "line": finding.line,
                 "rule": finding.rule,
                 "message": finding.message,
             }
-            for finding in findings
+            for finding, path in zip(findings, paths, strict=True)
         ],
         "skipped": report.skipped,
     }
     print(format(encode(document), indent=2).decode())  # noqa: T201
 
 
-def _print_lines(
-    report: LintReport, findings: Sequence[LintFinding], folders: dict[str, Folder | None]
-) -> None:
-    for finding in findings:
-        path = _path(finding, folders)
-        location = f"{path}:{finding.line}" if finding.line else path
-        print(f"{location}: {finding.rule}: {finding.message}")  # noqa: T201
-    # The summary goes to stderr, so that stdout has findings only.
+def _print_lines(report: LintReport, findings: Sequence[LintFinding], paths: Sequence[str]) -> None:
+    for finding, path in zip(findings, paths, strict=True):
+        place = f"{path}:{finding.line}" if finding.line else path
+        print(f"{place}: {finding.rule}: {finding.message}")  # noqa: T201
+    # Everything but the findings goes to stderr, so that stdout can be counted and piped.
     for text in report.skipped:
         print(f"not checked: {text}", file=sys.stderr)  # noqa: T201
-    summary = f"{report.documents} documents, {report.prompts} prompts, {len(findings)} problems"
-    print(summary, file=sys.stderr)  # noqa: T201
+    sums = f"{report.documents} documents, {report.prompts} prompts, {len(findings)} problems"
+    print(sums, file=sys.stderr)  # noqa: T201
 
 
-def _path(finding: LintFinding, folders: dict[str, Folder | None]) -> str:
-    """Return a file's path relative to the working directory, or absolute if it is elsewhere.
-
-    Bytes that are not UTF-8 become `?`, so that stdout can print it.
-    """
+def _format_path(finding: LintFinding, folders: dict[str, Folder | None]) -> str:
+    """Return the path of a finding's file, relative to the current folder if it is inside."""
     folder = folders[finding.folder]
-    absolute = os.path.join("" if folder is None else folder.path, finding.path)
-    relative = os.path.relpath(absolute)
-    path = absolute if relative.startswith("..") else relative
+    whole = os.path.join("" if folder is None else folder.path, finding.path)
+    path = os.path.relpath(whole)
+    path = whole if path.startswith("..") else path
+    # A file name need not be UTF-8, but stdout must be.
     return path.encode("utf-8", "replace").decode()
 
 

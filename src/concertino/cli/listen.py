@@ -1,4 +1,4 @@
-"""`concertino serve TARGET... --unix PATH --tcp HOST:PORT`: serves many clients on sockets."""
+"""`concertino serve TARGET... --unix PATH --tcp HOST:PORT`: serve many clients on sockets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from typing import NoReturn
 
-from concertino.cli.folders import Folders
-from concertino.cli.guards import WrapBackend
-from concertino.cli.serve import FAILED, USAGE, load_or_exit
+from concertino.cli.folders import LibraryOptions
+from concertino.cli.guards import GuardBackend
+from concertino.cli.target_loading import FAILED, USAGE, load_or_exit
 from concertino.logs import handler as logging_setup
 from concertino.runtime.process import exit_process
 from concertino.runtime.service import bounded_stderr, run_service
@@ -22,12 +22,12 @@ from concertino.transports.listeners import (
     split_address,
 )
 
-__all__ = ["serve_on_sockets"]
+__all__ = ["serve_sockets"]
 
 
-def serve_on_sockets(
+def serve_sockets(
     targets: Sequence[str],
-    folders: Folders,
+    options: LibraryOptions,
     *,
     unix: Sequence[str],
     tcp: Sequence[str],
@@ -36,12 +36,12 @@ def serve_on_sockets(
     log_format: str | None,
     trace: bool | None,
     traceback: bool,
-    guard: WrapBackend | None = None,
+    guard: GuardBackend | None = None,
 ) -> NoReturn:
-    """Serve the targets on these sockets and those that systemd passed, and end the process.
+    """Serve the targets on these sockets and on those from systemd, and end the process.
 
-    guard: wraps the backend. Exit codes: 2 if there is no such server or an address is not allowed,
-    1 if listening, importing or starting failed.
+    guard: puts guards around the backend. Exit codes: 2 for a target that does not exist or an
+    address that is not allowed, 1 when listening, importing or starting failed.
     """
     writer = bounded_stderr()
     logging_setup.configure(format=log_format, component="concertino", writer=writer)
@@ -50,8 +50,8 @@ def serve_on_sockets(
     try:
         addresses = [split_address(text) for text in tcp]
         listeners += inherited_listeners(os.environ, allow_remote=allow_remote)
-
-        # Listen before the target is imported, which may take long: clients can connect and wait.
+        # Listen before the target is imported. That may take long, and clients that connect
+        # meanwhile wait instead of being refused.
         for host, port in addresses:
             listeners.append(listen_tcp(host, port, allow_remote=allow_remote))
         for path in unix:
@@ -63,14 +63,14 @@ def serve_on_sockets(
         log.error("%s", errno_message(exc))
         exit_process(FAILED if isinstance(exc, OSError) else USAGE, writer)
 
-    found = load_or_exit(targets, folders, writer, traceback=traceback)
+    target = load_or_exit(targets, options, writer, traceback=traceback)
     run_service(
-        guard(found.backend) if guard else found.backend,
+        guard(target.backend) if guard else target.backend,
         listeners,
         writer=writer,
         max_connections=max_connections,
-        limits=found.limits,
+        limits=target.limits,
         log_format=log_format,
         trace=trace,
-        loop_factory=found.loop_factory,
+        loop_factory=target.loop_factory,
     )

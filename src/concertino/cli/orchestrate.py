@@ -1,4 +1,4 @@
-"""`concertino orchestrate plugins.yaml`: runs a hub until SIGTERM or SIGINT."""
+"""`concertino orchestrate plugins.yaml`: run a hub until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -27,38 +27,37 @@ __all__ = ["DESCRIPTION", "add_arguments", "raise_descriptor_limit", "run"]
 
 FAILED, USAGE = 1, 2
 
-# Tried as a limit for descriptors if the system has none.
-MANY_DESCRIPTORS = 65536
-
 DESCRIPTION = (
-    "Start the plugins of a file and forward requests to them until SIGTERM or SIGINT."
-    " Exit codes: 0 stopped by a signal, 1 the hub could not listen, 2 usage, or the file cannot be"
-    " used."
+    "Start the plugins of a file and pass requests on to them, until SIGTERM or SIGINT. "
+    "Exit codes: 0 after a signal, 1 when the hub could not listen, 2 usage or an unusable file."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `concertino orchestrate` to its parser."""
-    parser.add_argument("file", metavar="plugins.yaml", help="the plugins to start")
+    """Add the arguments of `concertino orchestrate` to its parser."""
+    parser.add_argument("file", metavar="plugins.yaml", help="file that lists the plugins")
     parser.add_argument(
         "--listen-addr",
         metavar="ADDR",
-        help="address for bridges and plugins: HOST:PORT for QUIC, or unix:PATH"
-        " (default: that of the file)",
+        help="address for bridges and plugins, instead of that in the file: HOST:PORT for QUIC, "
+        "or unix:PATH",
     )
     parser.add_argument(
-        "--certs-dir", metavar="DIR", help="certificates (default: those of the file)"
+        "--certs-dir",
+        metavar="DIR",
+        help="folder of the certificates, instead of that in the file",
     )
     add_log_format(parser)
 
 
 def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
-    """Run a hub, and end the process.
+    """Run the hub and end the process.
 
-    Exit codes: 0 it was stopped, 1 it could not listen, 2 the file cannot be used.
+    Exit codes: 0 after a signal, 1 when it cannot listen, 2 when the file cannot be used.
     """
     reject_extra_args(args, server)
     writer = bounded_stderr()
+    # Learn the secrets in the environment before anything is logged.
     refresh()
     logging_setup.configure(format=args.log_format, component="hub", writer=writer)
     log = logging.getLogger("concertino.hub")
@@ -79,10 +78,10 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
             if not entry.enabled:
                 log.info("%s is not started: enabled is not true", entry.id)
         raise_descriptor_limit()
-        asyncio.run(_run(Hub, file, args, log))
+        asyncio.run(_run_hub(Hub, file, args, log))
         code = 0
     except ValueError as exc:
-        # A malformed address.
+        # An address that cannot be parsed.
         log.error("%s", exc)
         code = USAGE
     except (ConcertinoError, OSError, ImportError) as exc:
@@ -92,44 +91,43 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     exit_process(code, writer)
 
 
-async def _run(
-    hub_type: type[Hub], file: PluginsFile, args: argparse.Namespace, log: logging.Logger
+async def _run_hub(
+    make: type[Hub], file: PluginsFile, args: argparse.Namespace, log: logging.Logger
 ) -> None:
-    """Run a hub until a signal. A second signal kills its plugins and ends the process at once."""
-    hub = hub_type(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir)
+    """Run a hub until the first signal. The second signal kills it at once."""
+    hub = make(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir)
     loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[None] = loop.create_future()
+    stopping: asyncio.Future[None] = loop.create_future()
 
-    def on_signal() -> None:
-        if stopped.done():
+    def stop() -> None:
+        if stopping.done():
             hub.kill()
             os._exit(0)
-        stopped.set_result(None)
+        stopping.set_result(None)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-
-    start = loop.create_task(hub.start())
-    await asyncio.wait((start, stopped), return_when=asyncio.FIRST_COMPLETED)
-    if not start.done():
-        start.cancel()
-        await asyncio.wait((start,))
-    elif (exc := start.exception()) is not None:
-        raise exc
+        loop.add_signal_handler(number, stop)
+    starting = loop.create_task(hub.start())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,))
+    elif (failure := starting.exception()) is not None:
+        raise failure
     else:
+        # Scripts look for this line.
         for address in hub.addresses:
-            # Scripts look for this text.
             log.info("Listening on %s", address)
-        await stopped
+        await stopping
     await hub.stop()
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit of open descriptors to what the system allows; each plugin needs seven."""
+    """Raise the limit of open descriptors as far as the system allows. A plugin needs seven."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft = hard if hard != resource.RLIM_INFINITY else MANY_DESCRIPTORS
+    soft = hard if hard != resource.RLIM_INFINITY else 65536
+    # macOS refuses values that are below the limit it reports.
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     except (ValueError, OSError):
-        # The real limit of macOS is lower than the one it reports.
         pass

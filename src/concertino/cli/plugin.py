@@ -1,4 +1,4 @@
-"""`concertino plugin markdown|sqlite`: runs a storage plugin, as a program that a hub starts."""
+"""`concertino plugin markdown|sqlite`: run a storage plugin, as a hub does."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ __all__ = ["DESCRIPTION", "add_arguments", "run"]
 FAILED = 1
 
 DESCRIPTION = (
-    "Store data for the plugins and clients of a hub, which starts this command: `binary:"
-    " concertino` and `args: [plugin, markdown, --workspace=DIR]` in plugins.yaml. Exit codes:"
-    " 0 stopped, 1 it could not start, or the hub refused it, 2 usage."
+    "Run a storage plugin for the plugins and clients of a hub. The hub starts this command: "
+    "`binary: concertino` and `args: [plugin, markdown, --workspace=DIR]` in plugins.yaml. "
+    "Exit codes: 0 after a shutdown, 1 when it could not start or was refused, 2 usage."
 )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the two kinds of storage and their options to the parser."""
+    """Add the kinds of storage and their options to the parser of `concertino plugin`."""
     formatter = parser.formatter_class
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     markdown = kinds.add_parser(
         "markdown",
-        help="storage.markdown: Markdown files, readable for people",
+        help="storage.markdown: files that people can edit, too",
         formatter_class=formatter,
     )
     markdown.add_argument(
         "--workspace",
         metavar="DIR",
         default=".",
-        help="folder that contains .projects with the files (default: the current folder)",
+        help="folder whose subfolder .projects holds the files (default: the current folder)",
     )
     sqlite = kinds.add_parser(
         "sqlite", help="storage.sqlite: one database file", formatter_class=formatter
@@ -47,14 +47,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--file",
         metavar="FILE",
         default="orchestra.db",
-        help="the database, created if it does not exist (default orchestra.db)",
+        help="database file, created if it does not exist (default orchestra.db)",
     )
     for kind in (markdown, sqlite):
         add_flags(kind)
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Run the plugin, and end the process."""
+    """Run the plugin and end the process."""
     reject_extra_args(args, server)
     try:
         from concertino.errors import ConcertinoError
@@ -62,22 +62,22 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         from concertino.orchestra.plugin_main import run_plugin
     except ImportError as exc:
         _exit_failed(args, exc)
+
     plugin = Plugin(
         f"storage.{args.kind}",
         version=__version__,
         description=f"Storage of the type {args.kind}.",
     )
-
     try:
-        # With --manifest the plugin prints its manifest and is never called.
+        # --manifest only describes the plugin, so no file is created for it.
         storage: Any = None if args.manifest else _open_storage(args)
     except (ConcertinoError, ImportError) as exc:
         _exit_failed(args, exc)
     plugin.add_storage(storage, args.kind)
 
-    # The decorator registers it. Not in on_shutdown, since calls may still run at that time.
+    # The storage is not closed in on_shutdown, because calls may still be under way then.
     @plugin.lifespan
-    def close_at_the_end() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    def close_storage() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
         yield
         storage.close()
 
@@ -85,7 +85,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
 
 
 def _open_storage(args: Namespace) -> Storage:
-    """Open the storage of the chosen kind. Raises StorageError."""
+    """Return the requested storage. Raises StorageError."""
     if args.kind == "sqlite":
         from concertino.orchestra.sqlite import SqliteStorage
 

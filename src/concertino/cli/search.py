@@ -1,7 +1,4 @@
-"""`concertino search DIR "words"`: searches a library, and explains the scores.
-
-Exit codes: 0 something was found, 1 nothing, 2 usage.
-"""
+"""`concertino search DIR WORDS`: show what a library finds for a query, and why."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import NoReturn
 
 from msgspec.json import encode, format
 
-from concertino.cli.folders import Folders, places
+from concertino.cli.folders import DEFAULT_SCHEME, LibraryOptions, find_library_folders
 from concertino.errors import ConcertinoError
 from concertino.library.document_registry import DocumentRegistry
 from concertino.library.file_loader import FileLoader
@@ -25,56 +22,63 @@ from concertino.library.tokens import counter
 
 __all__ = ["DESCRIPTION", "add_arguments", "run"]
 
-NOTHING = 1
-USAGE = 2
+NOTHING, USAGE = 1, 2
+MODES = ("full", "catalog", "index", "minimal")
 
-DESCRIPTION = "Search the documents of a library as its clients do, and explain each score."
+DESCRIPTION = (
+    "Search a library as its clients do, and show how each document earned its score. "
+    "Exit codes: 0 documents were found, 1 nothing was found, 2 usage."
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the options of `concertino search` to its parser."""
+    """Add the arguments of `concertino search` to its parser."""
     parser.add_argument(
-        "folder", metavar="DIR", help="folder that contains resources/; - for RESOURCES_PATH"
+        "folder", metavar="DIR", help="folder that holds resources/, or - for RESOURCES_PATH"
     )
     parser.add_argument(
         "--resources",
         metavar="DIR",
-        help="folder of resources (default: DIR/resources, or RESOURCES_PATH)",
+        help="folder of the resources (default DIR/resources, or RESOURCES_PATH)",
     )
     parser.add_argument(
-        "--scheme", metavar="NAME", help="scheme of the resource URIs (default: orchestr8)"
+        "--scheme", metavar="NAME", help="scheme of the resources' URIs (default orchestr8)"
     )
-    parser.add_argument("words", metavar="WORDS", nargs="+", help="words to look for")
+    parser.add_argument("words", metavar="WORDS", nargs="+", help="words to search for")
     parser.add_argument("--json", action="store_true", help="print one JSON document, not lines")
     parser.add_argument(
-        "--mode", help="print what a client receives: full, catalog, index or minimal"
+        "--mode", help="print the text that a client gets: full, catalog, index or minimal"
     )
     parser.add_argument(
         "--max-tokens",
         type=int,
         default=3000,
         metavar="N",
-        help="most tokens that --mode prints (default 3000)",
+        help="largest size of that text in tokens (default 3000)",
     )
     parser.add_argument(
-        "--max-results", type=int, default=15, metavar="N", help="most documents (default 15)"
+        "--max-results",
+        type=int,
+        default=15,
+        metavar="N",
+        help="largest number of documents (default 15)",
     )
     parser.add_argument(
-        "--min-score", type=float, default=0.0, metavar="X", help="least score (default 0)"
+        "--min-score", type=float, default=0.0, metavar="X", help="lowest score of a document"
     )
     parser.add_argument(
         "--tag",
         action="append",
         default=[],
         metavar="TAG",
-        help="only documents with this tag; repeatable: all of them",
+        help="tag that a document must have; repeatable: all of them",
     )
     parser.add_argument(
         "--category",
         action="append",
         default=[],
         metavar="NAME",
-        help="only documents of this category; repeatable: any of them",
+        help="category of the documents; repeatable: any of them",
     )
     parser.add_argument(
         "--tokenizer",
@@ -83,19 +87,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="estimate, cl100k_base or o200k_base",
     )
     parser.add_argument(
-        "--no-cache", action="store_true", help="read and index everything, and write no cache"
+        "--no-cache", action="store_true", help="read all files anew, and write no cache file"
     )
 
 
 def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Print the documents that match, and end the process."""
+    """Print the results and end the process."""
     try:
         query = _make_query(args)
-        index = _make_index(args)
+        index = _build_index(args)
         if args.mode is not None:
-            text = index.match(query)
-            _print(text.text)
-            sys.exit(0 if text.fragments else NOTHING)
+            matches = index.match(query)
+            _print(matches.text)
+            sys.exit(0 if matches.fragments else NOTHING)
         result = index.search(query)
     except (ConcertinoError, ValueError) as exc:
         print(f"concertino search: {exc}", file=sys.stderr)  # noqa: T201
@@ -110,14 +114,14 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
 
 
 def _make_query(args: Namespace) -> Query:
-    """Return the query of the options. Raises ValueError that names a wrong one."""
+    """Return the query. Raises ValueError if an option is out of its range."""
     for name, value, most in (
         ("--max-tokens", args.max_tokens, 10**7),
         ("--max-results", args.max_results, 1000),
     ):
         if not 1 <= value <= most:
             raise ValueError(f"{name}: expected a number from 1 to {most}, got {value}")
-    if args.mode not in (None, "full", "catalog", "index", "minimal"):
+    if args.mode is not None and args.mode not in MODES:
         raise ValueError(f"--mode: expected full, catalog, index or minimal, got {args.mode!r}")
     return Query(
         " ".join(args.words),
@@ -130,26 +134,27 @@ def _make_query(args: Namespace) -> Query:
     )
 
 
-def _make_index(args: Namespace) -> Index:
-    """Return an index of the folder's current content, with the cache of `concertino serve`.
+def _build_index(args: Namespace) -> Index:
+    """Return an index of the documents in the folder. Raises ValueError or ConcertinoError.
 
-    Raises ConcertinoError, and ValueError if there is nothing to search.
+    It shares the cache file of `concertino serve`, so that only changed files are read.
     """
     count = counter(args.tokenizer)
-    resources, _ = places(None if args.folder == "-" else args.folder, Folders(args.resources))
+    target = None if args.folder == "-" else args.folder
+    resources, _ = find_library_folders(target, LibraryOptions(args.resources))
     if resources is None:
         raise ValueError("nothing to search: expected a folder of resources")
+    library = Library(resources, scheme=args.scheme or DEFAULT_SCHEME)
+    cache, missing = (None, "") if args.no_cache else open_cache(library)
+    if missing:
+        raise ValueError(missing)
 
-    library = Library(resources, scheme=args.scheme or "orchestr8")
-    cache, no_index = (None, "") if args.no_cache else open_cache(library)
-    if no_index:
-        raise ValueError(no_index)
     loader = FileLoader(library.scheme, library.resources, None)
     if cache is not None:
         loader.known = cache.documents()
-    documents = DocumentRegistry()
-    documents.apply(loader.refresh())
-    return Index.build(documents.documents(), cache=cache, count=count)
+    registry = DocumentRegistry()
+    registry.apply(loader.refresh())
+    return Index.build(registry.documents(), cache=cache, count=count)
 
 
 def _format_json(
@@ -181,30 +186,32 @@ def _format_json(
 def _format_lines(
     result: SearchResult, explained: list[tuple[Hit, list[ScorePart]]], index: Index
 ) -> str:
+    """Return lines for people: each document, and the terms and fields that made its score."""
     lines: list[str] = []
     for word, correction in result.corrections.items():
         lines.append(f"no document contains {word}; looked for {correction} instead")
     if result.unknown:
         lines.append(f"no document contains: {', '.join(result.unknown)}")
-    if lines:
-        lines.append("")
+    lines += [""] if lines else []
 
-    for rank, (hit, parts) in enumerate(explained, 1):
+    indent = " " * 14
+    for number, (hit, parts) in enumerate(explained, 1):
         document = hit.document
-        tokens = index.length(document)
-        lines.append(f"{rank:3}. {hit.score:7.2f}  {document.uri}  ({tokens} tokens)")
-        lines.append(f"{'':14}{' '.join(document.title.split())}")
+        tokens = f"({index.length(document)} tokens)"
+        lines.append(f"{number:3}. {hit.score:7.2f}  {document.uri}  {tokens}")
+        lines.append(f"{indent}{' '.join(document.title.split())}")
         by_term = sorted(parts, key=lambda part: result.terms.index(part.term))
-        for term, own in groupby(by_term, key=lambda part: part.term):
-            fields = list(own)
+        for term, group in groupby(by_term, key=lambda part: part.term):
+            fields = list(group)
             sums = " + ".join(f"{part.score:.2f} {part.field}" for part in fields)
-            lines.append(f"{'':14}{term} {sum(part.score for part in fields):.2f} = {sums}")
+            lines.append(f"{indent}{term} {sum(part.score for part in fields):.2f} = {sums}")
     if not explained:
         lines.append(f"None of {len(index.documents)} documents matches the query.")
     return "\n".join(lines)
 
 
 def _print(text: str) -> None:
-    """Print a text whose control characters a terminal must not interpret: it comes from files."""
-    printable = "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
-    sys.stdout.write(printable.encode("utf-8", "replace").decode() + "\n")
+    """Print a text with its control characters replaced."""
+    # The text of a document must not steer the terminal, or break the encoding of stdout.
+    safe = "".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text)
+    sys.stdout.write(safe.encode("utf-8", "replace").decode() + "\n")

@@ -1,7 +1,11 @@
-"""Finds the backend that a target of the command line names.
+"""Targets of `concertino serve`: Python files, attributes of modules, folders, plugin files.
 
-A target is `file.py`, `file.py:attribute`, `package.module:attribute`, a folder of Markdown, or a
-plugins file; several targets are composed into one server.
+file.py                    the only server of a file, or the one on which it calls run()
+file.py:attribute          an object in a file
+package.module:attribute   an object in a module
+DIR                        a folder of Markdown
+plugins.yaml               a hub with its plugins
+NAME=TARGET                any of these under a name, next to others
 """
 
 from __future__ import annotations
@@ -17,124 +21,125 @@ from types import ModuleType
 from msgspec import Struct
 
 from concertino.backend.interface import Backend, describe_non_backend
-from concertino.cli.folders import Folders, library
+from concertino.cli.folders import LibraryOptions, make_library
 from concertino.errors import RegistrationError, TargetError
 from concertino.jsonrpc.limits import Limits
 from concertino.runtime import entry
 from concertino.runtime.entry import LoopFactory, RunCall
 from concertino.server.server import Server
 
-__all__ = ["FoundBackend", "find", "find_all", "location_of"]
+__all__ = ["LoadedTarget", "format_location", "load_target", "load_targets"]
 
-NO_FOLDERS = Folders()
-PLUGINS_SUFFIXES = (".yaml", ".yml")
-NAME_AND_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
+NO_LIBRARY = LibraryOptions()
+PLUGIN_FILES = (".yaml", ".yml")
+NAMED_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
 
 
-class FoundBackend(Struct, frozen=True):
-    """A backend, with the arguments of its own call of run() if its file has one."""
+class LoadedTarget(Struct, frozen=True):
+    """The backend of a target, and the arguments of the file's own call of run(), if it has one."""
 
     backend: Backend
     limits: Limits | None = None
     loop_factory: LoopFactory | None = None
 
 
-def find_all(targets: Sequence[str], folders: Folders = NO_FOLDERS) -> FoundBackend:
-    """Return the backend of one target, or of several composed under their names.
+def load_targets(targets: Sequence[str], options: LibraryOptions = NO_LIBRARY) -> LoadedTarget:
+    """Load one target, or compose several, or a single one with a name, under their names.
 
-    `NAME=TARGET` gives a target its name and composes it, even if it is the only one; by default
-    the name is that of the file, module or folder. The arguments of a file's run() are used for a
-    single target only. folders: options for the one folder among the targets; without such a folder
-    they make a Library named `library`. Several folders get their names as URI schemes.
+    A target without a name gets that of its file, module or folder. The arguments of a file's own
+    run() apply to a single target only.
+    options: apply to the one folder among the targets. If there is none, they make a library of
+    their own, called `library`. The URIs of several folders get the folders' names as schemes.
     Raises TargetError, and whatever importing a target raises.
     """
     named = [_split_name(target) for target in targets]
-    libraries = [target for _, target in named if os.path.isdir(target)]
-    if len(libraries) > 1 and (folders or folders.scheme):
+    folders = [target for _, target in named if os.path.isdir(target)]
+    if len(folders) > 1 and (options or options.scheme):
         raise TargetError(
-            f"--resources, --prompts and --scheme are for one folder, got {', '.join(libraries)}"
+            f"--resources, --prompts and --scheme are for one folder, got {', '.join(folders)}"
         )
     if not named:
-        return FoundBackend(library(None, folders))
-    if len(named) == 1 and not named[0][0] and (libraries or not folders):
-        return find(targets[0], folders)
+        return LoadedTarget(make_library(None, options))
+    if len(named) == 1 and not named[0][0] and (folders or not options):
+        return load_target(targets[0], options)
 
     from concertino.composition import compose
 
     parts: dict[str, Backend] = {}
-    if folders and not libraries:
-        parts["library"] = library(None, folders)
+    if options and not folders:
+        parts["library"] = make_library(None, options)
     for name, target in named:
         name = name or _default_name(target)
         if name in parts:
-            raise TargetError(
-                f"{target}: there are two with the name {name!r}; give one another: NAME={target}"
-            )
-        own_folders = Folders(scheme=name) if len(libraries) > 1 else folders
-        parts[name] = find(target, own_folders).backend
+            hint = f"give one another: NAME={target}"
+            raise TargetError(f"{target}: there are two with the name {name!r}; {hint}")
+        part_options = LibraryOptions(scheme=name) if len(folders) > 1 else options
+        parts[name] = load_target(target, part_options).backend
     try:
-        return FoundBackend(compose(**parts))
+        return LoadedTarget(compose(**parts))
     except RegistrationError as exc:
         raise TargetError(f"{', '.join(targets)}: {exc}") from None
 
 
 def _split_name(target: str) -> tuple[str, str]:
-    """Return the name of `NAME=TARGET`, empty without one, and the target."""
-    # The path of an existing file may contain `=`.
-    match = None if os.path.exists(target) else NAME_AND_TARGET.fullmatch(target)
+    """Split NAME=TARGET. The name is empty if the target has none."""
+    # A file may have an equals sign in its name.
+    match = None if os.path.exists(target) else NAMED_TARGET.fullmatch(target)
     return ("", target) if match is None else (match[1], match[2])
 
 
 def _default_name(target: str) -> str:
+    """Return the name of a target's file, module or folder."""
     if os.path.isdir(target):
         return os.path.basename(os.path.abspath(target))
-    if target.endswith(PLUGINS_SUFFIXES):
+    if target.endswith(PLUGIN_FILES):
         return os.path.splitext(os.path.basename(target))[0]
-    module = target if target.endswith(".py") else target.rpartition(":")[0]
-    return os.path.basename(module).removesuffix(".py").rpartition(".")[2]
+    source = target if target.endswith(".py") else target.rpartition(":")[0]
+    return os.path.basename(source).removesuffix(".py").rpartition(".")[2]
 
 
-def find(target: str, folders: Folders = NO_FOLDERS) -> FoundBackend:
-    """Return the backend that a target names.
+def load_target(target: str, options: LibraryOptions = NO_LIBRARY) -> LoadedTarget:
+    """Load the backend that a target names.
 
-    A file without an attribute must have one server, or call run() on one. Raises TargetError, and
-    whatever importing the target raises.
+    A file without an attribute must hold one server, or call run() on one. options: for a folder.
+    Raises TargetError, and whatever importing the target raises.
     """
     if os.path.isdir(target):
-        return FoundBackend(library(target, folders))
-    if target.endswith(PLUGINS_SUFFIXES):
-        return FoundBackend(_make_hub(target))
+        return LoadedTarget(make_library(target, options))
+    if target.endswith(PLUGIN_FILES):
+        return LoadedTarget(_load_hub(target))
 
-    location, attribute = target, ""
+    # A path may hold a colon: it separates an attribute only if there is no such file.
+    source, attribute = target, ""
     if ":" in target and not (target.endswith(".py") and os.path.isfile(target)):
-        location, _, attribute = target.rpartition(":")
-    is_file = location.endswith(".py")
-    if not is_file and (not attribute or not location or location.startswith(".")):
+        source, _, attribute = target.rpartition(":")
+    is_file = source.endswith(".py")
+    if not is_file and (not attribute or not source or source.startswith(".")):
         raise TargetError(
             f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder"
         )
 
-    # While `entry.marked` is a list, calls of run() add themselves to it and return.
-    run_calls: list[RunCall] = []
-    entry.marked = run_calls
+    # While this list is set, run() records its call there instead of serving.
+    calls: list[RunCall] = []
+    entry.marked = calls
     try:
-        module = _import_file(location) if is_file else _import_module(location)
+        module = _import_file(source) if is_file else _import_module(source)
     finally:
         entry.marked = None
 
     backend = (
-        _get_attribute(module, location, attribute)
+        _find_attribute(module, source, attribute)
         if attribute
-        else _only_backend(module, location, run_calls)
+        else _find_only_server(module, source, calls)
     )
-    for call in run_calls:
+    for call in calls:
         if call.backend is backend:
-            return FoundBackend(backend, call.limits, call.loop_factory)
-    return FoundBackend(backend)
+            return LoadedTarget(backend, call.limits, call.loop_factory)
+    return LoadedTarget(backend)
 
 
-def _make_hub(path: str) -> Backend:
-    """Return a hub for a plugins file. Raises TargetError; ImportError for a missing extra."""
+def _load_hub(path: str) -> Backend:
+    """Return a hub for a plugins file. Raises TargetError, and ImportError for a missing extra."""
     from concertino.orchestra.embedded_hub import EmbeddedHub
     from concertino.orchestra.plugins_file import InvalidPluginsFile, read_plugins
 
@@ -144,46 +149,43 @@ def _make_hub(path: str) -> Backend:
         raise TargetError(str(exc)) from None
 
 
-def _get_attribute(module: ModuleType, location: str, attribute: str) -> Backend:
+def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
+    """Return the object at a dotted path in a module. Raises TargetError if it is no Backend."""
     value: object = module
     for name in attribute.split("."):
         try:
             value = getattr(value, name)
         except AttributeError:
-            raise TargetError(
-                f"{location}:{attribute}: {location} has no attribute {attribute!r}"
-            ) from None
-    if (description := describe_non_backend(value)) is not None:
-        raise TargetError(
-            f"{location}:{attribute}: expected a Server or another Backend, got {description}"
-        )
-    # It was checked as far as a Protocol can be.
+            text = f"{source} has no attribute {attribute!r}"
+            raise TargetError(f"{source}:{attribute}: {text}") from None
+    if (got := describe_non_backend(value)) is not None:
+        raise TargetError(f"{source}:{attribute}: expected a Server or another Backend, got {got}")
+    # describe_non_backend() checks what can be checked of a Protocol.
     return value  # pyright: ignore[reportReturnType]
 
 
-def _only_backend(module: ModuleType, location: str, run_calls: list[RunCall]) -> Backend:
-    """Return the backend that the file calls run() on, else its only Server or Library."""
-    # If the file has a Library, it has imported this module.
-    library_module = sys.modules.get("concertino.library.library")
-    kinds: tuple[type[Backend], ...] = (Server,)
-    if library_module is not None:
-        kinds = (Server, library_module.Library)
+def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> Backend:
+    """Return the backend on which a file calls run(), or its only Server or Library.
 
-    # By id, since several names may mean the same object.
-    found = {
+    Raises TargetError if there is none, or more than one.
+    """
+    # The library is not imported here: if the file has a Library, it has imported it itself.
+    library = sys.modules.get("concertino.library.library")
+    kinds: tuple[type[Backend], ...] = (Server,) if library is None else (Server, library.Library)
+    servers = {
         id(value): (name, value) for name, value in vars(module).items() if isinstance(value, kinds)
     }
-    served = {id(call.backend): call.backend for call in run_calls}
-    candidates: list[Backend] = list(served.values()) or [value for _, value in found.values()]
+    # Keyed by identity, since one server may have two names.
+    candidates: list[Backend] = list({id(call.backend): call.backend for call in calls}.values())
+    candidates = candidates or [value for _, value in servers.values()]
     if len(candidates) == 1:
         return candidates[0]
     if not candidates:
-        raise TargetError(f"{location}: no concertino.Server found at its top level")
-    names = ", ".join(name for name, _ in found.values())
-    raise TargetError(
-        f"{location}: several servers ({names}); name one: {location}:ATTRIBUTE,"
-        " or call run() on one"
-    )
+        raise TargetError(f"{source}: no concertino.Server found at its top level")
+
+    names = ", ".join(name for name, _ in servers.values())
+    hint = f"name one: {source}:ATTRIBUTE, or call run() on one"
+    raise TargetError(f"{source}: several servers ({names}); {hint}")
 
 
 def _import_file(path: str) -> ModuleType:
@@ -191,9 +193,10 @@ def _import_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
         raise TargetError(f"{path}: no such file")
     path = os.path.abspath(path)
+    # A script finds the modules next to it.
     sys.path.insert(0, os.path.dirname(path))
     name = os.path.splitext(os.path.basename(path))[0]
-    # Do not replace a module that happens to have the name of the file.
+    # A file called json.py must not replace the module of that name.
     if name in sys.modules:
         name = f"_target_{name}"
     spec = spec_from_file_location(name, path)
@@ -206,31 +209,33 @@ def _import_file(path: str) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
+    """Import a module, also from the current directory."""
     sys.path.insert(0, os.getcwd())
     try:
         return import_module(name)
     except ModuleNotFoundError as exc:
-        # It may also be a module that the target imports.
+        # A module that the target itself fails to import is another error.
         if exc.name is not None and (name == exc.name or name.startswith(exc.name + ".")):
             raise TargetError(f"{name}: no such module") from None
         raise
 
 
-def location_of(exc: BaseException) -> str:
-    """Return ` (file:line)` of the innermost frame in the target's folder; else of the innermost.
+def format_location(exc: BaseException) -> str:
+    """Return where an exception was raised, as " (file.py:3)"; empty for a SyntaxError.
 
-    A line of a library would tell its user nothing. Empty for a SyntaxError, whose text has the
-    location.
+    This is the last line in the target or in a file next to it, since a line in a library would
+    tell the user nothing. A SyntaxError names its place itself.
     """
-    # find() has put the folder there.
+    # load_target() has put the target's folder there.
     folder = os.path.join(sys.path[0], "")
-    location, found = "", False
+    location, is_near = "", False
     traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__
     while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        is_own = file.startswith(folder) and "site-packages" not in file
-        if is_own or not found:
-            location = f" ({os.path.basename(file)}:{traceback.tb_lineno})"
-        found = found or is_own
+        path = traceback.tb_frame.f_code.co_filename
+        is_target = path.startswith(folder) and "site-packages" not in path
+        # Until a line of the target comes, any line is better than none.
+        if is_target or not is_near:
+            location = f" ({os.path.basename(path)}:{traceback.tb_lineno})"
+        is_near = is_near or is_target
         traceback = traceback.tb_next
     return location

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from concertino import __version__
 from concertino.protocol.revisions import REVISIONS
 
-__all__ = ["version"]
+__all__ = ["describe_versions"]
 
 # Extra -> a module that it installs.
 EXTRAS = {
@@ -21,8 +21,9 @@ EXTRAS = {
 }
 
 
-def version() -> str:
-    """Return the versions of package, Python and protocol, and the extras that are installed."""
+def describe_versions() -> str:
+    """Return the package, the Python, the protocol revisions and the extras, one line each."""
+    # find_spec() does not import the module.
     extras = (
         f"{name} ({'installed' if find_spec(module) else 'not installed'})"
         for name, module in EXTRAS.items()

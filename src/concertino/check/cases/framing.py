@@ -32,7 +32,7 @@ MANY_LANGUAGES = "Grüße, 你好, здравствуйте, 🎻"
 
 def send_100_malformed_lines(context: CaseContext) -> None:
     output = context.process.output
-    context.write_malformed(b"{not json}\n" * 100, lines=100)
+    context.write_malformed_lines(b"{not json}\n" * 100, lines=100)
     context.require_service()
     context.process.wait_until(
         lambda: len(output.responses_without_id) >= 100, context.settings.grace_s
@@ -95,7 +95,7 @@ def send_crlf(context: CaseContext) -> None:
 
 def send_blank_lines(context: CaseContext) -> None:
     without_id = context.process.output.responses_without_id
-    context.write_malformed(b"\n\n   \n\t\n\r\n", lines=5)
+    context.write_malformed_lines(b"\n\n   \n\t\n\r\n", lines=5)
     context.require_service()
     context.process.wait_until(lambda: bool(without_id), context.settings.grace_s)
     if without_id:

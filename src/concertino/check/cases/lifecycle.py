@@ -52,7 +52,7 @@ def ping_before_initialize(context: CaseContext) -> None:
         context.report(Deviation(f"a ping before initialize: {answer}"))
 
 
-def skip_initialized(context: CaseContext) -> None:
+def omit_initialized_notification(context: CaseContext) -> None:
     opening = context.make_initialize()
     context.send(opening)
     context.wait_for_response(opening["id"], context.settings.start_s)
@@ -372,7 +372,7 @@ CASES = (
         "calls without having sent notifications/initialized",
         "served",
         "policy",
-        skip_initialized,
+        omit_initialized_notification,
         era="legacy",
         opens=False,
     ),

@@ -92,7 +92,7 @@ def _make_ping_frame(context: CaseContext, value: bytes) -> bytes:
 def send_nested_arrays(context: CaseContext) -> None:
     # A recursive parser runs out of stack here, which kills a process that does not count.
     line = b"[" * 200_000 + b"]" * 200_000
-    context.write_malformed(line + b"\n", within_s=LARGE_MESSAGE_S)
+    context.write_malformed_lines(line + b"\n", within_s=LARGE_MESSAGE_S)
     context.require_service()
     without_id = context.process.output.responses_without_id
     context.process.wait_until(lambda: bool(without_id), context.settings.grace_s)

@@ -61,7 +61,7 @@ def fill_stderr(context: CaseContext) -> None:
     if "noise" in context.server.tools:
         context.call_tool("noise", bytes=MIB)
         context.require_service()
-    context.write_malformed(b"{not json}\n" * 5000, lines=5000)
+    context.write_malformed_lines(b"{not json}\n" * 5000, lines=5000)
     context.require_service()
     if "fail" in context.server.tools:
         how = context.find_tool("fail").choices[0]
@@ -72,7 +72,7 @@ def fill_stderr(context: CaseContext) -> None:
 
 def provoke_stderr(context: CaseContext) -> None:
     # Every write to stderr fails.
-    context.write_malformed(b"{not json}\n" * 20, lines=20)
+    context.write_malformed_lines(b"{not json}\n" * 20, lines=20)
     context.require_service()
     if "noise" in context.server.tools:
         context.call_tool("noise", bytes=10_000)

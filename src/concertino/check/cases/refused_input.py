@@ -87,7 +87,7 @@ def send_malformed_line(
     count_before = len(without_id)
     if id is not None:
         context.expect(id, f"the line {excerpt(line, 60)}", least=0)
-    context.write_malformed(line + b"\n")
+    context.write_malformed_lines(line + b"\n")
     context.require_service()
     shown_line = excerpt(line, 80)
 

@@ -240,7 +240,7 @@ def send_batch(context: CaseContext) -> None:
         context.make_optional(message["id"])
     output = context.process.output
     output.allow_batch = True
-    context.write_malformed(_encode_batch(one, other))
+    context.write_malformed_lines(_encode_batch(one, other))
     context.require_service()
 
     without_id = output.responses_without_id
@@ -386,7 +386,7 @@ def send_malformed_responses(context: CaseContext) -> None:
         b'{"jsonrpc":"2.0","result":{}}',
         b'{"jsonrpc":"1.0","id":"nobody","result":null}',
     ):
-        context.write_malformed(line + b"\n")
+        context.write_malformed_lines(line + b"\n")
     context.require_service()
 
     # An error in response to these would make two broken peers answer each other forever.
