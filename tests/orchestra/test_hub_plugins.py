@@ -1,4 +1,4 @@
-"""hub.py, hosted.py, routes.py: plugins that are processes, good and bad, behind a hub in this process."""
+"""hub.py, plugin_process.py, plugin_run.py, routes.py: real plugins behind a hub in this process."""
 
 from __future__ import annotations
 

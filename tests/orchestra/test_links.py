@@ -1,4 +1,4 @@
-"""links.py: what holds over every transport. Both ends are in this process, the bytes go through the system."""
+"""link.py, rpc.py: behaviour over every transport, with both ends in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""plugin.py, storage.py and running.py: by requests of the protocol, first by hand, then to processes, as a hub sends them."""
+"""plugin.py, plugin_requests.py, plugin_main.py: requests as a hub sends them, also to processes."""
 
 from __future__ import annotations
 

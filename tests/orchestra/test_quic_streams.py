@@ -1,4 +1,4 @@
-"""quic.py: streams that begin, end and are given up in every way. A stranger is aioquic used by hand."""
+"""quic_link.py: streams that begin, end and are reset in every way, by a peer of plain aioquic."""
 
 from __future__ import annotations
 

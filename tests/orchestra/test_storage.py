@@ -1,4 +1,4 @@
-"""storage.py, markdown.py, sqlite.py: both stores do the same, survive a crash at any point, and lead out of no folder."""
+"""storage.py, markdown.py, sqlite.py: both stores agree, survive crashes, and block path traversal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""orchestra/tool_calls.py: what is written and read without protobuf's classes is what they write and read."""
+"""tool_calls.py: encodes and reads messages exactly as protobuf's classes do."""
 
 from __future__ import annotations
 

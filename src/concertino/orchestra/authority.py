@@ -154,6 +154,7 @@ def ensure(certificates: Certificates, name: str, now: datetime | None = None) -
 
 def throwaway(name: str) -> Identity:
     """Return an identity with an authority of its own, which is stored nowhere."""
+    # An hour is plenty for a handshake in memory.
     signer, key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     authority = _authority(signer, timedelta(hours=1))
     certificate = _leaf(name, key, authority, signer, (), timedelta(hours=1))
@@ -203,6 +204,7 @@ def _leaf(
 ) -> x509.Certificate:
     if not isinstance(signer, Ed25519PrivateKey):
         raise CertificateError("the authority's key: expected an Ed25519 key")
+    # Upstream uses one kind of certificate for both sides of a handshake.
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     names = dict.fromkeys((name, *HOSTS, *hosts))
     return (
@@ -299,6 +301,7 @@ def _pem(key: Ed25519PrivateKey) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a file with mode 0600, completely or not at all."""
+    # In the same folder, since a file can be renamed within one file system only.
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.unlink(missing_ok=True)

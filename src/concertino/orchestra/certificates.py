@@ -126,6 +126,7 @@ class Certificates:
         """
         check_name(name)
         now = now or datetime.now(UTC)
+        # Under one lock, so that the files are of the same age: a renewal replaces two of them.
         with self.lock(fcntl.LOCK_SH):
             authority = self.authority()
             certificate = self.certificate(name)
@@ -218,6 +219,7 @@ class Certificates:
     def _read(self, name: str, remedy: str) -> bytes:
         path = self.folder / name
         try:
+            # Non-blocking, so that a named pipe cannot block the process.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             raise CertificateError(f"{path} is not there: {remedy}") from None
@@ -305,6 +307,7 @@ def verify(
         constraints = _constraints(certificate)
     except (x509.ExtensionNotFound, ValueError):
         raise CertificateError(f"{label} does not say what it is for") from None
+    # A plugin that the hub calls must not pose as the hub, nor a client as a server.
     if PURPOSE[side] not in usage:
         raise CertificateError(f"{label} is not for a {side}")
     if constraints is not None and constraints.ca:

@@ -143,6 +143,7 @@ class Hub:
             await self.stop()
             raise
 
+        # Dependencies are awaited by the plugins themselves, so all can be started now.
         for plugin in self.plugins.values():
             plugin.start(environment)
         if self.plugins:
@@ -209,6 +210,7 @@ class Hub:
         """Handle a request of a plugin, a bridge, or any other peer that may connect."""
         kind = request.WhichOneof("request") or "nothing"
         if kind == "tool_call":
+            # The certificate is trusted, the caller's own claim is not.
             if peer.name is not None:
                 request.tool_call.caller_plugin = _plugin_id(peer.name)
             name = request.tool_call.tool_name
@@ -267,6 +269,7 @@ class Hub:
         return plugin.forward(body, CALL_S, partial(_relay_response, plugin, respond))
 
     def _register(self, manifest: PluginManifest, peer: RemotePeer) -> PluginResponse:
+        # A process may register as the plugin that the hub started it as, and no other.
         reason = self._registration_problem(manifest.id, peer)
         if reason:
             log.warning("%s, pid %s: registration refused: %s", peer.address, peer.pid, reason)
@@ -363,6 +366,7 @@ class _Listeners:
         network_address = ""
         if self._address is not None:
             network_address = await self._listen(self._address, handler, relay)
+        # Plugins without a socket need QUIC even if the hub is private, or listens at a socket.
         if needs_network and (not network_address or network_address.startswith("unix:")):
             network_address = await self._listen("localhost:0", handler, relay)
         self.addresses = [listener.address for listener in self._listeners[1:]]

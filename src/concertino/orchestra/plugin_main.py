@@ -152,6 +152,7 @@ async def _serve(
     plugin.on_end = end.begin
 
     certificates = Certificates(args.certs_dir or default_folder())
+    # Before READY, since the hub calls at once.
     await plugin.start(_NoNotifier())
     listener = await listen_for_links(
         args.listen_addr,
@@ -178,6 +179,7 @@ async def _serve(
         plugin.hub = hub
         hub.start()
 
+    # Stop listening first, so that no new call arrives; the hooks run after the last call.
     code = await end.code
     await listener.close(DRAIN_S)
     if hub is not None:

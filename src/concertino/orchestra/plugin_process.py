@@ -161,6 +161,7 @@ class PluginProcess:
             self._task.cancel()
             await asyncio.wait((self._task,))
 
+        # Only a plugin that has booted is asked to shut down.
         was_running = self.state == "running"
         self._set_state("stopping", "the hub ends")
         link, exited = self._run.link, self._run.exited
@@ -193,6 +194,7 @@ class PluginProcess:
                     pause = FIRST_S
 
             await self._run.close(self.reason)
+            # Random, so that plugins that failed together do not start together.
             wait_s = uniform(0.75, 1.0) * pause
             pause = min(LONGEST_S, 2 * pause)
             self._log.warning("%s; it is started again in %.3g s", self.reason, wait_s)

@@ -134,6 +134,7 @@ class PluginRequests:
         result = cast(ListToolsResult, await self._handle("tools/list", {}, request))
         definitions: list[ToolDefinition] = []
         for tool in result.tools:
+            # Upstream ignores the JSON, which is there only for integers beyond 2^53.
             schema = pack(tool.input_schema)
             definitions.append(
                 ToolDefinition(
@@ -151,6 +152,7 @@ class PluginRequests:
         if name not in self._tools.entries:
             return error_response("", "tool_not_found", f"{self._name} has no tool {name!r}")
 
+        # Absent arguments stay absent: the tool's schema decides what that means.
         params = {"name": Raw(encode(name))}
         try:
             if call.HasField("arguments"):
@@ -239,6 +241,7 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
     """
     structured = result.structured_content
     content = result.content
+    # Fast path: one text, as most tools return.
     if (
         len(content) == 1
         and type(content[0]) is TextContent

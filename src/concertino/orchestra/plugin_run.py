@@ -150,6 +150,7 @@ class PluginRun:
             name: os.environ.get(name, "") if value is None else value
             for name, value in entry.env.items()
         }
+        # Secrets among them are redacted in logs.
         learn(variables)
 
         address, hub_address = "localhost:0", environment.network_address
@@ -182,6 +183,7 @@ class PluginRun:
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Connect, register, boot, and ask for the lists."""
         id = self._settings.entry.id
+        # A plugin at a socket was checked above to listen where it was told to.
         if self.address.startswith("unix:"):
             link = self.link = await open_link(self.address)
         else:
@@ -196,6 +198,7 @@ class PluginRun:
             reason = response.register.reject_reason or _error_text(response)
             raise HandshakeFailure(f"it refuses to be {id}: {reason}")
 
+        # The default time limit, since the functions of a plugin run at boot.
         config = dict(self._settings.entry.config)
         response = await link.request(PluginRequest(boot=BootRequest(config=config)))
         if not response.boot.ready:

@@ -172,6 +172,7 @@ class _Reader:
         self._check_name(members["id"], f"{label}.id", id)
         label = f"{label} ({id})"
 
+        # Upstream replaces this one argument, so that a plugin finds the workspace of the file.
         args = self._optional(members, "args", self._texts, label) or ()
         workspace = f"--workspace={self._folder}"
         return PluginEntry(

@@ -106,6 +106,7 @@ class ReconnectingLink:
                 pause = min(LAST_S, pause * 2)
                 continue
 
+            # The connection works, so the next outage begins with the short pause again.
             pause = FIRST_S
             self._set_link(link)
             try:

@@ -55,6 +55,7 @@ class SqliteStorage:
                 self._file, timeout=BUSY_S, isolation_level=None, check_same_thread=False
             )
             try:
+                # Readers do not block writers, and a write is on disk when write() returns.
                 self._database.execute("PRAGMA journal_mode=WAL")
                 self._database.execute("PRAGMA synchronous=FULL")
                 self._database.execute(_TABLE)
@@ -122,6 +123,7 @@ class SqliteStorage:
 
     @contextmanager
     def _transaction(self) -> Generator[None, None, None]:
+        # Immediate: the write lock is taken before the version is read.
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield

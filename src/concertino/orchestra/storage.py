@@ -149,6 +149,7 @@ def next_version(path: str, current: int, expected: int) -> int:
     """
     if expected == UPSERT:
         return current + 1
+    # Not a version that any document can have.
     if expected < UPSERT:
         raise StorageError("conflict", f"expected_version: expected -1 or more, got {expected}")
     if expected == CREATE and current:

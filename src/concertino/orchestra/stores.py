@@ -112,6 +112,7 @@ def _failure(kind: str, code: str, message: str) -> PluginResponse:
     failure = StorageFailure(code=code, message=message)
     if kind == "storage_read":
         return PluginResponse(storage_read=StorageReadResponse(failure=failure))
+    # The only one of these responses that has a field for errors in upstream's schema.
     if kind == "storage_write":
         return PluginResponse(storage_write=StorageWriteResponse(error=message))
     if kind == "storage_delete":

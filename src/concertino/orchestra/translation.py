@@ -191,6 +191,7 @@ def call_result(response: ToolResponse) -> CallToolResult:
     except InvalidStruct as exc:
         raise RpcError(INTERNAL_ERROR, f"the result of the tool: {exc}") from None
 
+    # The member that upstream's programs show to the model.
     text = result.get("text")
     if not isinstance(text, str):
         return CallToolResult([TextContent(encode(result).decode())])
@@ -222,6 +223,7 @@ def tools_of(response: ListToolsResponse) -> list[Tool]:
         except InvalidStruct as exc:
             log.warning("the tool %r is left out: its schema: %s", name, exc)
             continue
+        # MCP requires the type; upstream's plugins may omit it.
         type_name = schema.setdefault("type", "object")
         if type_name != "object":
             log.warning(
@@ -375,6 +377,7 @@ def read_result(uri: str, response: StorageReadResponse) -> ReadResourceResult:
     if not response.content and not response.version and not response.metadata:
         raise ResourceNotFound(uri)
 
+    # Storage does not know whether a content is text; MCP wants to know.
     try:
         contents = ResourceContents(uri, text=response.content.decode(), mime_type=MARKDOWN)
     except UnicodeDecodeError:

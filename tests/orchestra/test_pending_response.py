@@ -1,4 +1,4 @@
-"""orchestra/pending_response.py: a task that waits for a response goes on as after any future of asyncio's."""
+"""pending_response.py: a task that awaits a response continues as after a future of asyncio."""
 
 from __future__ import annotations
 

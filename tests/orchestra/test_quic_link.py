@@ -1,4 +1,4 @@
-"""quic.py, handshake.py: who is let in, and how connections come and go."""
+"""quic_link.py, handshake.py: which peers are accepted, and how connections begin and end."""
 
 from __future__ import annotations
 

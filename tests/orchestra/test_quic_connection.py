@@ -1,4 +1,4 @@
-"""streams.py: when a connection sends, and what it sends at once."""
+"""quic_connection.py: when a connection sends, and what it sends at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""serving.py: `concertino serve plugins.yaml`, a hub and MCP over stdio in one process, spoken to by a client."""
+"""embedded_hub.py: a client of `concertino serve plugins.yaml`, which is hub and MCP server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hub reads of a message that it does not decode. Messages are written by protobuf itself."""
+"""message_peek.py: fields that are read without decoding. protobuf writes the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""local.py: links over Unix sockets against peers that misbehave, byte by byte."""
+"""unix_link.py: links over Unix sockets, against peers that misbehave, byte by byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""standing.py: links that are lost and come back, against hubs that end, hang, refuse and never were there."""
+"""reconnecting_link.py: links that reconnect to hubs that end, hang, refuse or do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""front.py and translation.py without any process: what is kept of lists, who is told of changes, and what text comes back.
+"""hub_backend.py and translation.py, without any process: lists, their changes, and results.
 
 The shuffled Structs are made as upstream's Go makes them: the members of a map in any order.
 """
