@@ -112,6 +112,11 @@ def test_the_exceptions_cost_no_event_loop() -> None:
     assert not tops(modules("from concertino import ToolError, RpcError")) & {"asyncio", "msgspec"}
 
 
+def test_the_guards_load_neither_an_event_loop_nor_opentelemetry() -> None:
+    assert not tops(modules("import concertino.guards")) & {"asyncio", "opentelemetry", "msgspec"}
+    assert "opentelemetry" not in tops(modules("from concertino.guards import Guard, Metrics"))
+
+
 REQUESTS = [
     {"id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
     {"id": 2, "method": "tools/list"},

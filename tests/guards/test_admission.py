@@ -1,4 +1,4 @@
-"""A guard that a driver calls by admit_call(), and one that something stands around, which goes by handle(): they do the same."""
+"""A guard does the same whether a runtime begins its calls, or a wrapper awaits its handle()."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from guards.asking import text_of
 
 from concertino import Context, Guard, RpcError, Server
 from concertino.backend import Backend, BackendWrapper, Call, Host
+from concertino.backend.call_hooks import call_starter_of, operation_handler_of
 from concertino.client import RawClient
 from concertino.logs import redact
-from concertino.runtime.call_hooks import admission, method_of_same_class
 from concertino.transports import connect, memory_pair
 from concertino.types import CallToolResult, TextContent
 from concertino.types.results import Annotations
@@ -29,7 +29,7 @@ CANARY = "sk-canary-7f3a91"
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}}
 
 
-def by_driver(backend: Backend) -> Backend:
+def by_runtime(backend: Backend) -> Backend:
     return backend
 
 
@@ -37,7 +37,7 @@ def by_handle(backend: Backend) -> Backend:
     return BackendWrapper(backend)
 
 
-both_ways = pytest.mark.parametrize("way", [by_driver, by_handle])
+both_ways = pytest.mark.parametrize("way", [by_runtime, by_handle])
 
 
 class Strict(BackendWrapper):
@@ -223,9 +223,9 @@ async def test_what_a_call_answers_and_tells_has_no_secrets_waiting_or_not(way: 
 class Counting(Guard):
     calls = 0
 
-    def admit_call(self, call: Call, context: Context, admitted: Any) -> Any:
+    def begin_call(self, call: Call, context: Context, slot: Any) -> Any:
         self.calls += 1
-        return super().admit_call(call, context, admitted)
+        return super().begin_call(call, context, slot)
 
 
 @on_a_loop
@@ -305,7 +305,7 @@ def test_a_call_that_is_cancelled_in_the_read_that_brought_it_gives_its_slot_bac
                 "params": {"requestId": 77},
             }
             link.on_frames([json.dumps(each).encode() for each in (request, cancel)])
-            while guard._slots.free < guard._slots.most:
+            while guard._limits.permits.free < guard._limits.permits.capacity:
                 await asyncio.sleep(0)
             params = {"name": "work", "arguments": {"how": "at_once"}}
             assert text_of(await caller.request("tools/call", params)) == "done"
@@ -371,12 +371,14 @@ async def test_a_call_that_cannot_be_begun_gives_its_slot_back(way: Any) -> None
         assert text_of(await call("at_once")) == "done"
 
 
-# Whose calls a driver begins by admit_call()
+# Which backends begin calls without `handle`
 
 
-def test_a_guard_admits_its_calls_itself() -> None:
+def test_a_guard_begins_its_calls_itself() -> None:
     guard = Guard(Server("s"), max_in_flight=1)
-    assert admission(guard) == guard.admit_call
+    starter = call_starter_of(guard)
+    assert starter is not None
+    assert starter.begin == guard.begin_call
 
 
 class Audit(Guard):
@@ -403,22 +405,28 @@ def test_whoever_has_a_handle_of_its_own_is_called_by_it() -> None:
         Audit(Server("s"), max_in_flight=1),
         Proxy(guard),
     ]
-    assert [admission(each) for each in others] == [None] * 4
+    assert [call_starter_of(backend) for backend in others] == [None] * 4
 
 
 def test_a_server_with_a_handle_of_its_own_is_called_by_it_within_a_guard() -> None:
     class Counts(Server):
         calls = 0
 
-        async def handle(self, call: Call, context: Context, *rest: Any) -> Any:
+        async def handle(self, call: Call, context: Context) -> Any:
             self.calls += 1
-            return await super().handle(call, context, *rest)
+            return await super().handle(call, context)
+
+    def work() -> None:
+        pass
 
     counts, patched = Counts("s"), Server("s")
     patched.handle = lambda call, context: None  # as a test would
-    for backend in (counts, patched, BackendWrapper(Server("s"))):
-        assert method_of_same_class(backend, "know") is None
-    assert method_of_same_class(Server("s"), "know") is not None
+    plain = Server("s")
+    for server in (plain, counts, patched):
+        server.add_tool(work)
+    for backend in (counts, patched, BackendWrapper(plain)):
+        assert operation_handler_of(backend, "tools/call", "work") is None
+    assert operation_handler_of(plain, "tools/call", "work") is not None
 
 
 def test_whoever_stands_around_a_guard_sees_what_it_answers() -> None:

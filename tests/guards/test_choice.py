@@ -124,8 +124,8 @@ def test_resources_their_templates_and_other_spellings() -> None:
 
 def test_a_uri_that_is_allowed_in_one_spelling_alone_is_not_allowed() -> None:
     patterns = Patterns("resource:a://%41*")
-    assert patterns.match_any("resource", "a://%41b")
-    assert not patterns.match_all("resource", "a://%41b")
+    assert patterns.match_any_spelling("resource", "a://%41b")
+    assert not patterns.match_all_spellings("resource", "a://%41b")
 
 
 def test_changes_of_what_nobody_may_see_are_not_told_nor_watched() -> None:

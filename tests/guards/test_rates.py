@@ -199,7 +199,7 @@ def test_any_number_of_names_takes_bounded_memory_and_is_still_limited() -> None
     accepted = sum(step(guard, f"name{number}") is DONE for number in range(5000))
     assert accepted == 1024 + 2  # each of the first has a window of its own; all others share one
     assert step(guard, "name1") is DONE
-    assert len(guard._plans["tools/call"]) == 1024
+    assert len(guard._operations._policies["tools/call"]) == 1024
     assert step(guard, "x" * 100_000) is not DONE
 
 

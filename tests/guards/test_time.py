@@ -15,7 +15,8 @@ from msgspec import Raw
 from concertino import Context, RpcError, Server, ToolError
 from concertino.backend import Call, Host
 from concertino.errors import RegistrationError
-from concertino.guards.guard import LEFT_OVER, Guard
+from concertino.guards.guard import Guard
+from concertino.guards.operation_policy import MAX_LATE_WORK
 from concertino.guards.single_guards import InFlightLimit, TimeLimit
 from concertino.transports import connect, memory_pair
 from concertino.types import CallToolResult, TextContent
@@ -141,10 +142,10 @@ def test_work_that_goes_on_after_the_cancel_does_not_delay_the_answer() -> None:
         assert json.loads(refused.content[0].text)["code"] == "TOO_MANY_IN_FLIGHT"  # type: ignore[union-attr]  # it keeps its place
         release.set()
         await ended.wait()
-        while guard._left.tasks:
+        while guard._limits.late_work.tasks:
             await asyncio.sleep(0)
-        assert guard._slots is not None
-        assert guard._slots.free == guard._slots.most
+        assert guard._limits.permits is not None
+        assert guard._limits.permits.free == guard._limits.permits.capacity
 
     run(test)
 
@@ -166,16 +167,16 @@ def test_what_is_left_is_bounded_and_ends_with_the_guard() -> None:
 
         guard = Guard(Does(stubborn), timeout_s=0.001)  # type: ignore[arg-type]
         results = await asyncio.gather(
-            *(asyncio.ensure_future(guard.handle(CALL, Alone())) for _ in range(LEFT_OVER))
+            *(asyncio.ensure_future(guard.handle(CALL, Alone())) for _ in range(MAX_LATE_WORK))
         )  # type: ignore[arg-type]
         assert all(is_timed_out(each) for each in results)
         refused = await guard.handle(CALL, Alone())  # type: ignore[arg-type]
         assert json.loads(refused.content[0].text)["code"] == "TOO_MANY_IN_FLIGHT"  # type: ignore[union-attr]
-        tasks = set(guard._left.tasks)
-        assert len(tasks) == LEFT_OVER
+        tasks = set(guard._limits.late_work.tasks)
+        assert len(tasks) == MAX_LATE_WORK
         await guard.close()
         await asyncio.wait(tasks)
-        assert ended == LEFT_OVER
+        assert ended == MAX_LATE_WORK
 
     run(test)
 

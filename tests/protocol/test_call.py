@@ -51,3 +51,29 @@ def test_an_offer_offers_nothing_by_itself():
     assert features == (False, False, False, False, False)
     assert offer.instructions is None
     assert dict(offer.experimental) == dict(offer.extensions) == {}
+
+
+def test_a_call_has_a_readable_name_and_arguments():
+    call = Call("tools/call", {"name": Raw(b'"add"'), "arguments": Raw(b'{"a": 1, "b": [true]}')})
+    assert call.name == "add"
+    assert call.arguments == {"a": 1, "b": [True]}
+
+
+def test_the_name_of_a_resource_is_its_uri():
+    assert Call("resources/read", {"uri": Raw(b'"notes://a"')}).name == "notes://a"
+
+
+@pytest.mark.parametrize("value", [b"5", b"null", b'"\\ud800"', b'{"a": 1}'])
+def test_what_is_no_string_is_no_name(value: bytes):
+    assert Call("tools/call", {"name": Raw(value)}).name is None
+
+
+@pytest.mark.parametrize("value", [b"5", b"null", b"[1]", b'"x"'])
+def test_what_is_no_object_is_no_arguments(value: bytes):
+    assert Call("tools/call", {"arguments": Raw(value)}).arguments == {}
+
+
+def test_a_call_without_params_has_no_name_and_no_arguments():
+    call = Call("tools/list")
+    assert call.name is None
+    assert call.arguments == {}

@@ -123,7 +123,7 @@ async def test_many_clients_at_several_listeners_share_one_backend(
                 partial(connect_tcp, "::1", port(accepting, 2)),
             ]
             callers = [await opened(await make()) for make in makers * 10]
-            assert accepting.clients == len(host.links) == 30
+            assert accepting.clients == len(host.connections) == 30
             waits = [asyncio.create_task(call(caller, "wait")) for caller in callers]
             await shop.until(lambda: shop.waiting == 30)
             echoes = await asyncio.gather(
@@ -135,7 +135,7 @@ async def test_many_clients_at_several_listeners_share_one_backend(
             for caller in callers:
                 await caller.aclose()
             await until(lambda: accepting.clients == 0)
-            assert host.links == set()
+            assert host.connections == set()
     assert not path.exists()
     assert open_descriptors() == before
 
@@ -187,9 +187,9 @@ async def test_a_silent_client_costs_its_descriptor_alone(path: Path) -> None:
             silent = [await connect_unix(path) for _ in range(50)]
             await until(lambda: accepting.clients == 50)
             assert open_descriptors() == base + 100
-            assert host.links == set()
+            assert host.connections == set()
             caller = await opened(silent.pop())
-            assert len(host.links) == 1
+            assert len(host.connections) == 1
             assert accepting.clients == 50
             for connection in silent:
                 await connection.close(0)
@@ -303,8 +303,8 @@ async def test_a_client_that_is_gone_leaves_nothing_for_the_garbage_collector(pa
                 await shop.until(lambda: shop.waiting == 1)
                 shop.gate.set()
                 assert await waiting == "waited"
-                left = [weakref.ref(link) for link in host.links]
-                left += [weakref.ref(link.session) for link in host.links]  # pyright: ignore[reportArgumentType]
+                left = [weakref.ref(link) for link in host.connections]
+                left += [weakref.ref(link.session) for link in host.connections]  # pyright: ignore[reportArgumentType]
                 assert len(left) == 2
                 await caller.aclose()
                 await until(lambda: accepting.clients == 0)

@@ -39,7 +39,7 @@ class Rig:
         self.posts.append(act)
         self.posted.set()
 
-    def room(self) -> Any:
+    def backpressure(self) -> Any:
         self.rooms += 1
         return context.DONE
 
@@ -133,7 +133,7 @@ def test_what_two_threads_of_one_call_say_all_arrives() -> None:
 
 
 def test_progress_without_room_gives_way_to_newer_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "KEPT", 2)
+    monkeypatch.setattr(context, "MAX_POSTED", 2)
     rig = Rig()
     for number in range(1, 6):
         rig.context.progress(number)
@@ -142,7 +142,7 @@ def test_progress_without_room_gives_way_to_newer_progress(monkeypatch: pytest.M
 
 
 def test_log_lines_without_room_wait_for_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "KEPT", 2)
+    monkeypatch.setattr(context, "MAX_POSTED", 2)
     rig = Rig()
     thread = threading.Thread(
         target=lambda: [rig.context.log("info", number) for number in range(7)]
@@ -158,8 +158,8 @@ def test_log_lines_without_room_wait_for_the_loop(monkeypatch: pytest.MonkeyPatc
 def test_a_thread_does_not_wait_for_ever(
     why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(context, "KEPT", 1)
-    monkeypatch.setattr(context, "PATIENCE_S", 0.01 if why == "the loop takes nothing" else 60)
+    monkeypatch.setattr(context, "MAX_POSTED", 1)
+    monkeypatch.setattr(context, "STUCK_LOOP_S", 0.01 if why == "the loop takes nothing" else 60)
     rig = Rig()
     rig.open = why == "the loop takes nothing"
     for number in range(20):

@@ -118,7 +118,7 @@ async def test_one_backend_serves_many_connections_apart() -> None:
         await callers[0].aclose()
         assert await callers[1].request("ping") == {}
     assert (backend.started, backend.closed) == (1, 1)
-    assert not host.links
+    assert not host.connections
 
 
 @pytest.mark.requirement("ME-18", "ME-19")
@@ -231,11 +231,11 @@ async def test_a_request_that_is_lost_for_want_of_memory_ends_the_connection(
         caller = await opened(host)
         before = asyncio.create_task(caller.request("tools/call", CALL))
         await asyncio.sleep(0)
-        while not next(iter(host.links)).session.peer.running:
+        while not next(iter(host.connections)).session.peer.running:
             await asyncio.sleep(0)
         monkeypatch.setattr("concertino.protocol.session.SessionRequest", no_memory)
         lost = asyncio.create_task(caller.request("tools/call", CALL))
-        while not next(iter(host.links))._draining:
+        while not next(iter(host.connections)).is_draining:
             await asyncio.sleep(0)
         release.set()
         assert await before == {"content": []}

@@ -22,8 +22,8 @@ from concertino.jsonrpc.limits import Limits
 from concertino.runtime import context as context_module
 from concertino.runtime import host as host_module
 from concertino.runtime import server_connection as link_module
+from concertino.runtime.connection_end import CLEANUP_S
 from concertino.runtime.host import Host, serve
-from concertino.runtime.server_connection import CLEANUP_S
 from concertino.transports import pipe as pipe_module
 from concertino.transports.pipe import PipeConnection
 from simulation.client import Client
@@ -324,7 +324,7 @@ class World:
     async def _host(self) -> None:
         async with Host(self.workshop, self.setting.limits) as host:
             self.host = host
-            host.links = _Ordered()  # pyright: ignore[reportAttributeAccessIssue]  # a set's order is not the seed's
+            host.connections = _Ordered()  # pyright: ignore[reportAttributeAccessIssue]  # a set's order is not the seed's
             links: list[Any] = []
             for line in self.lines:
                 if links and self.setting.attach_gap_s:

@@ -13,7 +13,6 @@ from msgspec.json import Decoder
 
 from concertino.backend.interface import Call
 from concertino.errors import BUSY, INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND, RpcError
-from concertino.guards.operation_names import named
 from concertino.types.results import CallToolResult, TextContent
 
 __all__ = [
@@ -90,7 +89,7 @@ _result = Decoder(_Result).decode
 
 def name_of(call: Call) -> str | None:
     """What a call names, as far as it is reported."""
-    name = named(call)
+    name = call.name
     return None if name is None else name[:LONGEST_NAME]
 
 

@@ -1,83 +1,88 @@
-"""Calls with a time limit that something stands around: answered in time whatever their handler does, and their work is cancelled.
+"""Time limits of calls that a guard carries out in a coroutine.
 
-What a driver calls itself has runtime/call_hooks.py instead. A limit must cost nothing for the call that is done at once, which is
-nearly every call: so its first step is taken before there is any timer. When the time is over the task is cancelled, as its caller
-would do it. Work that does not end by that (it catches CancelledError, or takes its time to clean up) goes on in a task of its own,
-and the caller is answered.
-What holds the loop itself cannot be interrupted: a `def` handler, which runs in a thread, does not.
+For the calls that a runtime begins there is TimedCall (runtime/call_hooks.py) instead. Both answer
+in time whatever the handler does, and cancel its work. A limit must cost nothing for a call that
+ends with its first step, which nearly all do: the timer is made after it. Work that does not end
+when it is cancelled (it catches CancelledError, or takes its time to clean up) goes on in a task of
+its own. A handler that holds the loop cannot be interrupted; a `def` handler runs in a thread and
+does not hold it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Generator
+from collections.abc import Generator
 from typing import Any
 
+from concertino.backend.call_hooks import Work
 from concertino.guards.guard_context import GuardContext
 
-__all__ = ["TimeIsOver", "Timed"]
+__all__ = ["Deadline", "DeadlineExceeded"]
 
 log = logging.getLogger("concertino.guards")
 
-Work = Coroutine[Any, Any, Any]
 
-
-class TimeIsOver(Exception):
-    """task: where the work goes on, if it does."""
+class DeadlineExceeded(Exception):
+    """A call's time is over. task: where its work goes on; None if it has ended."""
 
     def __init__(self, task: asyncio.Task[None] | None) -> None:
         super().__init__()
         self.task = task
 
 
-class Timed:
-    """A call's work, as an awaitable. Raises TimeIsOver after limit_s seconds; `seen` then says that the call was cancelled."""
+class Deadline:
+    """Awaitable for a call's work that raises DeadlineExceeded after timeout_s seconds.
 
-    def __init__(self, work: Work, seen: GuardContext, limit_s: float) -> None:
+    Then `context` says that the call is cancelled.
+    """
+
+    def __init__(self, work: Work, context: GuardContext, timeout_s: float) -> None:
         self._work = work
-        self._seen = seen
-        self._limit_s = limit_s
+        self._context = context
+        self._timeout_s = timeout_s
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        work, seen = self._work, self._seen
+        work, context = self._work, self._context
         try:
             waiting = work.send(None)
-        except StopIteration as done:
-            return done.value
+        except StopIteration as stop:
+            return stop.value
+
         task: Any = asyncio.current_task()
-        timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire, task)
-        left: asyncio.Task[None] | None = None
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire, task)
+        late: asyncio.Task[None] | None = None
         try:
-            while left is None:
+            while late is None:
                 thrown: BaseException | None = None
                 value: Any = None
                 try:
                     value = yield waiting
-                except BaseException as error:
-                    thrown = error
+                except BaseException as exc:
+                    thrown = exc
                 waiting = work.send(value) if thrown is None else work.throw(thrown)
-                if seen.over:
-                    left = asyncio.create_task(_left_over(work, waiting))
+                if context.is_over:
+                    late = asyncio.create_task(_run_late(work, waiting))
         except StopIteration as stop:
-            if not seen.over:
+            if not context.is_over:
                 return stop.value
         except BaseException:
-            if not seen.over:
+            if not context.is_over:
                 raise
         finally:
             timer.cancel()
-        # As asyncio.timeout() does. If the caller gave up as well, nobody waits for an answer.
+
+        # As asyncio.timeout() does. If the caller gave up as well, nobody awaits an answer.
         task.uncancel()
-        raise TimeIsOver(left)
+        raise DeadlineExceeded(late)
 
     def _expire(self, task: asyncio.Task[Any]) -> None:
-        self._seen.over = True
+        self._context.is_over = True
         task.cancel()
 
 
-async def _left_over(work: Work, waiting: object) -> None:
-    """The rest of work that was cancelled and goes on. What becomes of it interests nobody any more."""
+async def _run_late(work: Work, waiting: object) -> None:
+    """Run the rest of work that was cancelled and goes on. Nobody awaits its result."""
     try:
         await _Rest(work, waiting)
     except asyncio.CancelledError:
@@ -87,6 +92,8 @@ async def _left_over(work: Work, waiting: object) -> None:
 
 
 class _Rest:
+    """Awaitable for the rest of a coroutine that has begun. waiting: what it awaits now."""
+
     def __init__(self, work: Work, waiting: object) -> None:
         self._work = work
         self._waiting = waiting
@@ -99,8 +106,8 @@ class _Rest:
                 value: Any = None
                 try:
                     value = yield waiting
-                except BaseException as error:
-                    thrown = error
+                except BaseException as exc:
+                    thrown = exc
                 waiting = work.send(value) if thrown is None else work.throw(thrown)
         except StopIteration as stop:
             return stop.value

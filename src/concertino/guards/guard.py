@@ -1,23 +1,25 @@
-"""Guard: a Backend whose calls are let through, counted, timed, cut and cleaned as it is told, in one step around another.
+"""Guard: applies allow and deny lists, rates, limits and redaction to the calls of a Backend.
 
-    allowed?  ->  in flight  ->  rate  ->  time limit  ->  the backend  ->  secrets  ->  size
+    allowed? -> in flight -> rate -> the backend, within the time limit -> secrets -> size
 
-One class instead of a chain of wrappers, since each further coroutine costs more than what is decided in it (bench/guards.py).
-For the same reason a driver takes a call from admit_call(), without any: runtime/call_hooks.py. handle() is for everybody else.
-What is decided once for an operation is kept as its Plan. guards/single_guards.py has the parts by themselves.
+One class instead of a chain of wrappers: each coroutine around a call costs more than all that is
+decided here (bench/guards.py). What a call of an operation needs is decided once and kept as its
+OperationPolicy, which begins the calls and has the hooks for their ends. A runtime uses both by
+call_starter(); everybody else awaits handle(), which does the same in a coroutine.
+guards/single_guards.py has the parts as classes of their own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from math import ceil
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 
+from concertino.backend.call_hooks import CallHooks, CallStarter, HooksSlot, Work, has_method_of
 from concertino.backend.interface import (
     Backend,
     BackendWrapper,
@@ -28,35 +30,44 @@ from concertino.backend.interface import (
     ServerFeatures,
 )
 from concertino.errors import INVALID_PARAMS, RpcError
-from concertino.guards.deadline import Timed, TimeIsOver
+from concertino.guards.deadline import Deadline, DeadlineExceeded
 from concertino.guards.guard_context import GuardContext
-from concertino.guards.operation_names import EVERYTHING, LISTS, NAMED, Patterns, named
-from concertino.guards.operation_policy import LEFT_OVER, LeftOver, OperationPolicy
-from concertino.guards.rates import Rate, Window
-from concertino.guards.refusals import refuse
+from concertino.guards.operation_names import (
+    EVERYTHING,
+    LISTS,
+    OPERATION_METHODS,
+    ListMethod,
+    Visibility,
+)
+from concertino.guards.operation_policy import GuardLimits, LateWork
+from concertino.guards.operation_table import OperationTable
+from concertino.guards.rates import Rate
 from concertino.guards.secrets import without_secrets_error
 from concertino.guards.sizes import URI, OversizeStore
 from concertino.logs.redact import redactor
-from concertino.runtime.call_hooks import BeginCall, CallHooksSlot, Permits, method_of_same_class
-from concertino.types.results import CallToolResult, CompleteParams, PromptReference
+from concertino.protocol.call_hooks import Permits
+from concertino.types.results import CompleteParams, PromptReference
 
 __all__ = ["Guard"]
 
-PLANS = 1024  # operations that have a plan, and windows, of their own; the rest share one window for each rate
-LONGEST_NAME = 1024  # characters of an operation that has a plan
-SHOWN = 128  # characters of a name that nobody has, given back
+# How many characters of an unknown name an error repeats.
+SHOWN = 128
 
 
 class Guard(BackendWrapper):
-    """A Backend around another; every part is off unless it is given.
+    """A Backend around another one; every part is off unless it is given.
 
-    rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several: all must have room, and a refused call
-    counts in none.
-    max_in_flight: calls at once. timeout_s: longest time for one; it is answered then, and cancelled. max_result_bytes: of a
-    result as JSON; what is more is kept (`kept`), and linked. match: the operations that these three are about, all of them
-    unless given. allow, deny: globs of what may be seen and called; a kind that no `allow` is about is allowed, and `deny` wins.
-    redact: take secrets out of what is answered. clock: seconds, monotonic; one that steps back counts as standing still.
-    Raises ValueError that names what does not fit.
+    rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several. A call must be
+    within all of them; one that is refused counts in none.
+    max_in_flight: how many calls may run at once.
+    timeout_s: the longest time for a call; then it is answered and cancelled.
+    max_result_bytes: the largest result, as JSON. A larger one is cut, kept in `kept` and linked.
+    match: the operations that these three apply to; all of them by default.
+    allow, deny: globs of what may be seen and called. Of a kind that no `allow` names, everything
+    is allowed; `deny` wins.
+    redact: take secrets out of everything that is sent to the client.
+    clock: seconds, monotonic; while it steps back, it counts as standing still.
+    Raises ValueError that names the argument that does not fit.
     """
 
     def __init__(
@@ -75,313 +86,228 @@ class Guard(BackendWrapper):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(inner)
-        several = isinstance(rate_limit, Iterable) and not isinstance(rate_limit, str)
-        rates: Any = rate_limit if several else (rate_limit,)
-        self._rates = [(rate, Patterns(rate.match)) for rate in map(Rate.read, rates)]
-        self._matched = Patterns(match)
-        self._slots = (
-            None
-            if max_in_flight is None
-            else Permits(_positive("max_in_flight", max_in_flight, int))
-        )
-        self._limit_s = None if timeout_s is None else _positive("timeout_s", timeout_s, float)
-        self._max_bytes = (
-            None
-            if max_result_bytes is None
-            else _positive("max_result_bytes", max_result_bytes, int)
-        )
-        self._allow = Patterns(allow)
-        self._deny = Patterns(deny)
-        self._chooses = bool(self._allow.kinds or self._deny.kinds)
         if type(redact) is not bool:
             raise ValueError(f"redact: expected True or False, got {redact!r}")
-        self._redact = self.hushes = redact
-        self._serves_kept = max_result_bytes is not None
-        self._kept = kept or OversizeStore()
-        self._clock = clock if clock is time.monotonic else _never_back(clock)
-        self._shared = {
-            rate: Window(rate) for rate, _ in self._rates
-        }  # of those that share, and of whoever is too many
-        self._plans: Mapping[str, dict[str, OperationPolicy]] = {method: {} for method in NAMED}
-        self._admits: Mapping[str, dict[str, BeginCall]] = {
-            method: {} for method in NAMED
-        }  # of the same operations
-        # See runtime/call_hooks.py. A subclass that begins calls itself is asked about each.
-        own = type(self).admit_call is Guard.admit_call
-        self.admits: Mapping[str, BeginCall] = self._admits["tools/call"] if own else {}
-        self._know = method_of_same_class(inner, "know")
-        self._swept_at = self._clock()
-        self._left = LeftOver()
-        self._offered: tuple[ServerFeatures, ServerFeatures] | None = (
-            None  # what the backend offers, and what is offered of it
+        _check_positive("max_in_flight", max_in_flight, (int,), "number")
+        _check_positive("timeout_s", timeout_s, (int, float), "number of seconds")
+        _check_positive("max_result_bytes", max_result_bytes, (int,), "number")
+        self._visibility = Visibility(allow, deny)
+        self._limits = GuardLimits(
+            None if max_in_flight is None else Permits(max_in_flight),
+            timeout_s,
+            max_result_bytes,
+            redact,
+            kept or OversizeStore(),
+            LateWork(),
+            clock if clock is time.monotonic else _make_monotonic(clock),
         )
-        self._lists: dict[
-            str, tuple[Any, Any]
-        ] = {}  # by method: a list as it was, and as it is shown
+        self._operations = OperationTable(inner, self._limits, _read_rates(rate_limit), match)
+        # The backend's features, and what is shown instead of them.
+        self._features: tuple[ServerFeatures, ServerFeatures] | None = None
+        # By method: the backend's list, and what is shown instead of it.
+        self._lists: dict[str, tuple[Any, Any]] = {}
 
     # Backend
 
     async def start(self, outlet: Notifier) -> None:
-        await self.inner.start(_Chosen(self, outlet) if self._chooses else outlet)
+        if self._visibility.is_limited:
+            outlet = _FilteredNotifier(self._visibility, outlet)
+        await self.inner.start(outlet)
 
     def features(self) -> ServerFeatures:
-        offer = self.inner.features()
-        if offer.resources or not self._serves_kept:
-            return offer
-        if self._offered is None or self._offered[0] is not offer:
-            self._offered = offer, replace(offer, resources=True)
-        return self._offered[1]  # the same object: what is made of it is kept
+        features = self.inner.features()
+        if features.resources or not self._serves_results:
+            return features
+        # The same object each time: sessions keep what they make of it.
+        if self._features is None or self._features[0] is not features:
+            self._features = features, replace(features, resources=True)
+        return self._features[1]
 
     async def watch(self, uris: frozenset[str]) -> None:
-        if self._chooses:
-            uris = frozenset(uri for uri in uris if self.allows("resource", uri))
+        if self._visibility.is_limited:
+            uris = frozenset(uri for uri in uris if self._visibility.allows("resource", uri))
         await self.inner.watch(uris)
 
     async def close(self) -> None:
-        for task in self._left.tasks:
+        for task in self._limits.late_work.tasks:
             task.cancel()
         await self.inner.close()
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        seen: Any = context  # or what stands around it, which only forwards
-        if self._redact or self._limit_s is not None:
-            seen = GuardContext(context, hushed=self._redact)
-        admitted = _Alone()
-        work = self.admit_call(call, seen, admitted)
-        if (plan := admitted.terms) is None:
+        timeout_s, redact = self._limits.timeout_s, self._limits.redact
+        # Any: a GuardContext forwards to the Context what it does not have.
+        guarded: Any = context
+        if redact or timeout_s is not None:
+            guarded = GuardContext(context, redacts=redact)
+        slot = _Slot()
+        work = self.begin_call(call, guarded, slot)
+        hooks = slot.hooks
+        if hooks is None:
             return await work
+
         try:
-            result: Any = await (
-                work if plan.timeout_s is None else Timed(work, seen, plan.timeout_s)
-            )
-        except TimeIsOver as over:
-            if over.task is None:
-                plan.end()
-                return plan.too_late()
-            over.task.add_done_callback(plan.left)
-            return plan.timed_out(over.task)
-        except BaseException as error:
-            plan.end()
-            failure = plan.failed(error)
-            if failure is error:
+            if hooks.timeout_s is None:
+                result = await work
+            else:
+                result = await Deadline(work, guarded, hooks.timeout_s)
+        except DeadlineExceeded as exc:
+            if exc.task is not None:
+                exc.task.add_done_callback(hooks.on_late_end)
+                return hooks.time_out(exc.task)
+            _release(hooks)
+            return hooks.time_out(None)
+        except BaseException as exc:
+            _release(hooks)
+            failure = hooks.fail(exc)
+            if failure is exc:
                 raise
             raise failure from None
-        plan.end()
-        return plan.done(result)
+        _release(hooks)
+        return hooks.finish(result)
 
-    def admit_call(
-        self, call: Call, context: Context, admitted: CallHooksSlot
-    ) -> Any:  # Any: as the backend's handle()
-        """The work of a call, or of its refusal; `admitted` gets a Plan if there is something to do at the end of it.
+    # Call hooks
 
-        context: one that is hushed, if this `hushes`. Raises RpcError for an operation that may not be called.
-        """
-        admits = self._admits.get(call.method)
-        admit = (
-            None
-            if admits is None or (name := named(call)) is None
-            else admits.get(name) or self._find(call, name)
-        )
-        return self._unnamed(call, context) if admit is None else admit(call, context, admitted)
-
-    # What was decided once
-
-    def _find(self, call: Call, name: str) -> BeginCall | None:
-        """How calls of this operation are begun; None for a resource of ours. Raises RpcError if there is no such thing."""
-        kind = NAMED[call.method][0]
-        # What is not kept here may be kept by another guard, further in.
-        ours = self._serves_kept and kind == "resource" and name.startswith(URI)
-        if ours and (name in self._kept or not self.inner.features().resources):
+    def call_starter(self) -> CallStarter | None:
+        """Return how a runtime begins calls; None for a subclass with a `handle` of its own."""
+        if not has_method_of(self, Guard.handle, self.handle):
             return None
-        if not self.allows(kind, name):
-            raise self._hushed(_unknown(call.method, name))
-        plans = self._plans[call.method]
-        own = len(name) <= LONGEST_NAME and (len(plans) < PLANS or self._swept(call.method))
-        windows = tuple(
-            Window(rate) if own and not rate.shared else self._shared[rate]
-            for rate, patterns in self._rates
-            if patterns.match(kind, name)
-        )
-        limits = (
-            (self._slots, self._limit_s, self._max_bytes)
-            if self._matched.match(kind, name)
-            else (None, None, None)
-        )
-        plan = OperationPolicy(
-            call.method, name, windows, *limits, self._redact, self._kept, self._left
-        )
-        admit = self._admitting(plan)
-        if own:
-            plans[name] = plan
-            self._admits[call.method][name] = admit
-        return admit
+        # A subclass that overrides begin_call() is to begin each call.
+        is_own = has_method_of(self, Guard.begin_call, self.begin_call)
+        tools = self._operations.begin_by_name("tools/call")
+        return CallStarter(self.begin_call, tools if is_own else {}, self._limits.redact)
 
-    def _admitting(self, plan: OperationPolicy) -> BeginCall:
-        """How each call of an operation is begun: what can be looked up once is looked up here (an attribute costs 0.2 %)."""
-        inner, clock = self.inner, self._clock
-        windows, slots, left, stays = plan.windows, plan.slots, plan.left_over, plan.stays
-        known = None if self._know is None else self._know(plan.method, plan.name)
-        handle_known: Any = inner.handle  # with what `know` gave
-        if not windows and not stays and known is not None:
-            return lambda call, context, admitted: handle_known(call, context, known)
-        only = windows[0] if len(windows) == 1 else None  # as nearly always
-        times: Any = only and only.times  # Any: never None where it is used, and so with the next
-        accepted: Any = only and only.times.append
-        most, within_s = (only.calls, only.within_s) if only else (0, 0.0)
+    def begin_call(self, call: Call, context: Context, slot: HooksSlot) -> Work:
+        """Return the work of a call, or of its refusal; `slot` gets the hooks for its end, if any.
 
-        def admit(call: Call, context: Context, admitted: CallHooksSlot) -> Any:
-            if slots is not None and not slots.free:
-                return self._all_taken(call, slots)
-            if left is not None and left.are_many:
-                return self._too_much_left(call)
-            if only is not None:
-                now = clock()
-                if len(times) == most and now - times[0] < within_s:
-                    return self._too_many(call, plan, now)
-                accepted(now)
-            elif windows:
-                now = clock()
-                if any(each.wait_s(now) for each in windows):
-                    return self._too_many(call, plan, now)
-                for each in windows:
-                    each.times.append(now)
-            work = (
-                inner.handle(call, context) if known is None else handle_known(call, context, known)
-            )
-            if stays:
-                if slots is not None:
-                    slots.free -= 1
-                admitted.terms = plan
-            return work
-
-        return admit
-
-    def _swept(self, method: str) -> bool:
-        """Forget the plans that nothing would be missed of; at most once a second. Returns whether there is room now."""
-        plans = self._plans[method]
-        now = self._clock()
-        if now - self._swept_at >= 1.0:
-            self._swept_at = now
-            for name in [
-                name
-                for name, plan in plans.items()
-                if all(each.is_idle(now) for each in plan.windows)
-            ]:
-                del plans[name], self._admits[method][name]
-        return len(plans) < PLANS
+        context: one that takes out secrets, if this guard does.
+        Raises RpcError for an operation that may not be called.
+        """
+        name = call.name if call.method in OPERATION_METHODS else None
+        if name is None or self._is_kept_result(call.method, name):
+            return self._handle_other(call, context)
+        begin = self._operations.begin_by_name(call.method).get(name)
+        if begin is None:
+            kind = OPERATION_METHODS[call.method].kind
+            if not self._visibility.allows(kind, name):
+                raise self._redacted(_unknown_name(call.method, name))
+            begin = self._operations.add(call.method, name)
+        return begin(call, context, slot)
 
     def allows(self, kind: str, name: str) -> bool:
-        """Whether `allow` and `deny` let somebody see it. kind: tool, prompt or resource."""
-        if kind in self._deny.kinds and self._deny.match_any(kind, name):
+        """Return whether an operation may be seen. kind: tool, prompt or resource."""
+        return self._visibility.allows(kind, name)
+
+    @property
+    def _serves_results(self) -> bool:
+        """Whether this guard keeps results that are too large, and serves them as resources."""
+        return self._limits.max_bytes is not None
+
+    def _is_kept_result(self, method: str, name: str) -> bool:
+        """Return whether `name` is the URI of a kept result that this guard answers for."""
+        if method != "resources/read" or not self._serves_results or not name.startswith(URI):
             return False
-        return kind not in self._allow.kinds or self._allow.match_all(kind, name)
+        # What is not kept here may be kept by another guard, further in.
+        return name in self._limits.store or not self.inner.features().resources
 
-    def _hushed(self, error: RpcError) -> RpcError:
-        return without_secrets_error(error) if self._redact else error
+    def _redacted(self, error: RpcError) -> RpcError:
+        return without_secrets_error(error) if self._limits.redact else error
 
-    # Refusals: awaited as the work would be
+    # Lists, completions and kept results
 
-    async def _too_many(self, call: Call, plan: OperationPolicy, now: float) -> CallToolResult:
-        window = max(plan.windows, key=lambda each: each.wait_s(now))
-        wait_s = ceil(window.wait_s(now) * 1000) / 1000
-        return refuse(
-            call.method,
-            "RATE_LIMIT_EXCEEDED",
-            f"Too many calls of {plan.shown}: {window.calls} in {window.within_s:g} s are accepted.",
-            f"Try again in {ceil(wait_s)} s.",
-            retryAfterSeconds=wait_s,
-        )
-
-    async def _all_taken(self, call: Call, slots: Permits) -> CallToolResult:
-        said = f"{slots.most} call{'s are' if slots.most > 1 else ' is'} allowed at once, and as many are under way."
-        return refuse(
-            call.method,
-            "TOO_MANY_IN_FLIGHT",
-            said,
-            "Try again when one of them is done.",
-            limit=slots.most,
-        )
-
-    async def _too_much_left(self, call: Call) -> CallToolResult:
-        said = f"{LEFT_OVER} calls go on although their time was over."
-        return refuse(call.method, "TOO_MANY_IN_FLIGHT", said, "Try again later.", limit=LEFT_OVER)
-
-    # Lists and completions
-
-    async def _unnamed(self, call: Call, context: Context) -> Struct | Raw:
-        """What is about no one operation."""
-        if not self._redact:
-            return await self._listed(call, context)
+    async def _handle_other(self, call: Call, context: Context) -> Struct | Raw:
+        """Handle a call that is not about one operation of the backend."""
+        if not self._limits.redact:
+            return await self._handle_unredacted(call, context)
         try:
-            return redactor().value(await self._listed(call, context))
-        except RpcError as error:
-            raise self._hushed(error) from None
+            return redactor().value(await self._handle_unredacted(call, context))
+        except RpcError as exc:
+            raise self._redacted(exc) from None
 
-    async def _listed(self, call: Call, context: Context) -> Struct | Raw:
-        listed = LISTS.get(call.method)
-        if listed is None:
-            if call.method == "resources/read" and (uri := named(call)) is not None:
-                return self._kept.read(uri)
-            if self._chooses and call.method == "completion/complete":
-                self._check_completion(call)
-            return await self.inner.handle(call, context)
-        if self._serves_kept and listed.kind == "resource" and not self.inner.features().resources:
-            return listed.shape(**{listed.member: []})
+    async def _handle_unredacted(self, call: Call, context: Context) -> Struct | Raw:
+        list_method = LISTS.get(call.method)
+        if list_method is not None:
+            return await self._list(list_method, call, context)
+        if call.method == "resources/read" and (uri := call.name) is not None:
+            return self._limits.store.read(uri)
+        if call.method == "completion/complete" and self._visibility.is_limited:
+            self._check_completion(call)
+        return await self.inner.handle(call, context)
+
+    async def _list(self, method: ListMethod, call: Call, context: Context) -> Struct | Raw:
+        """Return one page of a list without the items that may not be seen."""
+        if (
+            self._serves_results
+            and method.kind == "resource"
+            and not self.inner.features().resources
+        ):
+            return method.result_type(**{method.member: []})
+
         page: Any = await self.inner.handle(call, context)
-        kept = self._lists.get(call.method)
-        if kept is not None and kept[0] is page:
-            return kept[1]  # the same object: what is lowered from it is kept
-        shown: Any = decode(page, type=listed.shape) if isinstance(page, Raw) else page
-        if self._chooses:
+        cached = self._lists.get(call.method)
+        # The same object for the same page: sessions keep what they make of it.
+        if cached is not None and cached[0] is page:
+            return cached[1]
+
+        visible: Any = decode(page, type=method.result_type) if isinstance(page, Raw) else page
+        if self._visibility.is_limited:
+            all_items = getattr(visible, method.member)
             items = [
                 item
-                for item in getattr(shown, listed.member)
-                if self.allows(listed.kind, getattr(item, listed.name))
+                for item in all_items
+                if self._visibility.allows(method.kind, getattr(item, method.name_member))
             ]
-            if len(items) < len(getattr(shown, listed.member)):
-                shown = replace(shown, **{listed.member: items})
+            if len(items) < len(all_items):
+                visible = replace(visible, **{method.member: items})
         if "cursor" not in call.params:
-            self._lists[call.method] = page, shown
-        return shown
+            self._lists[call.method] = page, visible
+        return visible
 
     def _check_completion(self, call: Call) -> None:
+        """Raise RpcError for the completion of something that may not be seen."""
         try:
             ref = call.decode_params(CompleteParams).ref
         except (DecodeError, UnicodeError):
-            return  # the backend has the better answer
+            # The backend knows better what is wrong.
+            return
         if isinstance(ref, PromptReference):
-            if not self.allows("prompt", ref.name):
-                raise _unknown("prompts/get", ref.name)
-        elif not self.allows("resource", ref.uri):
-            raise _unknown("resources/read", ref.uri)
+            if not self._visibility.allows("prompt", ref.name):
+                raise _unknown_name("prompts/get", ref.name)
+        elif not self._visibility.allows("resource", ref.uri):
+            raise _unknown_name("resources/read", ref.uri)
 
 
-class _Alone:
-    """Where a call's Terms are, when no driver carries it out."""
+class _Slot:
+    """Holds the hooks of a call that handle() carries out."""
 
-    __slots__ = ("terms",)
+    __slots__ = ("hooks",)
 
     def __init__(self) -> None:
-        self.terms: OperationPolicy | None = None
+        self.hooks: CallHooks | None = None
 
 
-class _Chosen:
-    """The outlet of a backend of which not everything may be seen."""
+class _FilteredNotifier:
+    """The Notifier of a backend of which not everything may be seen."""
 
-    def __init__(self, guard: Guard, outlet: Notifier) -> None:
-        self._guard = guard
+    def __init__(self, visibility: Visibility, outlet: Notifier) -> None:
+        self._visibility = visibility
         self._outlet = outlet
 
     def report_change(self, what: ChangeKind) -> None:
         self._outlet.report_change(what)
 
     def report_update(self, uri: str) -> None:
-        if self._guard.allows("resource", uri):
+        if self._visibility.allows("resource", uri):
             self._outlet.report_update(uri)
 
 
-def _never_back(clock: Callable[[], float]) -> Callable[[], float]:
-    """A clock that stands still while that one goes back."""
+def _release(hooks: CallHooks) -> None:
+    """Give the call's permit back."""
+    if hooks.permits is not None:
+        hooks.permits.free += 1
+
+
+def _make_monotonic(clock: Callable[[], float]) -> Callable[[], float]:
+    """Return a clock that stands still while `clock` steps back."""
     latest = clock()
 
     def now() -> float:
@@ -392,9 +318,15 @@ def _never_back(clock: Callable[[], float]) -> Callable[[], float]:
     return now
 
 
-def _unknown(method: str, name: str) -> RpcError:
-    """What a server says of a name that it does not have."""
-    kind, member = NAMED[method]
+def _read_rates(rate_limit: Rate | str | Iterable[Rate | str]) -> list[Rate]:
+    if isinstance(rate_limit, Iterable) and not isinstance(rate_limit, str):
+        return [Rate.read(rate) for rate in rate_limit]
+    return [Rate.read(rate_limit)]
+
+
+def _unknown_name(method: str, name: str) -> RpcError:
+    """Return the error that a server gives for a name it does not have."""
+    kind, member = OPERATION_METHODS[method].kind, OPERATION_METHODS[method].member
     if kind == "resource":
         return RpcError(INVALID_PARAMS, "Resource not found", {"uri": name})
     name = name if len(name) <= SHOWN else name[:SHOWN] + "..."
@@ -405,10 +337,13 @@ def _unknown(method: str, name: str) -> RpcError:
     )
 
 
-def _positive(what: str, value: Any, kind: type) -> Any:  # Any: whatever an author gave
-    kinds = (int, float) if kind is float else (int,)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < float("inf"):
-        raise ValueError(
-            f"{what}: expected a positive {'number of seconds' if kind is float else 'number'}, got {value!r}"
-        )
-    return value
+def _check_positive(what: str, value: object, kinds: tuple[type, ...], noun: str) -> None:
+    if value is None:
+        return
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not isinstance(value, kinds)
+        or not 0 < value < float("inf")
+    ):
+        raise ValueError(f"{what}: expected a positive {noun}, got {value!r}")

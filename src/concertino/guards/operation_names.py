@@ -1,7 +1,8 @@
-"""What a guard is about: the operations of a backend by name, and patterns of their names.
+"""Names of a backend's operations, and patterns of them.
 
-A tool is meant by its name, a prompt by `prompt:NAME`, a resource by `resource:URI`. A pattern is a glob (`*`, `?`, `[a-z]`) and
-case counts; without one of the three prefixes it is about tools, and then it has no colon.
+A tool is called by its name, a prompt by `prompt:NAME`, a resource by `resource:URI`. A pattern is a
+case-sensitive glob (`*`, `?`, `[a-z]`); without one of the three prefixes it is about tools, and then
+it has no colon.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ from fnmatch import translate
 from typing import Any
 from urllib.parse import unquote
 
-from msgspec import DecodeError, Struct
-from msgspec.json import Decoder
+from msgspec import Struct
 
-from concertino.backend.interface import Call
 from concertino.types.results import (
     ListPromptsResult,
     ListResourcesResult,
@@ -23,90 +22,127 @@ from concertino.types.results import (
     ListToolsResult,
 )
 
-__all__ = ["EVERYTHING", "LISTS", "NAMED", "Listed", "Patterns", "named", "operation"]
+__all__ = [
+    "EVERYTHING",
+    "LISTS",
+    "OPERATION_METHODS",
+    "ListMethod",
+    "OperationMethod",
+    "Patterns",
+    "Visibility",
+    "operation_name",
+]
 
 EVERYTHING = ("*", "prompt:*", "resource:*")
-# What is called by name: method -> what it is called here, and the member of params that names it.
-NAMED = {
-    "tools/call": ("tool", "name"),
-    "prompts/get": ("prompt", "name"),
-    "resources/read": ("resource", "uri"),
-}
-_text = Decoder(str).decode
+
 _PATTERN = re.compile(r"(?:(tool|prompt|resource):)?(.+)", re.DOTALL)
 
 
-class Listed(Struct, frozen=True):
-    """One of the lists: the kind of what it holds, its result, the member that holds the items, and what names one."""
+class OperationMethod(Struct, frozen=True):
+    """A method that calls one operation. member: the member of its params that names it."""
 
     kind: str
-    shape: type[Struct]
     member: str
-    name: str
+
+
+OPERATION_METHODS = {
+    "tools/call": OperationMethod("tool", "name"),
+    "prompts/get": OperationMethod("prompt", "name"),
+    "resources/read": OperationMethod("resource", "uri"),
+}
+
+
+class ListMethod(Struct, frozen=True):
+    """A method that lists operations, or templates of them.
+
+    member: the member of its result that holds the items. name_member: the item's that names it.
+    """
+
+    kind: str
+    result_type: type[Struct]
+    member: str
+    name_member: str
 
 
 LISTS = {
-    "tools/list": Listed("tool", ListToolsResult, "tools", "name"),
-    "prompts/list": Listed("prompt", ListPromptsResult, "prompts", "name"),
-    "resources/list": Listed("resource", ListResourcesResult, "resources", "uri"),
-    "resources/templates/list": Listed(
+    "tools/list": ListMethod("tool", ListToolsResult, "tools", "name"),
+    "prompts/list": ListMethod("prompt", ListPromptsResult, "prompts", "name"),
+    "resources/list": ListMethod("resource", ListResourcesResult, "resources", "uri"),
+    "resources/templates/list": ListMethod(
         "resource", ListResourceTemplatesResult, "resource_templates", "uri_template"
     ),
 }
 
 
 class Patterns:
-    """Globs of operations. kinds: those that they are about. Raises ValueError for what is no pattern."""
+    """Globs of operation names. kinds: the kinds that they are about.
+
+    Raises ValueError for an invalid pattern.
+    """
 
     def __init__(self, patterns: str | Iterable[str]) -> None:
+        # Whatever an author passes: its type is checked here.
+        given: Any = patterns
+        is_single = isinstance(given, str) or not hasattr(given, "__iter__")
         globs: dict[str, list[str]] = {}
-        given: Any = patterns  # whatever an author gave
-        several: Iterable[Any] = (
-            (given,) if isinstance(given, str) or not hasattr(given, "__iter__") else given
-        )
-        for pattern in several:
-            if not isinstance(pattern, str) or (found := _PATTERN.fullmatch(pattern)) is None:
-                raise ValueError(
-                    f"expected a glob like 'search_*', 'prompt:*' or 'resource:notes://*', got {pattern!r}"
-                )
-            if (
-                found[1] is None and ":" in pattern
-            ):  # it would be about no tool, so `deny` would hide nothing
-                raise ValueError(
-                    "expected tool:, prompt: or resource: before a name with a colon, "
-                    f"such as {'resource:' + pattern!r}, got {pattern!r}"
-                )
-            globs.setdefault(found[1] or "tool", []).append(translate(found[2]))
-        self._match = {kind: re.compile("|".join(each)).match for kind, each in globs.items()}
+        for pattern in (given,) if is_single else given:
+            kind, glob = _split_pattern(pattern)
+            globs.setdefault(kind, []).append(translate(glob))
+        self._match = {kind: re.compile("|".join(items)).match for kind, items in globs.items()}
         self.kinds = frozenset(globs)
 
     def match(self, kind: str, name: str) -> bool:
-        """Whether one of them is about this."""
+        """Return whether one of the patterns matches this operation."""
         match = self._match.get(kind)
         return match is not None and match(name) is not None
 
-    def match_any(self, kind: str, name: str) -> bool:
-        """As match(), and a URI also in the spelling that a template would read: without its per cent escapes."""
+    def match_any_spelling(self, kind: str, name: str) -> bool:
+        """Return whether one matches the name, or the URI without its percent escapes.
+
+        A URI template would read the URI in that spelling.
+        """
         return self.match(kind, name) or (
             kind == "resource" and "%" in name and self.match(kind, unquote(name))
         )
 
-    def match_all(self, kind: str, name: str) -> bool:
-        """As match(), of a URI in both spellings."""
+    def match_all_spellings(self, kind: str, name: str) -> bool:
+        """Return whether the patterns match the name, and a URI without its percent escapes too."""
         return self.match(kind, name) and (
             kind != "resource" or "%" not in name or self.match(kind, unquote(name))
         )
 
 
-def named(call: Call) -> str | None:
-    """What a call names: a tool, a prompt, a URI; None for lists, and for what cannot be read."""
-    try:
-        return _text(call.params[NAMED[call.method][1]])
-    except (KeyError, DecodeError, UnicodeError):
-        return None
+class Visibility:
+    """What clients may see and call. is_limited: whether that is not simply everything."""
+
+    def __init__(self, allow: str | Iterable[str], deny: str | Iterable[str]) -> None:
+        self._allow = Patterns(allow)
+        self._deny = Patterns(deny)
+        self.is_limited = bool(self._allow.kinds or self._deny.kinds)
+
+    def allows(self, kind: str, name: str) -> bool:
+        """Return whether an operation may be seen. kind: tool, prompt or resource."""
+        if kind in self._deny.kinds and self._deny.match_any_spelling(kind, name):
+            return False
+        return kind not in self._allow.kinds or self._allow.match_all_spellings(kind, name)
 
 
-def operation(method: str, name: str) -> str:
-    """How it is called in patterns, and to people."""
-    kind = NAMED[method][0]
+def operation_name(method: str, name: str) -> str:
+    """Return an operation's name as patterns and messages use it, such as `prompt:greet`."""
+    kind = OPERATION_METHODS[method].kind
     return name if kind == "tool" else f"{kind}:{name}"
+
+
+def _split_pattern(pattern: Any) -> tuple[str, str]:
+    """Return a pattern's kind and glob."""
+    if not isinstance(pattern, str) or (match := _PATTERN.fullmatch(pattern)) is None:
+        raise ValueError(
+            f"expected a glob like 'search_*', 'prompt:*' or 'resource:notes://*', got {pattern!r}"
+        )
+    # No tool's name has a colon, so a `deny` like this would silently hide nothing.
+    if match[1] is None and ":" in pattern:
+        raise ValueError(
+            "expected tool:, prompt: or resource: before a name with a colon, "
+            f"such as {'resource:' + pattern!r}, got {pattern!r}"
+        )
+    return match[1] or "tool", match[2]

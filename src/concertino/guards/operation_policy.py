@@ -1,180 +1,291 @@
-"""What is decided of an operation that may be called, once; and what that means for each of its calls until they end.
+"""What a guard has decided about one operation, and what follows for the calls of it.
 
-A Plan is the Terms of its calls (runtime/call_hooks.py): whoever carries a call out, a driver or Guard itself, tells it the end.
+A policy begins the calls and is the CallHooks for their ends (backend/call_hooks.py).
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable
-from typing import Any
+from math import ceil
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
+from concertino.backend.call_hooks import BeginCall, HooksSlot, Work, operation_handler_of
+from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import RpcError
-from concertino.guards.operation_names import operation
+from concertino.guards.operation_names import operation_name
 from concertino.guards.rates import Window
 from concertino.guards.refusals import refuse
 from concertino.guards.secrets import without_secrets_error
-from concertino.guards.sizes import AROUND, ESCAPED, LIMITED, OversizeStore, cut, size_of
+from concertino.guards.sizes import (
+    ENVELOPE_BYTES,
+    LIMITED,
+    WORST_ESCAPE,
+    OversizeStore,
+    cut,
+    size_of,
+)
 from concertino.logs.redact import make_clean_check, redactor
-from concertino.runtime.call_hooks import Permits
+from concertino.protocol.call_hooks import Permits
 from concertino.types.results import CallToolResult, TextContent
 
-__all__ = ["LEFT_OVER", "LeftOver", "OperationPolicy"]
+if TYPE_CHECKING:
+    from asyncio import Task
 
-LEFT_OVER = 1024  # calls that go on after their time
-SHOWN = 128  # characters of a name, given back
+__all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
+
+# How many calls may go on after their time, before no more are begun.
+MAX_LATE_WORK = 1024
+# How many characters of an operation's name a refusal repeats.
+SHOWN = 128
 
 
-class LeftOver:
-    """Work that goes on although its call was answered, because its time was over. are_many: no more of it is begun."""
+class LateWork:
+    """Work that goes on although its call was answered, because its time was over.
 
-    __slots__ = ("are_many", "tasks")
+    is_full: there is so much of it that no more calls with a time limit may begin.
+    """
+
+    __slots__ = ("is_full", "tasks")
 
     def __init__(self) -> None:
-        self.tasks: set[asyncio.Task[None]] = set()
-        self.are_many = False
+        self.tasks: set[Task[None]] = set()
+        self.is_full = False
 
-    def add(self, task: asyncio.Task[None]) -> None:
+    def add(self, task: Task[None]) -> None:
         self.tasks.add(task)
-        self.are_many = len(self.tasks) >= LEFT_OVER
+        self.is_full = len(self.tasks) >= MAX_LATE_WORK
 
-    def remove(self, task: asyncio.Task[None]) -> None:
+    def remove(self, task: Task[None]) -> None:
         self.tasks.discard(task)
-        self.are_many = len(self.tasks) >= LEFT_OVER
+        self.is_full = len(self.tasks) >= MAX_LATE_WORK
+
+
+class GuardLimits(Struct, frozen=True):
+    """The limits of a guard, but for its rates, and the state that all its operations share.
+
+    permits: for concurrent calls. timeout_s: of a call. max_bytes: of a result as JSON.
+    redact: take out secrets. store: of results that are too large. clock: seconds, monotonic.
+    """
+
+    permits: Permits | None
+    timeout_s: float | None
+    max_bytes: int | None
+    redact: bool
+    store: OversizeStore
+    late_work: LateWork
+    clock: Callable[[], float]
+
+    def redaction_only(self) -> GuardLimits:
+        """Return the same without the limits that `match` selects operations for."""
+        return replace(self, permits=None, timeout_s=None, max_bytes=None)
 
 
 class OperationPolicy:
-    """method, name: of the operation. windows: its rates.
+    """How the calls of one operation begin and end.
 
-    stays: there is something to do until the end of a call, or at it. redact: nothing with a secret is answered.
+    method, name: the operation. windows: its rates. The rest: see CallHooks.
     """
 
     __slots__ = (
-        "_kept",
-        "_max_bytes",
-        "left_over",
+        "_handle",
+        "_late_work",
+        "_limits",
+        "_needs_end_hook",
+        "accepts_text",
         "method",
         "name",
-        "passes",
-        "redact",
-        "slots",
-        "stays",
+        "permits",
         "timeout_s",
         "windows",
     )
 
     def __init__(
         self,
+        inner: Backend,
         method: str,
         name: str,
         windows: tuple[Window, ...],
-        slots: Permits | None,
-        timeout_s: float | None,
-        max_bytes: int | None,
-        redact: bool,
-        kept: OversizeStore,
-        left: LeftOver,
+        limits: GuardLimits,
     ) -> None:
         self.method = method
         self.name = name
         self.windows = windows
-        self.slots = slots
-        self.timeout_s = timeout_s
-        self._max_bytes = max_bytes
-        self.redact = redact
-        self.passes = _passing(max_bytes, redact)
-        self._kept = kept
-        self.left_over = None if timeout_s is None else left
-        self.stays = bool(slots or timeout_s or self.passes)
+        self.permits = limits.permits
+        self.timeout_s = limits.timeout_s
+        self.accepts_text = _make_text_check(limits.max_bytes, limits.redact)
+        self._limits = limits
+        self._late_work = None if limits.timeout_s is None else limits.late_work
+        self._needs_end_hook = bool(limits.permits or limits.timeout_s or self.accepts_text)
+        # Looked up once, for all calls, where the backend supports that.
+        self._handle = operation_handler_of(inner, method, name) or inner.handle
 
-    @property
-    def shown(self) -> str:
-        """The operation as people are told of it: without secrets, and not too long."""
-        text = redactor().text(operation(self.method, self.name))
-        return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+    # The beginning of a call
+
+    def begin_method(self) -> BeginCall:
+        """Return what begins the operation's calls."""
+        is_limited = self.windows or self._needs_end_hook
+        return self._begin_limited if is_limited else self._begin_unlimited
+
+    def _begin_unlimited(self, call: Call, context: Context, slot: HooksSlot) -> Work:
+        return self._handle(call, context)
+
+    def _begin_limited(self, call: Call, context: Context, slot: HooksSlot) -> Work:
+        permits = self.permits
+        if permits is not None and not permits.free:
+            return self._refuse_for_permits(permits)
+        if self._late_work is not None and self._late_work.is_full:
+            return self._refuse_for_late_work()
+        if self.windows:
+            now = self._limits.clock()
+            for window in self.windows:
+                # The same as `window.wait_s(now) > 0`, without the function call.
+                times = window.times
+                if len(times) == window.calls and now - times[0] < window.within_s:
+                    return self._refuse_for_rate(now)
+            for window in self.windows:
+                window.times.append(now)
+
+        # A `handle` that raises at once, instead of in its coroutine, leaves no permit taken.
+        try:
+            work = self._handle(call, context)
+        except RpcError as exc:
+            raise self.fail(exc) from None
+        if self._needs_end_hook:
+            if permits is not None:
+                permits.free -= 1
+            slot.hooks = self
+        return work
+
+    # Coroutines, since whoever begins a call expects work to await.
+
+    async def _refuse_for_rate(self, now: float) -> CallToolResult:
+        window = max(self.windows, key=lambda window: window.wait_s(now))
+        wait_s = ceil(window.wait_s(now) * 1000) / 1000
+        return refuse(
+            self.method,
+            "RATE_LIMIT_EXCEEDED",
+            f"Too many calls of {self._display_name}: "
+            f"{window.calls} in {window.within_s:g} s are accepted.",
+            f"Try again in {ceil(wait_s)} s.",
+            retryAfterSeconds=wait_s,
+        )
+
+    async def _refuse_for_permits(self, permits: Permits) -> CallToolResult:
+        calls = "call is" if permits.capacity == 1 else "calls are"
+        return refuse(
+            self.method,
+            "TOO_MANY_IN_FLIGHT",
+            f"{permits.capacity} {calls} allowed at once, and as many are under way.",
+            "Try again when one of them is done.",
+            limit=permits.capacity,
+        )
+
+    async def _refuse_for_late_work(self) -> CallToolResult:
+        return refuse(
+            self.method,
+            "TOO_MANY_IN_FLIGHT",
+            f"{MAX_LATE_WORK} calls go on although their time was over.",
+            "Try again later.",
+            limit=MAX_LATE_WORK,
+        )
 
     # The end of a call
 
-    def done(self, result: Any) -> Struct | Raw:
-        """What is answered instead of what the backend gave, a Struct of whatever kind or Raw. Raises RpcError."""
-        if self.passes is None:
+    def finish(self, result: Any) -> Struct | Raw:
+        """Return the result to send instead of the backend's. Raises RpcError for an error.
+
+        result: whatever a backend returned.
+        """
+        if self.accepts_text is None:
             return result
-        if (
-            type(result) is CallToolResult
-            and len(result.content) == 1
-            and result.structured_content is UNSET
-        ):
-            block = result.content[0]
-            if (
-                type(block) is TextContent
-                and (type(block.text) is str and block.annotations is None and block.meta is None)
-                and (result.meta is None and self.passes(block.text))
-            ):
-                return result
-        return self._finished(result)
+        text = _only_text(result)
+        if text is not None and self.accepts_text(text):
+            return result
+        return self._redact_and_cut(result)
 
-    def failed(self, error: BaseException) -> BaseException:
-        """What is answered instead of what the backend raised."""
-        return (
-            without_secrets_error(error) if self.redact and isinstance(error, RpcError) else error
-        )
+    def fail(self, error: BaseException) -> BaseException:
+        """Return the exception to answer with instead of the backend's."""
+        if self._limits.redact and isinstance(error, RpcError):
+            return without_secrets_error(error)
+        return error
 
-    def timed_out(self, task: asyncio.Task[None]) -> CallToolResult:
-        """What a call is answered whose time is over. Its work goes on in this task, and keeps its slot, until left()."""
-        if self.left_over is not None:
-            self.left_over.add(task)
-        return self.too_late()
+    def time_out(self, work: Any) -> CallToolResult:
+        """Return the answer to a call whose time is over. Raises RpcError for an error.
 
-    def left(self, task: asyncio.Task[None]) -> None:
-        """The work of a call that had timed_out() is over as well."""
-        if self.left_over is not None:
-            self.left_over.remove(task)
-        self.end()
-
-    def end(self) -> None:
-        """The work of a call is over."""
-        if self.slots is not None:
-            self.slots.free += 1
-
-    def too_late(self) -> CallToolResult:
-        """The answer of a call whose time is over. Raises RpcError."""
+        work: the task in which the work goes on, and keeps its permit until on_late_end(); None
+        if it has ended.
+        """
+        if self._late_work is not None and work is not None:
+            self._late_work.add(work)
         return refuse(
             self.method,
             "TIMED_OUT",
-            f"{self.shown} took longer than {self.timeout_s:g} s and was stopped.",
+            f"{self._display_name} took longer than {self.timeout_s:g} s and was stopped.",
             "Ask for less at once, or try again later.",
             limitSeconds=self.timeout_s,
         )
 
-    def _finished(self, result: Any) -> Struct | Raw:
-        """A result without secrets and not too large."""
-        if self.redact:
+    def on_late_end(self, work: Any) -> None:
+        """Note that the work of a call that had timed out has ended. work: its task."""
+        if self._late_work is not None:
+            self._late_work.remove(work)
+        if self.permits is not None:
+            self.permits.free += 1
+
+    def _redact_and_cut(self, result: Any) -> Struct | Raw:
+        if self._limits.redact:
             result = redactor().value(result)
-        most = self._max_bytes
-        if (
-            most is None
-            or not isinstance(result, (Raw, *LIMITED))
-            or (size := size_of(result)) <= most
-        ):
+
+        max_bytes = self._limits.max_bytes
+        if max_bytes is None or not isinstance(result, (Raw, *LIMITED)):
+            return result
+        size = size_of(result)
+        if size <= max_bytes:
             return result
         if self.method == "tools/call":
-            return cut(result, self.name, size, most, self._kept)
-        said = f"The result of {self.shown} has {size} bytes; {most} are allowed."
+            return cut(result, self.name, size, max_bytes, self._limits.store)
         return refuse(
-            self.method, "RESULT_TOO_LARGE", said, "Ask for less.", limitBytes=most, sizeBytes=size
+            self.method,
+            "RESULT_TOO_LARGE",
+            f"The result of {self._display_name} has {size} bytes; {max_bytes} are allowed.",
+            "Ask for less.",
+            limitBytes=max_bytes,
+            sizeBytes=size,
         )
 
+    @property
+    def _display_name(self) -> str:
+        """The operation as refusals name it: without secrets, and not too long."""
+        text = redactor().text(operation_name(self.method, self.name))
+        return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
-def _passing(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
-    """Whether a text is surely short enough and without secrets; None if nothing is asked of it."""
+
+def _only_text(result: object) -> str | None:
+    """Return the text of a tool's result that is nothing but one text; None for other results."""
+    if type(result) is not CallToolResult or len(result.content) != 1:
+        return None
+    block = result.content[0]
+    if result.structured_content is not UNSET or result.meta is not None:
+        return None
+    if type(block) is not TextContent or block.annotations is not None or block.meta is not None:
+        return None
+    return block.text if type(block.text) is str else None
+
+
+def _make_text_check(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
+    """Return what tells whether a text is surely short enough and without secrets.
+
+    None if neither is asked for.
+    """
     if max_bytes is None:
         return make_clean_check(sys.maxsize) if redact else None
-    most = (max_bytes - AROUND) // ESCAPED  # characters
+    max_characters = (max_bytes - ENVELOPE_BYTES) // WORST_ESCAPE
 
-    def short(text: str) -> bool:
-        return len(text) <= most
+    def is_short(text: str) -> bool:
+        return len(text) <= max_characters
 
-    return make_clean_check(most) if redact else short
+    return make_clean_check(max_characters) if redact else is_short

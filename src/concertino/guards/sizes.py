@@ -24,14 +24,16 @@ from concertino.types.results import (
     TextContent,
 )
 
-__all__ = ["AROUND", "ESCAPED", "LIMITED", "URI", "OversizeStore", "cut", "size_of"]
+__all__ = ["ENVELOPE_BYTES", "LIMITED", "URI", "WORST_ESCAPE", "OversizeStore", "cut", "size_of"]
 
 URI = "result://concertino/"
 STORE_BYTES = 64 * 2**20
 STORE_RESULTS = 1000
 STORE_S = 3600.0
-ESCAPED = 6  # bytes that a character of a text may take in JSON: \u001f
-AROUND = 512  # bytes of a result besides its content
+# How many bytes a character of a text may take in JSON: \u001f
+WORST_ESCAPE = 6
+# How many bytes a result may have besides its content.
+ENVELOPE_BYTES = 512
 
 
 class OversizeStore:
@@ -134,7 +136,7 @@ def cut(
         )
         return CallToolResult([*refused.content, *link], is_error=True)
     text = next((block.text for block in result.content if isinstance(block, TextContent)), "")
-    start = _start(text, most - 2 * AROUND)
+    start = _start(text, most - 2 * ENVELOPE_BYTES)
     told = f"[the first {len(start)} of {len(text)} characters, {size} bytes in all; for the whole, {where}]"
     return CallToolResult([TextContent(f"{start}\n{told}" if start else told), *link])
 

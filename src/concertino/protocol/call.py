@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.types.results import CacheScope, Implementation
@@ -14,6 +14,9 @@ __all__ = ["Call", "ClientFacts", "InputRequired", "ServerFeatures"]
 
 T = TypeVar("T")
 NOTHING: Mapping[str, Raw] = {}
+
+_decode_text = Decoder(str).decode
+_decode_object = Decoder(dict[str, Any]).decode
 
 
 class Call(Struct, frozen=True, gc=False):
@@ -34,6 +37,30 @@ class Call(Struct, frozen=True, gc=False):
     meta: Mapping[str, Raw] = NOTHING
     answers: Mapping[str, Raw] = NOTHING
     state: bytes = b""
+
+    @property
+    def name(self) -> str | None:
+        """The tool or prompt that is called, or the URI of the resource that is read.
+
+        Decoded at each use. None for other methods, and where the client sent no such string.
+        """
+        member = "uri" if self.method == "resources/read" else "name"
+        try:
+            return _decode_text(self.params[member])
+        except (KeyError, DecodeError, UnicodeError):
+            return None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of a tool or prompt, as the client sent them: not yet validated.
+
+        Decoded at each use, so keep the value to use it twice. Empty where the client sent none, or
+        something other than an object. Changing the returned dict does not change the call; make another Call for that.
+        """
+        try:
+            return _decode_object(self.params["arguments"])
+        except (KeyError, DecodeError, UnicodeError, RecursionError):
+            return {}
 
     def decode_params(self, shape: type[T]) -> T:
         """Return the params as `shape`, a Struct or dataclass.

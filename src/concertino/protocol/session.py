@@ -50,6 +50,7 @@ from concertino.jsonrpc.peer import (
 )
 from concertino.jsonrpc.token_bucket import TokenBucket
 from concertino.protocol.call import Call, ClientFacts, InputRequired, ServerFeatures
+from concertino.protocol.call_hooks import CallHooks, CallTimer
 from concertino.protocol.revisions import (
     MODERN,
     REQUESTS,
@@ -136,14 +137,15 @@ class SessionRequest(IncomingRequest, eq=False):
     profile: how it is served; call: the canonical request for the backend. Both are set before the
     request is passed to `start`.
     dialogue: what the call asks its client; None until it asks, or is repeated with answers.
-    terms: the hooks of the backend that admitted the call, see runtime/call_hooks.py; the session
-    does not use them.
+    hooks: what to do at the end of the call, set by whoever begins it.
+    timer: the call's time limit, while it waits.
     """
 
     profile: RequestProfile = NO_PROFILE
     call: Call = NO_CALL
     dialogue: Dialogue | None = None
-    terms: Any = None
+    hooks: CallHooks | None = None
+    timer: CallTimer | None = None
 
 
 class _ClientInfo(Struct, frozen=True):

@@ -1,8 +1,10 @@
-"""How a call asks its client, on the event loop: what Context.ask and its sugar do. Imported when a call first asks.
+"""Requests of a call to its client, on the event loop: Context.ask and what is built on it.
 
-Before 2026-07-28 the questions go out as requests, and the handler waits for the answers. Since then the handler's round ends here,
-with Suspended, until the client makes the call again with the answers: then the handler runs from its start, and gets them at once.
-protocol/dialogue.py has the rules, schema/elicitation_form.py makes forms of classes.
+Loaded when a call first asks its client something. Before 2026-07-28 the questions go out as
+requests, and the handler waits for the responses. Since then the handler's round ends here, by
+Suspended; the client repeats the call with the answers, the handler runs again from its start and
+gets them at once. The rules are in protocol/dialogue.py; schema/elicitation_form.py makes forms of
+classes.
 """
 
 from __future__ import annotations
@@ -24,8 +26,11 @@ from msgspec.json import Decoder, decode, encode
 
 from concertino.backend.interface import Context
 from concertino.errors import InvalidClientResponse, RpcError, Suspended, TimedOut
+from concertino.jsonrpc.peer import OutgoingRequest
 from concertino.protocol.dialogue import Dialogue, downgrade_request, to_wire_request
 from concertino.protocol.seal import LIFETIME_S, Seal
+from concertino.protocol.session import Session, SessionRequest
+from concertino.runtime.call_connection import CallConnection
 from concertino.schema.elicitation_form import form_of
 from concertino.types.client_requests import (
     Accepted,
@@ -44,84 +49,95 @@ from concertino.types.client_requests import (
 )
 from concertino.types.results import TextContent
 
-__all__ = ["ask", "elicit", "elicit_url", "once", "process_seal", "put", "roots", "sample", "wait"]
+__all__ = [
+    "ask",
+    "elicit",
+    "elicit_url",
+    "once",
+    "process_seal",
+    "roots",
+    "sample",
+    "send_questions",
+    "wait",
+]
 
 KEY = "CONCERTINO_STATE_KEY"
-KEY_CHARACTERS = 32  # at least
-SHOWN = 200  # characters of what came that are given back in an error
+MIN_KEY_CHARACTERS = 32
+# How many characters of a client's answer an error repeats.
+SHOWN = 200
+# Hosts of which `elicit_url` accepts plain http.
+LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 
-_elicited = Decoder(ElicitResult).decode
-_sampled = Decoder(CreateMessageResult).decode
-_roots = Decoder(ListRootsResult).decode
+_decode_elicit_result = Decoder(ElicitResult).decode
+_decode_sample_result = Decoder(CreateMessageResult).decode
+_decode_roots = Decoder(ListRootsResult).decode
 
 
 @cache
 def process_seal() -> Seal:
-    """What closes and opens the states of this process. Its key is random, unless CONCERTINO_STATE_KEY is set.
+    """Return the Seal of this process's states.
 
-    Raises ValueError for a key that is too short to be one.
+    Its key is random, unless CONCERTINO_STATE_KEY is set. Raises ValueError for too short a key.
     """
     text = os.environ.get(KEY)
     if text is None:
         return Seal(os.urandom(32), time, os.urandom)
-    if len(text) < KEY_CHARACTERS:
+    if len(text) < MIN_KEY_CHARACTERS:
         raise ValueError(
-            f"CONCERTINO_STATE_KEY: expected at least {KEY_CHARACTERS} characters, got {len(text)}"
+            f"CONCERTINO_STATE_KEY: expected at least {MIN_KEY_CHARACTERS} characters, got {len(text)}"
         )
     return Seal(sha256(text.encode()).digest(), time, os.urandom)
 
 
 async def ask(
-    link: Any, incoming: Any, questions: Mapping[str, ClientRequest]
+    session: Session, request: SessionRequest, questions: Mapping[str, ClientRequest]
 ) -> Mapping[str, Raw]:
-    """See Context.ask. link: a link.Link, incoming: a peer.Incoming; both know much that is none of this file's."""
-    if not incoming.open:
+    """Return the client's answers by key. See Context.ask."""
+    if not request.open:
         raise asyncio.CancelledError
-    dialogue: Dialogue = link.session.dialogue(incoming)
-    era = incoming.profile
-    asked = {
+    dialogue = session.dialogue(request)
+    revision = request.profile.encoder.revision
+    wire_requests = {
         key: downgrade_request(
             to_wire_request(question),
-            era.encoder.revision,
-            era.client,
+            revision,
+            request.profile.client,
             partial(dialogue.elicitation_id, key),
         )
         for key, question in questions.items()
     }
-    while (found := dialogue.ask(asked)) is None:
-        if era.encoder.revision.modern:
+    while (answers := dialogue.ask(wire_requests)) is None:
+        if revision.modern:
             dialogue.suspended = True
             raise Suspended
-        await put(link, dialogue, asked)
-    return found
+        await send_questions(session, dialogue, wire_requests)
+    return answers
 
 
-async def put(link: Any, dialogue: Dialogue, keys: Mapping[str, object]) -> None:
-    """Ask the client what the dialogue has under these keys, all at once, and wait. Before 2026-07-28.
+async def send_questions(session: Session, dialogue: Dialogue, keys: Mapping[str, object]) -> None:
+    """Send the dialogue's requests under these keys, all at once, and wait. Before 2026-07-28.
 
-    When one of them is being asked already, from another place of the handler, only that is waited for, and nothing is asked.
-    Raises RpcError when the client answers with an error, InvalidClientResponse, TimedOut after ten minutes, Disconnected. Then, and when the
-    call is cancelled, the other questions are taken back.
+    If the handler is already asking one of them elsewhere, only wait for that, and send nothing.
+    Raises RpcError when the client responds with an error, InvalidClientResponse, TimedOut after
+    ten minutes, Disconnected. Then, and when the call is cancelled, the others are withdrawn.
     """
-    if others := {dialogue.sent_futures[key] for key in keys if key in dialogue.sent_futures}:
-        await asyncio.wait(others)
+    sent_elsewhere = {dialogue.sent_futures[key] for key in keys if key in dialogue.sent_futures}
+    if sent_elsewhere:
+        await asyncio.wait(sent_elsewhere)
         return
+
     dialogue.count_round()
     loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-    session = link.session
+    done_here: asyncio.Future[None] = loop.create_future()
     futures: dict[str, asyncio.Future[Raw]] = {}
-    outgoing: list[Any] = []
+    outgoing: list[OutgoingRequest] = []
     try:
         for key in keys:
             if (question := dialogue.unanswered.get(key)) is not None:
-                dialogue.sent_futures[key] = over
+                dialogue.sent_futures[key] = done_here
                 futures[key] = future = loop.create_future()
-                outgoing.append(
-                    session.send_client_request(
-                        question, partial(_settled, future, question.method)
-                    )
-                )
+                on_response = partial(_set_outcome, future, question.method)
+                outgoing.append(session.send_client_request(question, on_response))
         done, waiting = await asyncio.wait(
             futures.values(), timeout=LIFETIME_S, return_when=asyncio.FIRST_EXCEPTION
         )
@@ -132,32 +148,32 @@ async def put(link: Any, dialogue: Dialogue, keys: Mapping[str, object]) -> None
         for key, future in futures.items():
             dialogue.add_answer(key, future.result())
     finally:
-        for each in outgoing:
-            session.peer.abandon(each, "the question needs no answer any more")
+        for request in outgoing:
+            session.peer.abandon(request, "the question needs no answer any more")
         for key in futures:
             dialogue.unanswered.pop(key, None)
             del dialogue.sent_futures[key]
-        over.set_result(None)
+        done_here.set_result(None)
 
 
-def _settled(future: asyncio.Future[Raw], method: str, outcome: Raw | Exception) -> None:
+def _set_outcome(future: asyncio.Future[Raw], method: str, outcome: Raw | Exception) -> None:
     if future.done():
         return
-    if isinstance(
-        outcome, RpcError
-    ):  # of the client's: "method not found" alone would be taken for the tool's
+    if isinstance(outcome, RpcError):
+        # Name the client and the method: a bare "method not found" would be taken for the tool's.
         outcome = RpcError(
             outcome.code, f"the client refused {method}: {outcome.message}", outcome.data
         )
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
-        future.exception()  # looked at: nobody may be there to do it
+        # Mark the exception as retrieved: nobody may be left to do it.
+        future.exception()
     else:
         future.set_result(outcome)
 
 
 async def once(dialogue: Dialogue, key: str, make: Callable[[], object], kind: Any) -> Any:
-    """See Context.once."""
+    """Return the value saved under `key`, made first if there is none. See Context.once."""
     while (raw := dialogue.saved.get(key)) is None:
         if (made := dialogue.once_futures.get(key)) is not None:
             await asyncio.wait((made,))
@@ -173,19 +189,23 @@ async def once(dialogue: Dialogue, key: str, make: Callable[[], object], kind: A
 
 
 def wait(
-    link: Any, dialogue: Callable[[], Dialogue], incoming: Any, awaitable: Awaitable[Any]
+    connection: CallConnection,
+    dialogue: Callable[[], Dialogue],
+    request: SessionRequest,
+    awaitable: Awaitable[Any],
 ) -> Any:
-    """See Context.wait."""
-    if get_ident() == link.thread:
+    """Return what an awaitable gives, waiting in a thread. See Context.wait."""
+    if get_ident() == connection.thread:
         if isinstance(awaitable, Coroutine):
             awaitable.close()
         raise RuntimeError(
             "Context.wait is for `def` handlers, which run in a thread; write `await` instead"
         )
-    future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), link.loop)
+    future = asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), connection.loop)
     waits = dialogue().thread_waits
     waits.add(future)
-    if not incoming.open:  # it may have been cancelled before this was added
+    # The call may have been cancelled before the future was added.
+    if not request.open:
         future.cancel()
     try:
         return future.result()
@@ -195,35 +215,37 @@ def wait(
         waits.discard(future)
 
 
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
+async def _as_coroutine(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-# The sugar: each is one question
+# Single questions
 
 
 async def elicit(context: Context, message: str, form: Any, key: str) -> Accepted[Any] | Declined:
-    """See Context.elicit."""
+    """Ask a person to fill in a form. See Context.elicit."""
     schema, read = form_of(form)
     answers = await context.ask({key: Elicitation(message, requested_schema=schema)})
-    said = _elicited(answers[key])
-    if said.action != "accept":
-        return Declined(said.action)
+    reply = _decode_elicit_result(answers[key])
+    if reply.action != "accept":
+        return Declined(reply.action)
     try:
-        return Accepted(read(said.content or {}))
-    except ValueError as why:
-        raise InvalidClientResponse(f"{key}: {why}") from None
+        return Accepted(read(reply.content or {}))
+    except ValueError as exc:
+        raise InvalidClientResponse(f"{key}: {exc}") from None
 
 
 async def elicit_url(
     context: Context, message: str, url: str, key: str
 ) -> Literal["accept", "decline", "cancel"]:
-    """See Context.elicit_url."""
+    """Ask a person to open a page. See Context.elicit_url."""
     try:
         parts = urlsplit(url)
-        secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOCAL)
-    except ValueError as why:
-        raise ValueError(f"elicit_url: {url!r} is no URL: {why}") from None
+        secure = parts.scheme == "https" or (
+            parts.scheme == "http" and parts.hostname in LOCAL_HOSTS
+        )
+    except ValueError as exc:
+        raise ValueError(f"elicit_url: {url!r} is no URL: {exc}") from None
     if not secure or not parts.hostname:
         raise ValueError(
             f"elicit_url: expected an https:// URL (http:// for this machine), got {url!r}"
@@ -233,10 +255,7 @@ async def elicit_url(
             "elicit_url: the URL holds a user's name or password; the client, and its model, would see it"
         )
     answers = await context.ask({key: Elicitation(message, "url", url=url)})
-    return _elicited(answers[key]).action
-
-
-LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
+    return _decode_elicit_result(answers[key]).action
 
 
 async def sample(
@@ -246,25 +265,28 @@ async def sample(
     key: str,
     options: Mapping[str, Any],
 ) -> CreateMessageResult:
-    """See Context.sample."""
+    """Ask the client's model to continue a conversation. See Context.sample."""
     texts = [messages] if isinstance(messages, str) else messages
-    said = [
-        SamplingMessage("user", TextContent(each)) if isinstance(each, str) else each
-        for each in texts
+    conversation = [
+        SamplingMessage("user", TextContent(item)) if isinstance(item, str) else item
+        for item in texts
     ]
-    _check_tools(said)
-    answers = await context.ask({key: Sampling(said, max_tokens, **options)})
-    return _sampled(answers[key])
+    _check_tool_results(conversation)
+    answers = await context.ask({key: Sampling(conversation, max_tokens, **options)})
+    return _decode_sample_result(answers[key])
 
 
-def _check_tools(messages: Sequence[SamplingMessage]) -> None:
-    """client/sampling "Tool Result Messages", "Tool Use and Result Balance": the results of all uses, and nothing else, follow."""
+def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
+    """Raise ValueError unless each use of tools is followed by the results of all, and only them.
+
+    Spec: client/sampling "Tool Result Messages", "Tool Use and Result Balance".
+    """
     wanted: set[str] = set()
     for message in messages:
         blocks: list[Any] = (
             message.content if isinstance(message.content, list) else [message.content]
         )
-        results = [each.tool_use_id for each in blocks if isinstance(each, ToolResultContent)]
+        results = [block.tool_use_id for block in blocks if isinstance(block, ToolResultContent)]
         if (results or wanted) and (
             message.role != "user"
             or len(results) < len(blocks)
@@ -274,7 +296,7 @@ def _check_tools(messages: Sequence[SamplingMessage]) -> None:
             raise ValueError(
                 "sample: a message that uses tools must be followed by one of their results, and only those"
             )
-        wanted = {each.id for each in blocks if isinstance(each, ToolUseContent)}
+        wanted = {block.id for block in blocks if isinstance(block, ToolUseContent)}
     if wanted:
         raise ValueError(
             f"sample: the results of the tools used last are missing: {', '.join(sorted(wanted))}"
@@ -282,11 +304,11 @@ def _check_tools(messages: Sequence[SamplingMessage]) -> None:
 
 
 async def roots(context: Context, key: str) -> list[Root]:
-    """See Context.roots."""
+    """Return the client's roots. See Context.roots."""
     answers = await context.ask({key: ListRoots()})
-    found = _roots(answers[key]).roots
-    if strange := next((each.uri for each in found if not each.uri.startswith("file://")), None):
+    found = _decode_roots(answers[key]).roots
+    if foreign := next((root.uri for root in found if not root.uri.startswith("file://")), None):
         raise InvalidClientResponse(
-            f"{key}: expected URIs that begin with file://, got {strange[:SHOWN]!r}"
+            f"{key}: expected URIs that begin with file://, got {foreign[:SHOWN]!r}"
         )
     return found

@@ -1,4 +1,4 @@
-"""The Context that a handler gets: its call's way to the caller, from the loop or from a thread."""
+"""CallContext: the Context that a handler gets, for use on the loop or in a thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Raw, Struct
 from msgspec.json import decode, encode
 
+from concertino.backend.interface import Context
 from concertino.protocol.call import ClientFacts
+from concertino.protocol.session import SessionRequest
+from concertino.runtime.call_connection import DONE, CallConnection
 from concertino.types.results import LEVELS, Level
 
 if TYPE_CHECKING:
     from concertino.protocol.dialogue import Dialogue
+    from concertino.runtime.subcalls import SubcallContext
     from concertino.types.client_requests import (
         Accepted,
         ClientRequest,
@@ -27,95 +31,96 @@ if TYPE_CHECKING:
         SamplingMessage,
     )
 
-__all__ = ["CallContext"]
-
-KEPT = 10_000  # messages of one call that may wait for the loop; then progress is merged, and log lines wait
-PATIENCE_S = (
-    5.0  # how long a thread waits for a loop that takes nothing, before its log lines are dropped
-)
-
-Act = Callable[[], None]
+__all__ = ["DONE", "CallContext"]
 
 log = logging.getLogger("concertino.context")
 
+# How many messages of one call may wait for the loop; beyond that, progress is merged and log
+# messages wait.
+MAX_POSTED = 10_000
+# How long a thread waits for a loop that takes no messages, before its log messages are dropped.
+STUCK_LOOP_S = 5.0
 
-class _Done:
-    """An awaitable that has nothing to wait for; not awaiting it is fine."""
+Callback = Callable[[], None]
+
+# Two threads of one call must not both make its dialogue or its message queue.
+_creating = Lock()
+
+
+class _Backpressure:
+    """An awaitable for backpressure(), made before anybody knows whether it is awaited."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: CallConnection) -> None:
+        self._connection = connection
 
     def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-DONE = _Done()
-
-
-class _Room:
-    """An awaitable for room on the connection and for a turn of the others; free until it is awaited."""
-
-    __slots__ = ("_link",)
-
-    def __init__(self, link: Any) -> None:
-        self._link = link  # a link.Link
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._link.room().__await__()
+        return self._connection.backpressure().__await__()
 
 
 class CallContext(Struct, eq=False):
-    """One call's Context. See backend.Context."""
+    """One call's Context. See backend.Context.
 
-    link: Any  # a link.Link
-    incoming: Any  # a peer.Incoming
-    posted: Any = None  # a _Posted, when a thread has had something to say
+    connection: the connection that the call came on.
+    request: the request that made the call.
+    posted: messages of its threads, once there are any.
+    """
+
+    connection: CallConnection
+    request: SessionRequest
+    posted: PostedMessages | None = None
 
     @property
     def request_id(self) -> int | str:
         """The JSON-RPC id, for logs and traces."""
-        return self.incoming.id
+        return self.request.id
 
     @property
     def client(self) -> ClientFacts:
-        return self.incoming.profile.client
+        return self.request.profile.client
 
     @property
     def cancelled(self) -> bool:
-        return not self.incoming.open
+        return not self.request.open
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        return {name: decode(value) for name, value in self.incoming.call.meta.items()}
+        return {name: decode(value) for name, value in self.request.call.meta.items()}
 
     def progress(
         self, done: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
-        """done, total: anything that is a number but a bool; it is sent as a plain int or float.
+        """Send progress. done, total: any number but a bool; sent as a plain int or float.
 
-        Raises TypeError for what is no number and a message that is no str, ValueError for a number that is not finite.
+        Raises TypeError for something that is not a number and a message that is not a str,
+        ValueError for a number that is not finite.
         """
-        done = _number("progress", done)
-        total = None if total is None else _number("progress total", total)
+        done = _check_number("progress", done)
+        total = None if total is None else _check_number("progress total", total)
         _check_text("progress message", message)
-        session = self.link.session
-        if get_ident() == self.link.thread:
-            session.progress(self.incoming, done, total, message)
-            return _Room(self.link)
-        self._post().progress(lambda: session.progress(self.incoming, done, total, message))
+        session = self.connection.session
+        if get_ident() == self.connection.thread:
+            session.progress(self.request, done, total, message)
+            return _Backpressure(self.connection)
+        self._posted_messages().post_progress(
+            lambda: session.progress(self.request, done, total, message)
+        )
         return DONE
 
     def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
-        """In a thread that logs faster than the loop takes, this waits."""
+        """Send a log message. Blocks in a thread that logs faster than the loop sends."""
         if level not in LEVELS:
             raise ValueError(f"log level: expected one of {', '.join(LEVELS)}, got {level!r}")
         _check_text("log logger", logger)
-        session = self.link.session
-        if get_ident() == self.link.thread:
-            session.log(self.incoming, level, data, logger)
-            return _Room(self.link)
-        encoded = Raw(
-            encode(data)
-        )  # now: the author is here to be told, and may change it afterwards
-        self._post().log(lambda: session.log(self.incoming, level, encoded, logger))
+        session = self.connection.session
+        if get_ident() == self.connection.thread:
+            session.log(self.request, level, data, logger)
+            return _Backpressure(self.connection)
+
+        # Encode now: a failure concerns the caller, who may also change the data afterwards.
+        encoded = Raw(encode(data))
+        self._posted_messages().post_log(lambda: session.log(self.request, level, encoded, logger))
         return DONE
 
     def call_tool(
@@ -123,17 +128,16 @@ class CallContext(Struct, eq=False):
     ) -> Coroutine[Any, Any, Any]:
         return self.calling(self).call_tool(name, arguments, into=into)
 
-    def calling(
-        self, context: Any
-    ) -> Any:  # a Context around this one -> the nested.Nested that makes its calls
+    def calling(self, context: Context) -> SubcallContext:
+        """Return the context that makes this call's tool calls. context: this one, or around it."""
         from concertino.runtime.subcalls import outermost
 
-        return outermost(self, context)
+        return outermost(context, self.connection.backend, self.request.call)
 
     async def ask(self, questions: Mapping[str, ClientRequest]) -> Mapping[str, Raw]:
         from concertino.runtime.client_questions import ask
 
-        return await ask(self.link, self.incoming, questions)
+        return await ask(self.connection.session, self.request, questions)
 
     async def elicit(
         self, message: str, form: Any, *, key: str | None = None
@@ -174,94 +178,97 @@ class CallContext(Struct, eq=False):
     def wait(self, awaitable: Awaitable[Any]) -> Any:
         from concertino.runtime.client_questions import wait
 
-        return wait(self.link, self._dialogue, self.incoming, awaitable)
+        return wait(self.connection, self._dialogue, self.request, awaitable)
 
     def _dialogue(self) -> Dialogue:
-        with _making:
-            return self.link.session.dialogue(self.incoming)
+        with _creating:
+            return self.connection.session.dialogue(self.request)
 
     def _key(self, key: str | None) -> str:
         return self._dialogue().next_key() if key is None else key
 
-    def _post(self) -> _Posted:
+    def _posted_messages(self) -> PostedMessages:
         if self.posted is None:
-            with _making:
+            with _creating:
                 if self.posted is None:
-                    self.posted = _Posted(self.link, self.incoming)
+                    self.posted = PostedMessages(self.connection, self.request)
         return self.posted
 
 
-_making = Lock()  # two threads of one call must not both make its _Posted
+class PostedMessages:
+    """Messages that one call's threads send, on their way to the loop.
 
+    They arrive in order, before the call's result, with one wake-up for all that wait.
+    """
 
-class _Posted:
-    """What threads say in one call, on its way to the loop: in order, before the result, one wake-up for all that waits."""
-
-    def __init__(self, link: Any, incoming: Any) -> None:
-        self._link = link
-        self._incoming = incoming
-        self._acts: list[Act] = []
-        self._newest: Act | None = None  # progress that found no room, after all of _acts
-        self._waking = False
-        self._stuck = False  # the loop has taken nothing for PATIENCE_S
+    def __init__(self, connection: CallConnection, request: SessionRequest) -> None:
+        self._connection = connection
+        self._request = request
+        self._callbacks: list[Callback] = []
+        # Progress that came when the list was full: the newest, to be sent after the list.
+        self._newest_progress: Callback | None = None
+        self._is_waking = False
+        # The loop has taken nothing for STUCK_LOOP_S.
+        self._is_stuck = False
         self._changed = Condition()
 
-    def progress(self, act: Act) -> None:
-        """Never waits: without room it takes the place of the progress that found none before."""
+    def post_progress(self, callback: Callback) -> None:
+        """Post progress without ever waiting: a full list keeps only the newest."""
         with self._changed:
-            if len(self._acts) < KEPT:
-                self._add(act)
+            if len(self._callbacks) < MAX_POSTED:
+                self._add(callback)
             else:
-                self._newest = act
+                self._newest_progress = callback
 
-    def log(self, act: Act) -> None:
-        """Without room it waits, as long as the call is open and the loop takes something now and then."""
+    def post_log(self, callback: Callback) -> None:
+        """Post a log message. Waits while the list is full, the call open and the loop alive."""
         with self._changed:
-            patience_ends = monotonic() + PATIENCE_S
-            while len(self._acts) >= KEPT and self._incoming.open and not self._stuck:
-                self._changed.wait(0.1)  # nobody tells when the call is over
-                if monotonic() >= patience_ends and len(self._acts) >= KEPT:
-                    self._stuck = True
+            stuck_at = monotonic() + STUCK_LOOP_S
+            while len(self._callbacks) >= MAX_POSTED and self._request.open and not self._is_stuck:
+                # With a timeout, since nothing notifies this thread of the call's end.
+                self._changed.wait(0.1)
+                if monotonic() >= stuck_at and len(self._callbacks) >= MAX_POSTED:
+                    self._is_stuck = True
                     log.warning(
                         "log messages of a call are dropped: its event loop took none for %g s",
-                        PATIENCE_S,
+                        STUCK_LOOP_S,
                     )
-            if len(self._acts) < KEPT:
-                self._add(act)
+            if len(self._callbacks) < MAX_POSTED:
+                self._add(callback)
 
-    def _add(self, act: Act) -> None:
-        self._acts.append(act)
-        if not self._waking:
-            self._waking = True
-            self._link.post(self._take)
+    def _add(self, callback: Callback) -> None:
+        self._callbacks.append(callback)
+        if not self._is_waking:
+            self._is_waking = True
+            self._connection.post(self._deliver)
 
-    def _take(self) -> None:
-        """On the loop."""
+    def _deliver(self) -> None:
+        """Send the posted messages; runs on the event loop."""
         with self._changed:
-            acts, self._acts = self._acts, []
-            if self._newest is not None:
-                acts.append(self._newest)
-                self._newest = None
-            self._waking = self._stuck = False
+            callbacks, self._callbacks = self._callbacks, []
+            if self._newest_progress is not None:
+                callbacks.append(self._newest_progress)
+                self._newest_progress = None
+            self._is_waking = self._is_stuck = False
             self._changed.notify_all()
-        for act in acts:
+
+        for callback in callbacks:
             try:
-                act()
+                callback()
             except Exception:
                 log.exception("a message that a thread sent could not be told")
 
 
-def _number(
-    what: str, value: Any
-) -> float:  # Any: it may be anything, and numbers have no common type
-    """As a plain int that fits in JSON's usual 64 bits, or a plain float."""
+def _check_number(what: str, value: Any) -> float:
+    """Return any number as a plain int of at most 64 bits, JSON's usual limit, or a plain float."""
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is not float:
         if kind is int or (hasattr(kind, "__index__") and kind is not bool):
             value = index(value)
             if -(2**63) <= value < 2**64:
                 return value
-        elif kind is bool or not hasattr(kind, "__float__"):  # float() would take a str
+        # float() would take a str, too.
+        elif kind is bool or not hasattr(kind, "__float__"):
             raise TypeError(f"{what}: expected a number, got {kind.__name__}")
         try:
             value = float(value)

@@ -1,7 +1,10 @@
-"""Link: one connection, driven.
+"""ServerConnection: the server's end of one connection.
 
-It stands between a connection and its session: it feeds frames in, starts a task for each admitted call, answers for the handler
-whatever becomes of it, writes once per read and once per loop turn, and sees to an orderly end.
+It feeds frames to the session, starts a task for each call that the session admits, answers for the
+handler whatever becomes of it, and sees to an orderly end.
+
+Output is written when it arises and flushed once: at the end of the read that caused it, or else in
+the next loop iteration. `_is_flush_due` says that such a flush is coming.
 """
 
 from __future__ import annotations
@@ -11,104 +14,108 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
+from concertino.backend.call_hooks import CallStarter, call_starter_of
+from concertino.backend.interface import Backend
 from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, MissingCapability, RpcError
+from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
 from concertino.protocol.call import Call, InputRequired
 from concertino.protocol.session import Session, SessionRequest
 from concertino.protocol.wire_results import InputRequiredSignal
-from concertino.runtime.context import DONE, CallContext
-from concertino.runtime.tasks import eager_task_runner, hide_from_all_tasks, read_batch_of
+from concertino.runtime.connection_end import ConnectionEnd
+from concertino.runtime.context import CallContext
+from concertino.runtime.output_flow import OutputFlow
+from concertino.runtime.tasks import eager_task_runner, read_batch_of
 from concertino.transports.connection import Connection
 from concertino.types.results import CallToolResult, TextContent
 
 if TYPE_CHECKING:
     from concertino.protocol.seal import Seal
-    from concertino.runtime.call_hooks import CallHooks
-    from concertino.runtime.host import Host
 
-__all__ = ["CLEANUP_S", "ServerConnection"]
+__all__ = ["ServerConnection"]
 
 log = logging.getLogger("concertino.host")
-_text = Decoder(str).decode
 
-TURN_S = 0.02  # for how long a handler that tells something may keep the loop
-LATER_S = 0.1  # for how long what was told too often is held back
-CLEANUP_S = 0.5  # for the `finally` blocks of handlers that were cut off
+# How long throttled notifications are held back, if no newer one takes their place.
+THROTTLE_FLUSH_S = 0.1
+# Stands for the result of a call that has none.
+NO_RESULT = Raw(b"{}")
+
+_decode_text = Decoder(str).decode
 
 
 class ServerConnection:
-    """One connection's Receiver, and the driver of its session. closed: done when everything is over."""
+    """Receiver of one connection, which it serves with a backend.
 
-    def __init__(self, host: Host, connection: Connection) -> None:
-        self._loop = self.loop = asyncio.get_running_loop()
+    closed: done when everything is over. backend, session, loop, thread: see CallConnection.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        connection: Connection,
+        limits: Limits,
+        on_subscriptions_changed: Callable[[], object],
+    ) -> None:
+        self.backend = backend
+        self.loop = asyncio.get_running_loop()
         self.thread = get_ident()
-        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self.loop.create_future()
         self._connection = connection
-        self.backend = host.backend
-        self._limits = host.limits
-        self._reading = read_batch_of(self._loop)
-        self._admit: Any = host.admit  # an Admit, where _start_admitted() is what starts calls
-        self._admits = host.admits
-        self._context = host.context
-        self._spawn = eager_task_runner(self._loop, self._ended)
-        self._leaving: set[asyncio.Task[None]] = set()  # cancelled, and not done yet
-        self._turning = False  # a call to _turn is scheduled
-        self._paused = False
-        self._draining = False
-        self._ending: asyncio.Task[None] | None = None
-        self._end_at = 0.0
-        self._drain_timer: asyncio.TimerHandle | None = None
-        self._room: asyncio.Future[None] | None = None
-        self._turn_began: float | None = (
-            None  # when something was first told in this turn of the loop
-        )
-        self._complaining = False
-        self._faulty = False
-        self._catching_up = False  # a call to _catch_up is scheduled
-        self.session = Session(
-            host.backend.features,
-            self._send,
-            self._start if self._admit is None else self._start_admitted,
-            host.limits,
-            self._loop.time,
-            host.watch_changed,
-            seal=_seal,
-            principal=str(connection.facts.get("uid", "")).encode(),
-            schedule_flush=self._later,
-        )
-        self.session.peer.ready = False  # until ready()
+        self._max_message_bytes = limits.max_message_bytes
+        self._read_batch = read_batch_of(self.loop)
+        self._run_eagerly = eager_task_runner(self.loop, self._on_call_done)
+        self._is_flush_due = False
+        self._will_flush_throttled = False
 
-    # From the connection
+        starter = call_starter_of(backend)
+        self.session = Session(
+            backend.features,
+            self._send,
+            self._start if starter is None else self._make_start(starter),
+            limits,
+            self.loop.time,
+            on_subscriptions_changed,
+            seal=_get_process_seal,
+            principal=str(connection.facts.get("uid", "")).encode(),
+            schedule_flush=self._schedule_throttled_flush,
+        )
+        # Calls wait until ready() says that the backend has started.
+        self.session.peer.ready = False
+
+        self._flow = OutputFlow(self.session, connection, limits, self.loop)
+        self._end = ConnectionEnd(
+            self.session, connection, limits.drain_s, self.closed, self._on_closed
+        )
+
+    # Input
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
         receive = self.session.receive
-        self.session.peer.send = self._connection.write  # what is written is settled below
+        self._is_flush_due = True
         for frame in batch:
             try:
                 receive(frame)
             except Exception:
-                self._fault("a message could not be dealt with")
-        self._settle()
+                self._report_fault("a message could not be dealt with")
+        self._flush()
 
     def on_frame_too_long(self, size: int) -> None:
-        log.warning("a message of more than %d bytes was refused", self._limits.max_message_bytes)
+        log.warning("a message of more than %d bytes was refused", self._max_message_bytes)
         self.session.peer.on_frame_too_long(size)
 
     def on_drain(self, held: int) -> None:
         try:
             self.session.peer.on_drain(held)
         except Exception:
-            self._fault("what waited for a slow reader could not be written")
-        if self._room is not None:
-            if not self._room.done():
-                self._room.set_result(None)
-            self._room = None
-        self._settle()
+            self._report_fault("what waited for a slow reader could not be written")
+        self._flow.on_drain()
+        self._flush()
 
     def on_eof(self) -> None:
         log.debug("end of input")
@@ -117,392 +124,381 @@ class ServerConnection:
 
     def on_disconnect(self, why: Exception) -> None:
         log.info("the connection is lost: %s", why)
-        self._end(0.0)
-
-    # To the connection
-
-    def _send(self, frame: bytes, about: Id | None) -> int:
-        """The first frame since _settle(): it is settled in this loop turn, with all that follow, which are only queued."""
-        self._settle_soon()
-        return self._connection.write(frame, about)
-
-    def _fault(self, what: str) -> None:
-        """The memory ran out, or concertino is wrong: something that must be answered perhaps never will be.
-
-        So the connection ends, in order as far as that goes: then the other side waits for nothing.
-        """
-        log.exception("%s; this is a fault of concertino", what)
-        self._faulty = True
-        self._settle_soon()
-
-    def _settle_soon(self) -> None:
-        if not self._turning:
-            self._turning = True
-            if self._reading.on:
-                self._reading.at_end(self._turn)
-            else:
-                self._loop.call_soon(self._turn)
-            self.session.peer.send = self._connection.write
-
-    def _turn(self) -> None:
-        self._turning = False
-        self._settle()
-
-    def _settle(self) -> None:
-        """After any change: start what may start now, write, and hold back input while output is held."""
-        peer = self.session.peer
-        try:
-            if peer.waiting:
-                peer.send = self._connection.write
-                self.session.admit()
-            if not self._turning and self._ending is None:  # a closed peer sends nowhere
-                peer.send = self._send
-            self._connection.flush()
-        except Exception:
-            self._fault("a call could not be started, or output not be written")
-        if self._faulty and not self._draining:
-            self._begin_draining()
-        pause = peer.buffered_bytes >= self._limits.high_water_bytes or self._draining
-        if pause is not self._paused:
-            self._paused = pause
-            self._connection.pause(pause)
-        if (peer.invalid_input.suppressed or self.session.dropped_logs) and not self._complaining:
-            self._complaining = True
-            self._loop.call_later(1.0, self._complain)
-        if (
-            self._draining
-            and not peer.waiting
-            and len(peer.running) <= self.session.open_subscriptions
-        ):
-            # Subscriptions hear of what the last calls change.
-            if self.session.open_subscriptions and self._ending is None:
-                self._end_subscriptions()
-                self._connection.flush()
-            self._end(self._end_at - self._loop.time())
-
-    def _later(self) -> None:
-        """Something was held back because too much was told: it leaves soon, if nothing newer takes its place."""
-        if not self._catching_up:
-            self._catching_up = True
-            self._loop.call_later(LATER_S, self._catch_up)
-
-    def _catch_up(self) -> None:
-        self._catching_up = False
-        if self._ending is None:
-            self.session.peer.on_drain(self.session.peer.buffered_bytes)
-            self._settle()
-
-    def _complain(self) -> None:
-        peer = self.session.peer
-        self._complaining = False
-        if peer.invalid_input.suppressed:
-            log.warning(
-                "%d malformed messages were not answered: too many at once",
-                peer.invalid_input.suppressed,
-            )
-        if self.session.dropped_logs:
-            log.warning(
-                "%d log messages were not sent: too many, or the client does not read",
-                self.session.dropped_logs,
-            )
-        peer.invalid_input.suppressed = self.session.dropped_logs = 0
-
-    def report_change(self, what: str) -> None:
-        """Tell the client, unless the connection is closing: nothing follows what it cuts off."""
-        if self._ending is None:
-            self.session.report_change(what)
-
-    def report_update(self, uri: str) -> None:
-        """As changed(), of a resource's content."""
-        if self._ending is None:
-            self.session.report_update(uri)
-
-    def room(self) -> Awaitable[None]:
-        """What a handler awaits after telling something: nothing, that a slow reader catches up, or that others had a turn.
-
-        A handler that does nothing but compute and tell would be neither heard nor cancelled.
-        """
-        if self.session.peer.buffered_bytes < self._limits.high_water_bytes:
-            now = self._loop.time()
-            if self._turn_began is None:
-                self._turn_began = now
-                self._loop.call_soon(self._turn_over)
-            return DONE if now - self._turn_began < TURN_S else asyncio.sleep(0)
-        if self._room is None:
-            self._room = self._loop.create_future()
-        return asyncio.shield(self._room)
-
-    def _turn_over(self) -> None:
-        self._turn_began = None
-
-    def post(self, act: Any) -> None:
-        """Run act on the loop; from any thread."""
-        try:
-            self._loop.call_soon_threadsafe(act)
-        except RuntimeError:  # the loop is closed: nobody is there to be told
-            pass
-
-    # Calls
+        self._end.close(0.0)
 
     def ready(self, failure: BaseException | None) -> None:
-        """The backend has started, or failed to."""
+        """Start the calls that wait, now that the backend has started; or fail them all."""
         peer = self.session.peer
         peer.ready = True
         if failure is None:
             self.session.reload_features()
-            self._settle()
+            self._flush()
             return
+
         try:
-            for incoming in list(peer.waiting.values()):
-                peer.fail(incoming, INTERNAL_ERROR, "Internal error: the server failed to start")
+            for request in list(peer.waiting.values()):
+                peer.fail(request, INTERNAL_ERROR, "Internal error: the server failed to start")
         except Exception:
-            self._fault("a call could not be answered")
+            self._report_fault("a call could not be answered")
         self.drain()
 
-    def _start(self, incoming: SessionRequest) -> None:
+    # Output
+
+    def _send(self, frame: bytes, about: Id | None) -> int:
+        """Write a frame of the session and see that it is flushed. Returns the bytes buffered."""
+        if not self._is_flush_due:
+            self._schedule_flush()
+        return self._connection.write(frame, about)
+
+    def _schedule_flush(self) -> None:
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            if self._read_batch.on:
+                self._read_batch.at_end(self._flush)
+            else:
+                self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Bring everything up to date after any change.
+
+        Starts calls that may start now, flushes, pauses input while much output is buffered, and
+        goes on with the end of the connection.
+        """
+        peer = self.session.peer
         try:
-            work = self.backend.handle(incoming.call, CallContext(self, incoming))
-        except BaseException as error:  # of a `def handle`, before there is anything to await
-            return self._ended(incoming, Raw(b"{}"), error)
-        task = self._spawn(work, incoming)
+            if peer.waiting:
+                self._is_flush_due = True
+                self.session.admit()
+            self._is_flush_due = False
+            self._connection.flush()
+        except Exception:
+            self._is_flush_due = False
+            self._report_fault("a call could not be started, or output not be written")
+
+        end = self._end
+        if end.has_fault:
+            end.start_draining()
+        self._flow.update(end.is_draining)
+        if end.is_draining:
+            end.close_when_idle()
+
+    def _report_fault(self, what: str) -> None:
+        """Log the current exception, and end the connection soon."""
+        self._end.report_fault(what)
+        self._schedule_flush()
+
+    def _schedule_throttled_flush(self) -> None:
+        if not self._will_flush_throttled:
+            self._will_flush_throttled = True
+            self.loop.call_later(THROTTLE_FLUSH_S, self._flush_throttled)
+
+    def _flush_throttled(self) -> None:
+        """Send the throttled notifications that nothing newer has replaced."""
+        self._will_flush_throttled = False
+        if not self._end.is_closing:
+            peer = self.session.peer
+            peer.on_drain(peer.buffered_bytes)
+            self._flush()
+
+    def backpressure(self) -> Awaitable[None]:
+        return self._flow.backpressure()
+
+    def post(self, callback: Callable[[], object]) -> None:
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            # The loop is closed: nobody is left to receive anything.
+            pass
+
+    def report_change(self, what: str) -> None:
+        """Tell the client that a list changed, unless the connection is closing."""
+        if not self._end.is_closing:
+            self.session.report_change(what)
+
+    def report_update(self, uri: str) -> None:
+        """Tell the client, if it subscribed, that a resource changed, unless it is closing."""
+        if not self._end.is_closing:
+            self.session.report_update(uri)
+
+    # The beginning of a call
+
+    def _start(self, request: SessionRequest) -> None:
+        try:
+            work = self.backend.handle(request.call, CallContext(self, request))
+        except BaseException as exc:
+            # `handle` may be a plain function that raises before there is anything to await.
+            return self._on_call_done(request, NO_RESULT, exc)
+        task = self._run_eagerly(work, request)
         if task is not None:
-            self.session.peer.add_running(incoming)
-            incoming.on_cancel = partial(self._cancel, task, incoming)
+            self._on_suspended(request, task)
         return None
 
-    def _start_admitted(self, incoming: SessionRequest) -> None:
-        """As _start(), of a backend that admits its calls itself: see admission.py."""
-        call: Call = incoming.call
-        if call.method == "tools/call":
+    def _make_start(self, starter: CallStarter) -> Callable[[SessionRequest], None]:
+        """Return what starts the calls of a backend that begins them itself."""
+        from concertino.runtime.call_hooks import RedactingContext
+
+        begin_any, begin_tool = starter.begin, starter.tools
+        context_type = RedactingContext if starter.redacts else CallContext
+
+        def start(request: SessionRequest) -> None:
+            call = request.call
+            begin = begin_any
+            if call.method == "tools/call":
+                try:
+                    begin = begin_tool[_decode_text(call.params["name"])]
+                except (KeyError, DecodeError, UnicodeError):
+                    # Not called yet, or not a name: begin_any() knows what to do.
+                    pass
             try:
-                admit = self._admits[_text(call.params["name"])]
-            except (KeyError, DecodeError, UnicodeError):
-                admit = self._admit
-        else:
-            admit = self._admit
-        try:
-            work = admit(call, self._context(self, incoming), incoming)
-        except BaseException as error:  # a refusal, mostly
-            return self._ended(incoming, Raw(b"{}"), error)
-        task = self._spawn(work, incoming)
-        if task is not None:
-            self.session.peer.add_running(incoming)
-            incoming.on_cancel = partial(self._cancel, task, incoming)
-            if incoming.terms is not None and incoming.terms.timeout_s is not None:
-                from concertino.runtime.call_hooks import TimedCall
+                work = begin(call, context_type(self, request), request)
+            except BaseException as exc:
+                return self._on_call_done(request, NO_RESULT, exc)
+            task = self._run_eagerly(work, request)
+            if task is not None:
+                self._on_suspended(request, task)
+            return None
 
-                incoming.terms = TimedCall(
-                    incoming, incoming.terms, task, self._ended, incoming.on_cancel
-                )
-        return None
+        return start
 
-    def _ended(
-        self, incoming: SessionRequest, result: Struct | Raw, error: BaseException | None
+    def _on_suspended(self, request: SessionRequest, task: asyncio.Task[None]) -> None:
+        """Register a call that has not ended with its first step."""
+        if request.table is None:
+            self.session.peer.add_running(request)
+        cancel = request.on_cancel = partial(self._cancel, task, request)
+        hooks = request.hooks
+        if hooks is not None and hooks.timeout_s is not None:
+            from concertino.runtime.call_hooks import TimedCall
+
+            request.timer = TimedCall(request, hooks, hooks.timeout_s, task, self._answer, cancel)
+
+    def _cancel(self, task: asyncio.Task[None], request: SessionRequest, reason: str) -> None:
+        log.debug("request %r was cancelled: %s", request.id, reason or "no reason given")
+        self._end.add_cancelled(task)
+        task.cancel()
+        if request.dialogue is not None:
+            for thread_wait in list(request.dialogue.thread_waits):
+                thread_wait.cancel()
+
+    # The end of a call
+
+    def _on_call_done(
+        self, request: SessionRequest, result: Struct | Raw, error: BaseException | None
     ) -> None:
-        """A call's handler returned or raised: answer, whatever it was."""
-        if incoming.on_cancel is not None:  # it has waited
-            incoming.on_cancel = None  # it refers to the call: its message would stay until the next collection of garbage
-            if incoming.terms is not None and incoming.terms.timeout_s is not None:
-                incoming.terms = incoming.terms.ended()
-        # What sends nothing brings no turn: a cancelled call, and one of a batch before the last.
-        if self._draining or incoming.batch is not None:
-            self._settle_soon()
-        passes: Callable[[str], bool] | None = None
-        if (
-            terms := incoming.terms
-        ) is not None:  # it stays there if this is the end: to take it out costs 0.5 %
-            if (slots := terms.slots) is not None:
-                slots.free += 1
-            if error is None:
-                passes = terms.passes
-            else:
-                error = terms.failed(error)
-                incoming.terms = None
-        if incoming.dialogue is not None and incoming.dialogue.suspended and incoming.open:
-            # Whatever the handler made of being suspended: it has asked, and does not know the answer.
-            incoming.terms = None
-            return self._asked(incoming, self.session.reply_suspended, incoming)
-        if error is None:
-            try:
-                if self.session.respond(incoming, result, passes):
-                    return None
-            except InputRequiredSignal:
-                incoming.terms = None
-                assert isinstance(result, InputRequired)
-                return self._needs_input(incoming, result)
-            except BaseException as unfit:  # MemoryError; an attribute that raises SystemExit
-                if not incoming.open:
-                    return self._fault("an answer could not be written")
-                error = unfit
-            else:
-                assert terms is not None  # whose `passes` has said so
-                incoming.terms = None
-                return self._finish(incoming, result, terms)
-        if isinstance(error, RpcError):
-            if isinstance(error, (MissingCapability, InvalidClientResponse)):
-                return self._unasked(incoming, error)
-            return self._fail(incoming, error)
-        if isinstance(error, asyncio.CancelledError):
-            # If it is open still, the handler did this to itself.
-            return self._fail(
-                incoming,
-                RpcError(INTERNAL_ERROR, "Internal error: the call was cancelled by its handler"),
-            )
-        if incoming.open:  # SystemExit too: no handler ends the server
-            log.error("%s failed", incoming.method, exc_info=error)
-        return self._fail(incoming, RpcError(INTERNAL_ERROR, "Internal error"))
+        """Answer a call whose handler has returned `result` or raised `error`."""
+        if request.on_cancel is not None:
+            self._release_task(request)
 
-    def _finish(self, incoming: SessionRequest, result: Struct | Raw, terms: CallHooks) -> None:
-        """As _ended(), of a result that may have to be changed first."""
+        # A cancelled call and one inside a batch send nothing, but the flush starts waiting calls
+        # and ends the connection.
+        if request.batch is not None or self._end.is_draining:
+            self._schedule_flush()
+
+        accepts_text = None
+        hooks = request.hooks
+        if hooks is not None:
+            if (permits := hooks.permits) is not None:
+                permits.free += 1
+            accepts_text = hooks.accepts_text
+
+        if error is not None or request.dialogue is not None:
+            return self._answer_exception_or_dialogue(request, result, error)
+        try:
+            if self.session.respond(request, result, accepts_text):
+                return None
+        except BaseException as exc:
+            return self._on_unsent(request, result, exc)
+        return self._finish(request, result)
+
+    def _release_task(self, request: SessionRequest) -> None:
+        # The callback refers to the request: with it, the message would stay in memory until the
+        # next garbage collection.
+        request.on_cancel = None
+        if request.timer is not None:
+            request.timer.on_work_done()
+            request.timer = None
+
+    def _answer_exception_or_dialogue(
+        self, request: SessionRequest, result: Struct | Raw, error: BaseException | None
+    ) -> None:
+        hooks = request.hooks
+        if hooks is not None and error is not None:
+            error = hooks.fail(error)
+            request.hooks = hooks = None
+
+        if request.dialogue is not None and request.dialogue.suspended and request.open:
+            # Whatever the handler made of being suspended: it has asked its client something and
+            # does not know the answer.
+            request.hooks = None
+            return self._reply_input_required(request, self.session.reply_suspended, request)
+
+        if error is not None or hooks is None:
+            return self._answer(request, result, error)
+        return self._finish(request, result)
+
+    def _finish(self, request: SessionRequest, result: Struct | Raw) -> None:
+        """Answer a call with what its hooks make of its result."""
+        hooks = request.hooks
+        assert hooks is not None
+        request.hooks = None
         error: BaseException | None = None
         try:
-            result = terms.done(result)
-        except BaseException as unfit:
-            error = unfit
-        return self._ended(incoming, result, error)
+            result = hooks.finish(result)
+        except BaseException as exc:
+            error = exc
+        return self._answer(request, result, error)
 
-    # Questions
-
-    def _asked(
-        self, incoming: SessionRequest, answer: Callable[..., None], *arguments: object
+    def _answer(
+        self, request: SessionRequest, result: Struct | Raw, error: BaseException | None
     ) -> None:
-        """The answer to a call is what it asks."""
-        if incoming.dialogue is not None:
-            incoming.dialogue.suspended = False  # whatever follows is no suspension
+        """Answer a call with `result`, or with `error`, after its hooks."""
+        if error is not None:
+            return self._answer_error(request, error)
         try:
-            return answer(*arguments)
-        except RpcError as error:
-            return self._ended(incoming, Raw(b"{}"), error)
-        except Exception as error:  # a backend's mistake, a key that is none
-            log.error("%s: the client could not be asked: %s", incoming.method, error)
-            return self._fail(
-                incoming, RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked")
-            )
-
-    def _needs_input(self, incoming: SessionRequest, wanted: InputRequired) -> None:
-        """A backend asks: in the answer, or, before 2026-07-28, at once; then it is called again."""
-        if incoming.profile.encoder.revision.modern:
-            return self._asked(incoming, self.session.reply_input_required, incoming, wanted)
-        task = self._spawn(self._again(incoming, wanted), incoming)
-        if task is not None:
-            if incoming.table is None:
-                self.session.peer.add_running(incoming)
-            incoming.on_cancel = partial(self._cancel, task, incoming)
+            self.session.respond(request, result)
+        except BaseException as exc:
+            self._on_unsent(request, result, exc)
         return None
 
-    async def _again(self, incoming: SessionRequest, wanted: InputRequired) -> Struct | Raw:
-        from concertino.runtime.client_questions import put
+    def _on_unsent(self, request: SessionRequest, result: Struct | Raw, exc: BaseException) -> None:
+        """Answer a call whose result `exc` kept from being sent.
 
-        dialogue = self.session.load_client_requests(incoming, wanted)
-        if wanted.questions:
-            await put(self, dialogue, wanted.questions)
-        else:
-            dialogue.count_round()
-        call: Call = incoming.call
-        incoming.call = Call(call.method, call.params, call.meta, dialogue.answers, wanted.state)
-        return await self.backend.handle(incoming.call, CallContext(self, incoming))
+        Besides the signal that the result is a question to the client, that is a MemoryError, or
+        whatever an attribute of the result raised.
+        """
+        request.hooks = None
+        if isinstance(exc, InputRequiredSignal):
+            assert isinstance(result, InputRequired)
+            return self._on_input_required(request, result)
+        if not request.open:
+            return self._report_fault("an answer could not be written")
+        return self._answer_error(request, exc)
 
-    def _unasked(self, incoming: SessionRequest, error: RpcError) -> None:
-        """The client cannot be asked, or answered with what is no answer. Older callers of a tool are told in its result."""
-        if incoming.profile.encoder.revision.modern or incoming.method != "tools/call":
-            return self._fail(incoming, error)
-        self.session.respond(incoming, CallToolResult([TextContent(error.message)], is_error=True))
-        return None
+    def _answer_error(self, request: SessionRequest, error: BaseException) -> None:
+        if isinstance(error, (MissingCapability, InvalidClientResponse)):
+            return self._client_cannot_answer(request, error)
+        if isinstance(error, RpcError):
+            return self._fail(request, error)
+        if isinstance(error, asyncio.CancelledError):
+            # If the request is still open, its handler cancelled itself.
+            text = "Internal error: the call was cancelled by its handler"
+            return self._fail(request, RpcError(INTERNAL_ERROR, text))
+        # SystemExit too: no handler ends the server.
+        if request.open:
+            log.error("%s failed", request.method, exc_info=error)
+        return self._fail(request, RpcError(INTERNAL_ERROR, "Internal error"))
 
-    def _cancel(self, task: asyncio.Task[None], incoming: SessionRequest, reason: str) -> None:
-        log.debug("request %r was cancelled: %s", incoming.id, reason or "no reason given")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
-        task.cancel()
-        if incoming.dialogue is not None:
-            for each in list(incoming.dialogue.thread_waits):
-                each.cancel()
-
-    def _fail(self, incoming: SessionRequest, error: RpcError) -> None:
+    def _fail(self, request: SessionRequest, error: RpcError) -> None:
+        """Send an error response, whatever a backend has put into the error."""
         code, message = error.code, error.message
         if type(code) is not int or not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             log.error(
                 "%s: an RpcError needs an int and a str, got %r and %r",
-                incoming.method,
+                request.method,
                 code,
                 message,
             )
             code, message = INTERNAL_ERROR, "Internal error"
-        # A backend's mistake must not leave the caller waiting: data that is no JSON, a text with half a surrogate pair.
-        for said, data in ((message, error.data), (message, None), ("Internal error", None)):
-            try:
-                return self.session.fail(incoming, code, said, data)
-            except Exception as why:
-                if not incoming.open:
-                    break
-                log.error("%s: an error answer could not be written: %s", incoming.method, why)
-        return self._fault("a call could not be answered")
 
-    # The end
+        # The data may not be JSON, and the text may hold half a surrogate pair; the client must
+        # not be left waiting for either.
+        for text, data in ((message, error.data), (message, None), ("Internal error", None)):
+            try:
+                return self.session.fail(request, code, text, data)
+            except Exception as exc:
+                if not request.open:
+                    break
+                log.error("%s: an error answer could not be written: %s", request.method, exc)
+        return self._report_fault("a call could not be answered")
+
+    # Requests to the client
+
+    def _reply_input_required(
+        self, request: SessionRequest, reply: Callable[..., None], *arguments: object
+    ) -> None:
+        """Answer a call with `input_required`, by `reply(*arguments)` of the session."""
+        if request.dialogue is not None:
+            request.dialogue.suspended = False
+        try:
+            return reply(*arguments)
+        except RpcError as exc:
+            return self._answer_error(request, exc)
+        except Exception as exc:
+            # A mistake of the backend, such as a key that is not a string.
+            log.error("%s: the client could not be asked: %s", request.method, exc)
+            text = "Internal error: the client could not be asked"
+            return self._fail(request, RpcError(INTERNAL_ERROR, text))
+
+    def _on_input_required(self, request: SessionRequest, wanted: InputRequired) -> None:
+        """Ask the client what a backend wants to know.
+
+        Since 2026-07-28 the response asks, and the client repeats the call. Before, requests to the
+        client ask, and the runtime repeats the call.
+        """
+        if request.profile.encoder.revision.modern:
+            return self._reply_input_required(
+                request, self.session.reply_input_required, request, wanted
+            )
+        task = self._run_eagerly(self._retry_with_answers(request, wanted), request)
+        if task is not None:
+            self._on_suspended(request, task)
+        return None
+
+    async def _retry_with_answers(
+        self, request: SessionRequest, wanted: InputRequired
+    ) -> Struct | Raw:
+        from concertino.runtime.client_questions import send_questions
+
+        dialogue = self.session.load_client_requests(request, wanted)
+        if wanted.questions:
+            await send_questions(self.session, dialogue, wanted.questions)
+        else:
+            dialogue.count_round()
+        call = request.call
+        request.call = Call(call.method, call.params, call.meta, dialogue.answers, wanted.state)
+        return await self.backend.handle(request.call, CallContext(self, request))
+
+    def _client_cannot_answer(self, request: SessionRequest, error: RpcError) -> None:
+        """Answer a call whose client lacks a capability, or sent a malformed reply.
+
+        Clients before 2026-07-28 get a tool's error result: they have no error code for it.
+        """
+        if request.profile.encoder.revision.modern or request.method != "tools/call":
+            return self._fail(request, error)
+        self.session.respond(request, CallToolResult([TextContent(error.message)], is_error=True))
+        return None
+
+    # The end of the connection
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether no more input is taken."""
+        return self._end.is_draining
 
     def drain(self) -> None:
-        """Stop reading, let accepted calls finish within the drain time, then close. Once it has begun it goes its way."""
-        if self._draining:
-            return
-        self._begin_draining()
-        self._settle()
+        """Stop reading, let accepted calls finish within the drain time, then close."""
+        if not self._end.is_draining:
+            self._end.start_draining()
+            self._flush()
 
-    def _begin_draining(self) -> None:
-        self._draining = True
-        self._end_at = self._loop.time() + self._limits.drain_s
-        self._drain_timer = self._loop.call_later(self._limits.drain_s, self._cut_off)
-
-    def _cut_off(self) -> None:
-        """The drain time is over."""
-        self._end_subscriptions()
-        self._end(0.0)
-
-    def _end_subscriptions(self) -> None:
-        try:
-            self.session.end_subscriptions()
-        except Exception:
-            self._fault("the end of a subscription could not be told")
-
-    def _end(self, within_s: float) -> None:
-        if self._ending is None:
-            self._draining = True
-            self._ending = hide_from_all_tasks(
-                self._loop.create_task(self._close(max(0.0, within_s)))
-            )
-
-    async def _close(self, within_s: float) -> None:
-        if self._drain_timer is not None:
-            self._drain_timer.cancel()
-        left = self.session.close()
-        for incoming in left:
-            if incoming.on_cancel is not None:
-                incoming.on_cancel("the connection is closing")
-        if calls := sum(incoming.method != "subscriptions/listen" for incoming in left):
-            log.warning("%d calls were cut off", calls)
-        if self._leaving:
-            await asyncio.wait(self._leaving, timeout=CLEANUP_S)
-        try:
-            await self._connection.close(within_s)
-        finally:
-            # With session.close(): what is left of a client goes with its last reference, not with the next collection of garbage.
-            self._spawn = _never
-            if not self.closed.done():
-                self.closed.set_result(None)
+    def _on_closed(self) -> None:
+        # With Session.close(), this breaks the reference cycles: the connection's memory is freed
+        # with its last reference, not with the next garbage collection.
+        self._run_eagerly = _run_nothing
 
 
-def _never(work: object, subject: object) -> None:
+def _run_nothing(work: object, request: object) -> None:
     raise RuntimeError("the connection is closed; this is a fault of concertino")
 
 
-def _seal() -> Seal:
-    """One for all hosts of this process; made, with what it needs, when a call first asks its client.
+def _get_process_seal() -> Seal:
+    """Return the seal of this process's states, made when a call first asks its client something.
 
-    Raises RpcError, for that call alone, when there can be none.
+    Raises RpcError, for that call alone, when the key from the environment is unusable.
     """
     from concertino.runtime.client_questions import process_seal
 
     try:
         return process_seal()
-    except ValueError as why:
-        log.error("a client cannot be asked: %s", why)
+    except ValueError as exc:
+        log.error("a client cannot be asked: %s", exc)
         raise RpcError(INTERNAL_ERROR, "Internal error: the client could not be asked") from None

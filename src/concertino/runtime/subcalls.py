@@ -1,7 +1,8 @@
-"""Calls inside a call: a tool that calls another tool of its server, in process.
+"""Subcalls: a tool that calls another tool of its server, in process.
 
-They go in at the front, like a client's: through every guard, with the arguments checked. They run in the task of the call
-that made them, so that a cancellation reaches them, and carry its trace context.
+Subcalls enter the outermost backend as a client's calls do: they pass every guard, and their
+arguments are validated. They run in the task of the call that made them, so a cancellation reaches
+them, and carry its trace context.
 """
 
 from __future__ import annotations
@@ -16,18 +17,27 @@ from msgspec.structs import replace
 
 from concertino.backend.interface import Backend, Call, Context, ContextWrapper, InputRequired
 from concertino.errors import ProtocolError, ToolError
-from concertino.runtime.context import DONE, CallContext
+from concertino.runtime.call_connection import DONE
 from concertino.types.results import CallToolResult, TextContent
 
 __all__ = ["SubcallContext", "outermost"]
 
-MAX_DEPTH = 16  # calls inside each other; deeper is a tool that calls itself
-MAX_CALLS = 10_000  # that one call_tool() of a client's call may bring about, its own included
-SHOWN = 3  # names at either end of a chain that is too long
+# How many calls may be inside each other; a tool that calls itself passes it.
+MAX_DEPTH = 16
+# How many subcalls one client's call may cause in all.
+MAX_CALLS = 10_000
+# How many names an error shows at either end of a chain that is too long.
+SHOWN = 3
 
 
 class SubcallContext(ContextWrapper):
-    """The context of a call inside another. chain: the tools that are under way, the outermost first."""
+    """The context of a subcall, or the one that makes a client's call's first subcall.
+
+    backend: the outermost backend.
+    meta: the client's call's `_meta`, passed on for its trace context.
+    chain: the names of the tools that call each other, the outermost first.
+    count: holds the number of subcalls so far, shared by all inside one client's call.
+    """
 
     def __init__(
         self,
@@ -35,71 +45,77 @@ class SubcallContext(ContextWrapper):
         backend: Backend,
         meta: Mapping[str, Raw],
         chain: tuple[str, ...],
-        calls: list[int],
+        count: list[int],
     ) -> None:
         super().__init__(inner)
         self._backend = backend
         self._meta = meta
         self._chain = chain
-        self._calls = calls  # one number, shared by all inside one call
+        self._count = count
 
     def progress(
         self, done: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
-        return DONE  # the caller's progress counts something else
+        # The client waits for the outer call, whose progress counts something else.
+        return DONE
 
     def calling(self, context: Context) -> SubcallContext:
-        """The same for a context around this one."""
-        return SubcallContext(context, self._backend, self._meta, self._chain, self._calls)
+        """Return a context that makes subcalls of this one. context: around this one."""
+        return SubcallContext(context, self._backend, self._meta, self._chain, self._count)
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
     ) -> Any:
-        """See backend.Context. Any: one of its overloads."""
+        """Call another tool. See backend.Context."""
         chain = (*self._chain, name)
-        if len(chain) > MAX_DEPTH + 1:
-            shown = (*chain[:SHOWN], "...", *chain[-SHOWN:])
-            raise ToolError(
-                f"call_tool: more than {MAX_DEPTH} calls inside each other: {' > '.join(shown)}"
-            )
-        self._calls[0] += 1
-        if self._calls[0] > MAX_CALLS:
-            raise ToolError(
-                f"call_tool: {' > '.join(chain)}: more than {MAX_CALLS:,} calls inside one"
-            )
+        self._check_limits(chain)
         call = Call(
             "tools/call",
             {"name": Raw(encode(name)), "arguments": Raw(encode(arguments or {}))},
             self._meta,
         )
-        within = SubcallContext(self.inner, self._backend, self._meta, chain, self._calls)
+        context = SubcallContext(self.inner, self._backend, self._meta, chain, self._count)
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
-        answer = await self._backend.handle(call, within)
+
+        answer = await self._backend.handle(call, context)
         for _ in range(MAX_DEPTH):
             if not isinstance(answer, InputRequired):
                 break
-            answers = await within.ask(answer.questions)
+            answers = await context.ask(answer.questions)
             answer = await self._backend.handle(
-                Call(call.method, call.params, call.meta, answers, answer.state), within
+                Call(call.method, call.params, call.meta, answers, answer.state), context
             )
-        result = _result(name, answer)
+
+        result = _check_result(name, answer)
+        # A tool that turned the cancellation into its own failure must not hide it: it is meant
+        # for all calls in this task.
         if task is not None and task.cancelling() > cancels:
-            raise asyncio.CancelledError  # the tool took it for its own failure; it is meant for all that are under way
-        return result if into is None else _structured(name, result, into)
+            raise asyncio.CancelledError
+        return result if into is None else _convert_result(name, result, into)
+
+    def _check_limits(self, chain: tuple[str, ...]) -> None:
+        if len(chain) > MAX_DEPTH + 1:
+            names = " > ".join((*chain[:SHOWN], "...", *chain[-SHOWN:]))
+            raise ToolError(f"call_tool: more than {MAX_DEPTH} calls inside each other: {names}")
+        self._count[0] += 1
+        if self._count[0] > MAX_CALLS:
+            raise ToolError(
+                f"call_tool: {' > '.join(chain)}: more than {MAX_CALLS:,} calls inside one"
+            )
 
 
-def outermost(own: CallContext, context: Context) -> SubcallContext:
-    """What a client's call makes its calls with. context: the one they are to have, which is around the call's own."""
-    call: Call = own.incoming.call
-    name = call.params.get("name")
-    chain = (
-        (str(decode(name)),) if name is not None and call.method == "tools/call" else (call.method,)
-    )
-    return SubcallContext(context, own.link.backend, call.meta, chain, [0])
+def outermost(context: Context, backend: Backend, call: Call) -> SubcallContext:
+    """Return the context that makes the subcalls of a client's call.
+
+    context: the one that the subcalls are to have: the call's own, or one around it.
+    """
+    name = call.name if call.method == "tools/call" else None
+    return SubcallContext(context, backend, call.meta, (name or call.method,), [0])
 
 
-def _result(name: str, result: Struct | Raw) -> CallToolResult:
+def _check_result(name: str, result: Struct | Raw) -> CallToolResult:
+    """Return a tool's result, decoded. Raises ProtocolError if it is something else."""
     try:
         if isinstance(result, Raw):
             return decode(result, type=CallToolResult)
@@ -107,23 +123,23 @@ def _result(name: str, result: Struct | Raw) -> CallToolResult:
             if isinstance(result.structured_content, Raw):
                 return replace(result, structured_content=decode(result.structured_content))
             return result
-    except DecodeError as why:
-        raise ProtocolError(f"tools/call {name}: expected the result of a tool: {why}") from None
+    except DecodeError as exc:
+        raise ProtocolError(f"tools/call {name}: expected the result of a tool: {exc}") from None
     raise ProtocolError(
         f"tools/call {name}: expected the result of a tool, got {type(result).__name__}"
     )
 
 
-def _structured(name: str, result: CallToolResult, into: Any) -> Any:
+def _convert_result(name: str, result: CallToolResult, into: Any) -> Any:
+    """Return a result as the type `into`. Raises ToolError with the text of an error result."""
     text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
     if result.is_error:
         raise ToolError(text or f"{name} failed, and does not say why")
-    found = result.structured_content
+    content = result.structured_content
     try:
-        if found is not UNSET:
-            return convert(found, into)
+        if content is not UNSET:
+            return convert(content, into)
         return text if into is str else decode(text, type=into)
-    except (DecodeError, ValidationError) as why:
-        raise ProtocolError(
-            f"tools/call {name}: the result is no {getattr(into, '__name__', into)}: {why}"
-        ) from None
+    except (DecodeError, ValidationError) as exc:
+        kind = getattr(into, "__name__", into)
+        raise ProtocolError(f"tools/call {name}: the result is no {kind}: {exc}") from None

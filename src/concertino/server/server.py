@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike
+from types import CoroutineType
 from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
+from concertino.backend.call_hooks import Handle, Work, has_method_of
 from concertino.backend.interface import Call, ChangeKind, Context, Notifier, ServerFeatures
 from concertino.errors import RegistrationError, ToolError
 from concertino.jsonrpc.limits import Limits
@@ -171,7 +173,7 @@ class Server:
             # Few tools have guards; importing them takes time at the start.
             from concertino.server.tool_guards import guard
 
-            tool = guard(self, self._tools, tool, cast("ToolGuards", guards))
+            tool = guard(self, self._tools, tool, cast("ToolGuards", guards), self._call_tool)
         self._tools.add(tool.tool.name, tool)
         self._report_change("tools")
 
@@ -376,34 +378,40 @@ class Server:
     async def watch(self, uris: frozenset[str]) -> None:
         self.watched = uris
 
-    def know(self, method: str, name: str) -> RegisteredTool | None:
-        """Return the tool that handle() may be given for calls of this operation.
+    def operation_handler(self, method: str, name: str) -> Handle | None:
+        """Return a function that handles all calls of one tool, without looking for it each time.
 
-        It saves handle() the search. None if there is no such tool, or a guard handles its calls.
+        See SupportsOperationHandlers. None for other methods, tools with guards of their own, and
+        servers with another `handle`.
         """
-        tool = self._tools.entries.get(name) if method == "tools/call" else None
-        return tool if tool is not None and tool.guard is None else None
+        if method != "tools/call" or not has_method_of(self, Server.handle, self.handle):
+            return None
+        tool = self._tools.entries.get(name)
+        if tool is None or tool.guard is not None:
+            return None
 
-    async def handle(
-        self, call: Call, context: Context, known: RegisteredTool | None = None
-    ) -> Struct | Raw:
-        """Handle a call; see Backend.
+        def handle(call: Call, context: Context) -> Work:
+            if tool.removed:
+                return self.handle(call, context)
+            return self._call_tool(tool, call, context)
 
-        known: the tool, from know(); a guard around it has already admitted the call.
-        """
+        return handle
+
+    def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
+        """Return the coroutine that handles a call. Raises RpcError for an unknown tool."""
+        if call.method != "tools/call":
+            return self._features.handle(call, context)
+        try:
+            tool = self._tools.entries[_name(call.params["name"])]
+        except (KeyError, DecodeError):
+            raise unknown_tool(call.params) from None
+        if tool.guard is not None:
+            return tool.guard.handle(call, context)
+        return self._call_tool(tool, call, context)
+
+    async def _call_tool(self, tool: RegisteredTool, call: Call, context: Context) -> Struct | Raw:
+        """Call a tool without its guards."""
         params = call.params
-        if known is not None and not known.removed:
-            tool = known
-        elif call.method != "tools/call":
-            return await self._features.handle(call, context)
-        else:
-            try:
-                tool = self._tools.entries[_name(params["name"])]
-            except (KeyError, DecodeError):
-                raise unknown_tool(params) from None
-            if tool.guard is not None:
-                return await tool.guard.handle(call, context)
-
         try:
             args, kwargs = tool.bind(params.get("arguments", NO_ARGUMENTS), context)
             if tool.is_async:

@@ -24,15 +24,12 @@ __all__ = ["ToolServer", "guard"]
 
 TEMPLATE = f"{URI}{{id}}"
 
+# (tool, call, context) -> the coroutine that calls it
+CallTool = Callable[[RegisteredTool, Call, Context], "CoroutineType[Any, Any, Struct | Raw]"]
+
 
 class ToolServer(Backend, Protocol):
     """What this module needs of a Server. server.py imports this module, not the other way round."""
-
-    def handle(
-        self, call: Call, context: Context, known: RegisteredTool | None = None
-    ) -> CoroutineType[Any, Any, Struct | Raw]:
-        """Handle a call; for `known`, a tool, without looking for it."""
-        ...
 
     def add_resource(
         self, uri: str, handler: Callable[..., Any], *, name: str, inline: bool
@@ -42,11 +39,17 @@ class ToolServer(Backend, Protocol):
 
 
 def guard(
-    server: ToolServer, tools: Tools, tool: RegisteredTool, guards: ToolGuards
+    server: ToolServer,
+    tools: Tools,
+    tool: RegisteredTool,
+    guards: ToolGuards,
+    call_tool: CallTool,
 ) -> RegisteredTool:
     """Return the tool with a guard around it, or the same tool if every option is switched off.
 
-    tools: the server's. Results that are too large are stored for all tools of the server together
+    tools: the server's.
+    call_tool: the server's function that calls a tool without its guard.
+    Results that are too large are stored for all tools of the server together
     and served behind one resource template.
     Raises RegistrationError for an option that does not fit.
     """
@@ -56,7 +59,7 @@ def guard(
     if not active:
         return tool
     try:
-        inner = _Unguarded(server, tool)
+        inner = _Unguarded(server, tool, call_tool)
         store = _oversize_store(server, tools) if "max_result_bytes" in active else None
         # ToolGuards declares the types of the options.
         tool_guard = Guard(inner, kept=store, **active)  # pyright: ignore[reportArgumentType]
@@ -69,14 +72,13 @@ def guard(
 class _Unguarded(BackendWrapper):
     """The server as the guard of one tool sees it: it calls that tool without the guard."""
 
-    inner: ToolServer
-
-    def __init__(self, server: ToolServer, tool: RegisteredTool) -> None:
+    def __init__(self, server: ToolServer, tool: RegisteredTool, call_tool: CallTool) -> None:
         super().__init__(server)
         self.tool = tool
+        self._call_tool = call_tool
 
     def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
-        return self.inner.handle(call, context, self.tool)
+        return self._call_tool(self.tool, call, context)
 
     async def close(self) -> None:
         """Do nothing: the server closes its guards, not the other way round."""

@@ -1,0 +1,88 @@
+"""The operations of a guarded backend that were called lately, each with its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from concertino.backend.call_hooks import BeginCall
+from concertino.backend.interface import Backend
+from concertino.guards.operation_names import OPERATION_METHODS, Patterns
+from concertino.guards.operation_policy import GuardLimits, OperationPolicy
+from concertino.guards.rates import Rate, Window
+
+__all__ = ["OperationTable"]
+
+# How many operations of a kind have a policy, with windows, of their own; the others share one
+# window for each rate.
+MAX_POLICIES = 1024
+# How many characters the name of an operation with a policy of its own may have.
+MAX_NAME = 1024
+# How long the table keeps policies at least before it looks for idle ones again.
+SWEEP_INTERVAL_S = 1.0
+
+
+class OperationTable:
+    """The policies of a guard, made when their operations are first called.
+
+    match: the operations that the limits apply to. Raises ValueError for an invalid pattern.
+    """
+
+    def __init__(
+        self,
+        inner: Backend,
+        limits: GuardLimits,
+        rates: Sequence[Rate],
+        match: str | Iterable[str],
+    ) -> None:
+        self._inner = inner
+        self._limits = limits
+        self._rates = [(rate, Patterns(rate.match)) for rate in rates]
+        self._matched = Patterns(match)
+        # For rates that all their operations share, and for operations without a policy.
+        self._shared_windows = {rate: Window(rate) for rate in rates}
+        self._policies: Mapping[str, dict[str, OperationPolicy]] = {
+            method: {} for method in OPERATION_METHODS
+        }
+        # What begins the calls of the same operations.
+        self._begin: Mapping[str, dict[str, BeginCall]] = {
+            method: {} for method in OPERATION_METHODS
+        }
+        self._swept_at = limits.clock()
+
+    def begin_by_name(self, method: str) -> Mapping[str, BeginCall]:
+        """Return what begins calls of this method, by name; the mapping changes with the table."""
+        return self._begin[method]
+
+    def add(self, method: str, name: str) -> BeginCall:
+        """Make the policy of an operation and return what begins its calls."""
+        policies = self._policies[method]
+        is_kept = len(name) <= MAX_NAME and (len(policies) < MAX_POLICIES or self._sweep(method))
+        kind = OPERATION_METHODS[method].kind
+        windows = tuple(
+            Window(rate) if is_kept and not rate.shared else self._shared_windows[rate]
+            for rate, patterns in self._rates
+            if patterns.match(kind, name)
+        )
+        limits = self._limits
+        if not self._matched.match(kind, name):
+            limits = limits.redaction_only()
+        policy = OperationPolicy(self._inner, method, name, windows, limits)
+        if is_kept:
+            policies[name] = policy
+            self._begin[method][name] = policy.begin_method()
+        return policy.begin_method()
+
+    def _sweep(self, method: str) -> bool:
+        """Forget the policies whose windows are empty. Return whether there is room now."""
+        policies = self._policies[method]
+        now = self._limits.clock()
+        if now - self._swept_at >= SWEEP_INTERVAL_S:
+            self._swept_at = now
+            idle = [
+                name
+                for name, policy in policies.items()
+                if all(window.is_idle(now) for window in policy.windows)
+            ]
+            for name in idle:
+                del policies[name], self._begin[method][name]
+        return len(policies) < MAX_POLICIES
