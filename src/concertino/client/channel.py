@@ -91,8 +91,9 @@ _decode_progress = Decoder(_Progress).decode
 class Channel:
     """The Receiver of a client's Connection. Keeps nothing alive after end().
 
-    over: the connection has ended. fault: why this client ended it, "" if it did not. skipped: lines
-    of the server that were ignored. input: what is being read. progress: see Conversation.call().
+    over: the connection has ended. fault: why this client ended it, "" if it did not. skipped:
+    lines of the server that were ignored. input: what is being read. progress: see
+    Conversation.call().
     """
 
     def __init__(
@@ -172,8 +173,8 @@ class Channel:
         if NEWLINE in params or len(frame) > output.max_message_bytes:
             frame = self._fit(prepared, id, params)
 
-        # If nothing else is in flight, write at once, which saves a loop iteration. The response may
-        # be there by the time the write returns.
+        # If nothing else is in flight, write at once, which saves a loop iteration. The response
+        # may be there by the time the write returns.
         outgoing = peer.outgoing
         is_alone = not outgoing and not output.flush_scheduled
         polled = output.send_and_poll(frame, id) if is_alone else None
@@ -307,8 +308,9 @@ class Channel:
             text += f" (its last progress was {progress.last:g})"
         if self._oversize.discarded_bytes:
             text += (
-                f"; a message of {self._oversize.discarded_bytes} bytes or more was discarded, which "
-                f"may have been the answer: max_message_bytes is {self._output.max_message_bytes}"
+                f"; a message of {self._oversize.discarded_bytes} bytes or more was discarded, "
+                "which may have been the answer: max_message_bytes is "
+                f"{self._output.max_message_bytes}"
             )
         return text
 
@@ -509,7 +511,8 @@ class SkippedLines:
 
 
 class _DeadlineTimer:
-    """One timer for all requests. expire: called with the time; returns when it wants to be called next.
+    """One timer for all requests. expire: called with the time; returns when it wants to be called
+    next.
 
     wakes_at: when it is called next; infinite if never.
     """
@@ -543,7 +546,8 @@ class _DeadlineTimer:
 
 
 class _Output:
-    """Writes frames to a Connection in the fastest way it supports. Methods return the bytes buffered.
+    """Writes frames to a Connection in the fastest way it supports. Methods return the bytes
+    buffered.
 
     send_and_poll: see SupportsPolling. For a Connection with direct sends only it never returns a
     line; for any other it does nothing and returns None. defer_line: takes back a polled line.

@@ -1,11 +1,11 @@
-"""Client: starts a server or connects to one, sends it requests, and ends it with everything it started.
+"""Client: starts a server or connects to one, sends it requests, and ends it cleanly.
 
     async with Client(["python", "server.py"]) as client:
         result = await client.call_tool("add", {"a": 1, "b": 2})
 
 The client finds out the revision by itself. Results are Structs of `concertino.types`, in their
-2026-07-28 shape. This module has the requests; client/client_connection.py starts, restarts and ends
-the server.
+2026-07-28 shape. This module has the requests; client/client_connection.py starts, restarts and
+ends the server.
 """
 
 from __future__ import annotations
@@ -101,27 +101,28 @@ class Client(ConnectionFacts):
     name: for logs; by default derived from the target. info: the name and version of this client.
     era: `auto` finds out whether the server has a handshake; `modern` and `legacy` skip that.
     timeouts: time limits. limits: size limits, such as max_message_bytes.
-    stderr: a function called with each line of the server's stderr, or a file to append to. By default
-    lines go to the logger `concertino.client.NAME.stderr` at stderr_level. Secrets are redacted.
+    stderr: a function called with each line of the server's stderr, or a file to append to. By
+    default lines go to the logger `concertino.client.NAME.stderr` at stderr_level. Secrets are
+    redacted.
     restart: how to restart a server that ends by itself; by default it is not restarted.
     validate: whether to validate results against the output schemas of tools, once list_tools() has
     fetched them; by default if the extra `validate` is installed.
-    trace: a function called with `->` or `<-` and each message, with secrets redacted. If level DEBUG
-    is enabled for the logger `concertino.client.NAME`, messages go there as well.
+    trace: a function called with `->` or `<-` and each message, with secrets redacted. If level
+    DEBUG is enabled for the logger `concertino.client.NAME`, messages go there as well.
 
-    Functions that answer the server's requests; requests without a function are refused. They may be
-    plain or async.
+    Functions that answer the server's requests; requests without a function are refused. They may
+    be plain or async.
     elicit(request, server): returns a dict (the values of the form, {} for a URL), `accept`,
-    `decline`, `cancel`, None (which cancels) or an ElicitResult. elicit_urls: pass on requests to open
-    a URL, too; the client itself opens nothing.
-    sample(request, server): returns a str or a CreateMessageResult. sampling: settings to declare with
-    it, such as {"tools": {}}.
+    `decline`, `cancel`, None (which cancels) or an ElicitResult. elicit_urls: pass on requests to
+    open a URL, too; the client itself opens nothing.
+    sample(request, server): returns a str or a CreateMessageResult. sampling: settings to declare
+    with it, such as {"tools": {}}.
     roots: file:// URIs or Roots, or a function that returns them.
     rounds: how often one request may ask for input (2026-07-28).
 
     Functions for the server's notifications, called on the event loop:
-    changed(name): the list `tools`, `prompts` or `resources` has changed. May be async; changes during
-    a call lead to one more call. updated(uri): a resource has changed, after subscribe().
+    changed(name): the list `tools`, `prompts` or `resources` has changed. May be async; changes
+    during a call lead to one more call. updated(uri): a resource has changed, after subscribe().
     logged(message): a LogMessage. notified(method, params): any other notification.
     """
 
@@ -204,8 +205,8 @@ class Client(ConnectionFacts):
     async def open(self) -> None:
         """Start or connect, and negotiate the revision; takes at most connect_s seconds.
 
-        Raises SpawnError (the server cannot be started), Disconnected (it ended meanwhile), TimedOut,
-        Incompatible (no common revision) and ProtocolError. Nothing is left running then.
+        Raises SpawnError (the server cannot be started), Disconnected (it ended meanwhile),
+        TimedOut, Incompatible (no common revision) and ProtocolError. Nothing is left running then.
         """
         try:
             await self._connection.open()
@@ -217,8 +218,8 @@ class Client(ConnectionFacts):
     async def aclose(self) -> None:
         """Close the server's stdin, wait, and end it with everything it started.
 
-        Bounded; may be called again. Calls in flight raise Disconnected. It continues when its caller
-        is cancelled.
+        Bounded; may be called again. Calls in flight raise Disconnected. It continues when its
+        caller is cancelled.
         """
         await self._connection.close()
 
@@ -276,8 +277,8 @@ class Client(ConnectionFacts):
         timeout_s: takes the place of timeouts.request_s, and of total_s if that is less.
         progress(done, total, message): called with the tool's progress; each call gives the server
         another timeout_s. meta: members for `_meta`.
-        Raises RpcError (the server refused), TimedOut, Disconnected and ProtocolError. When the task is
-        cancelled, the call is cancelled at the server.
+        Raises RpcError (the server refused), TimedOut, Disconnected and ProtocolError. When the
+        task is cancelled, the call is cancelled at the server.
         """
         timeouts = self.timeouts
         idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
@@ -487,7 +488,7 @@ class Client(ConnectionFacts):
         self._connection.current.channel.notify(method, encode(params or {}))
 
     async def ping(self) -> None:
-        """Ask whether the server is there, by `server/discover` since 2026-07-28, else by `ping`."""
+        """Ask whether the server is there: by `server/discover`, or `ping` if it is legacy."""
         method = "server/discover" if self._connection.is_modern else "ping"
         await self._call(method, b"{}", "", None)
 
@@ -554,7 +555,10 @@ class Client(ConnectionFacts):
                 self._log.exception("the updated function of this client failed")
 
     async def _listen_for_changes(self) -> None:
-        """Subscribe to changes of lists if there is a handler: since 2026-07-28 servers tell subscribers only."""
+        """Subscribe to changes of lists, if there is a handler.
+
+        Since 2026-07-28 servers notify only those who subscribed.
+        """
         if self._notification_handlers.on_list_changed is None or not self._connection.is_modern:
             return
         conversation = await self._usable_conversation("subscriptions/listen")
@@ -618,7 +622,10 @@ class Client(ConnectionFacts):
         decode_page: Callable[[Raw], PageT],
         items: Callable[[PageT], list[T]],
     ) -> list[T]:
-        """Return a list from all its pages. Any text may be a cursor, even the empty one (pagination)."""
+        """Return a list from all its pages.
+
+        Any text may be a cursor, even the empty one (pagination).
+        """
         self._require(feature)
         found: list[T] = []
         cursor: str | None = None

@@ -1,7 +1,7 @@
 """The connection of a Client to its server: opens it, restarts it, closes it, and knows its state.
 
-Every wait has a bound, and every failure says what was awaited, how the server ended, and what it wrote
-to stderr last.
+Every wait has a bound, and every failure says what was awaited, how the server ended, and what it
+wrote to stderr last.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class ClientConnection:
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error that ended the server last, if it ended by itself or could not be started."""
+        """Return the error that ended the server last, or the last start; None if there is none."""
         return self._failure if self._supervisor is None else self._supervisor.failure
 
     async def wait_until_usable(self, label: str, timeout_s: float) -> tuple[Conversation, float]:
@@ -296,8 +296,8 @@ class ConnectionFacts:
     def state(self) -> State:
         """Return the state of the connection.
 
-        `new` before opening, `running`, `backing-off` and `starting` before a restart, `failed` if the
-        server ended by itself and is not restarted (any more), or `closed`.
+        `new` before opening, `running`, `backing-off` and `starting` before a restart, `failed` if
+        the server ended by itself and is not restarted (any more), or `closed`.
         """
         return self._connection.state
 
@@ -308,7 +308,7 @@ class ConnectionFacts:
 
     @property
     def failure(self) -> ConcertinoError | None:
-        """Return the error that ended the server last, if it ended by itself or could not be started."""
+        """Return the error that ended the server last, or the last start; None if there is none."""
         return self._connection.failure
 
     @property
@@ -347,7 +347,7 @@ class ConnectionFacts:
 def _make_show(
     log: logging.Logger, trace: Callable[[str, str], object] | None
 ) -> Callable[[str, str], object]:
-    """Return a function that writes a message to the debug log and passes it to the user's function."""
+    """Return a function that logs a message at level DEBUG and passes it to the user's trace."""
 
     def show(direction: str, text: str) -> None:
         log.debug("%s %s", direction, escape_controls(text))

@@ -129,9 +129,9 @@ class Conversation:
         """Send a request, answer the server's questions, and return the complete result undecoded.
 
         body: the params without `_meta`, a JSON object. subject: what the request is about, for
-        errors. idle_timeout_s: how long the server may stay silent; progress restarts it. total_s: how
-        long the request may take in all. progress: called with the server's progress. meta: members
-        for `_meta`. Raises RpcError, TimedOut, Disconnected and ProtocolError.
+        errors. idle_timeout_s: how long the server may stay silent; progress restarts it. total_s:
+        how long the request may take in all. progress: called with the server's progress. meta:
+        members for `_meta`. Raises RpcError, TimedOut, Disconnected and ProtocolError.
         """
         channel = self.channel
         requests = self.requests
@@ -169,8 +169,8 @@ class Conversation:
     ) -> Awaitable[CallToolResult | Raw]:
         """Call a tool with nothing but arguments, a JSON object.
 
-        This is the fast path of call(): it builds no params and decodes the response in one pass. The
-        result is Raw if it is not a valid result of a tool.
+        This is the fast path of call(): it builds no params and decodes the response in one pass.
+        The result is Raw if it is not a valid result of a tool.
         """
         requests = self.requests
         prepared = requests.prepared.get(name) or requests.prepare_tool_call(name)
@@ -209,7 +209,7 @@ class Conversation:
         return await self._rounds.complete(raw, "tools/call", name, body, send, self.server.info)
 
     async def ping(self, within_s: float) -> None:
-        """Ask whether the server is there, by `server/discover` since 2026-07-28, else by `ping`."""
+        """Ask whether the server is there: by `server/discover`, or `ping` if it is legacy."""
         method = "server/discover" if self.requests.is_modern else "ping"
         await self.call(method, b"{}", "", within_s, within_s)
 
@@ -320,7 +320,7 @@ class Conversation:
             self.on_end(self)
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the error with what is known about the process: how it ended and its last stderr."""
+        """Return the error with how the process ended and the end of its stderr added."""
         opened = self.opened
         if opened.child is None or self._closed:
             return type(error)(f"{error}{' (this client was closed)' if self._closed else ''}")

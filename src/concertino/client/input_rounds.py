@@ -1,7 +1,7 @@
-"""Answers `input_required` results: the questions that a server asks during a request, since 2026-07-28.
+"""Answers `input_required` results: what a server asks its client during a request.
 
-Such a result names the questions. The client sends the request again with all answers and with the
-state that the server gave it, until the result is complete.
+Since 2026-07-28 such a result contains the questions. The client sends the request again with all
+answers and with the state that the server gave it, until the result is complete.
 Spec: 2026-07-28 basic/patterns/mrtr.
 """
 

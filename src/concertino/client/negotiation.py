@@ -1,10 +1,12 @@
 """Finds out which revision a server speaks, and opens the conversation in it.
 
 The client sends `server/discover` first. A result, or an error that only modern revisions have,
-decides for 2026-07-28. Anything else, or no answer, means a server with a handshake, and `initialize`
-follows; a later answer to `server/discover` is dropped. The two are not mixed on one connection, with
-one exception: a server that refuses `initialize` and names a modern revision was only slow to answer.
-A server that exits upon `server/discover` is started once more and opened with the handshake.
+decides for 2026-07-28. Anything else, or no answer, means a server with a handshake, and
+`initialize` follows; a later answer to `server/discover` is dropped. The two are not mixed on one
+connection, with
+one exception: a server that refuses `initialize` and names a modern revision was only slow to
+answer. A server that exits upon `server/discover` is started once more and opened with the
+handshake.
 Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning, server/discover;
 2025-11-25 basic/lifecycle.
 """
@@ -68,8 +70,8 @@ async def open_conversation(
     start: starts or connects. It is called a second time if the server exits upon `server/discover`
     and can_restart is True. within_s: time limit of everything. probe_s: how long to wait for the
     result of `server/discover` before the handshake.
-    Raises SpawnError, Disconnected, TimedOut, Incompatible, ProtocolError and RpcError. Nothing is left
-    open then.
+    Raises SpawnError, Disconnected, TimedOut, Incompatible, ProtocolError and RpcError. Nothing is
+    left open then.
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + within_s
@@ -176,7 +178,10 @@ def _use_discover_result(conversation: Conversation, raw: Raw, required: bool) -
 
 
 async def _initialize(conversation: Conversation, within_s: float) -> None:
-    """Perform the handshake of the legacy revisions. Its request is never cancelled, by the spec."""
+    """Perform the handshake of the legacy revisions.
+
+    Its request is never cancelled, by the spec.
+    """
     requests = conversation.requests
     params = {
         "protocolVersion": LATEST_LEGACY.name,
@@ -219,7 +224,10 @@ def _info_of_meta(raw: Raw, default: Implementation) -> Implementation:
 
 
 def _decode_info(raw: Raw, default: Implementation) -> Implementation:
-    """Return a decoded server info; default if it is malformed, since nothing may depend on it (basic/index)."""
+    """Decode a server info. Returns default if it is malformed.
+
+    Nothing may depend on it (basic/index), so it is no reason to refuse the server.
+    """
     try:
         return Decoder(Implementation).decode(raw)
     except DecodeError:

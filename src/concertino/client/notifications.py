@@ -41,7 +41,10 @@ class LogMessage(Struct, frozen=True):
 
 
 class NotificationHandlers(Struct, frozen=True):
-    """The user's functions for notifications, called on the loop. on_list_changed may be a coroutine function."""
+    """The user's functions for notifications, called on the event loop.
+
+    on_list_changed may be async.
+    """
 
     on_log: Callable[[LogMessage], object] | None = None
     on_list_changed: Callable[[str], object] | None = None
@@ -63,7 +66,10 @@ def changed_list(method: str) -> str:
 
 
 class NotificationDispatcher:
-    """Calls the handlers of one conversation. start_task: runs a coroutine until the conversation ends."""
+    """Calls the handlers of one conversation.
+
+    start_task: runs a coroutine until the conversation ends.
+    """
 
     def __init__(
         self,

@@ -15,7 +15,10 @@ T = TypeVar("T")
 
 
 class Success(Struct, Generic[T], frozen=True):
-    """The result of attempt() if nothing was raised. `ok` is True, so that `if outcome.ok` narrows the type."""
+    """The result of attempt() if nothing was raised.
+
+    `ok` is True, so that type checkers narrow the type after `if outcome.ok`.
+    """
 
     value: T
     ok: Literal[True] = True
@@ -29,7 +32,8 @@ class Failure(Struct, frozen=True):
 
 
 async def attempt(work: Awaitable[T]) -> Success[T] | Failure:
-    """Await something and return its result as Success, or the ConcertinoError it raised as Failure.
+    """Await something and return its result as Success, or the ConcertinoError it raised as
+    Failure.
 
     All other exceptions are raised as usual: mistakes in the program, and CancelledError.
     """

@@ -1,8 +1,8 @@
 """Decodes results of a server and validates the structured content of tools against their schemas.
 
 The output schema of a tool is known once list_tools() has fetched it. It is compiled at the tool's
-first call; a schema that cannot be enforced is refused before the call. Nothing that a schema refers
-to is ever fetched.
+first call; a schema that cannot be enforced is refused before the call. Nothing that a schema
+refers to is ever fetched.
 Spec: 2025-06-18 and later server/tools "Output Schema"; 2026-07-28 basic/index "JSON Schema Usage".
 """
 
@@ -138,7 +138,9 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
             raise
     except DecodeError as exc:
         quoted = quote_frame(text.encode() if output is UNSET else encode(output))
-        wanted = into.__name__ if isinstance(into, type) else into  # pyright: ignore[reportUnnecessaryIsInstance]
+        # At run time `into` may be a generic alias or a union, which have no good __name__.
+        annotation: Any = into
+        wanted = annotation.__name__ if isinstance(annotation, type) else annotation
         raise ProtocolError(
             f"tools/call {name}: the result is no {wanted}: {exc}: {quoted}"
         ) from None

@@ -51,8 +51,9 @@ decode_reply = Decoder(Reply).decode
 class PreparedRequest(Struct, eq=False):
     """A request without its id and params; it may be sent many times.
 
-    template: from request_template(). method, subject: for errors. decode: decodes the usual response
-    to this request, a struct with `id` and `result`, and raises msgspec.DecodeError for others.
+    template: from request_template(). method, subject: for errors. decode: decodes the usual
+    response to this request, a struct with `id` and `result`, and raises msgspec.DecodeError for
+    others.
     """
 
     template: bytes
@@ -66,10 +67,12 @@ class PreparedRequest(Struct, eq=False):
 
 
 class InputState:
-    """What a Channel is reading at the moment. One object for each Channel, which its requests share.
+    """What a Channel is reading at the moment. One object for each Channel, which its requests
+    share.
 
-    outside_tasks: frames are being handled in a callback of the loop, outside of any task. frame: the
-    frame in hand, unless it is a plain response. heard: a frame came since this was set to False.
+    outside_tasks: frames are being handled in a callback of the loop, outside of any task. frame:
+    the frame in hand, unless it is a plain response. heard: a frame came since this was set to
+    False.
     decode: the decoder that most likely fits the next response.
     """
 
@@ -85,14 +88,15 @@ class InputState:
 class PendingReply(Struct, eq=False):
     """A request that waits for its response. Its caller awaits it; Channel calls done().
 
-    It implements as much of a future as asyncio.Task uses (asyncio documentation, "Extending"), with
+    It implements as much of a future as asyncio.Task uses (asyncio documentation, "Extending"),
+    with
     one difference: done() resumes the task at once, inside the read callback, instead of one loop
     iteration later. This saves a call of the selector for each request.
     GAIN_PLACEHOLDER
     It is a Struct because msgspec creates those in C, which saves 1,400 instructions.
 
-    sent_at, deadline: times of the loop's clock; progress moves the deadline. outcome: the result, or
-    the exception if failed is True; None while it waits.
+    sent_at, deadline: times of the loop's clock; progress moves the deadline. outcome: the result,
+    or the exception if failed is True; None while it waits.
     """
 
     input: InputState
@@ -161,8 +165,8 @@ class PendingReply(Struct, eq=False):
 class ProgressTracker(Struct, eq=False):
     """Passes the progress of one request to its caller and extends its deadline.
 
-    idle_timeout_s: how long the server may report nothing. total_s: how long the request may take in
-    all. last: the progress reported last.
+    idle_timeout_s: how long the server may report nothing. total_s: how long the request may take
+    in all. last: the progress reported last.
     """
 
     token: int
@@ -173,7 +177,10 @@ class ProgressTracker(Struct, eq=False):
     last: float = float("-inf")
 
     def update(self, now: float, progress: float, total: float | None, message: str | None) -> None:
-        """Handle a progress notification that came at `now`. Progress that does not increase is ignored."""
+        """Handle a progress notification that came at `now`.
+
+        Progress that does not increase is ignored.
+        """
         pending = self.pending
         if pending is None or not progress > self.last:
             return
@@ -220,7 +227,7 @@ def request_label(method: str, subject: str) -> str:
 
 
 def quote_frame(frame: bytes | Raw | Any) -> str:
-    """Return the beginning of a frame for an error or a log: without secrets and control characters."""
+    """Return the beginning of a frame for errors and logs, without secrets and escape codes."""
     whole = bytes(frame)
     text = redactor().frame(whole[: 4 * MAX_QUOTE]).decode("utf-8", "backslashreplace")
     text = escape_controls(text)

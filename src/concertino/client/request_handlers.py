@@ -1,8 +1,8 @@
 """Answers what a server asks its client: elicitation, sampling and roots, in every revision.
 
-Requests that the client does not support are refused and never reach the user's functions. The values
-of a form are completed with its defaults and checked against its schema before they are sent. Nothing
-here opens a URL: that is up to the user's function, which has a person to ask.
+Requests that the client does not support are refused and never reach the user's functions. The
+values of a form are completed with its defaults and checked against its schema before they are
+sent. Nothing here opens a URL: that is up to the user's function, which has a person to ask.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots.
 """
 
@@ -42,7 +42,10 @@ _decode_sampling = Decoder(Sampling).decode
 
 
 class RequestHandlers:
-    """The user's functions that answer client requests. Client documents what they get and return."""
+    """The user's functions that answer client requests.
+
+    Client documents what they get and return.
+    """
 
     def __init__(
         self,
@@ -87,8 +90,8 @@ class RequestHandlers:
     async def answer(self, method: str, params: bytes | Raw, server: Implementation) -> bytes:
         """Answer one client request. Returns the result, a JSON object.
 
-        Raises RpcError if the client does not support the request, if its params are malformed, if the
-        user's function raised RpcError, or if it failed otherwise, which is logged.
+        Raises RpcError if the client does not support the request, if its params are malformed, if
+        the user's function raised RpcError, or if it failed otherwise, which is logged.
         """
         if CLIENT_REQUESTS.get(method, "") not in self.capabilities():
             raise RpcError(
@@ -166,7 +169,10 @@ def _elicit_result(answer: object) -> ElicitResult:
 
 
 def _parse_roots(roots: Sequence[Root | str]) -> list[Root]:
-    """Return roots as Structs. Raises ValueError unless every URI is a file:// one (client/roots)."""
+    """Return roots as Structs.
+
+    Raises ValueError unless every URI is a file:// one (client/roots).
+    """
     if isinstance(roots, str):
         raise ValueError(f"roots: expected a list of file:// URIs, got {roots!r}")
     parsed = [root if isinstance(root, Root) else Root(root) for root in roots]

@@ -1,6 +1,7 @@
-"""Cuts a server's stderr into lines, redacts secrets, and passes the lines to a function, file or logger.
+"""Passes the lines of a server's stderr, with secrets redacted, to a function, file or logger.
 
-A line on stderr is not an error by itself: servers log there (2025-11-25 basic/transports, "stdio").
+A line on stderr is not an error by itself: servers log there (2025-11-25 basic/transports,
+"stdio").
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Subscriptions of 2026-07-28 on the client's side: requests that stay open and bring notifications.
+"""The client's subscriptions since 2026-07-28: requests that stay open and bring notifications.
 
-Several may be open at once. A server ends one with a result, with a cancellation, or with both in any
-order; the client ends one with a cancellation. Only the acknowledgement has a time limit. Legacy
-revisions need none of this (client/client.py).
+Several may be open at once. A server ends one with a result, with a cancellation, or with both in
+any order; the client ends one with a cancellation. Only the acknowledgement has a time limit.
+Legacy revisions need none of this (client/client.py).
 Spec: 2026-07-28 basic/patterns/subscriptions; basic/patterns/cancellation.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
@@ -164,5 +164,7 @@ def _subscription_id(params: Mapping[str, Raw]) -> Id | None:
 def _covers(provided: Any, wanted: Any) -> bool:
     """Return True if the server provides everything that was wanted: a flag, or a list of URIs."""
     if isinstance(wanted, list):
-        return isinstance(provided, list) and set(map(str, wanted)) <= set(map(str, provided))  # pyright: ignore[reportUnknownArgumentType]
+        wanted_uris = cast("list[Any]", wanted)
+        provided_uris = cast("list[Any]", provided if isinstance(provided, list) else [])
+        return set(map(str, wanted_uris)) <= set(map(str, provided_uris))
     return provided == wanted

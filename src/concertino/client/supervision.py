@@ -1,9 +1,9 @@
 """Restarts a server that ends by itself, after growing pauses and a limited number of times.
 
-Requests that were in flight are never repeated: only their caller knows whether that is safe. Requests
-made while the server is down wait for it, within their own time limits.
-Spec: 2026-07-28 basic/transports/stdio "Unexpected exit"; 2025-11-25 basic/utilities/ping for servers
-that hang.
+Requests that were in flight are never repeated: only their caller knows whether that is safe.
+Requests made while the server is down wait for it, within their own time limits.
+Spec: 2026-07-28 basic/transports/stdio "Unexpected exit"; 2025-11-25 basic/utilities/ping for
+servers that hang.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Restart(Struct, frozen=True):
 
     first_s: the pause before the first restart; it doubles with each further end, up to longest_s.
     Pauses are shortened at random by up to a quarter, so that many servers do not start together.
-    tries: starts in a row after which the client gives up. steady_s: a server that has run for so long
-    resets the pause and the tries.
+    tries: starts in a row after which the client gives up. steady_s: a server that has run for so
+    long resets the pause and the tries.
     """
 
     first_s: float = 0.5
@@ -49,8 +49,8 @@ class Supervisor:
     """Restarts the server of one client, in a task of its own.
 
     bring_down: releases what is left of the old server. bring_up: starts a new one. on_restart:
-    restores the session of the new one. failure: the error that ended the server last. restarts: how
-    often it was restarted.
+    restores the session of the new one. failure: the error that ended the server last. restarts:
+    how often it was restarted.
     """
 
     def __init__(
@@ -171,7 +171,8 @@ class Supervisor:
         await self._bring_down()
 
     def _gave_up_error(self, label: str) -> Disconnected:
-        text = f"{label}: the server was started {self._rules.tries} times in a row and ended each time"
+        tries = self._rules.tries
+        text = f"{label}: the server was started {tries} times in a row and ended each time"
         cause = self.failure
         if isinstance(cause, Disconnected):
             return Disconnected(f"{text}; {cause}", cause.exit_status, cause.stderr)

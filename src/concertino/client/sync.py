@@ -45,8 +45,8 @@ OWN_THREAD = (
 class SyncClient(ConnectionFacts):
     """A client for one server, without async. Use it with `with`, or call open() and close().
 
-    target, settings: as for Client. The methods and properties are those of Client and raise the same
-    errors. A call that is interrupted by Ctrl-C is cancelled at the server.
+    target, settings: as for Client. The methods and properties are those of Client and raise the
+    same errors. A call that is interrupted by Ctrl-C is cancelled at the server.
     """
 
     def __init__(self, target: Target, **settings: Any) -> None:
@@ -71,7 +71,10 @@ class SyncClient(ConnectionFacts):
             raise
 
     def close(self) -> None:
-        """End the server with everything it started. Bounded; may be called again, from any thread."""
+        """End the server with everything it started.
+
+        Bounded; may be called again, from any thread.
+        """
         portal = self._portal
         if portal is not None and portal.is_own_thread:
             raise RuntimeError(OWN_THREAD)

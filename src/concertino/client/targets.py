@@ -14,6 +14,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
@@ -35,9 +36,10 @@ __all__ = ["OpenTarget", "ServerParameters", "Target", "TargetLocation", "parse_
 class ServerParameters(Struct, frozen=True):
     """A program to start as a server.
 
-    command: a name that is searched in PATH, or a path; never a line for a shell. args: its arguments.
-    env: variables in addition to those named in inherit; the program gets no others. cwd: its working
-    directory. ladder: how long each step of its shutdown may take.
+    command: a name that is searched in PATH, or a path; never a line for a shell. args: its
+    arguments.
+    env: variables in addition to those named in inherit; the program gets no others. cwd: its
+    working directory. ladder: how long each step of its shutdown may take.
     Raises TypeError if a field has a wrong type. The message shows no values, which may be secrets.
     """
 
@@ -121,7 +123,10 @@ class OpenTarget:
         return "\n".join(map(escape_controls, text.strip("\n").split("\n")))
 
     def describe_process(self, is_ended: bool) -> str:
-        """Say for the user whether the process runs or how it ended. is_ended: whether the connection has."""
+        """Say for the user whether the process runs or how it ended.
+
+        is_ended: whether the connection has.
+        """
         assert self.child is not None
         name, status = f"the server (process {self.child.pid})", self.child.exit_status
         if status is None:
@@ -157,7 +162,10 @@ class OpenTarget:
 
 
 class TargetLocation(Protocol):
-    """A parsed target. name: for logs and errors. can_reopen: whether open() may be called again."""
+    """A parsed target.
+
+    name: for logs and errors. can_reopen: whether open() may be called again.
+    """
 
     name: str
     can_reopen: bool
@@ -251,8 +259,8 @@ def _server_name(command: list[str]) -> str:
     `python server.py` is server, `npx -y @scope/thing` is thing, `uv run x` is x.
     """
     names = [word for word in command if not word.startswith("-") and "=" not in word] or command
-    specific = [word for word in names[1:] if os.path.basename(word) not in LAUNCHERS]  # noqa: PTH119
-    base = os.path.basename((specific or names)[0])  # noqa: PTH119
+    bases = [PurePath(word).name for word in names]
+    base = next((base for base in bases[1:] if base not in LAUNCHERS), bases[0])
     return base.partition(".")[0] or base or "server"
 
 

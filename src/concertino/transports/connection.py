@@ -1,4 +1,4 @@
-"""The Connection interface: carries JSON-RPC frames to one peer and delivers the peer's frames to a Receiver.
+"""The Connection interface: carries JSON-RPC frames to one peer and back.
 
 A frame is one JSON text as bytes, without the newline. stdio, a child process, a socket and memory
 are Connections; a message trace is a Connection that wraps another one. Everything here runs on one
@@ -26,7 +26,10 @@ __all__ = [
 
 
 class Receiver(Protocol):
-    """Handles what a Connection delivers. Its methods are called on the event loop and raise nothing."""
+    """Handles what a Connection delivers.
+
+    Its methods are called on the event loop and raise nothing.
+    """
 
     def on_frames(self, batch: Sequence[bytes], /) -> None:
         """Handle every complete frame of one read, in the order of arrival."""
@@ -40,7 +43,10 @@ class Receiver(Protocol):
         ...
 
     def on_drain(self, held: int, /) -> None:
-        """Resume sending: the output buffer fell below the low-water mark. held: bytes still in it."""
+        """Resume sending: the output buffer fell below the low-water mark.
+
+        held: bytes still in it.
+        """
         ...
 
     def on_eof(self) -> None:
@@ -65,7 +71,10 @@ class Connection(Protocol):
         ...
 
     def write(self, frame: bytes, request_id: Id | None, /) -> int:
-        """Queue one frame. request_id: the request it belongs to. Returns the bytes now buffered."""
+        """Queue one frame.
+
+        request_id: the request it belongs to. Returns the bytes now buffered.
+        """
         ...
 
     def flush(self) -> None:
@@ -86,7 +95,10 @@ class SupportsDirectSend(Protocol):
     """A Connection that can write and flush one frame in a single step."""
 
     def send(self, frame: bytes, request_id: Id | None, /) -> int:
-        """Write one frame and flush. Returns the bytes left in the buffer; delivers no input meanwhile."""
+        """Write one frame and flush.
+
+        Returns the bytes left in the buffer; delivers no input meanwhile.
+        """
         ...
 
 
@@ -106,7 +118,7 @@ class SupportsPolling(SupportsDirectSend, Protocol):
         ...
 
     def defer_line(self, line: bytes, /) -> None:
-        """Take back a line from send_and_poll() and deliver it to the Receiver in a later loop iteration."""
+        """Deliver a line from send_and_poll() to the Receiver in the next loop iteration."""
         ...
 
 

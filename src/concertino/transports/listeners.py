@@ -1,9 +1,8 @@
 """Listening sockets, made here or inherited from systemd. runtime/acceptor.py accepts connections.
 
 The file of a Unix socket has mode 0600 from the moment it exists, and a client must be a process of
-the same user or of root. TCP sockets listen on loopback addresses unless told otherwise, since there
-is no authentication.
-Sources: unix(7), tcp(7), sd_listen_fds(3).
+the same user or of root. TCP sockets listen on loopback addresses unless told otherwise, since
+there is no authentication. Sources: unix(7), tcp(7), sd_listen_fds(3).
 """
 
 from __future__ import annotations
@@ -44,14 +43,15 @@ class Listener:
     """A listening socket. Made by listen_unix(), listen_tcp() and inherited_listeners().
 
     address: `unix:/path` or `tcp:127.0.0.1:8080`, with the actual port. is_unix: whether it is a
-    Unix socket. is_remote: whether other machines may reach it. Clients wait in the system's backlog
-    until accept() is called.
+    Unix socket. is_remote: whether other machines may reach it. Clients wait in the system's
+    backlog until accept() is called.
     """
 
     def __init__(self, sock: socket.socket, file: Path | None = None) -> None:
         """Wrap a socket that listens already.
 
-        file: absolute path of the socket's file, which remove() deletes if it is still the same file.
+        file: absolute path of the socket's file, which remove() deletes if it is still the same
+        file.
         """
         sock.setblocking(False)
         self.socket = sock
@@ -64,7 +64,10 @@ class Listener:
         self._process = os.getpid()
 
     def accept(self) -> socket.socket:
-        """Return the next connection. Raises BlockingIOError if none waits, and OSError like accept(2)."""
+        """Return the next connection.
+
+        Raises BlockingIOError if none waits, and OSError like accept(2).
+        """
         return self.socket.accept()[0]
 
     def examine(self, sock: socket.socket) -> Mapping[str, object]:
@@ -114,9 +117,9 @@ class Listener:
 def listen_unix(path: str | os.PathLike[str]) -> Listener:
     """Listen at a path in an existing folder. A stale socket there is replaced.
 
-    Only processes of this user and of root may connect. Raises ValueError if the path cannot be that
-    of a socket. Raises OSError if another process listens there, if there is a file that is not a
-    socket (it is left alone), or if the socket cannot be created.
+    Only processes of this user and of root may connect. Raises ValueError if the path cannot be
+    that of a socket. Raises OSError if another process listens there, if there is a file that is
+    not a socket (it is left alone), or if the socket cannot be created.
     """
     name = unix_name(path)
     # Tools may change the working directory later.
@@ -159,7 +162,10 @@ def _bind_private(sock: socket.socket, name: str) -> None:
 
 
 def _remove_stale(name: str) -> None:
-    """Remove a socket that nobody listens on. Raises OSError if there is anything else at this path."""
+    """Remove a socket that nobody listens on.
+
+    Raises OSError if there is anything else at this path.
+    """
     try:
         mode = os.lstat(name).st_mode
     except FileNotFoundError:
@@ -368,7 +374,10 @@ def inherited_listeners(
 
 
 def _inherited_socket(descriptor: int) -> socket.socket:
-    """Return an inherited descriptor as a socket. Raises ValueError if it is not a listening one."""
+    """Return an inherited descriptor as a socket.
+
+    Raises ValueError if it is not a listening one.
+    """
     name = f"LISTEN_FDS: descriptor {descriptor}"
     try:
         os.set_inheritable(descriptor, False)

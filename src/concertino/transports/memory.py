@@ -1,6 +1,7 @@
-"""An in-process pair of Connections: what one end writes, the other receives one loop iteration later.
+"""A pair of Connections in one process.
 
-Meant for tests, demos and servers that are embedded in the client's process.
+What one end writes, the other one receives in the next iteration of the event loop. Meant for
+tests, demos and servers that are embedded in the client's process.
 """
 
 from __future__ import annotations

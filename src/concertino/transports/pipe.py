@@ -1,4 +1,4 @@
-"""A Connection over two file descriptors of any kind: pipe, socket, terminal, regular file, /dev/null.
+"""A Connection over two file descriptors of any kind: pipe, socket, terminal or regular file.
 
 Descriptors are read and written with os.read and os.write instead of asyncio's transports, which
 read 256 KiB at a time and cost 12-15 us per message (measured). Nothing here may assume pipe
@@ -57,8 +57,9 @@ class _Input:
 class _Output:
     """The output buffer. held: all bytes in it; rest: the unwritten end of the last write.
 
-    is_high: the buffer passed the high-water mark and has not drained since. drained: completed when
-    the buffer is empty. watching: whether the loop reports when the descriptor becomes writable.
+    is_high: the buffer passed the high-water mark and has not drained since. drained: completed
+    when the buffer is empty. watching: whether the loop reports when the descriptor becomes
+    writable.
     broken: nothing can be written any more.
     """
 
@@ -184,7 +185,10 @@ class PipeConnection:
                 return
 
     def _on_chunk(self, chunk: bytes) -> None:
-        """Deliver the frames that a chunk of input completes. An empty chunk is the end of input."""
+        """Deliver the frames that a chunk of input completes.
+
+        An empty chunk is the end of input.
+        """
         receiver = self._receiver
         state = self._input
         if receiver is None or state.over:
@@ -272,7 +276,10 @@ class PipeConnection:
         return self._hold_rest(line, written) if written < len(line) else 0
 
     def _hold_rest(self, line: bytes, written: int) -> int:
-        """Buffer the part of a line that the peer did not accept. Returns the bytes left afterwards."""
+        """Buffer the part of a line that the peer did not accept.
+
+        Returns the bytes left afterwards.
+        """
         output = self._output
         output.held = held = len(line) - written
         output.is_high = held >= output.high_water_bytes
@@ -281,7 +288,10 @@ class PipeConnection:
         return output.held
 
     def flush(self) -> None:
-        """Write the whole queue with one system call. What the peer does not accept follows later."""
+        """Write the whole queue with one system call.
+
+        What the peer does not accept follows later.
+        """
         output = self._output
         queue = output.queue
         if not queue or output.rest or output.broken:

@@ -1,14 +1,14 @@
-"""Child processes as Connections: frames over stdin and stdout, captured stderr, guaranteed cleanup.
+"""Child processes as Connections: frames over stdin and stdout, stderr captured, always ended.
 
 The child leads a process group of its own, so that everything it starts can be ended with it. It is
 not reaped before its group is empty: until then its process id, which is also the id of the group,
 cannot be reused. Shutdown has three bounded steps: close stdin and wait, SIGTERM to the group and
 wait, SIGKILL to the group and wait.
 
-Linux offers the best information: pidfd, waitid and /proc. Where those are missing (macOS), a thread
-waits for the child and reaps it, and signal 0 tells whether the group still has members; no system
-reuses the id of a group that has. Windows is not supported; there a job object would replace the
-group, assigned before the first instruction (CREATE_SUSPENDED), with
+Linux offers the best information: pidfd, waitid and /proc. Where those are missing (macOS), a
+thread waits for the child and reaps it, and signal 0 tells whether the group still has members; no
+system reuses the id of a group that has. Windows is not supported; there a job object would replace
+the group, assigned before the first instruction (CREATE_SUSPENDED), with
 JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE, and TerminateJobObject as the last step.
 Spec: 2026-07-28 basic/transports/stdio "Shutdown".
 """
@@ -39,7 +39,8 @@ __all__ = ["INHERITED", "ChildProcess", "ShutdownTimeouts", "live_members", "spa
 
 log = logging.getLogger("concertino.process")
 
-# Variables that programs commonly need and that hold no secrets. The official SDKs pass the first six.
+# Variables that programs commonly need and that hold no secrets. The first six are those that the
+# official SDKs pass on.
 INHERITED = (
     "HOME",
     "LOGNAME",
@@ -66,9 +67,9 @@ READS = range(8)
 MAX_POLLS = 16
 # Reads without polls that follow repeated polls in vain, at most.
 MAX_POLL_PAUSE = 8
-# Reads that empty the child's stdout at the end: twice what a pipe holds at most (fs.pipe-max-size).
+# Reads that empty the child's stdout at the end: twice what a pipe can hold (fs.pipe-max-size).
 LAST_READS = range(32)
-# Time between the end of stdout and the report of the end: for the exit status and the rest of stderr.
+# How long the report of the end waits for the exit status and the rest of stderr.
 LINGER_S = 0.25
 # How often a process group is checked for members: no event reports that it became empty.
 GROUP_CHECK_S = 0.01
@@ -107,8 +108,8 @@ def spawn(
 
     command: the program and its arguments, never a line for a shell.
     env: variables in addition to those named in `inherit`; the child gets no others.
-    stderr: called on the loop with every chunk of stderr, as bytes. Without it, stderr is still read
-    and its last 8 KiB are kept.
+    stderr: called on the loop with every chunk of stderr, as bytes. Without it, stderr is still
+    read and its last 8 KiB are kept.
     ladder: how long each step of the shutdown may take.
     Raises SpawnError, which names the program, where it was searched and why it cannot be started.
     Nothing is left open then.
@@ -145,12 +146,14 @@ def spawn(
 
 
 def _check_command(command: Sequence[str]) -> list[str]:
-    if isinstance(command, (str, bytes)):  # pyright: ignore[reportUnnecessaryIsInstance]  # both are Sequences
+    # Both are Sequences, too.
+    if isinstance(command, (str, bytes)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpawnError(
             f"command: expected a list such as ['python', 'server.py'], got the text {command!r}"
         )
     argv = [os.fspath(part) if isinstance(part, os.PathLike) else part for part in command]
-    if not argv or not all(isinstance(part, str) and "\0" not in part for part in argv):  # pyright: ignore[reportUnnecessaryIsInstance]
+    parts: list[object] = [*argv]
+    if not argv or not all(isinstance(part, str) and "\0" not in part for part in parts):
         raise SpawnError(
             f"command: expected a list of str without NUL, the program first, got {command!r}"
         )
@@ -273,9 +276,9 @@ class ChildProcess(PipeConnection):
         response to defer_line().
 
         A server that shares the core has mostly answered before the write returns. Reading at once
-        saves an iteration of the loop: a call takes 23,600 instructions instead of 62,600. Elsewhere
-        a poll in vain costs 1 us; so after one, polls pause for 1, 2, 4 and then 8 reads. At most
-        MAX_POLLS polls succeed in a row, so that the loop runs regularly.
+        saves an iteration of the loop: a call takes 23,600 instructions instead of 62,600.
+        Elsewhere a poll in vain costs 1 us; so after one, polls pause for 1, 2, 4 and then 8 reads.
+        At most MAX_POLLS polls succeed in a row, so that the loop runs regularly.
         """
         polls = self._polls
         output = self._output
@@ -352,7 +355,8 @@ class ChildProcess(PipeConnection):
                     polls.pause -= 1
                 else:
                     polls.left = MAX_POLLS
-                self._receiver.on_frames((line,))  # pyright: ignore[reportOptionalMemberAccess]  # it is open
+                # Input is read only while the connection is open, so there is a receiver.
+                self._receiver.on_frames((line,))  # pyright: ignore[reportOptionalMemberAccess]
             if len(chunk) < READ_BYTES or state.paused or state.over or self._chunk_deferred:
                 return
 
@@ -423,7 +427,8 @@ class ChildProcess(PipeConnection):
 
         if not self._is_stdout_closed():
             log.warning(
-                "a process started by process %d has left its process group and holds its stdout open",
+                "a process started by process %d has left its process group "
+                "and holds its stdout open",
                 self.pid,
             )
 
@@ -565,7 +570,7 @@ class _ExitWatch:
 
 
 class _StderrCapture:
-    """Reads a child's stderr, passes each chunk to a function and keeps the last 8 KiB in `tail`."""
+    """Reads a child's stderr, passes on each chunk and keeps the last 8 KiB in `tail`."""
 
     def __init__(self, descriptor: int, pid: int, sink: Callable[[bytes], object] | None) -> None:
         self.tail = bytearray()
@@ -622,7 +627,7 @@ class _PollBudget:
         self.next_pause = 1
 
     def on_miss(self) -> None:
-        """Stop polling; pause longer each time if not even the first poll of a loop iteration hit."""
+        """Stop polling, and pause longer if not even the first poll of this loop iteration hit."""
         if self.left < MAX_POLLS - 1:
             self.next_pause = 1
         else:

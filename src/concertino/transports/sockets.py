@@ -141,7 +141,7 @@ class AcceptedSocket(SocketConnection):
 
 
 def _foreign_protocol(line: bytes) -> str:
-    """Return the name of the protocol that a first line, or its beginning, belongs to; "" if none."""
+    """Return the protocol that a first line, or its beginning, belongs to; "" if none."""
     if line.startswith(TLS_STARTS):
         return "TLS"
     if len(line) > MAX_FIRST_LINE_BYTES:
@@ -195,7 +195,10 @@ def is_trusted(uid: int, own: int) -> bool:
 
 
 def configure_socket(sock: socket.socket) -> dict[str, object]:
-    """Set the options of a connected socket and return the facts of its connection. Raises OSError."""
+    """Set the options of a connected socket and return the facts of its connection.
+
+    Raises OSError.
+    """
     if sock.family == socket.AF_UNIX:
         pid, uid = credentials(sock)
         facts: dict[str, object] = {"transport": "unix", "uid": uid}
@@ -213,7 +216,10 @@ def configure_socket(sock: socket.socket) -> dict[str, object]:
 
 
 def format_address(address: Any) -> str:
-    """Return an address of the socket module as text: `127.0.0.1:80`, `[::1]:80`, a path, `@abstract`."""
+    """Return an address of the socket module as text.
+
+    Such as `127.0.0.1:80`, `[::1]:80`, a path, or `@name` for an abstract Unix socket.
+    """
     if isinstance(address, tuple):
         host, port = address[:2]  # pyright: ignore[reportUnknownVariableType]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

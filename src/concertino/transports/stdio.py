@@ -3,8 +3,8 @@
 The protocol gets descriptors of its own. Afterwards descriptor 0 reads /dev/null and descriptor 1
 goes to stderr, so that native code and child processes cannot touch the protocol stream; sys.stdout
 and sys.stderr become writers to stderr that never block. A forked child loses its copies at once,
-and a server whose parent is gone ends by itself. Nothing is restored: whoever calls take_over() also
-ends the process (runtime/process.py).
+and a server whose parent is gone ends by itself. Nothing is restored: whoever calls take_over()
+also ends the process (runtime/process.py).
 Spec: 2026-07-28 basic/transports/stdio; policies: docs/architecture.md.
 """
 
@@ -78,8 +78,8 @@ def take_over() -> StdioDescriptors:
 class StdioConnection(PipeConnection):
     """The Connection to the parent process.
 
-    reading: the descriptor that is read, for a thread that watches for its end. ending: called, once
-    or more, when no more input will be read.
+    reading: the descriptor that is read, for a thread that watches for its end. ending: called,
+    once or more, when no more input will be read.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class StdioConnection(PipeConnection):
             self._timer = self._loop.call_later(ORPHAN_S, self._check_parent, parent)
 
     def _on_parent_exit(self) -> None:
-        """Wait for silence on stdin, since another process may hold its other end and still write."""
+        """Wait for silence on stdin, since another process may still write to it."""
         self._unwatch_parent()
         self._input.has_read = False
         self._timer = self._loop.call_later(ORPHAN_S, self._check_silence)

@@ -1,4 +1,4 @@
-"""A message trace: a Connection that wraps another one and shows every frame, with secrets redacted."""
+"""A message trace: wraps a Connection and shows every frame, with secrets redacted."""
 
 from __future__ import annotations
 
