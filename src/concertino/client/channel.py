@@ -133,6 +133,7 @@ class Channel:
         params: a JSON object. subject: what the request is about, for errors. For the other
         parameters, and what it raises, see ask().
         """
+        # Requests other than tool calls are rare, so they are prepared anew each time.
         prepared = PreparedRequest(request_template(method), method, subject, decode_reply)
         return self.ask(prepared, params, idle_timeout_s, total_s, progress, cancels)
 
@@ -169,6 +170,8 @@ class Channel:
             ).__await__()
         id = self._next_id
         self._next_id = id + 1
+
+        # One check for two rare cases: a newline would end the frame, and a frame may be too long.
         frame = prepared.template % (id, params)
         if NEWLINE in params or len(frame) > output.max_message_bytes:
             frame = self._fit(prepared, id, params)
@@ -190,9 +193,9 @@ class Channel:
             progress.pending = pending
         if deadline < deadlines.wakes_at:
             deadlines.wake_at(deadline)
+        # Register first: a Connection may deliver the response inside flush().
         self.input.decode = prepared.decode
         outgoing[id] = pending
-        # Other connections are written to only now: they may deliver the response inside flush().
         if polled is None:
             polled = output.write(frame, id) if is_alone else output.queue(frame, id)
         peer.buffered_bytes = polled
@@ -373,6 +376,7 @@ class Channel:
             if isinstance(event, IncomingRequest):
                 self._delegate.on_request(event)
             elif event.method == "notifications/progress":
+                # Handled here, because progress moves the deadline of a request.
                 self._on_progress(event)
             else:
                 self._delegate.on_notification(event)
@@ -455,6 +459,7 @@ class Channel:
         self._deadlines.stop()
         self._oversize.stop()
         self.on_drain(0)
+        # peer.close() fails the pending requests and returns the server's unanswered ones.
         for incoming in self.peer.close():
             if incoming.on_cancel is not None:
                 incoming.on_cancel("the connection ended")

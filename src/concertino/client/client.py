@@ -312,6 +312,7 @@ class Client(ConnectionFacts):
                 "tools/call", body, name, idle_timeout_s, total_s, progress, meta
             )
 
+        # Undecoded results come from the slow path, and from the fast one if they are unusual.
         try:
             result = _decode_tool_result(raw)
         except (DecodeError, RecursionError) as exc:
@@ -378,6 +379,7 @@ class Client(ConnectionFacts):
         ):
             return
 
+        # Remember it first: a restart during the request has to repeat it.
         self._subscriptions[uri] = 0
         try:
             await self._subscribe(uri)
@@ -591,6 +593,7 @@ class Client(ConnectionFacts):
         """Send a request as soon as the server runs. For the parameters see Conversation.call()."""
         timeouts = self.timeouts
         idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
+        # A time limit of the call's own counts even if it is longer than that of the client.
         if timeout_s is not None:
             idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
         conversation, idle_timeout_s = await self._connection.wait_until_usable(
@@ -650,6 +653,7 @@ class Client(ConnectionFacts):
             cursor = page.next_cursor
             if cursor is None:
                 return found
+            # A cursor that comes twice would lead through the same pages for ever.
             if cursor in seen:
                 raise ProtocolError(
                     f"{method}: the server repeats itself: the cursor {cursor[:100]!r} came twice"

@@ -149,6 +149,7 @@ class ClientConnection:
         if self._stderr_lines is None:
             self._stderr_lines = StderrLines(settings.name, settings.stderr, settings.stderr_level)
         opened = await settings.location.open(settings.limits, self._stderr_lines)
+        # Redacting every message costs time, so trace only if somebody looks.
         show = None
         if settings.trace is not None or self._log.isEnabledFor(logging.DEBUG):
             show = _make_show(self._log, settings.trace)
@@ -171,6 +172,7 @@ class ClientConnection:
         """Handle a connection that ended by itself."""
         self._failure = conversation.explain(Disconnected("the connection ended"))
         if self._supervisor is not None and self._closing is None:
+            # New requests wait for the restart instead of failing.
             self.conversation = None
             self._supervisor.on_end(self._failure)
             conversation.restart_note = (
@@ -192,6 +194,7 @@ class ClientConnection:
         if self._supervisor is not None:
             await self._supervisor.close()
         await self._bring_down()
+        # Last, because the server may write to stderr until its end.
         if self._stderr_lines is not None:
             self._stderr_lines.close()
 

@@ -205,6 +205,7 @@ class Conversation:
             params = self.requests.params(body)
             return self.channel.request("tools/call", params, name, idle_timeout_s, total_s)
 
+        # Without a result the server refused the revision; then the call is sent once more.
         raw = result if type(result) is Raw else await send(body)
         return await self._rounds.complete(raw, "tools/call", name, body, send, self.server.info)
 
@@ -351,6 +352,7 @@ class Conversation:
         self._closed = True
         self.subscriptions.close_all()
         self.channel.end()
+        # Tasks remove themselves from the set when they end, so iterate over a copy.
         for task in list(self._tasks):
             task.cancel()
         await asyncio.shield(self.opened.release(DRAIN_S))

@@ -126,6 +126,7 @@ class NotificationDispatcher:
         handler = self._handlers.on_list_changed
         assert handler is not None
         try:
+            # Repeat while the list has changed during the last call.
             while True:
                 self._changing[name] = False
                 result = handler(name)

@@ -107,6 +107,7 @@ class RequestBuilder:
 
     def prepare_tool_call(self, name: str) -> PreparedRequest:
         """Return a tools/call request that needs only the arguments, and keep it in `prepared`."""
+        # Encode the params with null for the arguments, and cut them open at that place.
         params = self.params(encode({"name": name, "arguments": None}))
         template = request_template("tools/call", params.removesuffix(b"null}"), b"}")
         decode = _decode_modern_tool_reply if self.is_modern else _decode_tool_reply

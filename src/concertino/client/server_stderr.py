@@ -50,6 +50,7 @@ class StderrLines:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             self._handle(line)
+        # Split an endless line, so that it does not fill the memory.
         while len(self._rest) > MAX_LINE_BYTES:
             self._handle(self._rest[:MAX_LINE_BYTES])
             self._rest = self._rest[MAX_LINE_BYTES:]

@@ -240,6 +240,7 @@ class _Program:
 
     async def open(self, limits: Limits, stderr: Callable[[bytes], object] | None) -> OpenTarget:
         parameters = self._parameters
+        # Values of env that look like secrets are redacted from now on.
         learn(parameters.env or {})
         child = spawn(
             self._command,
