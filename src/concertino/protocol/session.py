@@ -664,7 +664,7 @@ class Session:
         return True
 
     def _respond_unencodable(self, incoming: SessionRequest, text: str) -> None:
-        """Answer a call whose result cannot be sent: a tool's with isError, others with an error."""
+        """Answer a call whose result cannot be sent: a tool's with isError, else with an error."""
         if incoming.method != "tools/call":
             return self.peer.fail(incoming, INTERNAL_ERROR, f"Internal error: {text}")
         result = CallToolResult([TextContent(text)], is_error=True)
