@@ -1,1 +1,1 @@
-"""Python types <-> JSON Schema: function signatures, arguments, results, URI templates, patterns."""
+"""Python types <-> JSON Schema: signatures, arguments, results, URI templates, patterns."""

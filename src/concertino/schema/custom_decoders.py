@@ -1,8 +1,8 @@
 """Converters for values that msgspec cannot decode itself.
 
-Each function here returns the `convert` of a custom type (violations.py): it takes a JSON value, and
-returns the value for the handler or raises InvalidValue. type_schema.py imports this module when a
-handler first has such a type, which is rare.
+Each function here returns the `convert` of a custom type (violations.py): it takes a JSON value,
+and returns the value for the handler or raises InvalidValue. type_schema.py imports this module
+when a handler first has such a type, which is rare.
 """
 
 from __future__ import annotations

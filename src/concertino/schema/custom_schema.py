@@ -249,7 +249,7 @@ class _SubschemaGraph:
 
 
 def _parts(word: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the subschemas of one keyword, each with the step of a JSON pointer that leads to it."""
+    """Yield the subschemas of one keyword, each with its step of a JSON pointer."""
     if word in _WITH_NAMES:
         if isinstance(value, dict):
             for name, part in cast("dict[str, Any]", value).items():

@@ -1,8 +1,8 @@
 """Classes as forms that a person fills in, and the conversion of the values to an object.
 
-A form is flat: texts, numbers, yes or no, and choices, one or several. The class defines the fields;
-a field that a form cannot ask for is refused when the form is made, with advice what to write. A
-schema that the author wrote, a dict, is taken as it is if it is flat.
+A form is flat: texts, numbers, yes or no, and choices, one or several. The class defines the
+fields; a field that a form cannot ask for is refused when the form is made, with advice what to write.
+A schema that the author wrote, a dict, is taken as it is if it is flat.
 
 Spec: 2026-07-28 client/elicitation, `PrimitiveSchemaDefinition`; titles: SEP-1330, defaults:
 SEP-1034.

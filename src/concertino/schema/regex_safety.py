@@ -171,7 +171,8 @@ class _Choice(_Part):
     def tries(self, follow: Characters, tail: int | None) -> int:
         counts = [branch.tries(follow, tail) for branch in self.branches]
         starts = [branch.first + (follow if branch.empty else []) for branch in self.branches]
-        # If two branches may begin alike, all of them may be tried; else the next character decides.
+        # If two branches may begin alike, all of them may be tried; else the next character
+        # decides.
         ambiguous = sum(branch.empty for branch in self.branches) > 1
         ambiguous = ambiguous or any(_overlap(one, two) for one, two in combinations(starts, 2))
         return sum(counts) if ambiguous else max(counts)

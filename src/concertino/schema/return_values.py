@@ -1,8 +1,8 @@
 """Return values of a handler: the output schema, and the conversion of a value to a CallToolResult.
 
-Text stays text and content blocks stay content. Everything else is JSON: encoded once, and sent both
-as structured content and as text. A value that the annotation does not allow, or that JSON cannot
-hold, is refused with InvalidResult.
+Text stays text and content blocks stay content. Everything else is JSON: encoded once, and sent
+both as structured content and as text. A value that the annotation does not allow, or that JSON
+cannot hold, is refused with InvalidResult.
 
 Spec: 2026-07-28 server/tools "Tool Result", "Structured Content", "Output Schema".
 """

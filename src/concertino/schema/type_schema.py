@@ -50,8 +50,9 @@ class TypeSchema(Struct, frozen=True):
 
 
 class SchemaBuilder:
-    """Builds the TypeSchemas of one handler. definitions: collects the entries of the root's `$defs`.
+    """Builds the TypeSchemas of one handler.
 
+    definitions: collects the entries of the root's `$defs`.
     coerce: decode as msgspec does with strict=False ("1" for an int).
     for_results: leave out formats that our own output may not meet to the letter.
     """
@@ -291,7 +292,7 @@ _HINTS = {
 
 
 def _target_of_alias(annotation: Any) -> Any:
-    """Return the annotation that an alias, a NewType or a TypeVar stands for; _NO_ALIAS for others."""
+    """Return what an alias, a NewType or a TypeVar stands for; _NO_ALIAS for others."""
     if hasattr(annotation, "__value__"):
         return annotation.__value__
     if isinstance(annotation, NewType):
@@ -359,7 +360,7 @@ class _Constraints:
         return constraints
 
     def collect(self, item: object) -> None:
-        """Add the constraints of one piece of metadata: an annotated_types object, Meta or Field."""
+        """Add the constraints of one piece of metadata, such as Meta or Field."""
         values = {name: getattr(item, name, None) for name in _NAMES}
         if isinstance(item, Meta):
             values["tz"] = item.tz

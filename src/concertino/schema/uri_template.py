@@ -13,15 +13,15 @@ give the variables of each expression a single meaning:
                           with a star collects all others: as a list if they have its name, else as
                           a dict
 
-If a URI could be split in several ways, the variables further left get as much as possible. Matching
-takes time proportional to the length of the URI times the number of expressions, whatever the URI
-contains. Values are percent-decoded once, as UTF-8.
+If a URI could be split in several ways, the variables further left get as much as possible.
+Matching takes time proportional to the length of the URI times the number of expressions, whatever
+the URI contains. Values are percent-decoded once, as UTF-8.
 
 Values that could escape from a folder do not match. In {x} {.x} {/x} {;x} that is `.`, `..`, and
 whatever contains a slash or a backslash, even if it was percent-encoded. In {+x} {#x} {?x} {&x},
 which are meant for paths and texts, it is a value with a segment `..`, between slashes or
-backslashes, and one that begins with a slash, a backslash or a drive such as `C:\\`. NUL and invalid
-UTF-8 never match.
+backslashes, and one that begins with a slash, a backslash or a drive such as `C:\\`. NUL and
+invalid UTF-8 never match.
 
 Source: RFC 6570; 2026-07-28 server/resources "Resource Templates", "Security Considerations".
 """

@@ -1,9 +1,9 @@
-"""Validation against JSON Schemas that somebody wrote by hand, with jsonschema_rs (the extra `validate`).
+"""Validation against hand-written JSON Schemas, with jsonschema_rs (the extra `validate`).
 
 First comes the question whether a value fits: its cost is linear in the value for each subschema,
-whatever the schema, and patterns are matched by a linear engine. Explaining why a value does not fit
-has no such bound, because an error contains the errors of all alternatives. Therefore violations are
-listed one by one only where their number is bounded, and per top-level member otherwise. Nothing is
+whatever the schema, and patterns are matched by a linear engine. Explaining why a value does not
+fit has no such bound, because an error contains the errors of all alternatives.
+Therefore violations are listed one by one only where their number is bounded, and per top-level member otherwise. Nothing is
 ever fetched.
 
 Spec: 2026-07-28 basic/index "JSON Schema Usage". custom_schema.py says which schemas are accepted.

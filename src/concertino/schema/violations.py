@@ -1,9 +1,9 @@
 """Violations of a schema, and the hook that lets custom decoders take part in msgspec's decoding.
 
-msgspec stops at the first error and words it its own way; violations_of() turns that into a path and
-a plain message. A type that msgspec cannot decode is represented by a class from custom_type(), which
-decode_hook() recognizes. A custom decoder reports its violations by raising InvalidValue; msgspec
-keeps that exception as the cause of its own.
+msgspec stops at the first error and words it its own way; violations_of() turns that into a path
+and a plain message. A type that msgspec cannot decode is represented by a class from custom_type(),
+which decode_hook() recognizes. A custom decoder reports its violations by raising InvalidValue;
+msgspec keeps that exception as the cause of its own.
 """
 
 from __future__ import annotations

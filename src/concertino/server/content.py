@@ -1,4 +1,4 @@
-"""Content other than text for the results of tools: images, sound, bytes; and messages of prompts."""
+"""Images, sound and bytes as results of tools, and messages of prompts."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@
 
 Since 2026-07-28 the protocol keeps no state between calls. A client refers to earlier state by a
 handle that the server has issued (2026-07-28 "Explicit State Handles"). Whoever has the handle has
-access to the context, so it cannot be guessed. All contexts are in one SQLite database, in memory or
-in a file that several processes may share. A thread of its own runs the queries.
+access to the context, so it cannot be guessed. All contexts are in one SQLite database, in memory
+or in a file that several processes may share. A thread of its own runs the queries.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ CREATE TABLE IF NOT EXISTS contexts (
 );
 CREATE INDEX IF NOT EXISTS by_use ON contexts (used);
 CREATE TABLE IF NOT EXISTS entries (
-    handle TEXT NOT NULL REFERENCES contexts (handle) ON DELETE CASCADE, key TEXT NOT NULL, value BLOB NOT NULL,
+    handle TEXT NOT NULL REFERENCES contexts (handle) ON DELETE CASCADE,
+    key TEXT NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (handle, key)
 ) WITHOUT ROWID;
 """
@@ -113,7 +114,8 @@ class Contexts:
         if len(written) > self._max_value_bytes:
             raise ToolError(
                 "VALUE_TOO_LARGE",
-                f"value: expected at most {self._max_value_bytes} bytes of JSON, got {len(written)}",
+                f"value: expected at most {self._max_value_bytes} bytes of JSON, "
+                f"got {len(written)}",
                 suggestion="Keep a summary, or the name of a file, instead",
             )
         return await self._ask(partial(self._set, context, key, written))
@@ -268,7 +270,8 @@ class Contexts:
         if context is not None:
             self._touch(context)
             [(keys, before)] = self._execute(
-                "SELECT count(*), max(CASE WHEN key = ? THEN length(CAST(key AS BLOB)) + length(value) END)"
+                "SELECT count(*),"
+                " max(CASE WHEN key = ? THEN length(CAST(key AS BLOB)) + length(value) END)"
                 " FROM entries WHERE handle = ?",
                 key,
                 context,

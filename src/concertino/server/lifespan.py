@@ -1,9 +1,9 @@
 """Lifespan functions: generators that run as long as the server.
 
-Each one makes a value, provides it to the handlers that ask for its class, and cleans up at the end.
-All are entered in order and exited in reverse by one task of their own: what is entered in a task (a
-task group, a timeout) must be exited in the same one, but start() and close() of a backend run in
-different tasks.
+Each one makes a value, provides it to the handlers that ask for its class, and cleans up at the
+end. All are entered in order and exited in reverse by one task of their own: what is entered in a
+task (a task group, a timeout) must be exited in the same one, but start() and close() of a backend
+run in different tasks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Long operations: a tool that takes long returns a handle, by which the client asks for the result.
+"""Long operations: a tool returns a handle, by which the client asks for the result later.
 
     operations = Operations(server)
 
@@ -317,7 +317,8 @@ class Operations:
 
         Args:
             operationId: as the answer that said "in_progress" gave it.
-            waitSeconds: for how long to wait for the end before answering that it is still in progress.
+            waitSeconds: for how long to wait for the end before answering that it is still in
+                progress.
         """
         operation = self._find(operationId)
         await operation.wait_for_end(context, waitSeconds)

@@ -133,8 +133,8 @@ class Registry(Generic[E]):
 def _number_before(last: Cursor, numbers: Mapping[str, int]) -> int:
     """Return the number of the entry after which a page begins."""
     _, number, name = last
-    # If another entry has this number, the cursor comes from an earlier process, in which the author
-    # had registered things in another order. Then the name counts.
+    # If another entry has this number, the cursor comes from an earlier process, in which the
+    # author had registered things in another order. Then the name counts.
     if number in numbers.values() and numbers.get(name, number) != number:
         return numbers[name]
     return number

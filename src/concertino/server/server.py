@@ -221,10 +221,10 @@ class Server:
     ) -> None:
         """Register a resource, without a decorator.
 
-        May be called from any thread, also while the server runs; clients are notified. Pass exactly
-        one of handler (see resource()), text, blob and path. path: a file that is read, in a
-        thread, whenever a client asks for it; links are followed now and not later. The content is
-        text if it is UTF-8 and its type allows it, else bytes.
+        May be called from any thread, also while the server runs; clients are notified. Pass
+        exactly one of handler (see resource()), text, blob and path. path: a file that is read, in
+        a thread, whenever a client asks for it; links are followed now and not later. The content
+        is text if it is UTF-8 and its type allows it, else bytes.
         Raises RegistrationError for an argument that cannot be offered.
         """
         handler = handler and self._lifespans.fill(handler)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 from msgspec import Struct, to_builtins
 from msgspec.json import Encoder, decode
-from msgspec.structs import fields
+from msgspec.structs import asdict, fields
 
 from concertino.errors import RegistrationError
 from concertino.schema.type_schema import nan_path
@@ -44,7 +44,7 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
 
 
 class CacheHints(Struct, frozen=True):
-    """For how long clients may cache a result, and for whom: 2026-07-28 server/utilities/caching."""
+    """For how long clients may cache a result, and for whom (server/utilities/caching)."""
 
     ttl_ms: int = 0
     scope: CacheScope = "private"
@@ -93,8 +93,11 @@ def check_setting(value: S) -> S:
         values = {field.name: getattr(value, field.name) for field in fields(value)}
         types = {field.name: field.type for field in fields(value)}
         raise ValueError(_describe(values, types)) from None
-    _check_keys(getattr(checked, "meta", None))
-    _check_extensions(getattr(checked, "extensions", None))
+    names = checked.__struct_fields__
+    if "meta" in names or "extensions" in names:
+        members = asdict(checked)
+        _check_keys(members.get("meta"))
+        _check_extensions(members.get("extensions"))
     return checked
 
 
@@ -150,7 +153,10 @@ _UNFIT = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _round_trip(value: Any, kind: Any) -> Any:
-    """Encode a value and decode it as a type. Raises one of _UNFIT. Any: whatever an author gave."""
+    """Encode a value and decode it as a type.
+
+    Raises one of _UNFIT. Any: whatever an author gave.
+    """
     raw = _encode(value)
     # msgspec writes NaN as null.
     if b"null" in raw and (path := nan_path(to_builtins(value, enc_hook=_plain))) is not None:

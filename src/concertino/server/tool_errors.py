@@ -73,7 +73,10 @@ def _make_encodable(value: Any) -> Any:
 
 
 def invalid_params(details: str) -> RpcError:
-    """Return the error for params that do not fit. details: member, what was expected, what came."""
+    """Return the error for params that do not fit.
+
+    details: member, what was expected, what came.
+    """
     return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
 
 

@@ -29,7 +29,10 @@ CallTool = Callable[[RegisteredTool, Call, Context], "CoroutineType[Any, Any, St
 
 
 class ToolServer(Backend, Protocol):
-    """What this module needs of a Server. server.py imports this module, not the other way round."""
+    """What this module needs of a Server.
+
+    server.py imports this module, not the other way round.
+    """
 
     def add_resource(
         self, uri: str, handler: Callable[..., Any], *, name: str, inline: bool
@@ -85,7 +88,7 @@ class _Unguarded(BackendWrapper):
 
 
 def _oversize_store(server: ToolServer, tools: Tools) -> OversizeStore:
-    """Return the server's store of large results; make it and its resource template on first use."""
+    """Return the server's store of large results; make it on first use."""
     if tools.oversize is None:
         store = tools.oversize = OversizeStore()
 
