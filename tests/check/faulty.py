@@ -1,6 +1,7 @@
-"""A small MCP server of the standard library alone, that keeps every rule; or breaks the one it is told to: `faulty.py FAULT`.
+"""A small MCP server that keeps every rule but one: `faulty.py FAULT`.
 
-Each fault is triggered by one thing that a case does, so that a test can say which cases must find it, and that no other does.
+It uses the standard library only. Each fault is triggered by one action of a case, so that a test
+can name the cases that must find it.
 """
 
 from __future__ import annotations

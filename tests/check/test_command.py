@@ -1,4 +1,4 @@
-"""`concertino check` as a user runs it: lines, JSON, exit codes, and that it never leaves anything running."""
+"""`concertino check` as a user runs it: lines, JSON, exit codes, and nothing left running."""
 
 from __future__ import annotations
 

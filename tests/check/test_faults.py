@@ -1,4 +1,4 @@
-"""Each verdict can come: servers with one fault each, the cases that must find it, and no others."""
+"""Servers with one fault each: the cases that must find it do, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All cases against the reference server, in both eras: every verdict is ok, and none is skipped."""
+"""All cases against the reference server in both eras: every verdict is ok."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that says yes to whatever has an id, and does everything else badly: most cases must find something."""
+"""A server that accepts every request with an id and does everything else badly."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from concertino.check.messages import (
     Message,
     as_array,
     as_object,
-    encode_frame,
+    encode_line,
     excerpt,
 )
 from concertino.check.server_output import IdKey
@@ -38,7 +38,7 @@ INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 class ExpectedReplies(Struct):
-    """The least and the greatest number of responses to an id. subject: what the id was sent for."""
+    """The least and greatest number of responses to an id. subject: what the id was sent for."""
 
     subject: str
     least: int = 1
@@ -79,7 +79,7 @@ class CaseContext:
             response["error"] = {"code": -32601, "message": "method not found"}
         # Do not wait for room in the pipe: a server that asks and does not read gets no response.
         if self.process.ends.stdin >= 0:
-            self.process.write_available(encode_frame(response))
+            self.process.write_available(encode_line(response))
 
     # Findings
 
@@ -171,7 +171,7 @@ class CaseContext:
 
     def send(self, *messages: Message) -> None:
         """Write messages, one line each, in one write. Raises as write() does."""
-        self.write(b"".join(map(encode_frame, messages)))
+        self.write(b"".join(map(encode_line, messages)))
 
     def write(self, data: bytes, within_s: float | None = None) -> None:
         """Write bytes. Raises Hang or Crash when the server does not read them in time."""

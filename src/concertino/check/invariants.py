@@ -76,8 +76,8 @@ def check_output(context: CaseContext) -> None:
         lines = f"{context.malformed_lines} malformed lines: {excerpt(without_id[-1])}"
         context.report(Violation(f"{len(without_id)} answers without an id for {lines}"))
     if context.modern and output.requests:
-        text = f"a request to the client, which 2026-07-28 does not allow: {excerpt(output.requests[0])}"
-        context.report(Violation(text))
+        text = "a request to the client, which 2026-07-28 does not allow"
+        context.report(Violation(f"{text}: {excerpt(output.requests[0])}"))
 
     for message in chain(without_id, *output.responses.values()):
         if mark := find_stack_trace(message):

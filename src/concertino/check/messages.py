@@ -21,7 +21,7 @@ __all__ = [
     "StrayLine",
     "as_array",
     "as_object",
-    "encode_frame",
+    "encode_line",
     "excerpt",
     "find_stack_trace",
     "is_id",
@@ -51,7 +51,7 @@ class StrayLine(Struct, frozen=True):
     reason: str
 
 
-def encode_frame(message: object) -> bytes:
+def encode_line(message: object) -> bytes:
     """Return a message as one line of JSON, with its newline."""
     return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 

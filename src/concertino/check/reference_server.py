@@ -233,7 +233,8 @@ async def disturb() -> str:
     locale.setlocale(locale.LC_ALL, "C")
     # Policies are deprecated since Python 3.14.
     if sys.version_info < (3, 14):
-        asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())  # pyright: ignore[reportDeprecated]
+        policy = asyncio.DefaultEventLoopPolicy()  # pyright: ignore[reportDeprecated]
+        asyncio.set_event_loop_policy(policy)  # pyright: ignore[reportDeprecated]
     sys.stdout = io.StringIO()
     sys.stderr = None
     os.close(0)

@@ -203,9 +203,8 @@ class ServerProcess:
 
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
-                raise Hang(
-                    f"stdin was not read for {within_s:g} s; {len(rest)} bytes of {len(data)} are left"
-                )
+                left = f"{len(rest)} bytes of {len(data)} are left"
+                raise Hang(f"stdin was not read for {within_s:g} s; {left}")
             self._poll_once(min(remaining_s, POLL_S), read_stdout=read_stdout, for_write=True)
 
     def write_available(self, data: bytes) -> int:
@@ -307,7 +306,7 @@ class ServerProcess:
 
 
 def kill_all() -> None:
-    """Kill every process that was started and not closed yet: at the end of a run or on a signal."""
+    """Kill every process that is not closed yet, at the end of a run or on a signal."""
     for process in list(_running):
         process.close()
 

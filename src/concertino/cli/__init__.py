@@ -17,9 +17,9 @@ __all__ = ["main"]
 
 USAGE = 2
 
-# Command -> its module and its line in the help. Each module has DESCRIPTION, add_arguments(parser),
-# and run(args, server), which ends the process or returns an exit code. server: the words after
-# `--`.
+# Command -> its module and its line in the help. Each module has DESCRIPTION,
+# add_arguments(parser), and run(args, server), which ends the process or returns an exit code.
+# server: the words after `--`.
 COMMANDS = {
     "serve": ("serve", "serve a server over stdin and stdout, or on sockets"),
     "check": ("check", "run fault tests against any stdio server"),

@@ -146,7 +146,8 @@ def _check(
         print_line(terminal.format_server(server))
         results = run_cases(server, cases, print_result, args.jobs)
     except OSError as exc:
-        print(f"concertino check: {command[0]}: {exc.strerror or exc}", file=sys.stderr)  # noqa: T201
+        text = f"{command[0]}: {exc.strerror or exc}"
+        print(f"concertino check: {text}", file=sys.stderr)  # noqa: T201
         return USAGE
     except CheckFinding as finding:
         problem = f"{finding.verdict}: the server was not opened; {finding}"

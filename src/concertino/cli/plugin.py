@@ -61,7 +61,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         from concertino.orchestra.plugin import Plugin
         from concertino.orchestra.plugin_main import run_plugin
     except ImportError as exc:
-        _exit_failed(args, exc)
+        _exit_failure(args, exc)
 
     plugin = Plugin(
         f"storage.{args.kind}",
@@ -72,7 +72,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         # --manifest only describes the plugin, so no file is created for it.
         storage: Any = None if args.manifest else _open_storage(args)
     except (ConcertinoError, ImportError) as exc:
-        _exit_failed(args, exc)
+        _exit_failure(args, exc)
     plugin.add_storage(storage, args.kind)
 
     # The storage is not closed in on_shutdown, because calls may still be under way then.
@@ -95,6 +95,6 @@ def _open_storage(args: Namespace) -> Storage:
     return MarkdownStorage(args.workspace)
 
 
-def _exit_failed(args: Namespace, exc: Exception) -> NoReturn:
+def _exit_failure(args: Namespace, exc: Exception) -> NoReturn:
     sys.stderr.write(f"concertino plugin {args.kind}: {exc}\n")
     sys.exit(FAILED)

@@ -8,7 +8,7 @@ from concertino.check import process_stats
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
 from concertino.check.findings import CheckFinding, Deviation, Hang, Violation
-from concertino.check.messages import Message, encode_frame, excerpt
+from concertino.check.messages import Message, encode_line, excerpt
 
 __all__ = ["CASES"]
 
@@ -206,7 +206,7 @@ def report_progress_20000_times(context: CaseContext) -> None:
         raise Violation(f"progress after the answer: {excerpt(late[0])}")
     notifications = _find_progress(messages[:end])
     if not notifications:
-        raise Deviation("no progress at all was told of a call that asked for it")
+        raise Deviation("no progress at all was reported for a call that asked for it")
 
     last = float("-inf")
     for notification in notifications:
@@ -263,7 +263,7 @@ def cancel_call_with_progress(context: CaseContext) -> None:
 def send_pings_behind_slow_call(context: CaseContext) -> None:
     slow = context.make_call("sleep", seconds=1.5)
     pings = [context.make_ping() for _ in range(50)]
-    context.write(b"".join(map(encode_frame, (slow, *pings))))
+    context.write(b"".join(map(encode_line, (slow, *pings))))
     context.wait_for_responses([ping["id"] for ping in pings])
     overtaken = not context.responses(slow["id"])
     context.wait_for_response(slow["id"])
@@ -289,6 +289,7 @@ def cancel_1000_calls(context: CaseContext) -> None:
 
 
 CASES = (
+    # Calls must not hold each other up.
     Case(
         "ping-during-sleep",
         6,
@@ -330,12 +331,13 @@ CASES = (
     Case(
         "sleeps-500",
         6,
-        "calls a tool that waits half a second 500 times at once",
+        "makes 500 calls at once of a tool that waits half a second",
         "all are answered within 5 s",
         "policy",
         sleep_500_times,
         needs=("sleep",),
     ),
+    # Cancellation.
     Case(
         "cancel-in-flight",
         6,
@@ -349,7 +351,7 @@ CASES = (
     Case(
         "cancel-nothing",
         6,
-        "cancels what is done, unknown, or no id",
+        "cancels requests that are done or unknown, and invalid ids",
         "no answer",
         "basic, Notifications: MUST NOT be answered",
         cancel_invalid_ids,
@@ -380,6 +382,7 @@ CASES = (
         cancel_1000_calls,
         needs=("sleep",),
     ),
+    # Ids.
     Case(
         "id-in-use",
         6,
@@ -389,10 +392,11 @@ CASES = (
         reuse_id,
         needs=("sleep",),
     ),
+    # Progress.
     Case(
         "progress-20000",
         6,
-        "lets a tool tell progress 20,000 times",
+        "lets a tool report progress 20,000 times",
         "it grows, comes before the result, and stops",
         PROGRESS,
         report_progress_20000_times,
@@ -402,7 +406,7 @@ CASES = (
     Case(
         "progress-not-asked",
         6,
-        "lets a tool tell progress of a call without a progressToken",
+        "lets a tool report progress of a call without a progressToken",
         "none is sent",
         PROGRESS,
         report_progress_without_token,
@@ -411,7 +415,7 @@ CASES = (
     Case(
         "progress-after-cancel",
         6,
-        "cancels a call that tells progress all the time",
+        "cancels a call that keeps reporting progress",
         "no more progress, no answer",
         "2026-07-28 stdio: no further message for a cancelled request; policy in other revisions",
         cancel_call_with_progress,
@@ -420,7 +424,7 @@ CASES = (
     Case(
         "progress-late",
         6,
-        "lets a tool tell progress when it has answered",
+        "lets a tool report progress after its result",
         "none is sent",
         PROGRESS + ": MUST stop after completion",
         report_progress_after_response,

@@ -10,7 +10,7 @@ from concertino.check import process_stats
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
 from concertino.check.findings import CheckFinding, Crash, Deviation, Hang, Violation
-from concertino.check.messages import encode_frame, excerpt
+from concertino.check.messages import encode_line, excerpt
 from concertino.check.server_process import ServerProcess
 from concertino.check.stdio_setup import StdioSetup
 
@@ -71,7 +71,7 @@ def close_stdin_inside_message(context: CaseContext) -> None:
 def close_stdin_without_newline(context: CaseContext) -> None:
     message = context.make_ping()
     context.make_optional(message["id"])
-    context.write(encode_frame(message).rstrip())
+    context.write(encode_line(message).rstrip())
     context.close_stdin()
     _require_clean_exit(context, "an end of input behind a line without newline")
     if not context.responses(message["id"]):
@@ -249,6 +249,7 @@ def start_and_stop_10_times(context: CaseContext) -> None:
 
 
 CASES = (
+    # The end of input, the regular way to end a server.
     Case(
         "eof-idle",
         7,
@@ -310,6 +311,7 @@ CASES = (
         needs=("block",),
         slow=True,
     ),
+    # Signals, the second way.
     Case("sigterm", 7, "sends SIGTERM", "exit code 0 in 5 s", SIGNAL, _send_signal(signal.SIGTERM)),
     Case("sigint", 7, "sends SIGINT", "exit code 0 in 5 s", "policy", _send_signal(signal.SIGINT)),
     Case(
@@ -326,11 +328,12 @@ CASES = (
         "sigterm-twice",
         7,
         "sends SIGTERM twice during a call",
-        "the end, at once",
+        "the process ends at once",
         "policy",
         send_sigterm_twice,
         needs=("sleep",),
     ),
+    # A client that dies.
     Case(
         "stdout-closed",
         7,
@@ -357,6 +360,7 @@ CASES = (
         needs=("sleep",),
         slow=True,
     ),
+    # A parent that dies without closing a pipe.
     Case(
         "wrapper-killed",
         7,
@@ -367,6 +371,7 @@ CASES = (
         stdio=StdioSetup(wrapped=True),
         slow=True,
     ),
+    # Everything together, several times.
     Case(
         "start-stop-10",
         7,

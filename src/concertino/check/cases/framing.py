@@ -17,7 +17,7 @@ from concertino.check.cases.refused_input import (
     send_malformed_line,
 )
 from concertino.check.findings import Crash, Deviation, Hang, Violation
-from concertino.check.messages import encode_frame, excerpt
+from concertino.check.messages import encode_line, excerpt
 from concertino.check.stdio_setup import StdioSetup
 
 __all__ = ["CASES"]
@@ -45,7 +45,7 @@ def send_100_malformed_lines(context: CaseContext) -> None:
 def send_invalid_utf8_argument(context: CaseContext) -> None:
     id = context.new_id()
     params = context.find_tool("echo").make_params(text="MARK")
-    frame = encode_frame(context.make_request("tools/call", params, id))
+    frame = encode_line(context.make_request("tools/call", params, id))
     line = frame.rstrip().replace(b"MARK", b"caf\xff")
     response = send_malformed_line(context, line, (PARSE_ERROR,), id)
     if response is not None and "\ufffd" in (tool_result_text(response) or ""):
@@ -59,7 +59,7 @@ def send_bom_first(context: CaseContext) -> None:
     id = opening["id"]
     context.make_optional(id)
     context.malformed_lines = 1
-    context.write(BOM + encode_frame(opening))
+    context.write(BOM + encode_line(opening))
 
     if context.wait_for_missing([id], context.start_grace_s):
         context.report(Deviation("a byte order mark before the first message: no answer on its id"))
@@ -78,7 +78,7 @@ def send_bom_later(context: CaseContext) -> None:
     id = message["id"]
     context.make_optional(id)
     context.malformed_lines += 1
-    context.write(BOM + encode_frame(message))
+    context.write(BOM + encode_line(message))
     context.require_service()
 
     missing = context.wait_for_missing([id], context.settings.grace_s)
@@ -89,7 +89,7 @@ def send_bom_later(context: CaseContext) -> None:
 
 def send_crlf(context: CaseContext) -> None:
     messages = [context.make_ping() for _ in range(3)]
-    context.write(b"".join(encode_frame(message)[:-1] + b"\r\n" for message in messages))
+    context.write(b"".join(encode_line(message)[:-1] + b"\r\n" for message in messages))
     context.require_results([message["id"] for message in messages])
 
 
@@ -124,7 +124,7 @@ def send_escaped_nul(context: CaseContext) -> None:
 
 def write_single_bytes(context: CaseContext) -> None:
     message = context.make_ping(MANY_LANGUAGES)
-    for byte in encode_frame(message):
+    for byte in encode_line(message):
         context.write(bytes([byte]))
         # Without the wait, the server would find several bytes in the pipe at once.
         context.process.wait_until_read(0.05)
@@ -138,12 +138,12 @@ def split_at_every_byte(context: CaseContext) -> None:
     # These ids are never sent; the messages only serve as templates of constant length.
     del context.expected[str, first["id"]], context.expected[str, second["id"]]
 
-    size = len(encode_frame(first) + encode_frame(second))
+    size = len(encode_line(first) + encode_line(second))
     for cut in range(1, size):
         first["id"], second["id"] = f"ü你🎻-{cut:04}", f"second-{cut:04}"
         context.expect(first["id"], f"the first of two requests cut at byte {cut}")
         context.expect(second["id"], f"the second of two requests cut at byte {cut}")
-        data = encode_frame(first) + encode_frame(second)
+        data = encode_line(first) + encode_line(second)
         context.write(data[:cut])
         context.process.wait_until_read(0.05)
         context.write(data[cut:])
@@ -168,7 +168,7 @@ def echo_10_mb(context: CaseContext) -> None:
     message = context.make_call("echo", text=text)
     # A server with a lower limit may refuse the message before it knows the id.
     context.malformed_lines += 1
-    context.write(encode_frame(message), 3 * context.settings.timeout_s)
+    context.write(encode_line(message), 3 * context.settings.timeout_s)
     response = context.wait_for_response(message["id"], 3 * context.settings.timeout_s)
 
     echoed = tool_result_text(response)
@@ -182,9 +182,9 @@ def echo_10_mb(context: CaseContext) -> None:
 def _make_padded_ping(context: CaseContext, size: int) -> tuple[int, bytes]:
     """Return the id and the frame of a ping with a given size in bytes, without the newline."""
     message = context.make_ping(params={"_meta": {"example.com/padding": ""}})
-    padding = "x" * (size - len(encode_frame(message)) + 1)
+    padding = "x" * (size - len(encode_line(message)) + 1)
     message["params"]["_meta"]["example.com/padding"] = padding
-    frame = encode_frame(message)
+    frame = encode_line(message)
     assert len(frame) == size + 1
     return message["id"], frame
 
@@ -281,7 +281,7 @@ def read_late(context: CaseContext) -> None:
         context.make_request("tools/list") if context.server.tool_names else context.make_ping()
         for _ in range(50)
     ]
-    frames = b"".join(map(encode_frame, messages))
+    frames = b"".join(map(encode_line, messages))
     context.process.write(frames, context.settings.timeout_s, read_stdout=False)
     # No event tells that the server has found its pipe full.
     time.sleep(0.3)
@@ -295,9 +295,9 @@ def _encode_whole_session() -> bytes:
         "clientInfo": {"name": "check", "version": "1"},
     }
     return (
-        encode_frame({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
-        + encode_frame(INITIALIZED)
-        + encode_frame({"jsonrpc": "2.0", "id": 2, "method": "ping"})
+        encode_line({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+        + encode_line(INITIALIZED)
+        + encode_line({"jsonrpc": "2.0", "id": 2, "method": "ping"})
     )
 
 
@@ -330,6 +330,7 @@ def start_without_input(context: CaseContext) -> None:
 
 
 LINES = (
+    # Not JSON at all, or only a part of it.
     MalformedLine("not-json", 1, "sends {not json}", b"{not json}", (PARSE_ERROR,)),
     MalformedLine(
         "truncated-request",
@@ -341,6 +342,7 @@ LINES = (
     MalformedLine(
         "not-utf8", 1, "sends the bytes ff fe 80 as a line", b"\xff\xfe\x80", (PARSE_ERROR,)
     ),
+    # JSON strings must escape control characters.
     MalformedLine(
         "nul-raw",
         1,
@@ -355,6 +357,7 @@ LINES = (
 NOT_SERVED = "served like over a pipe"
 CASES = (
     *map(make_case, LINES),
+    # Malformed lines and other encodings.
     Case(
         "bad-lines-100",
         1,
@@ -372,6 +375,7 @@ CASES = (
         send_invalid_utf8_argument,
         needs=("echo",),
     ),
+    # RFC 8259 lets a reader ignore a byte order mark; Windows programs write one.
     Case(
         "bom-first",
         1,
@@ -389,6 +393,7 @@ CASES = (
         "policy",
         send_bom_later,
     ),
+    # Line ends.
     Case(
         "crlf",
         1,
@@ -405,6 +410,7 @@ CASES = (
         "policy",
         send_blank_lines,
     ),
+    # Characters that some languages take for line ends.
     Case(
         "separators-in-text",
         1,
@@ -430,6 +436,7 @@ CASES = (
         "RFC 8259 section 7",
         send_escaped_nul,
     ),
+    # Messages that arrive in pieces, or many at once.
     Case(
         "one-byte-per-write",
         1,
@@ -454,6 +461,7 @@ CASES = (
         STDIO,
         send_1000_requests,
     ),
+    # Large messages, up to the limit and beyond.
     Case(
         "echo-70-kb",
         1,
@@ -497,6 +505,7 @@ CASES = (
         compare_message_sizes,
         slow=True,
     ),
+    # Interrupted system calls.
     Case(
         "stop-and-continue",
         1,
@@ -505,6 +514,7 @@ CASES = (
         "invariant",
         stop_and_continue,
     ),
+    # Kinds of descriptors. Only sockets and small pipes are common enough to fail the server.
     Case(
         "stdin-socket",
         1,
@@ -536,6 +546,7 @@ CASES = (
         stdio=StdioSetup(stdin="file", content=_encode_whole_session()),
         can_fail=False,
     ),
+    # Nothing to read at all.
     Case(
         "stdin-null",
         1,
@@ -558,6 +569,7 @@ CASES = (
         stdio=StdioSetup(stdin="closed"),
         can_fail=False,
     ),
+    # A reader that is late.
     Case(
         "nonblocking-pipes",
         1,

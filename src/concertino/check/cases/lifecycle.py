@@ -14,7 +14,7 @@ from concertino.check.messages import (
     Message,
     as_array,
     as_object,
-    encode_frame,
+    encode_line,
     excerpt,
 )
 
@@ -328,7 +328,7 @@ def write_session_at_start(context: CaseContext) -> None:
     # Everything is in the pipe before the process can have read anything.
     messages: list[Message] = [] if context.modern else [context.make_initialize(), INITIALIZED]
     messages += [context.make_ping() for _ in range(20)]
-    context.write(b"".join(map(encode_frame, messages)))
+    context.write(b"".join(map(encode_line, messages)))
     ids: list[Id] = [message["id"] for message in messages if "id" in message]
     if len(context.wait_for_missing(ids, context.settings.start_s)) == len(ids):
         raise Hang("nothing was answered that was written while the process started")
@@ -337,6 +337,7 @@ def write_session_at_start(context: CaseContext) -> None:
 
 
 CASES = (
+    # Requests that come too early.
     Case(
         "request-at-start",
         4,
@@ -366,6 +367,7 @@ CASES = (
         era="legacy",
         opens=False,
     ),
+    # Handshakes that are unusual, but work in practice.
     Case(
         "initialized-missing",
         4,
@@ -386,6 +388,7 @@ CASES = (
         era="legacy",
         opens=False,
     ),
+    # Handshakes that must be refused.
     Case(
         "initialize-twice",
         4,
@@ -405,6 +408,7 @@ CASES = (
         era="legacy",
         opens=False,
     ),
+    # The negotiation of a revision.
     Case(
         "initialize-unknown-version",
         4,
@@ -426,6 +430,7 @@ CASES = (
         opens=False,
     ),
     *map(_make_revision_case, LEGACY_REVISIONS),
+    # The revision without a handshake, and both eras on one connection.
     Case(
         "discover-first",
         4,
@@ -455,6 +460,7 @@ CASES = (
         needs=("modern",),
         era="legacy",
     ),
+    # Requests of 2026-07-28 with incomplete `_meta`.
     Case(
         "version-unsupported",
         4,

@@ -12,7 +12,7 @@ from concertino.check import process_stats
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext, tool_result_text
 from concertino.check.findings import Deviation
-from concertino.check.messages import encode_frame, excerpt
+from concertino.check.messages import encode_line, excerpt
 
 __all__ = ["CASES", "flood_notifications", "limit_memory"]
 
@@ -86,7 +86,7 @@ def _make_ping_frame(context: CaseContext, value: bytes) -> bytes:
     message = context.make_ping(params={"_meta": {"example.com/x": "#VALUE#"}})
     del context.expected[int, message["id"]]
     message["id"] = "#ID#"
-    return encode_frame(message).rstrip().replace(b'"#VALUE#"', value)
+    return encode_line(message).rstrip().replace(b'"#VALUE#"', value)
 
 
 def send_nested_arrays(context: CaseContext) -> None:
@@ -179,8 +179,8 @@ def flood_notifications(context: CaseContext, seconds: float) -> None:
     """Send notifications as fast as the pipe takes them; then require service at once."""
     # A known notification that refers to nothing, and an unknown one.
     progress = {"progressToken": 0, "progress": 1}
-    data = encode_frame({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
-    data += encode_frame({"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"})
+    data = encode_line({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress})
+    data += encode_line({"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"})
     block = data * 500
     with limit_memory(context):
         deadline = time.monotonic() + seconds
@@ -206,7 +206,7 @@ def send_10000_calls(context: CaseContext) -> None:
         for _ in range(10):
             calls = [context.make_call("sleep", seconds=0.5) for _ in range(1000)]
             ids += [call["id"] for call in calls]
-            context.write(b"".join(map(encode_frame, calls)), 3 * context.settings.timeout_s)
+            context.write(b"".join(map(encode_line, calls)), 3 * context.settings.timeout_s)
         context.require_service()
         context.wait_for_responses(ids, 6 * context.settings.timeout_s)
 
@@ -221,14 +221,17 @@ def send_10000_calls(context: CaseContext) -> None:
 
 
 CASES = (
+    # Long lines.
     Case(
         "endless-line-100-mb",
         2,
         "writes 100 MiB without a newline, then one",
-        "one error as soon as the limit is crossed; memory grows by at most the limit and 64 MiB; the next request is served",
+        "one error as soon as the limit is crossed; memory grows by at most the limit and 64 MiB; "
+        "the next request is served",
         "policy: the limit",
         write_endless_line,
     ),
+    # Deep nesting, which overflows the stack of a recursive parser.
     Case(
         "nested-arrays",
         2,
@@ -245,6 +248,7 @@ CASES = (
         "invariant",
         send_nested_params,
     ),
+    # Wide and colliding objects, which take quadratic time in a naive parser.
     Case(
         "many-members",
         2,
@@ -261,6 +265,7 @@ CASES = (
         "policy",
         send_colliding_keys,
     ),
+    # Numbers that are expensive to convert.
     Case(
         "long-numbers",
         2,
@@ -269,11 +274,12 @@ CASES = (
         "invariant",
         send_long_numbers,
     ),
+    # Texts that shrink or grow when they are decoded or repeated.
     Case(
         "escapes",
         2,
         "sends a string of \\u0041 that is longer than the limit, but not once it is decoded",
-        "an error: what counts are the bytes that come",
+        "an error: the limit counts the bytes on the wire",
         "policy: the limit",
         send_escapes,
     ),
@@ -281,10 +287,11 @@ CASES = (
         "long-method",
         2,
         "asks for methods with names of a million characters",
-        "an error that does not give all of it back",
+        "an error that does not repeat all of it",
         "policy",
         send_long_methods,
     ),
+    # Too many messages.
     Case(
         "notifications-flood",
         2,
@@ -298,7 +305,7 @@ CASES = (
         "calls-10000",
         2,
         "sends 10,000 calls that take half a second each",
-        "each is answered, or told that the server is busy; never out of memory",
+        "each gets a result or an error that the server is busy; memory stays bounded",
         "policy; basic: every request is answered",
         send_10000_calls,
         needs=("sleep",),

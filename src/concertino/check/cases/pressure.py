@@ -9,7 +9,7 @@ from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
 from concertino.check.cases.limits import limit_memory
 from concertino.check.findings import Deviation, Hang, Violation
-from concertino.check.messages import Message, encode_frame, excerpt
+from concertino.check.messages import Message, encode_line, excerpt
 from concertino.check.stdio_setup import StdioSetup
 
 __all__ = ["CASES", "write_without_reading"]
@@ -34,7 +34,7 @@ def write_without_reading(context: CaseContext, seconds: float) -> None:
             messages.append(context.make_call("echo", text="x" * 10_000))
         else:
             messages.append(context.make_request("tools/list"))
-        return encode_frame(messages[-1])
+        return encode_line(messages[-1])
 
     with limit_memory(context):
         deadline = time.monotonic() + seconds
@@ -127,9 +127,9 @@ def fill_both_pipes(context: CaseContext) -> None:
     # 2 MiB of requests while the responses wait: a server that stops reading until its response is
     # written would deadlock with a client that does the same.
     messages = [context.make_ping(id=f"{number}-" + "x" * 2000) for number in range(1000)]
-    first = b"".join(map(encode_frame, messages[:10]))
+    first = b"".join(map(encode_line, messages[:10]))
     context.process.write(first, context.settings.timeout_s, read_stdout=False)
-    rest = b"".join(map(encode_frame, messages[10:]))
+    rest = b"".join(map(encode_line, messages[10:]))
     context.write(rest, 3 * context.settings.timeout_s)
     context.wait_for_responses([message["id"] for message in messages])
     for message in messages:
@@ -147,6 +147,7 @@ def stay_quiet(context: CaseContext) -> None:
 
 
 CASES = (
+    # Full pipes.
     Case(
         "reader-stops-3-s",
         7,
@@ -164,11 +165,12 @@ CASES = (
         "invariant",
         fill_both_pipes,
     ),
+    # A stderr that is full, closed or unread.
     Case(
         "stderr-unread",
         7,
         "never reads stderr, and makes the server write to it: 1 MB, 5,000 bad lines, 300 failures",
-        "the protocol goes on",
+        "requests are still served",
         "policy; stdio: the client MAY ignore stderr",
         fill_stderr,
         stdio=StdioSetup(stderr="unread"),
@@ -202,6 +204,7 @@ CASES = (
         close_stderr,
         can_fail=False,
     ),
+    # The cost of many calls, and of none.
     Case(
         "calls-4000",
         7,

@@ -14,7 +14,7 @@ from concertino.check.cases.refused_input import (
     send_malformed_line,
 )
 from concertino.check.findings import Deviation, Violation
-from concertino.check.messages import Message, encode_frame, excerpt
+from concertino.check.messages import Message, encode_line, excerpt
 
 __all__ = ["CASES"]
 
@@ -26,12 +26,14 @@ PARAMS = "schema: params is an object"
 ID = "basic: an id is a string or an integer, and not null"
 
 LINES = (
+    # Valid JSON that is not an object.
     MalformedLine("json-number", 3, "sends 42", b"42", (REQUEST,), source=OBJECT),
     MalformedLine("json-string", 3, 'sends "x"', b'"x"', (REQUEST,), source=OBJECT),
     MalformedLine("json-true", 3, "sends true", b"true", (REQUEST,), source=OBJECT),
     MalformedLine("json-null", 3, "sends null", b"null", (REQUEST,), source=OBJECT),
     MalformedLine("batch-empty", 3, "sends []", b"[]", (REQUEST,), source="JSON-RPC 2.0 section 6"),
     MalformedLine("object-empty", 3, "sends {}", b"{}", (REQUEST,), source=OBJECT),
+    # Wrong or missing `jsonrpc`.
     MalformedLine(
         "jsonrpc-missing",
         3,
@@ -50,6 +52,7 @@ LINES = (
         "a",
         MEMBERS,
     ),
+    # Params that are not an object.
     MalformedLine(
         "params-array",
         3,
@@ -77,6 +80,7 @@ LINES = (
         "a",
         PARAMS,
     ),
+    # Wrong or missing `method`.
     MalformedLine(
         "method-number",
         3,
@@ -104,6 +108,7 @@ LINES = (
         "a",
         MEMBERS,
     ),
+    # Half request, half response.
     MalformedLine(
         "method-and-result",
         3,
@@ -123,6 +128,7 @@ LINES = (
         "JSON-RPC 2.0 section 5: exactly one of the two",
         silence=True,
     ),
+    # Values that cannot be ids.
     MalformedLine(
         "id-null",
         3,
@@ -155,6 +161,7 @@ LINES = (
         (REQUEST,),
         source=ID,
     ),
+    # What some parsers accept although it is not JSON.
     MalformedLine(
         "nan",
         3,
@@ -168,7 +175,8 @@ LINES = (
         "infinity",
         3,
         "has -Infinity in its params",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping","params":{"_meta":{"example.com/x":-Infinity}}}',
+        b'{"jsonrpc":"2.0","id":"a","method":"ping",'
+        b'"params":{"_meta":{"example.com/x":-Infinity}}}',
         (PARSE_ERROR,),
         "a",
         JSON,
@@ -229,7 +237,7 @@ def use_fraction_as_id(context: CaseContext) -> None:
 
 
 def _encode_batch(*messages: Message) -> bytes:
-    return b"[" + b",".join(encode_frame(message).rstrip() for message in messages) + b"]\n"
+    return b"[" + b",".join(encode_line(message).rstrip() for message in messages) + b"]\n"
 
 
 def send_batch(context: CaseContext) -> None:
@@ -348,7 +356,7 @@ def add_unknown_meta(context: CaseContext) -> None:
 def escape_member_names(context: CaseContext) -> None:
     message = context.make_ping()
     frame = (
-        encode_frame(message)
+        encode_line(message)
         .replace(b'"method"', b'"\\u006dethod"')
         .replace(b'"id"', b'"i\\u0064"')
         .replace(b":", b" : ")
@@ -429,6 +437,7 @@ def send_notifications(context: CaseContext) -> None:
 
 CASES = (
     *map(make_case, LINES),
+    # Several messages on one line.
     Case(
         "two-objects",
         3,
@@ -458,6 +467,7 @@ CASES = (
         era="legacy",
         opens=False,
     ),
+    # Valid requests that a server must answer.
     Case(
         "unknown-method",
         3,
@@ -466,6 +476,7 @@ CASES = (
         "JSON-RPC 2.0 section 5.1",
         call_unknown_method,
     ),
+    # Ids must come back as they were.
     Case(
         "ids-kept",
         3,
@@ -482,6 +493,7 @@ CASES = (
         "policy; RFC 8259 section 6 promises 2^53 - 1",
         use_large_ids,
     ),
+    # Members that the receiver does not know.
     Case(
         "members-unknown",
         3,
@@ -506,10 +518,11 @@ CASES = (
         "RFC 8259 sections 2 and 7",
         escape_member_names,
     ),
+    # Messages that must not be answered.
     Case(
         "stray-responses",
         3,
-        "sends responses to requests that nobody made",
+        "sends responses to requests that were never made",
         "no answer",
         "JSON-RPC 2.0 sections 4 and 5: only requests are answered",
         send_unrelated_responses,

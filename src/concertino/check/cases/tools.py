@@ -9,7 +9,7 @@ from concertino.check import process_stats
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext, tool_result_text
 from concertino.check.findings import Deviation, Violation
-from concertino.check.messages import Message, encode_frame, excerpt
+from concertino.check.messages import Message, encode_line, excerpt
 from concertino.check.server_under_test import SECRET
 
 __all__ = ["CASES"]
@@ -93,7 +93,7 @@ def write_to_stdout(context: CaseContext) -> None:
 
     # A valid response to an id that was never sent: the invariants find it if it reaches stdout.
     forged: Message = {"jsonrpc": "2.0", "id": context.new_id(), "result": {}}
-    context.call_tool("say", how=choices[0], text=encode_frame(forged).decode().rstrip())
+    context.call_tool("say", how=choices[0], text=encode_line(forged).decode().rstrip())
 
 
 def fork_in_all_ways(context: CaseContext) -> None:
@@ -157,6 +157,7 @@ def measure_error_texts(context: CaseContext) -> None:
 
 
 CASES = (
+    # Calls that do not fit.
     Case(
         "tool-unknown",
         5,
@@ -174,6 +175,7 @@ CASES = (
         send_invalid_arguments,
         needs=("echo",),
     ),
+    # Results that are awkward to encode.
     Case(
         "text-kept",
         5,
@@ -183,6 +185,7 @@ CASES = (
         echo_special_characters,
         needs=("echo",),
     ),
+    # Tools that fail.
     Case(
         "tool-raises",
         5,
@@ -201,6 +204,7 @@ CASES = (
         measure_error_texts,
         needs=("fail",),
     ),
+    # Results that cannot be sent.
     Case(
         "result-unsendable",
         5,
@@ -220,11 +224,12 @@ CASES = (
         needs=("big",),
         slow=True,
     ),
+    # Tools that write where only messages belong.
     Case(
         "stdout-written",
         5,
         "lets a tool write to stdout in every way it knows, also what looks like an answer",
-        "nothing of it on stdout",
+        "none of it reaches stdout",
         STDOUT,
         write_to_stdout,
         needs=("say",),
@@ -238,6 +243,7 @@ CASES = (
         fork_in_all_ways,
         needs=("fork",),
     ),
+    # Tools that affect the whole process.
     Case(
         "children-end",
         5,
@@ -250,16 +256,19 @@ CASES = (
     Case(
         "process-disturbed",
         5,
-        "lets a tool change directory, umask, locale, signal handlers and standard streams of the process",
-        "the protocol goes on",
+        "lets a tool change the directory, umask, locale, signal handlers and standard streams of "
+        "the process",
+        "requests are still served",
         "invariant",
         disturb_process,
         needs=("disturb",),
     ),
+    # What failing tools write to the log.
     Case(
         "secret-in-exception",
         5,
-        "lets a tool fail with a secret in its message, which is also in the environment (CHECK_API_KEY)",
+        "lets a tool fail with a secret in its message that is also in the environment "
+        "(CHECK_API_KEY)",
         "the secret is not on stderr",
         "policy: redaction",
         leak_secret,
