@@ -197,10 +197,10 @@ class Client(ConnectionFacts):
             restart=restart,
             trace=trace,
             rounds=rounds,
+            handlers=self._handlers,
+            notification_handlers=self._notification_handlers,
         )
-        self._connection = ClientConnection(
-            settings, self._handlers, self._notification_handlers, self._restore_session
-        )
+        self._connection = ClientConnection(settings, self._restore_session)
 
     async def open(self) -> None:
         """Start or connect, and negotiate the revision; takes at most connect_s seconds.

@@ -61,7 +61,7 @@ class Timeouts(Struct, frozen=True):
 
 
 class ConnectionSettings(Struct, frozen=True):
-    """How to connect. The fields are parameters of Client, which describes them."""
+    """How to connect, and the user's functions. Most fields are parameters of Client."""
 
     name: str
     location: TargetLocation
@@ -74,6 +74,8 @@ class ConnectionSettings(Struct, frozen=True):
     restart: Restart | None
     trace: Callable[[str, str], object] | None
     rounds: int
+    handlers: RequestHandlers
+    notification_handlers: NotificationHandlers
 
 
 class ClientConnection:
@@ -87,16 +89,12 @@ class ClientConnection:
     def __init__(
         self,
         settings: ConnectionSettings,
-        handlers: RequestHandlers,
-        notification_handlers: NotificationHandlers,
         on_restart: Callable[[], Awaitable[None]],
     ) -> None:
         self.conversation: Conversation | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread = 0
         self._settings = settings
-        self._handlers = handlers
-        self._notification_handlers = notification_handlers
         self._on_restart = on_restart
         self._log = logging.getLogger(f"concertino.client.{settings.name}")
         self._stderr_lines: StderrLines | None = None
@@ -158,8 +156,8 @@ class ClientConnection:
             opened,
             settings.limits,
             settings.info,
-            self._handlers,
-            self._notification_handlers,
+            settings.handlers,
+            settings.notification_handlers,
             settings.rounds,
             show,
         )

@@ -3,10 +3,9 @@
 The client sends `server/discover` first. A result, or an error that only modern revisions have,
 decides for 2026-07-28. Anything else, or no answer, means a server with a handshake, and
 `initialize` follows; a later answer to `server/discover` is dropped. The two are not mixed on one
-connection, with
-one exception: a server that refuses `initialize` and names a modern revision was only slow to
-answer. A server that exits upon `server/discover` is started once more and opened with the
-handshake.
+connection, with one exception: a server that refuses `initialize` and names a modern revision was
+only slow to answer. A server that exits upon `server/discover` is started once more and opened with
+the handshake.
 Spec: 2026-07-28 basic/transports/stdio "Backward compatibility", basic/versioning, server/discover;
 2025-11-25 basic/lifecycle.
 """

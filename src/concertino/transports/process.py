@@ -210,8 +210,6 @@ class ChildProcess(PipeConnection):
         self._stdout_ended = False
         # Whether the receiver knows that the connection is over, or need not know.
         self._end_reported = False
-        # Whether a chunk that was read is delivered in the next loop iteration.
-        self._chunk_deferred = False
 
     @property
     def exit_status(self) -> int | None:
@@ -316,13 +314,13 @@ class ChildProcess(PipeConnection):
 
     def _defer_chunk(self, chunk: bytes) -> None:
         self._polls.left = 0
-        self._chunk_deferred = True
+        self._polls.chunk_deferred = True
         # Later input must not overtake this chunk.
         self._loop.remove_reader(self._in)
         self._loop.call_soon(self._deliver_deferred, chunk, context=self._context)
 
     def _deliver_deferred(self, chunk: bytes) -> None:
-        self._chunk_deferred = False
+        self._polls.chunk_deferred = False
         if not self._input.over:
             if not self._input.paused:
                 self._resume_reading()
@@ -358,7 +356,7 @@ class ChildProcess(PipeConnection):
                     polls.left = MAX_POLLS
                 # Input is read only while the connection is open, so there is a receiver.
                 self._receiver.on_frames((line,))  # pyright: ignore[reportOptionalMemberAccess]
-            if len(chunk) < READ_BYTES or state.paused or state.over or self._chunk_deferred:
+            if len(chunk) < READ_BYTES or state.paused or state.over or polls.chunk_deferred:
                 return
 
     # The end of the child
@@ -617,12 +615,13 @@ class _PollBudget:
     """How many polls ChildProcess.send_and_poll() may make. left: before the loop has to run.
 
     pause: reads of single lines without a poll that are still to come. next_pause: the pause after
-    the next miss.
+    the next miss. chunk_deferred: a polled chunk is to be delivered in the next loop iteration.
     """
 
-    __slots__ = ("left", "next_pause", "pause")
+    __slots__ = ("chunk_deferred", "left", "next_pause", "pause")
 
     def __init__(self) -> None:
+        self.chunk_deferred = False
         self.left = 0
         self.pause = 0
         self.next_pause = 1
