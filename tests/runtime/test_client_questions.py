@@ -530,7 +530,7 @@ async def test_roots_are_files(era: str) -> None:
     async with Client(server_of(ask), era=era, roots=["file:///a"]) as client:  # pyright: ignore[reportArgumentType]
         bad = concertino.types.Root("https://a")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(request_handlers, "_roots", lambda _: [bad])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+            patch.setattr(request_handlers, "_parse_roots", lambda _: [bad])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
             said = await client.call_tool("ask")
     assert "expected URIs that begin with file://, got 'https://a'" in str(said.content)
 

@@ -1,7 +1,8 @@
-"""The seam behind the protocol: what answers calls.
+"""The Backend interface: what handles MCP calls, and what surrounds a call.
 
-A `Server` of Python functions, a folder of Markdown, a bridge to a hub are Backends; so is a guard around one. A backend never sees
-an era: it gets canonical 2026-07-28 calls and gives canonical results, and the session lifts and lowers.
+A `Server` of Python functions, a folder of Markdown and a bridge to a hub are Backends; so is a guard
+around one. A backend gets canonical calls of revision 2026-07-28 and returns canonical results; the
+session translates for clients of other revisions. Optional parts: backend/call_hooks.py.
 """
 
 from __future__ import annotations
@@ -43,46 +44,56 @@ ChangeKind = Literal["tools", "prompts", "resources", "features"]
 
 
 class Notifier(Protocol):
-    """The way up, outside any call; usable from any thread; reaches every session."""
+    """How a backend tells all clients about changes, outside any call; usable from any thread."""
 
     def report_change(self, what: ChangeKind) -> None:
-        """Tell the clients that a list is no longer what it was."""
+        """Tell the clients that a list has changed."""
         ...
 
     def report_update(self, uri: str) -> None:
-        """Tell the clients that subscribed to this resource that its content is no longer what it was."""
+        """Tell the clients that subscribed to this resource that its content has changed."""
         ...
 
 
 class Context(Protocol):
-    """One call's way to its caller. Every method acts when it is called; awaiting the answer only waits for a slow reader."""
+    """What a handler knows of its caller, and can send it during a call.
+
+    Every method acts when it is called; awaiting its result only waits for a slow client.
+    """
 
     @property
     def client(self) -> ClientFacts:
-        """Who calls."""
+        """The client that calls."""
         ...
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has given up; an `async def` handler gets CancelledError as well."""
+        """Whether the client has cancelled the call.
+
+        An `async def` handler gets CancelledError as well.
+        """
         ...
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """What the request's `_meta` holds that is not the protocol's own: trace context (`traceparent`), a vendor's keys."""
+        """The members of the request's `_meta` that the protocol does not define.
+
+        For example trace context (`traceparent`), or a vendor's keys.
+        """
         ...
 
     def progress(
         self, done: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
-        """Tell the caller how far the work is. Nothing is sent if it did not ask, or if done does not grow.
+        """Report progress to the client.
 
-        done, total: in any one unit. message: for people; callers older than 2025-03-26 do not get it.
+        Nothing is sent if the client did not ask for progress, or if `done` does not grow.
+        done, total: in any one unit. message: for people; clients before 2025-03-26 do not get it.
         """
         ...
 
     def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
-        """Send the caller a log message, if it wants that level. data: any JSON value."""
+        """Send the client a log message, if it wants that level. data: any JSON value."""
         ...
 
     @overload
@@ -96,22 +107,27 @@ class Context(Protocol):
     def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
     ) -> Any:
-        """Call another tool of the same server, in process: as a client would, with its validation and every guard.
+        """Call another tool of the same server, in process, with its validation and every guard.
 
-        Returns its result; with `into`, a type, its structured content as that type (or its text, read as JSON, where there is
-        none), and a tool that failed raises ToolError with its text. The tool has this call's client, trace context and
-        cancellation; what it tells of its progress goes nowhere, for it counts something else. At most 16 calls inside each other.
-        Raises RpcError for an unknown tool. In a `def` handler: `context.wait(context.call_tool(...))`.
+        Returns its result. With `into`, a type: its structured content as that type, or its text
+        parsed as JSON if there is none; a tool that failed raises ToolError with its text. The tool
+        has this call's client, trace context and cancellation; its progress is not sent, since it
+        counts something else. At most 16 calls may be inside each other.
+        Raises RpcError for an unknown tool. In a `def` handler:
+        `context.wait(context.call_tool(...))`.
         """
         ...
 
     async def ask(self, questions: Mapping[str, ClientRequest]) -> Mapping[str, Raw]:
-        """Ask the client, all at once, and return its answers undecoded. questions: by key; elicit() and the others are made of it.
+        """Send the client several requests at once and return its answers, undecoded, by key.
 
-        A client of 2026-07-28 answers with a new call: this one ends here, by Suspended, and the handler runs again from its start,
-        where it gets the answers at once. So what it does before a question it does again; once() is for what must not be.
-        Only tools, prompts and resources may ask, and at most 16 times in a call. Raises MissingCapability, InvalidClientResponse, RpcError
-        when the client answers with an error, TimedOut after ten minutes, ValueError for a key that another question has.
+        elicit() and the others are built on this. Since 2026-07-28 a client answers with a new
+        call: this one ends here, by Suspended, and the handler runs again from its start, where it
+        gets the answers at once. What it does before a question it does again; use once() for what
+        must not be repeated.
+        Only tools, prompts and resources may ask, at most 16 times in a call. Raises
+        MissingCapability, InvalidClientResponse, RpcError when the client answers with an error,
+        TimedOut after ten minutes, ValueError for a key that another question has.
         """
         ...
 
@@ -126,19 +142,23 @@ class Context(Protocol):
     async def elicit(
         self, message: str, form: Any, *, key: str | None = None
     ) -> Accepted[Any] | Declined:
-        """Let a person fill in a form. form: a class whose fields are texts, numbers, bools and choices; or a JSON Schema of such.
+        """Let a person fill in a form.
 
-        Returns Accepted(content), or Declined(action) with `decline` or `cancel`. key: names the question, `q1` and so on by
-        default. Raises as ask(), and RegistrationError for a class that is no form.
+        form: a class whose fields are texts, numbers, bools and choices, or a JSON Schema of such.
+        key: names the question; `q1` and so on by default.
+        Returns Accepted(content), or Declined(action) with `decline` or `cancel`. Raises as ask()
+        does, and RegistrationError for a class that is not a form.
         """
         ...
 
     async def elicit_url(
         self, message: str, url: str, *, key: str | None = None
     ) -> Literal["accept", "decline", "cancel"]:
-        """Let a person open a page, for what a form must not ask. `accept` means that it was opened, not that anything was done.
+        """Let a person open a page, for what a form must not ask.
 
-        url: https, without a secret in it. Raises as ask(), and ValueError for another URL.
+        url: https, without a secret in it.
+        `accept` means that the page was opened, not that anything was done there. Raises as ask()
+        does, and ValueError for another URL.
         """
         ...
 
@@ -150,14 +170,16 @@ class Context(Protocol):
         key: str | None = None,
         **options: Any,
     ) -> CreateMessageResult:
-        """Let the client's model continue a conversation. options: the other fields of Sampling (system_prompt, tools, ...).
+        """Let the client's model continue a conversation.
 
-        Raises as ask(), and ValueError for messages in which a use of a tool is not followed by its result.
+        options: the other fields of Sampling (system_prompt, tools, ...).
+        Raises as ask() does, and ValueError for messages in which the use of a tool is not followed
+        by its result.
         """
         ...
 
     async def roots(self, *, key: str | None = None) -> list[Root]:
-        """Ask for the places that this server may work in. Raises as ask()."""
+        """Return the folders that this server may work in. Raises as ask() does."""
         ...
 
     @overload
@@ -165,67 +187,73 @@ class Context(Protocol):
     @overload
     async def once(self, key: str, make: Callable[[], object]) -> Any: ...
     async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
-        """Do something once in a call, however often its handler runs because of questions; every time the value is the same.
+        """Return a value that is made once in a call, however often questions repeat its handler.
 
-        make: gives a JSON value, or awaits one. It travels with the client, which can read it, not change it. kind: its class.
-        It holds from one question to the next, not after the last one: a call that is made anew is another call.
+        make: returns a JSON value, or an awaitable of one. The value travels with the client, which
+        can read but not change it. kind: its class.
+        A call that the client makes anew is another call.
         """
         ...
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """In a `def` handler: wait in its thread for what an `async def` one awaits, as in `context.wait(context.elicit(...))`.
+        """Wait in a `def` handler's thread, as in `context.wait(context.elicit(...))`.
 
-        Raises CancelledError when the caller has given up, RuntimeError on the event loop.
+        Raises CancelledError when the client has cancelled the call, RuntimeError on the loop.
         """
         ...
 
 
 class Backend(Protocol):
-    """Answers calls. One backend serves any number of connections."""
+    """Handles calls. One backend serves any number of connections."""
 
     async def start(self, outlet: Notifier) -> None:
-        """Get ready; called once, beside the opening of the first connection. Calls wait until it returns."""
+        """Get ready. Called once, while the first connection opens; calls wait until it returns."""
         ...
 
     def features(self) -> ServerFeatures:
-        """What is offered now. Cheap; before start() has returned it may say more than there will be, never less."""
+        """Return what is offered now. Must be cheap.
+
+        Before start() has returned it may promise more than there will be, never less.
+        """
         ...
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Answer one call with a result Struct of `protocol.types`, or the canonical result as Raw JSON.
+        """Handle one call and return a result Struct of `concertino.types`, or canonical JSON as Raw.
 
-        Or with an InputRequired: the client is asked, and the call comes again with its `answers` and the `state`.
-        Raises RpcError for an error answer; any other exception is logged and answered with -32603.
-        CancelledError means that the caller is gone; Suspended, that it will come again. Both are to be let pass.
+        Or return an InputRequired: the client is asked, and the call comes again with its `answers`
+        and the `state`. Raises RpcError for an error response; any other exception is logged and
+        answered with -32603. Let CancelledError (the client is gone) and Suspended (the call will
+        be repeated) propagate.
         """
         ...
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Every resource that somebody subscribes to now: the whole set, each time that it changes.
+        """Watch the resources that clients subscribe to now: the whole set, after each change.
 
-        Called one after the other, from start() on, if features() has `subscriptions`. Notifier.report_update says that one changed.
+        Called from start() on, one call after the other, if features() has `subscriptions`. Report
+        changes by Notifier.report_update.
         """
         ...
 
     async def close(self) -> None:
-        """Release what start() took; called once, after the last call."""
+        """Release what start() took. Called once, after the last call."""
         ...
 
 
 def describe_non_backend(value: object) -> str | None:
-    """What a value is instead of a Backend, as far as that can be seen; None if it is one."""
+    """Describe `value` if it is not a Backend; return None if it is."""
     if isinstance(value, type):
         return f"the class {value.__name__}; give an object"
     methods = ("start", "features", "handle", "watch", "close")
     return (
         None
-        if all(callable(getattr(value, each, None)) for each in methods)
+        if all(callable(getattr(value, name, None)) for name in methods)
         else type(value).__name__
     )
 
 
 class BackendWrapper:
-    """A Backend around another that forwards everything. A guard overrides `handle` alone."""
+    """A Backend around another one, to which it forwards everything; override `handle` alone."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
@@ -247,7 +275,7 @@ class BackendWrapper:
 
 
 class ContextWrapper:
-    """A Context around another that forwards everything. A guard overrides what it changes."""
+    """A Context around another one, to which it forwards everything; override what changes."""
 
     def __init__(self, inner: Context) -> None:
         self.inner = inner
@@ -304,11 +332,13 @@ class ContextWrapper:
         return await self.inner.roots(key=key)
 
     async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
-        inner: Any = self.inner  # of the overloads it is either
+        # Any: the call fits either overload.
+        inner: Any = self.inner
         return await inner.once(key, make, kind)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         return self.inner.wait(awaitable)
 
-    def __getattr__(self, name: str) -> Any:  # what a driver's Context can do beyond the above
+    # A runtime's Context has members beyond this interface.
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

@@ -1,6 +1,6 @@
-"""What came of a call, for those who count and time: its name, bounded, and its kind of failure.
+"""The outcome of a call for metrics and traces: its name, bounded, and its kind of failure.
 
-Names of the OpenTelemetry conventions for MCP are used by both (opentelemetry.io, semantic conventions, GenAI, "MCP").
+Names follow the OpenTelemetry conventions for MCP (semantic conventions, GenAI, "MCP").
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ LONGEST_NAME = 256  # characters that are reported
 
 
 class CallFailure(Struct, frozen=True):
-    """kind: `error.type`. code: of an error answer. is_unknown: perhaps nobody has what was named, for no backend has looked."""
+    """How a call failed.
+
+    kind: `error.type`. code: of an error response. is_unknown: perhaps no backend has an operation of
+    this name; none has confirmed it.
+    """
 
     kind: str
     code: int | None = None
@@ -60,16 +64,17 @@ class CallFailure(Struct, frozen=True):
 
 
 class Names:
-    """The names that are counted by themselves, at most SERIES: a call of each came to a backend that has it. Others are OTHER.
+    """The names that are counted by themselves, at most SERIES; others are counted as OTHER.
 
-    So whoever makes names up fills nothing, whether a server does not know them or a guard before it refuses everybody.
+    A name gets in when a backend has handled a call of it, so made-up names use no memory, whether
+    the server does not know them or a guard refuses everything.
     """
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
-    def counted(self, name: str, failure: CallFailure | None) -> str:
-        """What a call of this name is counted as. failure: what came of it."""
+    def count_as(self, name: str, failure: CallFailure | None) -> str:
+        """Return the name to count a call under. failure: of the call, if it failed."""
         if (failure is None or not failure.is_unknown) and len(self._known) < SERIES:
             self._known.add(name)
         return name if name in self._known else OTHER
@@ -88,13 +93,13 @@ _result = Decoder(_Result).decode
 
 
 def name_of(call: Call) -> str | None:
-    """What a call names, as far as it is reported."""
+    """Return the name that a call is reported under; None if it names nothing."""
     name = call.name
     return None if name is None else name[:LONGEST_NAME]
 
 
 def failure_of(error: BaseException) -> CallFailure:
-    """Of a call that raised."""
+    """Return the failure of a call that raised an exception."""
     if isinstance(error, RpcError):
         return CallFailure(
             str(error.code), error.code, error.code in NOBODY_HAS_IT or error.code == BUSY
@@ -105,7 +110,7 @@ def failure_of(error: BaseException) -> CallFailure:
 
 
 def failure_of_result(call: Call, result: Any) -> CallFailure | None:
-    """Of one that returned: `tool_error` for a result that is an error."""
+    """Return the failure of a call that returned: `tool_error` for an error result, else None."""
     if call.method != "tools/call":
         return None
     if isinstance(result, Raw):
@@ -115,14 +120,14 @@ def failure_of_result(call: Call, result: Any) -> CallFailure | None:
             return None
     if not isinstance(result, CallToolResult) or not result.is_error:
         return None
-    said = result.content[0] if result.content else None
+    block = result.content[0] if result.content else None
     return CallFailure(
-        "tool_error", is_unknown=isinstance(said, TextContent) and _is_refused(said.text)
+        "tool_error", is_unknown=isinstance(block, TextContent) and _is_refusal(block.text)
     )
 
 
-def _is_refused(text: str) -> bool:
-    """Whether a guard says that it let nothing through."""
+def _is_refusal(text: str) -> bool:
+    """Return whether an error text is a guard's refusal."""
     try:
         return text.startswith("{") and _refusal(text).code in REFUSED
     except (DecodeError, UnicodeError):

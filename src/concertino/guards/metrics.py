@@ -111,7 +111,7 @@ class Metrics(BackendWrapper):
             name_of(call) if call.method != "resources/read" else None
         ) or ""  # there is no end of URIs
         if name:
-            name = self._names.counted(name, failure)
+            name = self._names.count_as(name, failure)
         labels = (call.method, name, failure.kind if failure else "")
         if labels not in self._counts and len(self._counts) >= SERIES:
             labels = (call.method, OTHER if name else "", labels[2])
@@ -126,13 +126,13 @@ class Metrics(BackendWrapper):
     # The file
 
     def text(self) -> str:
-        """What is written: every count so far."""
+        """Return every count so far, in the format of the file."""
         lines = [
             f"# HELP {DURATION} How long calls took, by method, name and kind of failure.",
             f"# TYPE {DURATION} histogram",
         ]
         for labels, buckets in sorted(self._counts.copy().items()):
-            shown = _shown(labels)
+            shown = _format_labels(labels)
             total = 0
             for boundary, count in zip(
                 (*map(str, BOUNDARIES_S), "+Inf"), buckets.copy(), strict=True
@@ -145,7 +145,7 @@ class Metrics(BackendWrapper):
             ]
         lines += [f"# HELP {ACTIVE} Calls under way.", f"# TYPE {ACTIVE} gauge"]
         lines += [
-            f'{ACTIVE}{{mcp_method_name="{_escaped(method)}"}} {n}'
+            f'{ACTIVE}{{mcp_method_name="{_escape(method)}"}} {n}'
             for method, n in sorted(self._active.copy().items())
         ]
         return redactor().text("\n".join(lines) + "\n")
@@ -162,7 +162,7 @@ class Metrics(BackendWrapper):
             raise
 
     def _keep_writing(self) -> None:
-        """In a thread: a disk may make it wait."""
+        """Write the file now and then; in a thread, since a disk may block."""
         over = False
         while not over:
             over = self._over.wait(self._every_s)
@@ -178,18 +178,18 @@ class Metrics(BackendWrapper):
 
 
 def metrics_of(path: str) -> Callable[[Backend], Metrics]:
-    """What puts Metrics around a backend."""
+    """Return a function that puts Metrics around a backend."""
     return partial(Metrics, path=path)
 
 
-def _shown(labels: Labels) -> str:
+def _format_labels(labels: Labels) -> str:
     method, name, kind = labels
     what = "gen_ai_prompt_name" if method == "prompts/get" else "gen_ai_tool_name"
-    shown = f'mcp_method_name="{_escaped(method)}"'
+    shown = f'mcp_method_name="{_escape(method)}"'
     if name:
-        shown += f',{what}="{_escaped(name)}"'
-    return f'{shown},error_type="{_escaped(kind)}"' if kind else shown
+        shown += f',{what}="{_escape(name)}"'
+    return f'{shown},error_type="{_escape(kind)}"' if kind else shown
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

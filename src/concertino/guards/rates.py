@@ -1,4 +1,4 @@
-"""How often something may happen: so many calls in a window that slides, counted exactly."""
+"""Rate limits: at most so many calls in a sliding window, counted exactly."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _TEXT = re.compile(r"(?:(.+)=)?(\d+)/(\d+(?:\.\d+)?)", re.DOTALL)
 
 
 class Rate(Struct, frozen=True):
-    """At most `calls` accepted calls within any `within_s` seconds, of each operation that `match` is about.
+    """At most `calls` accepted calls of an operation within any `within_s` seconds.
 
-    match: a glob, or several; see guards/operation_names.py. shared: one count for all of them together. As a text `10/60`,
-    or `search_*=10/60`. Raises ValueError for what is none of these.
-    Ten in sixty seconds is what the rate limiter of the Orchestre system allows (its protocol reference, "Rate Limiting").
+    match: the operations that it applies to, a glob or several; see guards/operation_names.py.
+    shared: count all of these operations together instead of each by itself.
+    As a text: `10/60`, or `search_*=10/60`. Raises ValueError for anything else.
+    The default is what the rate limiter of the Orchestre system allows (its protocol reference,
+    "Rate Limiting").
     """
 
     calls: int = 10
@@ -40,20 +42,20 @@ class Rate(Struct, frozen=True):
         Patterns(self.match)
 
     @classmethod
-    def read(cls, said: Rate | str, *, shared: bool = False) -> Rate:
-        """A rate that was given as a text."""
-        if isinstance(said, Rate):
-            return said
-        found = _TEXT.fullmatch(said) if isinstance(said, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-        if found is None:
+    def read(cls, rate: Rate | str, *, shared: bool = False) -> Rate:
+        """Return a rate from its text form; a Rate is returned as it is."""
+        if isinstance(rate, Rate):
+            return rate
+        match = _TEXT.fullmatch(rate) if isinstance(rate, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+        if match is None:
             raise ValueError(
-                f"rate: expected CALLS/SECONDS or GLOB=CALLS/SECONDS, such as '10/60', got {said!r}"
+                f"rate: expected CALLS/SECONDS or GLOB=CALLS/SECONDS, such as '10/60', got {rate!r}"
             )
-        return cls(int(found[2]), float(found[3]), found[1] or "*", shared)
+        return cls(int(match[2]), float(match[3]), match[1] or "*", shared)
 
 
 class Window:
-    """The calls that were accepted lately. times: of the last of them, as many as are allowed; they never decrease."""
+    """The calls accepted lately. times: of the last ones, at most `calls`; they never decrease."""
 
     __slots__ = ("calls", "times", "within_s")
 
@@ -63,13 +65,12 @@ class Window:
         self.within_s = rate.within_s
 
     def wait_s(self, now: float) -> float:
-        """How long until one more is accepted; 0 for now. A call of exactly within_s ago counts no more."""
+        """Return the seconds until one more call is accepted; a call exactly within_s ago is over."""
         times = self.times
         if len(times) < self.calls:
             return 0.0
-        left = times[0] + self.within_s - now
-        return max(0.0, left)
+        return max(0.0, times[0] + self.within_s - now)
 
     def is_idle(self, now: float) -> bool:
-        """Whether no call counts any more."""
+        """Return whether no call counts any more."""
         return not self.times or now - self.times[-1] >= self.within_s

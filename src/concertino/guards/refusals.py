@@ -1,4 +1,4 @@
-"""How a guard refuses: a tool call by a result that the model can act on, anything else by an error of the protocol."""
+"""Refusals of guards: an error result that a model can act on, or a protocol error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["as_result", "refuse"]
 
 
 def as_result(code: str, message: str, suggestion: str, /, **extra: Any) -> CallToolResult:
-    """An `isError` result in the shape of a ToolError with a code."""
+    """Return an `isError` result in the shape of a ToolError with a code."""
     body = ToolError(code, message, suggestion=suggestion, **extra).body
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)
 
@@ -21,7 +21,7 @@ def as_result(code: str, message: str, suggestion: str, /, **extra: Any) -> Call
 def refuse(
     method: str, code: str, message: str, suggestion: str, /, **extra: Any
 ) -> CallToolResult:
-    """The same for any method: raises RpcError -31001 with it as the data where there is no result that could be an error."""
+    """Return the same for a tool call; raise RpcError -31001 with it as data for other methods."""
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)
     raise RpcError(BUSY, message, ToolError(code, message, suggestion=suggestion, **extra).body)

@@ -1,4 +1,4 @@
-"""The guards one by one: each is a Guard that does one thing, and they can stand around one another."""
+"""Guards that do one thing each, and can be put around one another."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["Filter", "InFlightLimit", "RateLimit", "Redact", "SizeLimit", "TimeL
 
 
 class RateLimit(Guard):
-    """At most `calls` accepted calls of each tool within any `within_s` seconds; the next is refused with RATE_LIMIT_EXCEEDED.
+    """At most `calls` calls of each tool within any `within_s` seconds.
 
-    match: the operations that it is about. shared: one count for all of them together. Several rates at once: guarded().
+    The next call is refused with RATE_LIMIT_EXCEEDED. match: the operations that it applies to.
+    shared: count all of them together. Several rates at once: see Guard.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class RateLimit(Guard):
 
 
 class InFlightLimit(Guard):
-    """At most `calls` calls at once; the next is refused with TOO_MANY_IN_FLIGHT."""
+    """At most `calls` concurrent calls; the next one is refused with TOO_MANY_IN_FLIGHT."""
 
     def __init__(
         self, inner: Backend, calls: int, *, match: str | Iterable[str] = EVERYTHING
@@ -43,7 +44,7 @@ class InFlightLimit(Guard):
 
 
 class TimeLimit(Guard):
-    """A call that takes longer than timeout_s seconds is answered with TIMED_OUT then, and its work is cancelled."""
+    """Answers a call after timeout_s seconds with TIMED_OUT, and cancels its work."""
 
     def __init__(
         self, inner: Backend, timeout_s: float, *, match: str | Iterable[str] = EVERYTHING
@@ -52,10 +53,10 @@ class TimeLimit(Guard):
 
 
 class SizeLimit(Guard):
-    """A tool's result of more than max_bytes bytes is cut, and links to the whole, which is served as a resource.
+    """Cuts a tool's result of more than max_bytes bytes and links the whole, served as a resource.
 
-    store_bytes: of all results that are kept, the oldest go first; store_s: for how many seconds at most. What is no tool has
-    RESULT_TOO_LARGE as its answer.
+    store_bytes: of all results that are kept; the oldest go first. store_s: how many seconds one is
+    kept. Prompts and resources that are too large are refused with RESULT_TOO_LARGE.
     """
 
     def __init__(
@@ -76,9 +77,10 @@ class SizeLimit(Guard):
 
 
 class Filter(Guard):
-    """What is not allowed is neither listed nor known: `Only(server, allow="read_*")`, `Only(server, deny=("drop_*", "prompt:*"))`.
+    """Hides operations: `Filter(server, allow="read_*")`, `Filter(server, deny=("drop_*", "prompt:*"))`.
 
-    allow: a kind (tools, `prompt:`, `resource:`) that none of them is about is allowed. deny: wins.
+    Hidden operations are neither listed nor known. Of a kind (tools, `prompt:`, `resource:`) that no
+    `allow` names, everything is allowed; `deny` wins.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Filter(Guard):
 
 
 class Redact(Guard):
-    """Takes secrets out of results, error answers, progress and log messages: see concertino.logs.redact for what is one."""
+    """Takes secrets out of results, errors, progress and log messages; see concertino.logs.redact."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner, redact=True)

@@ -1,4 +1,4 @@
-"""Results that are too large: cut, with a link to the whole, which is kept for a while and served as a resource."""
+"""Results that are too large: cut, kept for a while, and served whole as resources."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class OversizeStore:
         self._results: dict[str, tuple[list[ResourceContents], int, float]] = {}  # in order of age
 
     def keep(self, contents: list[ResourceContents], size: int) -> str | None:
-        """Their URI; None if they are more than all that is kept. size: in bytes."""
+        """Keep contents of `size` bytes and return their URI; None if they exceed the whole store."""
         if size > self.max_bytes:
             return None
         self._forget(room=size)
@@ -71,11 +71,11 @@ class OversizeStore:
         return uri in self._results
 
     def read(self, uri: str) -> ReadResourceResult:
-        """Raises ResourceNotFound, also for what was kept once."""
+        """Return a kept result. Raises ResourceNotFound, also for one that is kept no longer."""
         if uri not in self:
             raise ResourceNotFound(uri)
         contents = self._results[uri][0]
-        return ReadResourceResult([_at(uri, each) for each in contents])
+        return ReadResourceResult([_at(uri, item) for item in contents])
 
     def _forget(self, room: int) -> None:
         now = self._clock()
@@ -94,16 +94,16 @@ def _at(uri: str, contents: ResourceContents) -> ResourceContents:
 
 
 def size_of(result: Struct | Raw) -> int:
-    """Bytes as JSON. Raises what encoding raises."""
+    """Return the bytes of a result as JSON. Raises what encoding raises."""
     return memoryview(result).nbytes if isinstance(result, Raw) else len(encode(result))
 
 
 def cut(
     result: Struct | Raw, name: str, size: int, most: int, kept: OversizeStore
 ) -> CallToolResult:
-    """A tool's result of `size` bytes as one of at most about `most`, whose end is a link to the whole.
+    """Return a tool's result of `size` bytes cut to about `most`, with a link to the whole.
 
-    One that promised structured content cannot keep that promise in part: it becomes an error, which says where the whole is.
+    A result with structured content cannot be valid in part: it becomes an error with the link.
     """
     if isinstance(result, Raw):
         result = decode(result, type=CallToolResult)
@@ -142,7 +142,7 @@ def cut(
 
 
 def _start(text: str, most: int) -> str:
-    """The beginning of a text, of at most so many bytes as JSON."""
+    """Return the beginning of a text, at most `most` bytes of JSON."""
     start = text[: max(0, most)]
     while start and len(encode(start)) > most:
         start = start[: len(start) // 2]
@@ -150,7 +150,7 @@ def _start(text: str, most: int) -> str:
 
 
 def _contents(result: CallToolResult) -> list[ResourceContents]:
-    """A whole result as the contents of a resource; without a URI where it is the resource's."""
+    """Return a whole result as the contents of a resource; an empty URI is the resource's own."""
     if result.structured_content is not UNSET:  # its text says the same
         return [
             ResourceContents(

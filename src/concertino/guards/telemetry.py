@@ -122,7 +122,7 @@ class Telemetry(BackendWrapper):
             finally:
                 current_context.set(told)
                 if name is not None and call.method != "resources/read":
-                    shared[ATTRIBUTES[call.method]] = self._names.counted(redact(name), failure)
+                    shared[ATTRIBUTES[call.method]] = self._names.count_as(redact(name), failure)
                 if failure is not None:
                     shared["error.type"] = failure.kind
                     span.set_attribute("error.type", failure.kind)
@@ -134,5 +134,5 @@ class Telemetry(BackendWrapper):
 
 
 def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
-    """What puts Telemetry around a backend."""
+    """Return a function that puts Telemetry around a backend."""
     return partial(Telemetry, **settings)

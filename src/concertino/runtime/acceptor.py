@@ -1,7 +1,8 @@
-"""accept(host, *listeners): clients are let in at any number of listeners, all on one Host.
+"""serve_connections(): accepts clients on any number of listeners, for one Host.
 
-A client costs its descriptor until it says something; then it gets a connection, a session and a Link of its own. Nothing here
-waits for any of them. When the system has no descriptors left, accepting pauses: what comes waits in the listeners' queues.
+Until a client sends something it costs its descriptor only; then it gets a connection and a session.
+Nothing here waits for a client. When the system has no descriptors left, accepting pauses, and new
+clients wait in the listeners' queues.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def serve_connections(
 
 
 class Acceptor:
-    """Lets clients in. Made by accept(). addresses: where, in the order of the listeners."""
+    """Accepts clients. Made by serve_connections(). addresses: where, in the order of the listeners."""
 
     def __init__(
         self, host: Host, listeners: tuple[Listener, ...], max_connections: int, wrap: Wrap
@@ -78,7 +79,7 @@ class Acceptor:
 
     @property
     def clients(self) -> int:
-        """How many are connected now."""
+        """The number of clients that are connected now."""
         return len(self._silent) + len(self._links)
 
     def close(self) -> None:
@@ -163,7 +164,7 @@ class Acceptor:
     def _first(
         self, sock: socket.socket, facts: Mapping[str, object], address: str, name: str
     ) -> None:
-        """A client says something, or is gone."""
+        """Attach a client that has sent something, or is gone."""
         self._loop.remove_reader(sock.fileno())
         del self._silent[sock.fileno()]
         connection = AcceptedSocket(sock, self._host.limits, facts, f"{address}: {name}")
@@ -179,7 +180,7 @@ class Acceptor:
             self._listen()
 
     def _forked(self) -> None:
-        """In a forked child: clients and files are the parent's."""
+        """Close everything in a forked child: clients and files are the parent's."""
         for listener in self._listeners:
             listener.socket.close()
         for sock in list(self._silent.values()):

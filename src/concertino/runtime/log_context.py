@@ -1,7 +1,4 @@
-"""Log lines that say to which call they belong: a Backend around another, there when logs are JSON.
-
-Not otherwise: a context variable costs each call a task of its own (runtime/tasks.py).
-"""
+"""Adds the call's request id and trace id to log lines: a Backend around another, for JSON logs."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _text = Decoder(str).decode
 
 
 class LogContextBackend(BackendWrapper):
-    """Sets what logs/correlation.py holds while a call is handled."""
+    """Sets the log context (logs/correlation.py) while a call is handled."""
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         token = current_context.set(
@@ -48,7 +45,7 @@ _message = Decoder(_Message).decode
 
 
 def log_context_of(message: str) -> LogContext:
-    """Of a message of the protocol, as far as it can be read."""
+    """Return the log context of a protocol message, as far as it can be parsed."""
     try:
         read = _message(message)
     except (DecodeError, UnicodeError, RecursionError):
@@ -57,7 +54,7 @@ def log_context_of(message: str) -> LogContext:
 
 
 def _trace_of(meta: Mapping[str, Raw]) -> str:
-    """The trace id of a request's `traceparent`, empty if there is none."""
+    """Return the trace id of a request's `traceparent`; empty if there is none."""
     try:
         found = _PARENT.fullmatch(_text(meta["traceparent"]))
     except (KeyError, DecodeError, UnicodeError):
