@@ -534,7 +534,7 @@ async def test_a_list_without_an_end_is_an_error_at_the_start() -> None:
         await asyncio.wait([host.started])
         assert (
             str(host.started.exception())
-            == "other: resources/list gives the cursor 'again' a second time"
+            == "other: resources/list returned the cursor 'again' twice"
         )
 
 

@@ -1,7 +1,8 @@
-"""Several backends as one: `compose(math=..., notes=...)`.
+"""Combines several backends into one: `compose(math=..., notes=...)`.
 
-Tools and prompts get the part's name in front (`math_add`), so no two can collide; resources keep their URIs, and two parts that
-list the same one are refused. Calls go to the part they belong to; lists are put together in the order of the parts.
+Tools and prompts get the name of their part as a prefix (`math_add`), so their names never collide.
+Resources keep their URIs; two parts that list the same resource are refused. Calls go to the part
+that they belong to. Lists are concatenated in the order of the parts.
 """
 
 from __future__ import annotations
@@ -46,19 +47,26 @@ from concertino.types.results import (
     ListResourceTemplatesResult,
     ListToolsResult,
     PromptReference,
+    Resource,
+    ResourceTemplate,
 )
 
 __all__ = ["ComposedBackend", "compose"]
 
 log = logging.getLogger("concertino.composition")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-SHOWN = 128  # characters of a name that nobody has, given back
-# What a part answers that does not have a resource, or completes nothing: another may.
+# Characters of an unknown name that an error message quotes.
+SHOWN = 128
+# With these errors a part says that it lacks a resource or a completion; another part may have it.
 ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
 
-class _List(Struct, frozen=True):
-    """One of the four lists: its method, what a part must offer for it, and the member of its result that holds the items."""
+class _ListMethod(Struct, frozen=True):
+    """One of the four list methods.
+
+    feature: the field of ServerFeatures that a part needs. shape: the class of the result.
+    member: the attribute of the result that holds the items.
+    """
 
     method: str
     feature: str
@@ -66,13 +74,13 @@ class _List(Struct, frozen=True):
     member: str
 
 
-LISTS: Mapping[str, _List] = {
-    each.method: each
-    for each in (
-        _List("tools/list", "tools", ListToolsResult, "tools"),
-        _List("prompts/list", "prompts", ListPromptsResult, "prompts"),
-        _List("resources/list", "resources", ListResourcesResult, "resources"),
-        _List(
+LIST_METHODS: Mapping[str, _ListMethod] = {
+    item.method: item
+    for item in (
+        _ListMethod("tools/list", "tools", ListToolsResult, "tools"),
+        _ListMethod("prompts/list", "prompts", ListPromptsResult, "prompts"),
+        _ListMethod("resources/list", "resources", ListResourcesResult, "resources"),
+        _ListMethod(
             "resources/templates/list",
             "resources",
             ListResourceTemplatesResult,
@@ -84,19 +92,21 @@ _text = Decoder(str).decode
 
 
 def compose(info: Implementation | str | None = None, /, **parts: Backend) -> ComposedBackend:
-    """One backend made of several; serve it as any other.
+    """Combine several backends into one, which is served like any other.
 
-    info: what clients see as this server; the parts' names joined by `+` otherwise. parts: name to backend; the name and an
-    underscore are put before each tool and prompt. Raises RegistrationError for what is no backend, and for names that cannot be
-    told apart; serving it fails to start with the same when two parts list the same resource.
+    info: the server that clients see; by default the names of the parts joined by `+`.
+    parts: name -> backend. The name and an underscore become the prefix of its tools and prompts.
+    Raises RegistrationError for a part that is not a Backend, and for names that would make tools
+    collide. The same error stops the start if two parts list the same resource.
     """
     if not parts:
         raise RegistrationError(
             "compose: expected at least one backend, as in compose(math=server)"
         )
-    if info is not None and not isinstance(info, (str, Implementation)):  # pyright: ignore[reportUnnecessaryIsInstance]
+    given = cast("object", info)
+    if not isinstance(given, str | Implementation | None):
         raise RegistrationError(
-            f"compose: expected a name or an Implementation, got {type(info).__name__}"
+            f"compose: expected a name or an Implementation, got {type(given).__name__}"
         )
     for name, part in parts.items():
         if (got := describe_non_backend(part)) is not None:
@@ -109,8 +119,8 @@ def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Co
             )
         if clash := next((other for other in parts if name.startswith(f"{other}_")), None):
             raise RegistrationError(
-                f"compose: a tool of {name!r} and one of {clash!r} could have one name, since both begin with {clash}_; "
-                "name one of them otherwise"
+                f"compose: a tool of {name!r} and a tool of {clash!r} could get the same name, "
+                f"because both begin with {clash}_; rename one of them"
             )
     if info is None or isinstance(info, str):
         info = Implementation(info or "+".join(parts), "0.0.0")
@@ -118,63 +128,71 @@ def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Co
 
 
 class ComposedBackend:
-    """What compose() gives; a Backend."""
+    """A Backend that forwards each call to the part that it belongs to."""
 
     def __init__(self, info: Implementation, parts: Mapping[str, Backend]) -> None:
         self.parts = dict(parts)
         self._info = info
-        self._owners: dict[str, str] = {}  # URI -> the first part that lists it
-        self._changed = (
-            False  # whether some part's resources are no longer what _owners was made of
-        )
-        self._lists: dict[
-            str, tuple[list[Struct], Struct]
-        ] = {}  # by method: what the parts gave, and it put together
+        # URI -> the first part that lists it.
+        self._owners: dict[str, str] = {}
+        # Whether the resources of a part have changed since _owners was computed.
+        self._changed = False
+        # Method -> the pages of the parts, and the list that was built from them.
+        self._lists: dict[str, tuple[list[Struct], Struct]] = {}
 
     async def start(self, outlet: Notifier) -> None:
-        """Start all parts side by side, then see that no two list the same resource."""
+        """Start all parts concurrently, then check that no two list the same resource.
+
+        Raises ConcertinoError that names a part which failed, and RegistrationError for a resource
+        that two parts list.
+        """
         starting = {
-            asyncio.ensure_future(part.start(_Up(self, outlet))): name
+            asyncio.ensure_future(part.start(_PartNotifier(self, outlet))): name
             for name, part in self.parts.items()
         }
         try:
             await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
-            failed = {
+            failures = {
                 start: name
                 for start, name in starting.items()
                 if start.done() and _failure(start) is not None
             }
         finally:
-            for (
-                start
-            ) in starting:  # one that takes its time is not waited for when another has failed
+            # When one part has failed, the others are not waited for.
+            for start in starting:
                 start.cancel()
             await asyncio.wait(starting)
-        for start, name in failed.items():
+        for start, name in failures.items():
             error = _failure(start)
             raise ConcertinoError(f"{name}: {type(error).__name__}: {error}") from error
-        clashes = await self._find_owners()
+        clashes = await self._compute_owners()
         for uri, (first, second) in clashes.items():
             raise RegistrationError(f"compose: both {first} and {second} have the resource {uri}")
 
-    async def _find_owners(self) -> Mapping[str, tuple[str, str]]:
-        """Ask all parts for what they list. Returns what two of them do: URI to the part that counts, and the other."""
+    async def _compute_owners(self) -> Mapping[str, tuple[str, str]]:
+        """Ask all parts for their resources and remember the owner of each URI.
+
+        Returns the conflicts: URI -> the owner, and the other part that lists it.
+        """
         self._changed = False
         owners: dict[str, str] = {}
         clashes: dict[str, tuple[str, str]] = {}
         for method in ("resources/list", "resources/templates/list"):
-            for name, part in self._offering("resources"):
-                for uri in await _uris(name, part, LISTS[method]):
+            for name, part in self._parts_with("resources"):
+                for uri in await _list_uris(name, part, LIST_METHODS[method]):
                     if (first := owners.setdefault(uri, name)) != name:
                         clashes[uri] = first, name
         self._owners = owners
         return clashes
 
-    async def _owners_now(self) -> None:
-        """After a change. Two parts may list one resource by now: it is the first one's, and whoever operates this is told."""
+    async def _refresh_owners(self) -> None:
+        """Recompute the owners after a change.
+
+        If two parts now list the same resource, the first one keeps it and the log says so.
+        """
         while self._changed:
             try:
-                clashes = await self._find_owners()
+                clashes = await self._compute_owners()
             except BaseException:
                 self._changed = True
                 raise
@@ -188,60 +206,61 @@ class ComposedBackend:
                 )
 
     def features(self) -> ServerFeatures:
-        """Everything that any part offers."""
-        offers = {name: part.features() for name, part in self.parts.items()}
+        """Return the union of the features of all parts."""
+        features = {name: part.features() for name, part in self.parts.items()}
         instructions = [
-            f"{name}: {each.instructions}" for name, each in offers.items() if each.instructions
+            f"{name}: {part.instructions}" for name, part in features.items() if part.instructions
         ]
         experimental: dict[str, Any] = {}
         extensions: dict[str, Any] = {}
-        for each in reversed(
-            offers.values()
-        ):  # the first part to say something is the one that is heard
-            experimental.update(each.experimental)
-            extensions.update(each.extensions)
+        # In reverse, so that the settings of the first part win.
+        for part in reversed(features.values()):
+            experimental.update(part.experimental)
+            extensions.update(part.extensions)
+        parts = features.values()
+        public = all(part.cache_scope == "public" for part in parts)
         return ServerFeatures(
             self._info,
             instructions="\n\n".join(instructions) or None,
-            tools=any(each.tools for each in offers.values()),
-            prompts=any(each.prompts for each in offers.values()),
-            resources=any(each.resources for each in offers.values()),
-            completions=any(each.completions for each in offers.values()),
-            logging=any(each.logging for each in offers.values()),
-            subscriptions=any(each.subscriptions for each in offers.values()),
+            tools=any(part.tools for part in parts),
+            prompts=any(part.prompts for part in parts),
+            resources=any(part.resources for part in parts),
+            completions=any(part.completions for part in parts),
+            logging=any(part.logging for part in parts),
+            subscriptions=any(part.subscriptions for part in parts),
             experimental=experimental,
             extensions=extensions,
-            ttl_ms=min(each.ttl_ms for each in offers.values()),
-            cache_scope="public"
-            if all(each.cache_scope == "public" for each in offers.values())
-            else "private",
+            ttl_ms=min(part.ttl_ms for part in parts),
+            cache_scope="public" if public else "private",
         )
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a call to its part, or concatenate the lists of all parts."""
         method = call.method
-        if (asked := LISTS.get(method)) is not None:
-            return await self._listed(asked, call, context)
+        if (listing := LIST_METHODS.get(method)) is not None:
+            return await self._list(listing, call, context)
         if method == "tools/call":
-            return await self._by_name(call, context, "tool")
+            return await self._call_by_name(call, context, "tool")
         if method == "prompts/get":
-            return await self._by_name(call, context, "prompt")
+            return await self._call_by_name(call, context, "prompt")
         if method == "resources/read":
             try:
                 uri = _text(call.params["uri"])
             except (KeyError, DecodeError):
                 raise _invalid("uri: expected the URI of a resource") from None
-            return await self._by_uri(call, context, uri)
+            return await self._call_by_uri(call, context, uri)
         if method == "completion/complete":
-            return await self._completed(call, context)
+            return await self._complete(call, context)
         raise RpcError(METHOD_NOT_FOUND, f"method not found: {method}")
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Each part hears of those that are its own, and of those that nobody lists."""
-        await self._owners_now()
-        for name, part in self._offering("resources"):
+        """Pass each part its own URIs, and those that no part lists."""
+        await self._refresh_owners()
+        for name, part in self._parts_with("resources"):
             await part.watch(frozenset(uri for uri in uris if self._owners.get(uri, name) == name))
 
     async def close(self) -> None:
+        """Close all parts; log those that fail."""
         names = list(self.parts)
         ends = await asyncio.gather(
             *(self.parts[name].close() for name in names), return_exceptions=True
@@ -251,93 +270,102 @@ class ComposedBackend:
                 log.error("%s failed to close", name, exc_info=end)
 
     def forget(self, what: ChangeKind) -> None:
-        """A part has changed: who has which resource may no longer be true. From any thread."""
+        """Recompute the owners of resources later, because a part has changed. Thread-safe."""
         if what in ("resources", "features"):
             self._changed = True
 
     # Lists
 
-    def _offering(self, feature: str) -> Iterator[tuple[str, Backend]]:
+    def _parts_with(self, feature: str) -> Iterator[tuple[str, Backend]]:
+        """Yield the parts that have a feature, in order."""
         for name, part in self.parts.items():
             if getattr(part.features(), feature):
                 yield name, part
 
-    async def _listed(self, asked: _List, call: Call, context: Context) -> Struct:
-        """All parts' lists one after the other, up to the first that has a further page: there the cursor goes on."""
-        if asked.feature == "resources":
-            await self._owners_now()
-        parts = list(self._offering(asked.feature))
-        at, params = self._resumed(call.params, [name for name, _ in parts])
+    async def _list(self, listing: _ListMethod, call: Call, context: Context) -> Struct:
+        """Concatenate the lists of the parts, up to the first that has a further page.
+
+        The returned cursor names that part and contains its cursor.
+        """
+        if listing.feature == "resources":
+            await self._refresh_owners()
+        parts = list(self._parts_with(listing.feature))
+        at, params = self._parse_cursor(call.params, [name for name, _ in parts])
         pages: list[Any] = []
         items: list[Any] = []
-        following: str | None = None
-        unasked = [part for _, part in parts[:at]]  # whose items are on other pages of this list
+        next_cursor: str | None = None
+        # The parts whose items are on other pages of this list.
+        elsewhere = [part for _, part in parts[:at]]
         for number, (name, part) in enumerate(parts[at:], at + 1):
-            page = _page(await part.handle(Call(asked.method, params, call.meta), context), asked)
+            request = Call(listing.method, params, call.meta)
+            page = _decode_page(await part.handle(request, context), listing)
             pages.append(page)
-            items += self._own(getattr(page, asked.member), name, asked)
+            items += self._rename_items(getattr(page, listing.member), name, listing)
             params = {key: value for key, value in params.items() if key != "cursor"}
             if page.next_cursor is not None:
-                following = f"{name}:{page.next_cursor}"
-                unasked += [part for _, part in parts[number:]]
+                next_cursor = f"{name}:{page.next_cursor}"
+                elsewhere += [part for _, part in parts[number:]]
                 break
-        if (kept := self._lists.get(asked.method)) is not None:
-            of, whole = kept
-            if len(of) == len(pages) and all(map(is_, of, pages)):
-                return whole  # the same object: what is lowered from it is kept
-        # server/utilities/caching: all pages of a list have the same scope.
-        shared = all(part.features().cache_scope == "public" for part in unasked)
-        whole = asked.shape(
-            **{asked.member: items, "next_cursor": following}, **_hints(pages, shared)
+        if (cached := self._lists.get(listing.method)) is not None:
+            sources, whole = cached
+            if len(sources) == len(pages) and all(map(is_, sources, pages)):
+                # The session caches the encoded form of this very object.
+                return whole
+        # Spec: server/utilities/caching. All pages of a list have the same scope.
+        shared = all(part.features().cache_scope == "public" for part in elsewhere)
+        whole = listing.shape(
+            **{listing.member: items, "next_cursor": next_cursor}, **_cache_hints(pages, shared)
         )
         if "cursor" not in call.params:
-            self._lists[asked.method] = pages, whole
+            self._lists[listing.method] = pages, whole
         return whole
 
-    def _own(
-        self, items: list[Any], name: str, asked: _List
-    ) -> list[Any]:  # Any: what _page's lists hold
-        """A part's items as the composition shows them: under its name, or those of its resources that no part before it has."""
-        if asked.feature != "resources":
+    # Any: the items of four lists have no common class.
+    def _rename_items(self, items: list[Any], name: str, listing: _ListMethod) -> list[Any]:
+        """Add the prefix of a part to its tools or prompts; drop resources of earlier parts."""
+        if listing.feature != "resources":
             return [replace(item, name=f"{name}_{item.name}") for item in items]
-        return [item for item in items if self._owners.get(_uri(item), name) == name]
+        return [item for item in items if self._owners.get(_uri_of(item), name) == name]
 
-    def _resumed(
+    def _parse_cursor(
         self, params: Mapping[str, Raw], names: list[str]
     ) -> tuple[int, Mapping[str, Raw]]:
-        """Which part a list goes on with, and what it is asked."""
+        """Return the index of the part at which a list continues, and the params for it."""
         if "cursor" not in params:
             return 0, params
         try:
             text = _text(params["cursor"])
-            if not text:  # the beginning
+            # An empty cursor means the beginning.
+            if not text:
                 return 0, {key: value for key, value in params.items() if key != "cursor"}
             name, cursor = text.split(":", 1)
             return names.index(name), {**params, "cursor": Raw(encode(cursor))}
         except (DecodeError, ValueError):
-            raise RpcError(
-                INVALID_PARAMS, "Invalid params", {"details": "cursor: not one of this server's"}
-            ) from None
+            raise _invalid("cursor: not one of this server's") from None
 
     # Calls
 
-    async def _by_name(self, call: Call, context: Context, kind: str) -> Struct | Raw:
+    async def _call_by_name(self, call: Call, context: Context, kind: str) -> Struct | Raw:
+        """Forward a call of a tool or prompt to its part, under the part's own name for it."""
         try:
             name = _text(call.params["name"])
         except (KeyError, DecodeError):
             raise _invalid(f"name: expected the name of a {kind}") from None
-        part, own = self._part_of(name)
+        part, own_name = self._part_of(name)
         if part is None or not getattr(part.features(), f"{kind}s"):
             raise _unknown(kind, "name", name)
-        within = _Within(context, name[: len(name) - len(own)])
-        params = {**call.params, "name": Raw(encode(own))}
-        with _speaking_of(kind, "name", name, own):
+        part_context = _PartContext(context, name[: len(name) - len(own_name)])
+        params = {**call.params, "name": Raw(encode(own_name))}
+        with _restore_name(kind, "name", name, own_name):
             return await part.handle(
-                Call(call.method, params, call.meta, call.answers, call.state), within
+                Call(call.method, params, call.meta, call.answers, call.state), part_context
             )
 
     def _part_of(self, name: str) -> tuple[Backend | None, str]:
-        """The part that a tool or prompt belongs to, and its name there. No part's name begins with another's and an underscore."""
+        """Return the part of a tool or prompt, and its name there; None if there is no such part.
+
+        The result is unique, because no part's name is another's followed by an underscore.
+        """
         at = name.find("_")
         while at > 0:
             if (part := self.parts.get(name[:at])) is not None:
@@ -345,11 +373,14 @@ class ComposedBackend:
             at = name.find("_", at + 1)
         return None, name
 
-    async def _by_uri(self, call: Call, context: Context, uri: str) -> Struct | Raw:
-        """Of the part that lists it; else of the first that has it, for a template may stand for any URI."""
+    async def _call_by_uri(self, call: Call, context: Context, uri: str) -> Struct | Raw:
+        """Forward a call to the part that lists the URI, or else to the first that has it.
+
+        A URI that no part lists may still match a template of any part.
+        """
         owner = None if self._changed else self._owners.get(uri)
         refusal = RpcError(INVALID_PARAMS, "Resource not found", {"uri": uri})
-        for name, part in self._offering("resources"):
+        for name, part in self._parts_with("resources"):
             if owner in (None, name):
                 try:
                     return await part.handle(call, context)
@@ -360,30 +391,32 @@ class ComposedBackend:
                         refusal = error
         raise refusal
 
-    async def _completed(self, call: Call, context: Context) -> Struct | Raw:
+    async def _complete(self, call: Call, context: Context) -> Struct | Raw:
+        """Forward a completion to the part of its prompt or template."""
         try:
             ref = call.decode_params(CompleteParams).ref
-        except ValidationError as why:
-            raise _invalid(str(why)) from None
+        except ValidationError as exc:
+            raise _invalid(str(exc)) from None
         if not isinstance(ref, PromptReference):
-            return await self._by_uri(call, context, ref.uri)
+            return await self._call_by_uri(call, context, ref.uri)
         name = ref.name
-        part, own = self._part_of(name)
+        part, own_name = self._part_of(name)
         if part is None or not part.features().completions:
             raise _unknown("prompt", "ref.name", name)
-        ref = Raw(encode(replace(ref, name=own)))
-        with _speaking_of("prompt", "ref.name", name, own):
+        ref = Raw(encode(replace(ref, name=own_name)))
+        with _restore_name("prompt", "ref.name", name, own_name):
             return await part.handle(
                 Call(call.method, {**call.params, "ref": ref}, call.meta), context
             )
 
 
 def _failure(start: asyncio.Future[None]) -> BaseException | None:
+    """Return the exception of a start that is over; None if it succeeded."""
     return asyncio.CancelledError() if start.cancelled() else start.exception()
 
 
-class _Up:
-    """The outlet of one part: what it says goes up."""
+class _PartNotifier:
+    """The Notifier of one part: forwards to the clients of the composition."""
 
     def __init__(self, composed: ComposedBackend, outlet: Notifier) -> None:
         self._composed = composed
@@ -397,8 +430,11 @@ class _Up:
         self._outlet.report_update(uri)
 
 
-class _Within(ContextWrapper):
-    """The context of a call that is one part's: the tools that it calls are that part's too. prefix: of their names outside."""
+class _PartContext(ContextWrapper):
+    """The Context of a call of one part: call_tool() finds the tools of the same part.
+
+    prefix: the prefix of their names in the composition.
+    """
 
     def __init__(self, inner: Context, prefix: str) -> None:
         super().__init__(inner)
@@ -410,8 +446,8 @@ class _Within(ContextWrapper):
         return self.inner.call_tool(self._prefix + name, arguments, into=into)
 
 
-class _Nobody:
-    """The Context of the lists that are made at the start; lists may not ask."""
+class _StartContext:
+    """The Context of the lists that are requested at the start, when there is no caller."""
 
     client = ClientFacts("concertino", "", "", {})
     cancelled = False
@@ -428,41 +464,47 @@ class _Nobody:
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
     ) -> Any:
-        raise RuntimeError("lists call no tools")
+        raise RuntimeError("a list must not call tools")
 
 
-async def _uris(name: str, part: Backend, asked: _List) -> list[str]:
-    """The URIs, or templates, that one part lists, on all of its pages. Raises ConcertinoError for a list without an end."""
+async def _list_uris(name: str, part: Backend, listing: _ListMethod) -> list[str]:
+    """Return the URIs or templates that one part lists, from all pages.
+
+    Raises ConcertinoError if a cursor repeats, because the list would never end.
+    """
     uris: list[str] = []
     params: dict[str, Raw] = {}
     cursors: set[str] = set()
     while True:
-        page = _page(
-            await part.handle(Call(asked.method, params), cast("Context", _Nobody())), asked
+        page = _decode_page(
+            await part.handle(Call(listing.method, params), cast("Context", _StartContext())),
+            listing,
         )
-        uris += map(_uri, getattr(page, asked.member))
+        uris += map(_uri_of, getattr(page, listing.member))
         if page.next_cursor is None:
             return uris
         if page.next_cursor in cursors:
             raise ConcertinoError(
-                f"{name}: {asked.method} gives the cursor {page.next_cursor[:SHOWN]!r} a second time"
+                f"{name}: {listing.method} returned the cursor {page.next_cursor[:SHOWN]!r} twice"
             )
         cursors.add(page.next_cursor)
         params = {"cursor": Raw(encode(page.next_cursor))}
 
 
-def _uri(item: Any) -> str:  # Any: a Resource or a ResourceTemplate
-    return item.uri_template if hasattr(item, "uri_template") else item.uri
+def _uri_of(item: Resource | ResourceTemplate) -> str:
+    return item.uri_template if isinstance(item, ResourceTemplate) else item.uri
 
 
-def _page(
-    result: Struct | Raw, asked: _List
-) -> Any:  # Any: one of four Structs without a common ancestor
-    return decode(result, type=asked.shape) if isinstance(result, Raw) else result
+# Any: one of four Structs without a common base class.
+def _decode_page(result: Struct | Raw, listing: _ListMethod) -> Any:
+    return decode(result, type=listing.shape) if isinstance(result, Raw) else result
 
 
-def _hints(pages: list[Any], shared: bool) -> dict[str, Any]:
-    """How long, and by whom, a list of these may be kept: as the strictest says. shared: so may the parts without a page here."""
+def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:
+    """Return the cache hints of a list built from these pages: those of the strictest part.
+
+    shared: whether the parts that have no page here allow shared caching.
+    """
     ages = [page.ttl_ms for page in pages]
     public = shared and bool(pages) and all(page.cache_scope == "public" for page in pages)
     return {
@@ -472,12 +514,12 @@ def _hints(pages: list[Any], shared: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def _speaking_of(kind: str, member: str, name: str, own: str) -> Generator[None, None, None]:
-    """A part that does not have a tool or prompt says so of its own name for it; callers know it by another."""
+def _restore_name(kind: str, member: str, name: str, own_name: str) -> Generator[None, None, None]:
+    """Replace the part's own name in an "unknown" error by the name that the caller used."""
     try:
         yield
     except RpcError as error:
-        if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own}":
+        if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own_name}":
             raise _unknown(kind, member, name) from None
         raise
 

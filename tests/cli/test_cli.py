@@ -219,7 +219,7 @@ def test_names_that_collide_are_said(tmp_path: Path) -> None:
     one = written(tmp_path, add_tool("one"), "same_t.py")
     with pytest.raises(TargetError, match=r"two with the name 'same_t'.*NAME="):
         load_targets([one, one])
-    with pytest.raises(TargetError, match="could have one name"):
+    with pytest.raises(TargetError, match="could get the same name"):
         load_targets([f"a={one}", f"a_b={one}"])
 
 

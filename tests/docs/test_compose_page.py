@@ -84,7 +84,7 @@ def test_the_command_of_the_page_starts_and_ends(folder: Path) -> None:
     ("targets", "code", "text"),
     [
         (["sums.py", "other/sums.py"], 2, "there are two with the name 'sums'; give one another"),
-        (["a=sums.py", "a_b=diary.py"], 2, "could have one name"),
+        (["a=sums.py", "a_b=diary.py"], 2, "could get the same name"),
         (["a=diary.py", "b=other/diary.py"], 1, "both a and b have the resource diary://{day}"),
         (["sums.py", "broken.py"], 1, "broken: ValueError: no pages"),
     ],

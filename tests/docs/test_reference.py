@@ -106,6 +106,9 @@ def missing(name: str, of: object) -> list[str]:
                 )
     if of is concertino.backend.BackendWrapper:
         body += SECTIONS["Backend"]
+    if of is concertino.server.Operations:
+        # Its tool() takes the options of add_tool(), which the page refers to.
+        body += SECTIONS["Server"]
     if of is concertino.backend.ContextWrapper:
         body += SECTIONS["Context"]
     return [each for each in wanted if not described(each, body)]

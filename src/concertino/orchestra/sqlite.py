@@ -31,10 +31,13 @@ __all__ = ["SqliteStorage"]
 
 # How long a writer waits for writers in other processes.
 BUSY_S = 10.0
-_TABLE = """CREATE TABLE IF NOT EXISTS stored (
-    path TEXT PRIMARY KEY, content BLOB NOT NULL, metadata TEXT NOT NULL,
-    version INTEGER NOT NULL, modified_at REAL NOT NULL
-) WITHOUT ROWID"""
+# SQLite stores this text in the database, so its line breaks stay as they are.
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS stored (\n"
+    "    path TEXT PRIMARY KEY, content BLOB NOT NULL, metadata TEXT NOT NULL, "
+    "version INTEGER NOT NULL, modified_at REAL NOT NULL\n"
+    ") WITHOUT ROWID"
+)
 _parse_metadata = Decoder(dict[str, Any]).decode
 
 
