@@ -533,7 +533,7 @@ async def test_a_plugin_waits_for_one_that_fails_and_starts_when_that_runs(folde
     )
     async with running(path) as hub:
         needs = hub.plugins["needs.late"]
-        assert (needs.state, needs.why) == ("waiting", "it depends on late, which does not run")
+        assert (needs.state, needs.reason) == ("waiting", "it depends on late, which does not run")
         raw(folder, "late")
         await until(hub, "needs.late", "running")
         assert hub.plugins["late"].state == "running"
