@@ -1,6 +1,6 @@
-"""Everything that the official conformance suite asks a server to offer.
+"""A server with all features that the official conformance suite tests.
 
-`scripts/conformance` runs the suite against it. Names and texts are the suite's.
+`scripts/conformance` runs the suite against it. The suite defines the names and texts.
 """
 
 import asyncio
@@ -38,13 +38,14 @@ def _png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-# One red pixel, and an eighth of a second of silence.
+# A PNG of one red pixel.
 RED_PIXEL = (
     b"\x89PNG\r\n\x1a\n"
     + _png_chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0))
     + _png_chunk(b"IDAT", zlib.compress(b"\0\xff\0\0"))
     + _png_chunk(b"IEND", b"")
 )
+# A WAV file of an eighth of a second of silence.
 SILENCE = (
     b"RIFF"
     + struct.pack(
@@ -59,7 +60,7 @@ SILENCE = (
 
 @server.tool(inline=True)
 def test_simple_text() -> str:
-    """Return text."""
+    """Return a text."""
     return "This is a simple text response for testing."
 
 
@@ -71,13 +72,13 @@ def test_image_content() -> ImageContent:
 
 @server.tool(inline=True)
 def test_audio_content() -> AudioContent:
-    """Return sound."""
+    """Return a sound."""
     return audio(SILENCE)
 
 
 @server.tool(inline=True)
 def test_embedded_resource() -> EmbeddedResource:
-    """Return a resource, its content included."""
+    """Return a resource with its content."""
     text = "This is an embedded resource content."
     return EmbeddedResource(
         ResourceContents("test://embedded-resource", text=text, mime_type="text/plain")
@@ -100,13 +101,13 @@ def test_multiple_content_types() -> list[TextContent | ImageContent | EmbeddedR
 
 @server.tool(inline=True)
 def test_error_handling() -> str:
-    """Fail."""
+    """Fail with a ToolError."""
     raise ToolError("This tool intentionally returns an error for testing")
 
 
 @server.tool
 async def test_tool_with_logging(context: Context) -> str:
-    """Log three times."""
+    """Send three log messages."""
     await context.log("info", "Tool execution started")
     await asyncio.sleep(0.05)
     await context.log("info", "Tool processing data")
@@ -117,7 +118,7 @@ async def test_tool_with_logging(context: Context) -> str:
 
 @server.tool
 async def test_logging_tool(context: Context) -> str:
-    """Log once, which a client of 2026-07-28 hears only if it asked for it."""
+    """Send one log message; a 2026-07-28 client gets it only if it requested logging."""
     await context.log("info", "This is a log message for testing")
     return "Logged once."
 
@@ -133,12 +134,13 @@ async def test_tool_with_progress(context: Context) -> str:
     return "Reported progress three times."
 
 
+# The kinds of which the trigger tools have added an item: "tool", "prompt".
 added: set[str] = set()
 
 
 @server.tool(inline=True)
 def test_trigger_tool_change() -> str:
-    """ServerFeatures a tool more, or, if it is there, no longer."""
+    """Add a tool, or remove it if it was added before."""
     if "tool" in added:
         server.remove_tool("test_added_tool")
     else:
@@ -149,7 +151,7 @@ def test_trigger_tool_change() -> str:
 
 @server.tool(inline=True)
 def test_trigger_prompt_change() -> str:
-    """ServerFeatures a prompt more, or, if it is there, no longer."""
+    """Add a prompt, or remove it if it was added before."""
     if "prompt" in added:
         server.remove_prompt("test_added_prompt")
     else:
@@ -159,12 +161,12 @@ def test_trigger_prompt_change() -> str:
 
 
 def nothing() -> str:
-    """Come and go by a trigger."""
+    """Do nothing; the trigger tools add and remove this."""
     return "Nothing."
 
 
 def json_schema_2020_12_tool(arguments: dict[str, Any]) -> str:
-    """Take arguments described by more of JSON Schema 2020-12 than Python's types can say."""
+    """Accept arguments with a JSON Schema that Python types cannot express."""
     return f"Reached by {arguments.get('contactMethod', 'any way')}."
 
 
@@ -197,7 +199,7 @@ server.add_tool(
 )
 
 
-# Tools that ask
+# Tools that send client requests
 
 
 @dataclass
@@ -243,7 +245,8 @@ TitledOptions = Annotated[Literal["value1", "value2", "value3"], choices(TITLED)
 
 @dataclass
 class Choices:
-    untitledSingle: Options  # noqa: N815  # the suite's names
+    # The suite defines these names.
+    untitledSingle: Options  # noqa: N815
     titledSingle: TitledOptions  # noqa: N815
     untitledMulti: list[Options]  # noqa: N815
     titledMulti: list[TitledOptions]  # noqa: N815
@@ -251,28 +254,28 @@ class Choices:
 
 @server.tool
 async def test_sampling(prompt: str, context: Context) -> str:
-    """Let the client's model say something."""
-    said = await context.sample(prompt, 100)
-    return f"LLM response: {said.text}"
+    """Ask the client's model to answer a prompt."""
+    answer = await context.sample(prompt, 100)
+    return f"LLM response: {answer.text}"
 
 
 @server.tool
 async def test_elicitation(message: str, context: Context) -> str:
-    """Let a person fill in a form."""
-    said = await context.elicit(message, Account)
-    return f"User response: action={said.action}, content={said.content}"
+    """Ask the user to fill in a form."""
+    answer = await context.elicit(message, Account)
+    return f"User response: action={answer.action}, content={answer.content}"
 
 
 @server.tool
 async def test_elicitation_sep1034_defaults(context: Context) -> str:
-    """Let a person fill in a form that is filled in already."""
-    said = await context.elicit("Is this right?", Profile)
-    return f"Elicitation completed: action={said.action}, content={said.content}"
+    """Ask the user to confirm a form with default values."""
+    answer = await context.elicit("Is this right?", Profile)
+    return f"Elicitation completed: action={answer.action}, content={answer.content}"
 
 
 @server.tool
 async def test_elicitation_sep1330_enums(context: Context) -> str:
-    """Let a person choose in all the ways that there are."""
+    """Ask the user to choose, with every kind of choice that a form supports."""
     schema = {
         "type": "object",
         "properties": {
@@ -293,63 +296,63 @@ async def test_elicitation_sep1330_enums(context: Context) -> str:
             },
         },
     }
-    said = await context.elicit("Choose.", schema)
-    return f"Elicitation completed: action={said.action}, content={json.dumps(said.content)}"
+    answer = await context.elicit("Choose.", schema)
+    return f"Elicitation completed: action={answer.action}, content={json.dumps(answer.content)}"
 
 
 @server.tool
 async def test_choices(context: Context) -> str:
-    """Let a person choose, in a form made of a class."""
-    said = await context.elicit("Choose.", Choices)
-    return f"Elicitation completed: action={said.action}, content={said.content}"
+    """Ask the user to choose, in a form made from a dataclass."""
+    answer = await context.elicit("Choose.", Choices)
+    return f"Elicitation completed: action={answer.action}, content={answer.content}"
 
 
 @server.tool
 async def test_missing_capability(context: Context) -> str:
-    """Need what a client may not have declared."""
+    """Use sampling, which the client may not have declared."""
     await context.sample("Say anything.", 10)
     return "The client can sample."
 
 
 @server.tool
 async def test_streaming_elicitation(context: Context) -> str:
-    """Ask in the middle of progress."""
+    """Ask the user a question after a progress notification."""
     await context.progress(1, 2)
-    said = await context.elicit("What is your name?", Name)
-    return f"The answer was: {said.action}."
+    answer = await context.elicit("What is your name?", Name)
+    return f"The answer was: {answer.action}."
 
 
 @server.tool
 async def test_input_required_result_elicitation(context: Context) -> str:
-    """Ask for a name, and greet."""
-    said = await context.elicit("What is your name?", Name, key="user_name")
-    return "Hello, nobody!" if said.content is None else f"Hello, {said.content.name}!"
+    """Ask the user for a name and return a greeting."""
+    answer = await context.elicit("What is your name?", Name, key="user_name")
+    return "Hello, nobody!" if answer.content is None else f"Hello, {answer.content.name}!"
 
 
 @server.tool
 async def test_input_required_result_sampling(context: Context) -> str:
-    """Ask the client's model."""
-    said = await context.sample("What is the capital of France?", 100, key="capital_question")
-    return said.text
+    """Ask the client's model a question."""
+    answer = await context.sample("What is the capital of France?", 100, key="capital_question")
+    return answer.text
 
 
 @server.tool
 async def test_input_required_result_list_roots(context: Context) -> str:
-    """Ask for the roots."""
+    """Ask the client for its roots."""
     return "Roots: " + ", ".join(root.uri for root in await context.roots(key="client_roots"))
 
 
 @server.tool
 async def test_input_required_result_request_state(context: Context) -> str:
-    """Keep something between two rounds."""
-    kept = await context.once("state", lambda: "state-ok")
-    said = await context.elicit("Go on?", Confirmation, key="confirm")
-    return f"{kept}: {said.action}"
+    """Keep a value from one round to the next."""
+    value = await context.once("state", lambda: "state-ok")
+    answer = await context.elicit("Go on?", Confirmation, key="confirm")
+    return f"{value}: {answer.action}"
 
 
 @server.tool
 async def test_input_required_result_multiple_inputs(context: Context) -> str:
-    """Ask three things at once."""
+    """Send three client requests at once."""
     greeting = Sampling([SamplingMessage("user", TextContent("Generate a greeting"))], 50)
     form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     answers = await context.ask(
@@ -364,7 +367,7 @@ async def test_input_required_result_multiple_inputs(context: Context) -> str:
 
 @server.tool
 async def test_input_required_result_multi_round(context: Context) -> str:
-    """Ask twice, one after the other."""
+    """Ask the user two questions, one after the other."""
     first = await context.elicit("Step 1: What is your name?", Name, key="step1")
     second = await context.elicit("Step 2: What is your favorite color?", Color, key="step2")
     return f"{first.content} likes {second.content}"
@@ -372,24 +375,24 @@ async def test_input_required_result_multi_round(context: Context) -> str:
 
 @server.tool
 async def test_input_required_result_tampered_state(context: Context) -> str:
-    """Ask with a state that must come back as it was."""
-    said = await context.elicit("Go on?", Confirmation, key="confirm")
-    return f"The state was as it should be: {said.action}"
+    """Ask a question whose state the client must return unchanged."""
+    answer = await context.elicit("Go on?", Confirmation, key="confirm")
+    return f"The state was as it should be: {answer.action}"
 
 
 @server.tool
 async def test_input_required_result_capabilities(context: Context) -> str:
-    """Ask only what the client has declared."""
-    offered = context.client.capabilities
+    """Send only client requests that the client supports."""
+    capabilities = context.client.capabilities
     form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     questions: dict[str, Elicitation | Sampling | ListRoots] = {}
-    if "elicitation" in offered:
+    if "elicitation" in capabilities:
         questions["user_name"] = Elicitation("What is your name?", requested_schema=form)
-    if "sampling" in offered:
+    if "sampling" in capabilities:
         questions["greeting"] = Sampling(
             [SamplingMessage("user", TextContent("Generate a greeting"))], 50
         )
-    if "roots" in offered:
+    if "roots" in capabilities:
         questions["client_roots"] = ListRoots()
     return f"{len(await context.ask(questions))} answers"
 
@@ -414,7 +417,7 @@ server.add_resource(
 
 @server.resource("test://watched-resource", name="watched-resource", inline=True)
 def watched_resource() -> str:
-    """Something to subscribe to."""
+    """A resource to subscribe to."""
     return "This is the content of the watched resource."
 
 
@@ -431,32 +434,32 @@ def template(id: str) -> dict[str, Any]:
 
 @server.prompt(inline=True)
 def test_simple_prompt() -> str:
-    """A text."""
+    """Return a text."""
     return "This is a simple prompt for testing."
 
 
 @server.prompt(inline=True)
 def test_prompt_with_arguments(arg1: str, arg2: str) -> str:
-    """A text with two arguments in it.
+    """Return a text that contains two arguments.
 
     Args:
-        arg1: the first.
-        arg2: the second.
+        arg1: The first argument.
+        arg2: The second argument.
     """
     return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
 
 
 @server.complete("test_prompt_with_arguments", "arg1")
 def complete_arg1(value: str) -> list[str]:
-    return [each for each in ("paris", "park", "party") if each.startswith(value)]
+    return [word for word in ("paris", "park", "party") if word.startswith(value)]
 
 
 @server.prompt(inline=True)
-def test_prompt_with_embedded_resource(resourceUri: str) -> list[PromptMessage]:  # noqa: N803  # the suite's name
-    """A resource, and what to do with it.
+def test_prompt_with_embedded_resource(resourceUri: str) -> list[PromptMessage]:  # noqa: N803
+    """Return a resource and an instruction.
 
     Args:
-        resourceUri: of the resource.
+        resourceUri: The URI of the resource.
     """
     resource = ResourceContents(
         resourceUri, text="Embedded resource content for testing.", mime_type="text/plain"
@@ -466,15 +469,15 @@ def test_prompt_with_embedded_resource(resourceUri: str) -> list[PromptMessage]:
 
 @server.prompt(inline=True)
 def test_prompt_with_image() -> list[PromptMessage]:
-    """A picture, and what to do with it."""
+    """Return a picture and an instruction."""
     return [user(image(RED_PIXEL)), user("Please analyze the image above.")]
 
 
 @server.prompt
 async def test_input_required_result_prompt(context: Context) -> str:
-    """A text, made of what a person says."""
-    said = await context.elicit("What context should the prompt use?", Topic, key="user_context")
-    return f"Use this context: {said.content.context if said.content is not None else 'none'}"
+    """Return a text with an answer of the user."""
+    answer = await context.elicit("What context should the prompt use?", Topic, key="user_context")
+    return f"Use this context: {answer.content.context if answer.content is not None else 'none'}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A server of notes: resources, a template, a prompt, completion, and a tool that changes what others have subscribed to.
+"""A server of notes: resources, a template, a prompt, completion and resource updates.
 
 python examples/notes.py
 """
@@ -77,7 +77,7 @@ def write(name: str, text: str) -> str:
 
 @server.tool
 def pin(name: str) -> str:
-    """Show a note in the list of resources."""
+    """Add a note to the list of resources."""
     server.add_resource(f"notes://pinned/{name}", text=notes[name], name=name)
     return f"{name} is pinned."
 

@@ -1,4 +1,4 @@
-"""A server with tools of every kind. `scripts/demo` talks to it; or start it yourself:
+"""A server with one tool of every kind. `scripts/demo` is a client for it. To start it yourself:
 
 python examples/tour.py
 concertino serve examples/tour.py
@@ -32,14 +32,13 @@ class Statistics:
     largest: float
 
 
-@server.tool(
-    read_only=True, inline=True
-)  # quick, so it runs on the event loop; without inline, in a thread
+# It is fast, so it runs on the event loop. Without `inline` it would run in a thread.
+@server.tool(read_only=True, inline=True)
 def statistics(values: Annotated[list[float], Meta(min_length=1)]) -> Statistics:
     """Describe some numbers.
 
     Args:
-        values: at least one number.
+        values: The numbers, at least one.
     """
     return Statistics(len(values), sum(values) / len(values), max(values))
 
@@ -58,11 +57,11 @@ async def bake(
     context: Context,
     minutes: Annotated[int, Meta(ge=1, le=600)] = 3,
 ) -> str:
-    """Bake a cake, a minute of which takes a tenth of a second here. Says how far it is, and can be cancelled.
+    """Bake a cake. Reports progress and can be cancelled. A minute takes 0.1 seconds here.
 
     Args:
-        cake: which one.
-        minutes: in the oven.
+        cake: The kind of cake.
+        minutes: The baking time.
     """
     await context.log("info", f"{cake} cake goes into the oven")
     for minute in range(1, minutes + 1):
@@ -73,16 +72,16 @@ async def bake(
 
 @server.tool
 def wait(seconds: Annotated[float, Meta(ge=0, le=60)], context: Context) -> str:
-    """Wait in a thread, looking now and then whether the caller is still there."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and not context.cancelled:
+    """Wait in a thread, and stop early if the call is cancelled."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not context.cancelled:
         time.sleep(0.02)
     return f"Waited {seconds} s."
 
 
 @server.tool(inline=True)
 def swatch(red: int, green: int, blue: int) -> ImageContent:
-    """Draw a square of one colour, 16 by 16 pixels."""
+    """Draw a square of 16 by 16 pixels in one colour."""
     row = b"\0" + bytes((red, green, blue)) * 16
     return image(
         b"\x89PNG\r\n\x1a\n"
@@ -98,7 +97,7 @@ def _png_chunk(kind: bytes, data: bytes) -> bytes:
 
 @server.tool(inline=True)
 def chat(text: str) -> str:
-    """Print to stdout, which the protocol would not survive elsewhere."""
+    """Print to stdout. Elsewhere this would break the protocol."""
     print(text)
     return "printed"
 

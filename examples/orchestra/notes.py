@@ -1,4 +1,4 @@
-"""Tools that keep notes, in whatever storage the hub has: they ask the hub, which asks the plugin that has it."""
+"""Tools that store notes. They send requests to the hub, which forwards them to a storage plugin."""
 
 from concertino import Plugin, ToolError
 from concertino.orchestra.plugin_pb2 import (
@@ -14,17 +14,19 @@ plugin = Plugin(
 
 
 async def ask(request: PluginRequest) -> PluginResponse:
+    """Send a request to the hub and return the response. Raises ToolError for an error."""
     if plugin.hub is None:
         raise ToolError("there is no hub, and so no storage: concertino serve plugins.yaml")
     response = await plugin.hub.request(request, timeout_s=10)
-    if response.HasField("tool_call"):  # the protocol's error answer, whatever was asked
+    # Every error response of the protocol has this form, whatever the request was.
+    if response.HasField("tool_call"):
         raise ToolError(response.tool_call.error_message)
     return response
 
 
 @plugin.tool
 async def keep(name: str, text: str) -> str:
-    """Keep a note under a name, in place of the one that was there."""
+    """Store a note under a name. Replaces an existing note."""
     request = StorageWriteRequest(
         path=f"notes/{name}.md", content=text.encode(), expected_version=-1
     )
@@ -36,7 +38,7 @@ async def keep(name: str, text: str) -> str:
 
 @plugin.tool
 async def recall(name: str) -> str:
-    """Read the note of a name."""
+    """Return the note with a name."""
     request = StorageReadRequest(path=f"notes/{name}.md")
     found = (await ask(PluginRequest(storage_read=request))).storage_read
     if found.HasField("failure"):

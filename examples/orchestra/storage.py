@@ -1,4 +1,4 @@
-"""Storage for other plugins: Markdown files in a folder, which the plugins file names."""
+"""Storage for other plugins: Markdown files in a folder that the plugins file names."""
 
 from concertino import Plugin
 from concertino.orchestra.markdown import MarkdownStorage

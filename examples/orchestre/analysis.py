@@ -1,4 +1,4 @@
-"""The analysis of requirements: by rules alone, so that a text always gets the same answer, and every point has a reason."""
+"""Analysis of requirements by rules: the same text always gets the same result, with reasons."""
 
 import re
 from typing import Literal
@@ -15,18 +15,21 @@ LEVELS: tuple[tuple[int, Level], ...] = (
     (75, "high"),
     (100, "very high"),
 )
-BASE = 5  # points of any project: a repository, a build, a place to run
+# Points of every project, for a repository, a build and a place to run.
+BASE = 5
 PER_CONSTRAINT = 3
-VAGUE = 60  # characters; below, little can be known
-MAX_WHY = 80  # characters of a constraint in a reason
-# What takes a word back, if it stands right before it, or one word before.
+# Requirements with fewer characters are too vague to analyze well.
+VAGUE = 60
+# Characters of a constraint that are repeated in a reason.
+MAX_WHY = 80
+# A negation directly before a word, or with one other word in between.
 NEGATION = re.compile(
     r"\b(?:no|without|excluding|except|not|never)\s+(?:[\w-]+\s+)?$", re.IGNORECASE
 )
 
 
 class Factor(Struct, frozen=True):
-    """points: added to the score. because: the words that it was found by."""
+    """A part of the score. points: added to it. because: the words that the rule found."""
 
     name: str
     points: int
@@ -34,7 +37,7 @@ class Factor(Struct, frozen=True):
 
 
 class Complexity(Struct, frozen=True):
-    """score: 0 to 100, the sum of the factors' points but no more than 100."""
+    """How complex a project is. score: the sum of the factors' points, at most 100."""
 
     score: int = 0
     level: Level = "low"
@@ -48,7 +51,7 @@ class Phase(Struct, frozen=True):
 
 
 class Analysis(Struct, frozen=True, rename="camel"):
-    """What requirements ask for. second_opinion: what the client's model adds, where there is one."""
+    """The result of an analysis. second_opinion: from the client's model, if it has one."""
 
     summary: str = ""
     complexity: Complexity = Complexity()
@@ -61,7 +64,10 @@ class Analysis(Struct, frozen=True, rename="camel"):
 
 
 def analyze(requirements: str, constraints: list[str] | None = None) -> Analysis:
-    """Read requirements. constraints: further sentences; each makes it harder, and may name components too."""
+    """Return the analysis of requirements.
+
+    constraints: further sentences. Each one adds points, and may mention components too.
+    """
     constraints = [each.strip() for each in constraints or () if each.strip()]
     reasons = found_in("\n".join([requirements, *constraints]))
     factors = [Factor("Any project", BASE, "a repository, a build, a place to run")]
@@ -83,7 +89,7 @@ def analyze(requirements: str, constraints: list[str] | None = None) -> Analysis
 
 
 def found_in(text: str) -> dict[str, str]:
-    """The components that a text speaks of, each with the reason, in the order of the table."""
+    """Return the components that a text mentions, each with the reason, in the order of the table."""
     said: dict[str, str] = {}
     for component in COMPONENTS.values():
         for match in _pattern(component).finditer(text):
@@ -109,7 +115,7 @@ def _pattern(component: Component) -> re.Pattern[str]:
 
 
 def _phases(chosen: list[Component]) -> list[Phase]:
-    """Those of every project, and those that something is to be done in."""
+    """Return the phases of every project, and those with components."""
     phases = [
         Phase(name, goal, [each.name for each in chosen if each.phase == name])
         for name, goal in PHASES.items()

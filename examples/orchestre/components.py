@@ -1,13 +1,14 @@
-"""What projects are made of: the table that the analysis and the plan are read from.
+"""The table of project components, from which the analysis and the plan are made.
 
-To teach the server something new, add a row: words that speak of it, how much it weighs, what it needs, and what is to be done.
+To add a component, add a row with the words that indicate it, its weight, its dependencies and its
+tasks.
 """
 
 from msgspec import Struct
 
 __all__ = ["ALWAYS", "COMPONENTS", "PHASES", "Component"]
 
-# In this order; each with its purpose.
+# The phases in order, each with its purpose.
 PHASES = {
     "Foundation": "what everything else stands on: code base, data, identity",
     "Core features": "what the users come for",
@@ -16,7 +17,8 @@ PHASES = {
     "Launch": "into production, and what comes right after",
 }
 
-ALWAYS = {  # the tasks of every project, by phase: (what, days)
+# The tasks of every project, by phase: (task, working days).
+ALWAYS = {
     "Foundation": (("Repository, build, tests on every change", 1), ("Deploy an empty project", 1)),
     "Hardening": (
         ("Test the ways that users take most, from end to end", 3),
@@ -31,9 +33,13 @@ ALWAYS = {  # the tasks of every project, by phase: (what, days)
 
 
 class Component(Struct, frozen=True):
-    """words: of a text that speaks of it; a `*` stands for any ending. implies: further components that it cannot do without.
+    """A component of a project.
 
-    weight: in points of complexity. tasks: (what, working days of one person). needs: components whose tasks come first.
+    words: indicate the component in a text; a `*` matches any ending.
+    weight: in points of complexity.
+    tasks: (task, working days of one person).
+    implies: further components that it requires.
+    needs: components whose tasks must be done before.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A plan from an analysis: phases, tasks with dependencies and durations, and the way that decides how long it takes."""
+"""Makes a plan from an analysis: phases, tasks with dependencies and durations, the critical path."""
 
 from math import ceil
 
@@ -8,12 +8,15 @@ from msgspec import Struct
 
 __all__ = ["Plan", "Task", "plan"]
 
-# What a task takes longer in a project of this level: more people to agree with, more to look out for.
+# How much longer tasks take at this level: more coordination, more side effects.
 STRETCH: dict[Level, float] = {"low": 1.0, "medium": 1.2, "high": 1.4, "very high": 1.7}
 
 
 class Task(Struct, frozen=True, rename="camel"):
-    """days: working days of one person. start_day: the earliest, from 0. depends_on: ids of what is done before."""
+    """A task. days: working days of one person. start_day: the earliest, from 0.
+
+    depends_on: ids of the tasks that must be done before.
+    """
 
     id: str
     name: str
@@ -24,7 +27,7 @@ class Task(Struct, frozen=True, rename="camel"):
 
 
 class PlannedPhase(Struct, frozen=True, rename="camel"):
-    """start_day, end_day: from the first task's begin to the last one's end."""
+    """A phase. start_day, end_day: the start of its first task and the end of its last."""
 
     name: str
     goal: str
@@ -34,9 +37,11 @@ class PlannedPhase(Struct, frozen=True, rename="camel"):
 
 
 class Plan(Struct, frozen=True, rename="camel"):
-    """duration_days: with as many people as can work side by side. effort_days: of one person alone.
+    """A plan.
 
-    critical_path: the tasks, by id, of which a day's delay delays the end.
+    duration_days: with as many people as can work in parallel.
+    effort_days: for one person alone.
+    critical_path: ids of the tasks whose delay delays the end.
     """
 
     phases: list[PlannedPhase]
@@ -47,15 +52,17 @@ class Plan(Struct, frozen=True, rename="camel"):
 
 
 def plan(analysis: Analysis, requirements: str) -> Plan:
-    """Plan a project. What the analysis does not say is read from the requirements."""
+    """Return a plan. Components that the analysis does not name are found in the requirements."""
     names = [name for name in COMPONENTS if name in analysis.key_components] or list(
         found_in(requirements)
     )
     stretch = STRETCH[analysis.complexity.level]
     tasks: dict[str, Task] = {}
     by_phase: dict[str, list[str]] = {}
-    last_of: dict[str, str] = {}  # component -> its last task
-    gate: list[str] = []  # what the tasks of a phase wait for, if nothing else
+    # By component, the id of its last task.
+    last_of: dict[str, str] = {}
+    # Ids of the tasks that all tasks of the next phase depend on.
+    gate: list[str] = []
     for number, phase in enumerate(PHASES, 1):
         chains = [(None, ALWAYS[phase])] if phase in ALWAYS else []
         chains += [
@@ -72,7 +79,8 @@ def plan(analysis: Analysis, requirements: str) -> Plan:
             )
             before = sorted({*gate, *needs})
             if component and phase == "Foundation" and not needs:
-                before = ids[:1]  # the repository
+                # The first task of the phase creates the repository.
+                before = ids[:1]
             for what, days in steps:
                 id = f"{number}.{len(ids) + 1}"
                 start = max(
@@ -110,7 +118,7 @@ def plan(analysis: Analysis, requirements: str) -> Plan:
 
 
 def _ordered(names: list[str]) -> list[str]:
-    """Each component after those that it needs; otherwise in the order of the table."""
+    """Return the components, each after those that it needs, else in the order of the table."""
     done: list[str] = []
     waiting = list(names)
     while waiting:
@@ -121,7 +129,7 @@ def _ordered(names: list[str]) -> list[str]:
 
 
 def _critical(tasks: dict[str, Task], ends: dict[str, int]) -> list[str]:
-    """From the task that ends last back to the first, always by the one that was waited for."""
+    """Return the ids of the critical path, found by going back from the task that ends last."""
     id = max(ends, key=lambda each: ends[each])
     path = [id]
     while tasks[id].depends_on:

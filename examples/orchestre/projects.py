@@ -1,7 +1,7 @@
-"""New projects from templates: folders of real files beside this one, in which `{{projectName}}` stands for the name.
+"""Creates projects from templates: folders of files in which `{{projectName}}` stands for the name.
 
-A project is there with all of its files or not at all: it is written beside its place, and moved there in one step. Nothing is
-written outside of one folder, ORCHESTRE_ROOT or the current one.
+A project is created with all of its files or not at all: it is written to a temporary folder and
+renamed in one step. Nothing is written outside ORCHESTRE_ROOT, or the current folder if it is unset.
 """
 
 import errno
@@ -23,7 +23,7 @@ PLACEHOLDER = "{{projectName}}"
 
 
 class Project(Struct, frozen=True, rename="camel"):
-    """files: written, relative to path. next_steps: commands to run there."""
+    """A new project. files: relative to path. next_steps: commands to run in it."""
 
     project_name: str
     template: str
@@ -39,12 +39,12 @@ NEXT_STEPS = {
 
 
 def templates() -> list[str]:
-    """Their names, as NEXT_STEPS has them."""
+    """Return the names of the available templates."""
     return [name for name in NEXT_STEPS if (TEMPLATES / name).is_dir()]
 
 
 def create(name: str, template: str, path: str) -> Project:
-    """Make a project in a folder of its own in `path`. Raises ToolError for whatever is in the way."""
+    """Create a project in a new folder inside `path`. Raises ToolError if it cannot be created."""
     if NAME.fullmatch(name) is None:
         raise ToolError(
             "INVALID_PROJECT_NAME",
@@ -61,12 +61,14 @@ def create(name: str, template: str, path: str) -> Project:
     root = Path(os.environ.get("ORCHESTRE_ROOT") or Path.cwd()).resolve()
     target = None
     try:
-        parent = Path(os.path.realpath(root / path))  # links followed: where it really is
+        # Symbolic links are resolved first, since they could lead out of the root.
+        parent = Path(os.path.realpath(root / path))
         if not parent.is_relative_to(root):
             raise PermissionError
         parent.mkdir(parents=True, exist_ok=True)
         target = parent / name
-        target.mkdir()  # whoever makes it has it
+        # Only one of several concurrent calls can create the folder.
+        target.mkdir()
     except FileExistsError:
         if target is None:
             raise _unfit(path) from None
@@ -75,8 +77,9 @@ def create(name: str, template: str, path: str) -> Project:
             f"There is something at {target} already",
             suggestion="Choose another name, or remove what is there",
         ) from None
-    except (OSError, ValueError) as why:  # ValueError: a NUL
-        raise _denied(path, root) if _is_denied(why) else _unfit(path) from None
+    except (OSError, ValueError) as exc:
+        # A NUL in the path raises ValueError.
+        raise _denied(path, root) if _is_denied(exc) else _unfit(path) from None
     return Project(
         name, template, str(target), _write(target, root, name, template), NEXT_STEPS[template]
     )
@@ -90,13 +93,10 @@ def _unfit(path: str) -> ToolError:
     )
 
 
-def _is_denied(why: BaseException) -> bool:
-    return isinstance(why, OSError) and why.errno in (
-        None,
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-    )  # None: ours, above
+def _is_denied(exc: BaseException) -> bool:
+    # create() raises a PermissionError without errno.
+    denied = (None, errno.EACCES, errno.EPERM, errno.EROFS)
+    return isinstance(exc, OSError) and exc.errno in denied
 
 
 def _denied(path: str, root: Path) -> ToolError:
@@ -108,9 +108,9 @@ def _denied(path: str, root: Path) -> ToolError:
 
 
 def _write(target: Path, root: Path, name: str, template: str) -> list[str]:
-    """All files, or none. target: an empty folder, which becomes the project."""
+    """Write all files or none, and return their paths. target: an empty folder, which is replaced."""
     source = TEMPLATES / template
-    files = sorted(each.relative_to(source) for each in source.rglob("*") if each.is_file())
+    files = sorted(file.relative_to(source) for file in source.rglob("*") if file.is_file())
     beside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
     try:
         beside.chmod(0o755)
@@ -118,14 +118,16 @@ def _write(target: Path, root: Path, name: str, template: str) -> list[str]:
             (beside / file).parent.mkdir(parents=True, exist_ok=True)
             text = (source / file).read_text(encoding="utf-8").replace(PLACEHOLDER, name)
             (beside / file).write_text(text, encoding="utf-8")
-        beside.rename(target)  # takes the place of the empty folder
-    except BaseException as why:
+        # This replaces the empty folder.
+        beside.rename(target)
+    except BaseException as exc:
         shutil.rmtree(beside, ignore_errors=True)
         try:
             target.rmdir()
-        except OSError:  # somebody else has put something there
+        except OSError:
+            # Another process has put a file there.
             pass
-        if _is_denied(why):
+        if _is_denied(exc):
             raise _denied(str(target.parent), root) from None
         raise
     return [str(file) for file in files]

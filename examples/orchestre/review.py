@@ -1,7 +1,8 @@
-"""Several reviewers look at a plan, each with a role of its own, and what they say is put together.
+"""Reviews of a plan by several reviewers with different roles, merged into one.
 
-Each is a model of the client's, asked through sampling, if the client offers that; else, or if it does not answer, the rules
-below speak for the role. Nothing is called over a network from here.
+Each reviewer is a model of the client, called through sampling. If the client does not support
+sampling, or does not answer, the rules below take the place of the role. This module makes no
+network calls.
 """
 
 from typing import Any, Literal, cast
@@ -26,15 +27,20 @@ ANSWER = (
     'Answer with JSON alone: {"verdict": "approve" or "revise", "findings": [{"severity": "high", "medium" or "low", '
     '"finding": "one sentence", "suggestion": "one sentence"}]}. At most 10 findings, the worst first.'
 )
-MAX_TOKENS = 1500  # of one answer
-MAX_FINDINGS = 10  # of one reviewer that are taken
-MAX_COMMENT = 2000  # characters of an answer that is not JSON
+# Tokens of one answer.
+MAX_TOKENS = 1500
+# Findings that are used of each reviewer.
+MAX_FINDINGS = 10
+# Characters that are kept of an answer that is not JSON.
+MAX_COMMENT = 2000
+# Working days; a longer plan gets a finding.
 LONG_DAYS = 60
+# Working days; a longer task gets a finding.
 WIDE_TASK_DAYS = 10
 
 
 class Finding(Struct, frozen=True, rename="camel"):
-    """by: the roles that say so."""
+    """A problem of a plan. by: the roles that found it."""
 
     severity: Severity
     finding: str
@@ -43,7 +49,11 @@ class Finding(Struct, frozen=True, rename="camel"):
 
 
 class Reviewer(Struct, frozen=True, rename="camel"):
-    """source: `rules` if no model answered, which why explains. comment: an answer that was not of the form asked for."""
+    """One reviewer's result.
+
+    source: `rules` if no model answered; `why` then holds the reason.
+    comment: the model's answer, if it does not have the requested form.
+    """
 
     role: str
     source: Literal["model", "rules"]
@@ -54,7 +64,7 @@ class Reviewer(Struct, frozen=True, rename="camel"):
 
 
 class Review(Struct, frozen=True, rename="camel"):
-    """agreement: the part of the reviewers that share the verdict, 0 to 1."""
+    """The merged review. agreement: the share of reviewers with this verdict, 0 to 1."""
 
     verdict: Verdict
     agreement: float
@@ -63,14 +73,17 @@ class Review(Struct, frozen=True, rename="camel"):
 
 
 class _Answer(Struct):
-    """What a model is asked for."""
+    """The form in which a model is asked to answer."""
 
     findings: list[Finding] = []
     verdict: Verdict | None = None
 
 
 async def review(plan: dict[str, Any], context: Context) -> Review:
-    """What all roles say of a plan: dict as generate_plan gives it, or any other; what it lacks is found."""
+    """Return the merged review of a plan by all roles.
+
+    plan: as generate_plan returns it. Any other dict is accepted; the review reports missing parts.
+    """
     answers: dict[str, CreateMessageResult | str] = {}
     if offers_sampling(context):
         wanted = {role: _question(system, encode(plan).decode()) for role, system in ROLES.items()}
@@ -93,13 +106,17 @@ async def review(plan: dict[str, Any], context: Context) -> Review:
 
 
 def offers_sampling(context: Context) -> bool:
+    """Return whether the client supports sampling."""
     return "sampling" in context.client.capabilities
 
 
 async def ask_models(
     context: Context, questions: dict[str, Sampling]
 ) -> dict[str, CreateMessageResult | str]:
-    """What the client's models answer, by key; a text says why there is no answer. All are asked at once."""
+    """Send all questions at once and return the answers of the client's models, by key.
+
+    A str instead of an answer says why there is none.
+    """
     try:
         answers = await context.ask(questions)
     except ConcertinoError as why:
@@ -125,7 +142,10 @@ def _question(system: str, plan: str) -> Sampling:
 
 
 def _read(role: str, result: CreateMessageResult) -> tuple[Reviewer, list[Finding]]:
-    """A model's answer, which may be what was asked for, wrapped in prose, or something else."""
+    """Return the reviewer and its findings from a model's answer.
+
+    The answer may be JSON as requested, JSON inside other text, or any other text.
+    """
     blocks = result.content if isinstance(result.content, list) else [result.content]
     text = "".join(block.text for block in blocks if isinstance(block, TextContent)).strip()
     try:
@@ -145,7 +165,11 @@ def _verdict(findings: list[Finding]) -> Verdict:
 
 
 def _merged(reviewers: list[Reviewer], found: list[Finding]) -> Review:
-    """Equal findings become one, with the gravest severity; what more reviewers say, and what is graver, comes first."""
+    """Merge the reviews.
+
+    Equal findings become one, with the highest severity. Findings are sorted by severity, then by
+    the number of reviewers that reported them.
+    """
     together: dict[str, Finding] = {}
     for each in found:
         key = " ".join(each.finding.casefold().split()).rstrip(".")
@@ -173,7 +197,7 @@ def _merged(reviewers: list[Reviewer], found: list[Finding]) -> Review:
 
 
 def _tasks(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tasks of whatever was given as a plan."""
+    """Return the tasks of a plan; tolerates plans of any shape."""
     found: list[dict[str, Any]] = []
     for phase in _dicts(plan.get("phases")):
         found += _dicts(phase.get("tasks"))

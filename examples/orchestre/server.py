@@ -1,9 +1,9 @@
-"""A planning server: it analyses requirements, plans, sets projects up, and has plans reviewed by the client's models.
+"""A planning server: analyzes requirements, makes plans, creates projects and reviews plans.
 
     concertino serve examples/orchestre/server.py:backend
 
-Everything works without a network. analysis.py and planning.py are rules, and explain themselves; where the client offers sampling,
-its model adds a second opinion to an analysis, and several of them review a plan.
+It needs no network. analysis.py and planning.py use rules and give reasons. If the client supports
+sampling, its model adds a second opinion to an analysis, and models review a plan.
 """
 
 import os
@@ -23,11 +23,11 @@ from concertino.server import Contexts
 from concertino.types import PromptMessage, Sampling, SamplingMessage, TextContent
 
 VERSION = "3.0.0"
-# Lengths are counted in code points.
+# Lengths are in code points.
 Requirements = Annotated[
     str, Meta(min_length=10, max_length=5000, description="Project requirements to analyze")
 ]
-# Shown, but judged by the tool, which has a code for it.
+# The schema only documents these limits. The tool checks them, to answer with its own error code.
 ProjectName = Annotated[
     str, Meta(extra_json_schema={"minLength": 1, "maxLength": 100, "pattern": "^[a-z0-9-]+$"})
 ]
@@ -47,7 +47,7 @@ def initialize_project(projectName: ProjectName, template: str, projectPath: str
     Args:
         projectName: the name of the project and of its folder.
         template: makerkit-nextjs or cloudflare-hono.
-        projectPath: the folder in which the project's own folder is made.
+        projectPath: the folder in which the project's folder is created.
     """
     return create(projectName, template, projectPath)
 
@@ -58,10 +58,10 @@ async def analyze_project(
 ) -> Analysis:
     """Analyze project requirements using AI
 
-    Rules find the components, and say why; if the client offers a model, it adds a second opinion.
+    Rules find the components and give reasons. If the client offers a model, it adds a second opinion.
 
     Args:
-        constraints: what must be kept to, a sentence each.
+        constraints: conditions that the project must meet, one sentence each.
     """
     if not requirements.strip():
         raise ToolError(
@@ -80,7 +80,7 @@ async def analyze_project(
 
 
 async def second_opinion(analysis: Analysis, requirements: str, context: Context) -> str | None:
-    """What the client's model says that the rules have missed; None if it does not answer."""
+    """Return what the rules missed, according to the client's model; None without an answer."""
     text = (
         f"Requirements of a software project:\n\n<requirements>\n{requirements}\n</requirements>\n\nRules have found:\n\n"
         f"{encode(analysis).decode()}\n\nIn at most five sentences: what do they miss, and what would you weigh otherwise?"
@@ -99,25 +99,26 @@ async def generate_plan(analysis: Analysis, requirements: Requirements) -> Plan:
     """Make a plan: phases with tasks, their dependencies and durations.
 
     Args:
-        analysis: what analyze_project gave; what it leaves out is read from the requirements.
-        requirements: the same as were analyzed.
+        analysis: the result of analyze_project; missing parts are found in the requirements.
+        requirements: the requirements that were analyzed.
     """
     return plan(analysis, requirements)
 
 
 @server.tool(read_only=True, open_world=True)
 async def multi_llm_review(plan: dict[str, Any], context: Context) -> Review:
-    """Have a plan reviewed by an architect, a security engineer and a delivery lead, and merge what they say.
+    """Review a plan as an architect, a security engineer and a delivery lead, and merge the reviews.
 
-    Each is a model of the client's if it offers sampling, and a set of rules otherwise.
+    Each reviewer is a model of the client if the client supports sampling, else a set of rules.
 
     Args:
-        plan: what generate_plan gave.
+        plan: the result of generate_plan.
     """
     return await review(plan, context)
 
 
-Contexts().add_tools(server)  # set_context and get_context
+# This adds the tools set_context and get_context.
+Contexts().add_tools(server)
 
 
 @server.prompt(title="Orchestrate a project")
@@ -125,7 +126,7 @@ def orchestrate(requirements: Requirements) -> list[PromptMessage]:
     """Take a project from its requirements to a reviewed plan and a first set of files.
 
     Args:
-        requirements: what is to be built, in a few sentences.
+        requirements: a description of the project in a few sentences.
     """
     analysis = analyze(requirements)
     shown = format(
@@ -144,7 +145,7 @@ def orchestrate(requirements: Requirements) -> list[PromptMessage]:
     ]
 
 
-# Ten calls of each tool in a minute; no secret leaves.
+# Each tool accepts ten calls per minute, and secrets are removed from results.
 backend = Redact(RateLimit(server))
 
 if os.environ.get("ORCHESTRE_DEBUG", "").lower() in ("1", "true"):
