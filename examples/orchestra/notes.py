@@ -1,4 +1,4 @@
-"""Tools that store notes. They send requests to the hub, which forwards them to a storage plugin."""
+"""Tools that store notes: they send requests to the hub, which asks a storage plugin."""
 
 from concertino import Plugin, ToolError
 from concertino.orchestra.plugin_pb2 import (

@@ -68,20 +68,20 @@ def analyze(requirements: str, constraints: list[str] | None = None) -> Analysis
 
     constraints: further sentences. Each one adds points, and may mention components too.
     """
-    constraints = [each.strip() for each in constraints or () if each.strip()]
+    constraints = [text.strip() for text in constraints or () if text.strip()]
     reasons = found_in("\n".join([requirements, *constraints]))
     factors = [Factor("Any project", BASE, "a repository, a build, a place to run")]
     factors += [Factor(name, COMPONENTS[name].weight, because) for name, because in reasons.items()]
-    factors += [Factor("Constraint", PER_CONSTRAINT, _short(each)) for each in constraints]
+    factors += [Factor("Constraint", PER_CONSTRAINT, _short(text)) for text in constraints]
     score = min(100, sum(factor.points for factor in factors))
     level: Level = next(level for most, level in LEVELS if score <= most)
     chosen = [COMPONENTS[name] for name in reasons]
-    heaviest = sorted(chosen, key=lambda each: -each.weight)
+    heaviest = sorted(chosen, key=lambda component: -component.weight)
     return Analysis(
         _summary(heaviest, score, level, constraints),
         Complexity(score, level, factors),
         list(reasons),
-        [each.challenge for each in heaviest],
+        [component.challenge for component in heaviest],
         _recommendations(requirements, level, heaviest),
         _risks(requirements, heaviest, constraints),
         _phases(chosen),
@@ -89,24 +89,26 @@ def analyze(requirements: str, constraints: list[str] | None = None) -> Analysis
 
 
 def found_in(text: str) -> dict[str, str]:
-    """Return the components that a text mentions, each with the reason, in the order of the table."""
-    said: dict[str, str] = {}
+    """Return the components that a text mentions, with the reasons, in the table's order."""
+    reasons: dict[str, str] = {}
     for component in COMPONENTS.values():
         for match in _pattern(component).finditer(text):
             if NEGATION.search(text, max(0, match.start() - 40), match.start()) is None:
-                said[component.name] = f"the requirements say {match[0].lower()!r}"
+                reasons[component.name] = f"the requirements say {match[0].lower()!r}"
                 break
     excluded = {
-        name for name in COMPONENTS if name not in said and _pattern(COMPONENTS[name]).search(text)
+        name
+        for name in COMPONENTS
+        if name not in reasons and _pattern(COMPONENTS[name]).search(text)
     }
-    waiting = list(said)
+    waiting = list(reasons)
     while waiting:
         name = waiting.pop(0)
         for other in COMPONENTS[name].implies:
-            if other not in said and other not in excluded:
-                said[other] = f"{name} cannot do without it"
+            if other not in reasons and other not in excluded:
+                reasons[other] = f"{name} cannot do without it"
                 waiting.append(other)
-    return {name: said[name] for name in COMPONENTS if name in said}
+    return {name: reasons[name] for name in COMPONENTS if name in reasons}
 
 
 def _pattern(component: Component) -> re.Pattern[str]:
@@ -117,7 +119,7 @@ def _pattern(component: Component) -> re.Pattern[str]:
 def _phases(chosen: list[Component]) -> list[Phase]:
     """Return the phases of every project, and those with components."""
     phases = [
-        Phase(name, goal, [each.name for each in chosen if each.phase == name])
+        Phase(name, goal, [component.name for component in chosen if component.phase == name])
         for name, goal in PHASES.items()
     ]
     return [phase for phase in phases if phase.components or phase.name in ALWAYS]
@@ -125,8 +127,11 @@ def _phases(chosen: list[Component]) -> list[Phase]:
 
 def _summary(heaviest: list[Component], score: int, level: Level, constraints: list[str]) -> str:
     if not heaviest:
-        return f"A project of {level} complexity ({score} of 100). The requirements name no part that the rules know."
-    names = [each.name for each in heaviest]
+        return (
+            f"A project of {level} complexity ({score} of 100). The requirements name no part "
+            "that the rules know."
+        )
+    names = [component.name for component in heaviest]
     most = ", ".join(names[:3])
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     under = (
@@ -145,7 +150,7 @@ def _recommendations(requirements: str, level: Level, heaviest: list[Component])
         first.append("Deliver in stages: put the smallest useful part before real users first")
     return (
         first
-        + [each.advice for each in heaviest]
+        + [component.advice for component in heaviest]
         + ["Deploy an empty project on the first day, and every day from then on"]
     )
 
@@ -154,8 +159,8 @@ def _risks(requirements: str, heaviest: list[Component], constraints: list[str])
     first = ["The requirements are short: what was not said will be found while building"] * (
         len(requirements) < VAGUE
     )
-    first += [f"May not be met: {_short(each)}" for each in constraints]
-    return first + [each.risk for each in heaviest]
+    first += [f"May not be met: {_short(text)}" for text in constraints]
+    return first + [component.risk for component in heaviest]
 
 
 def _short(text: str) -> str:

@@ -55,8 +55,8 @@ class Component(Struct, frozen=True):
 
 
 COMPONENTS: dict[str, Component] = {
-    each.name: each
-    for each in (
+    component.name: component
+    for component in (
         Component(
             "Data storage",
             "Foundation",
@@ -280,7 +280,8 @@ COMPONENTS: dict[str, Component] = {
             ),
             "Large files over bad connections",
             "An uploaded file is code, or personal data, that nobody expected",
-            "Upload to object storage by signed URLs; never serve files from the application's own origin",
+            "Upload to object storage by signed URLs; never serve files from the "
+            "application's own origin",
             needs=("Data storage",),
         ),
         Component(

@@ -1,4 +1,4 @@
-"""Makes a plan from an analysis: phases, tasks with dependencies and durations, the critical path."""
+"""Makes a plan of an analysis: phases, tasks, dependencies, durations and the critical path."""
 
 from math import ceil
 
@@ -84,7 +84,7 @@ def plan(analysis: Analysis, requirements: str) -> Plan:
             for what, days in steps:
                 id = f"{number}.{len(ids) + 1}"
                 start = max(
-                    (tasks[each].start_day + tasks[each].days for each in before), default=0
+                    (tasks[other].start_day + tasks[other].days for other in before), default=0
                 )
                 tasks[id] = Task(id, what, component, ceil(days * stretch), start, before)
                 ids.append(id)
@@ -111,7 +111,8 @@ def plan(analysis: Analysis, requirements: str) -> Plan:
         _critical(tasks, ends),
         [
             "Days are working days, without holidays and waiting for others",
-            f"Every task takes {stretch:g} times its usual days, since the complexity is {analysis.complexity.level}",
+            f"Every task takes {stretch:g} times its usual days, since the complexity is "
+            f"{analysis.complexity.level}",
             "A phase begins when the phase before it has ended",
         ],
     )
@@ -130,9 +131,9 @@ def _ordered(names: list[str]) -> list[str]:
 
 def _critical(tasks: dict[str, Task], ends: dict[str, int]) -> list[str]:
     """Return the ids of the critical path, found by going back from the task that ends last."""
-    id = max(ends, key=lambda each: ends[each])
+    id = max(ends, key=lambda other: ends[other])
     path = [id]
     while tasks[id].depends_on:
-        id = max(tasks[id].depends_on, key=lambda each: ends[each])
+        id = max(tasks[id].depends_on, key=lambda other: ends[other])
         path.append(id)
     return path[::-1]

@@ -1,7 +1,7 @@
-"""Creates projects from templates: folders of files in which `{{projectName}}` stands for the name.
+"""Creates projects from templates: folders of files with the placeholder `{{projectName}}`.
 
-A project is created with all of its files or not at all: it is written to a temporary folder and
-renamed in one step. Nothing is written outside ORCHESTRE_ROOT, or the current folder if it is unset.
+A project is created with all of its files or not at all: it is written to a temporary folder, which
+is then renamed. Nothing is written outside ORCHESTRE_ROOT (by default: the current folder).
 """
 
 import errno
@@ -103,12 +103,15 @@ def _denied(path: str, root: Path) -> ToolError:
     return ToolError(
         "PERMISSION_DENIED",
         f"Projects cannot be written to {path[:200]!r}",
-        suggestion=f"Choose a folder inside of {root} that may be written, or start the server with another ORCHESTRE_ROOT",
+        suggestion=(
+            f"Choose a folder inside of {root} that may be written, or start the server with "
+            "another ORCHESTRE_ROOT"
+        ),
     )
 
 
 def _write(target: Path, root: Path, name: str, template: str) -> list[str]:
-    """Write all files or none, and return their paths. target: an empty folder, which is replaced."""
+    """Write all files or none, and return their paths. target: an empty folder; it is replaced."""
     source = TEMPLATES / template
     files = sorted(file.relative_to(source) for file in source.rglob("*") if file.is_file())
     beside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))

@@ -19,13 +19,24 @@ Severity = Literal["high", "medium", "low"]
 Verdict = Literal["approve", "revise"]
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 ROLES = {
-    "architect": "You are a software architect. Look for missing parts, wrong dependencies, and what cannot be changed later.",
-    "security": "You are a security engineer. Look for what can be attacked, leaked or lost, and for what nobody has planned.",
-    "delivery": "You lead the delivery of software. Look for durations, order, and risks that nobody has planned for.",
+    "architect": (
+        "You are a software architect. Look for missing parts, wrong dependencies, and what "
+        "cannot be changed later."
+    ),
+    "security": (
+        "You are a security engineer. Look for what can be attacked, leaked or lost, and for "
+        "what nobody has planned."
+    ),
+    "delivery": (
+        "You lead the delivery of software. Look for durations, order, and risks that nobody "
+        "has planned for."
+    ),
 }
 ANSWER = (
-    'Answer with JSON alone: {"verdict": "approve" or "revise", "findings": [{"severity": "high", "medium" or "low", '
-    '"finding": "one sentence", "suggestion": "one sentence"}]}. At most 10 findings, the worst first.'
+    'Answer with JSON alone: {"verdict": "approve" or "revise", "findings": '
+    '[{"severity": "high", "medium" or "low", '
+    '"finding": "one sentence", "suggestion": "one sentence"}]}. '
+    "At most 10 findings, the worst first."
 )
 # Tokens of one answer.
 MAX_TOKENS = 1500
@@ -99,8 +110,8 @@ async def review(plan: dict[str, Any], context: Context) -> Review:
             reviewer, mine = _read(role, answer)
             reviewers.append(reviewer)
         found += [
-            Finding(each.severity, each.finding, each.suggestion, [role])
-            for each in mine[:MAX_FINDINGS]
+            Finding(finding.severity, finding.finding, finding.suggestion, [role])
+            for finding in mine[:MAX_FINDINGS]
         ]
     return _merged(reviewers, found)
 
@@ -119,16 +130,16 @@ async def ask_models(
     """
     try:
         answers = await context.ask(questions)
-    except ConcertinoError as why:
-        return dict.fromkeys(questions, f"the client did not answer: {why}")
+    except ConcertinoError as exc:
+        return dict.fromkeys(questions, f"the client did not answer: {exc}")
     return {key: _result(answers[key]) for key in questions}
 
 
 def _result(answer: Raw) -> CreateMessageResult | str:
     try:
         return decode(answer, type=CreateMessageResult)
-    except DecodeError as why:
-        return f"the client's answer cannot be read: {why}"
+    except DecodeError as exc:
+        return f"the client's answer cannot be read: {exc}"
 
 
 def _question(system: str, plan: str) -> Sampling:
@@ -161,7 +172,7 @@ def _read(role: str, result: CreateMessageResult) -> tuple[Reviewer, list[Findin
 
 
 def _verdict(findings: list[Finding]) -> Verdict:
-    return "revise" if any(each.severity == "high" for each in findings) else "approve"
+    return "revise" if any(finding.severity == "high" for finding in findings) else "approve"
 
 
 def _merged(reviewers: list[Reviewer], found: list[Finding]) -> Review:
@@ -171,21 +182,21 @@ def _merged(reviewers: list[Reviewer], found: list[Finding]) -> Review:
     the number of reviewers that reported them.
     """
     together: dict[str, Finding] = {}
-    for each in found:
-        key = " ".join(each.finding.casefold().split()).rstrip(".")
+    for finding in found:
+        key = " ".join(finding.finding.casefold().split()).rstrip(".")
         same = together.get(key)
         if same is None:
-            together[key] = each
+            together[key] = finding
         else:
             severity = SEVERITIES[
-                min(SEVERITIES.index(same.severity), SEVERITIES.index(each.severity))
+                min(SEVERITIES.index(same.severity), SEVERITIES.index(finding.severity))
             ]
-            by = same.by + [role for role in each.by if role not in same.by]
+            by = same.by + [role for role in finding.by if role not in same.by]
             together[key] = Finding(severity, same.finding, same.suggestion, by)
     findings = sorted(
-        together.values(), key=lambda each: (SEVERITIES.index(each.severity), -len(each.by))
+        together.values(), key=lambda item: (SEVERITIES.index(item.severity), -len(item.by))
     )
-    revising = sum(each.verdict == "revise" for each in reviewers)
+    revising = sum(reviewer.verdict == "revise" for reviewer in reviewers)
     verdict: Verdict = (
         "revise" if revising * 2 >= len(reviewers) or _verdict(findings) == "revise" else "approve"
     )
@@ -205,7 +216,7 @@ def _tasks(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [cast("dict[str, Any]", each) for each in _list(value) if isinstance(each, dict)]
+    return [cast("dict[str, Any]", item) for item in _list(value) if isinstance(item, dict)]
 
 
 def _list(value: Any) -> list[Any]:
@@ -231,7 +242,7 @@ def _architect(plan: dict[str, Any]) -> list[Finding]:
             Finding("high", "The plan has no tasks", "Make one with generate_plan, and review that")
         )
     for task in tasks:
-        missing = [each for each in map(str, _list(task.get("dependsOn"))) if each not in known]
+        missing = [id for id in map(str, _list(task.get("dependsOn"))) if id not in known]
         if missing:
             text = f"Task {task.get('id')} waits for {missing[0]}, which is not in the plan"
             found.append(Finding("high", text, "Add the task, or take the dependency out"))

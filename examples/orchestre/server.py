@@ -35,7 +35,10 @@ ProjectName = Annotated[
 server = Server(
     "orchestre",
     version=VERSION,
-    instructions="Analyze requirements first, then plan, then have the plan reviewed; initialize_project makes the files.",
+    instructions=(
+        "Analyze requirements first, then plan, then have the plan reviewed; "
+        "initialize_project makes the files."
+    ),
     argument_errors="protocol",
 )
 
@@ -58,7 +61,8 @@ async def analyze_project(
 ) -> Analysis:
     """Analyze project requirements using AI
 
-    Rules find the components and give reasons. If the client offers a model, it adds a second opinion.
+    Rules find the components and give reasons. If the client offers a model, the model adds a
+    second opinion.
 
     Args:
         constraints: conditions that the project must meet, one sentence each.
@@ -82,8 +86,10 @@ async def analyze_project(
 async def second_opinion(analysis: Analysis, requirements: str, context: Context) -> str | None:
     """Return what the rules missed, according to the client's model; None without an answer."""
     text = (
-        f"Requirements of a software project:\n\n<requirements>\n{requirements}\n</requirements>\n\nRules have found:\n\n"
-        f"{encode(analysis).decode()}\n\nIn at most five sentences: what do they miss, and what would you weigh otherwise?"
+        "Requirements of a software project:\n\n"
+        f"<requirements>\n{requirements}\n</requirements>\n\n"
+        f"Rules have found:\n\n{encode(analysis).decode()}\n\n"
+        "In at most five sentences: what do they miss, and what would you weigh otherwise?"
     )
     question = Sampling([SamplingMessage("user", TextContent(text))], 500, temperature=0.0)
     answer = (await ask_models(context, {"analysis": question}))["analysis"]
@@ -107,9 +113,10 @@ async def generate_plan(analysis: Analysis, requirements: Requirements) -> Plan:
 
 @server.tool(read_only=True, open_world=True)
 async def multi_llm_review(plan: dict[str, Any], context: Context) -> Review:
-    """Review a plan as an architect, a security engineer and a delivery lead, and merge the reviews.
+    """Review a plan as an architect, a security engineer and a delivery lead.
 
-    Each reviewer is a model of the client if the client supports sampling, else a set of rules.
+    Each reviewer is a model of the client if the client supports sampling, else a set of rules. The
+    reviews are merged.
 
     Args:
         plan: the result of generate_plan.
@@ -134,10 +141,14 @@ def orchestrate(requirements: Requirements) -> list[PromptMessage]:
     ).decode()
     return [
         user(
-            f"I want to build this:\n\n{requirements}\n\nTake me from here to a plan that stands:\n\n"
-            "1. Call `analyze_project` with the requirements, and ask me about what is missing or unclear.\n"
-            "2. Call `generate_plan` with the analysis and the requirements, and show me phases and durations.\n"
-            "3. Call `multi_llm_review` with the plan, and change the plan where the reviewers are right.\n"
+            f"I want to build this:\n\n{requirements}\n\n"
+            "Take me from here to a plan that stands:\n\n"
+            "1. Call `analyze_project` with the requirements, "
+            "and ask me about what is missing or unclear.\n"
+            "2. Call `generate_plan` with the analysis and the requirements, "
+            "and show me phases and durations.\n"
+            "3. Call `multi_llm_review` with the plan, "
+            "and change the plan where the reviewers are right.\n"
             "4. Keep what we decide with `set_context`.\n"
             "5. When I agree, call `initialize_project` with a template that fits."
         ),
