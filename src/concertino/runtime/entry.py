@@ -1,6 +1,7 @@
-"""run(backend): a backend over this process's stdin and stdout; or, while the command line imports a target, the mark on it.
+"""run(backend): serves a backend over this process's stdin and stdout.
 
-So that a file serves the same thing whether it is started by `python file.py` or by `concertino serve file.py`.
+While the command line imports a target, run() only records its arguments. So a file serves the same
+backend whether it is started by `python file.py` or by `concertino serve file.py`.
 """
 
 from __future__ import annotations
@@ -20,29 +21,34 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 class RunCall(Struct, frozen=True):
-    """A call of run() while a target is imported, with what it was given."""
+    """The arguments of a call of run() that was made while a target was imported."""
 
     backend: Backend
     limits: Limits | None
     loop_factory: LoopFactory | None
 
 
-marked: list[RunCall] | None = None  # set while the command line imports a target
+# A list while the command line imports a target: run() then adds its calls here.
+marked: list[RunCall] | None = None
 
 
 def run(
     backend: Backend, *, limits: Limits | None = None, loop_factory: LoopFactory | None = None
 ) -> None:
-    """Serve a backend over stdin and stdout until the client is gone; then the process ends, so nothing after this line runs.
+    """Serve a backend over stdin and stdout until the client is gone, then end the process.
 
-    backend: a Server, a guard around one, what compose() gave. limits: see Limits; those set by CONCERTINO_... variables otherwise.
-    loop_factory: e.g. uvloop.new_event_loop. To serve another connection, or several, use `serve` or `Host`. While
-    `concertino serve` imports a file, this only marks the backend, and what it was given, and returns. Raises TypeError for what is
-    no backend.
+    Nothing after this call runs, unless `concertino serve` imports the file: then this call only
+    records its arguments and returns. For other connections, or several, use `serve` or `Host`.
+    backend: a Server, a guard around one, or what compose() returned.
+    limits: by default those that CONCERTINO_... variables set; see Limits.
+    loop_factory: for example uvloop.new_event_loop.
+    Raises TypeError for an object that is not a Backend.
     """
     if (got := describe_non_backend(backend)) is not None:
         raise TypeError(f"run: expected a Server or another Backend, got {got}")
     if marked is not None:
         marked.append(RunCall(backend, limits, loop_factory))
         return
+
+    # By name, since the process module imports this one.
     load("concertino.runtime.process").run(backend, limits=limits, loop_factory=loop_factory)

@@ -1,8 +1,11 @@
-"""A process that is a server: from taking stdin and stdout over to the exit code. Behind sockets: runtime/service.py.
+"""Runs a server as a process, from taking over stdin and stdout to the exit code.
 
-The process leaves by os._exit, after the flush and the atexit functions, so that no thread of a handler can hold it. Once its end
-has begun it is gone within drain_s and LEAVE_S, whatever holds it: a thread sees to that.
-Exit codes: 0 the client is gone, or SIGTERM or SIGINT came; 1 failure at start or inside; 2 usage (the command line's).
+Servers on sockets: runtime/service.py.
+The process ends by os._exit, after flushing its output and calling its atexit functions, so that no
+handler's thread can keep it alive. A watchdog thread ends it drain_s + LEAVE_S after the shutdown
+began, whatever blocks.
+Exit codes: 0 the client is gone, or SIGTERM or SIGINT came; 1 the server failed, at start or later;
+2 usage error (by the command line, or for an invalid CONCERTINO_ variable).
 """
 
 from __future__ import annotations
@@ -44,10 +47,17 @@ __all__ = [
     "run_behind",
 ]
 
-LEAVE_S = 2.0  # for close() and atexit functions, and for a log that is not read
+# Time after the drain for close(), for atexit functions, and for a log that nobody reads.
+LEAVE_S = 2.0
+# The part of it in which the watchdog may write its own log message.
 LAST_WORDS_S = LEAVE_S / 4
 USAGE = 2
-SHOWN = 2048  # characters of a message in a log line
+# How many characters of a protocol message a log line repeats.
+SHOWN = 2048
+
+# Returns the connection to attach. Takes a new connection and its client's name, which is empty
+# for stdio.
+Wrap = Callable[[Connection, str], Connection]
 
 
 def run(
@@ -61,13 +71,14 @@ def run(
 ) -> NoReturn:
     """Serve a backend over stdin and stdout, then end the process.
 
-    taken: what take_over() gave, if it was called already. trace: every message on stderr; CONCERTINO_TRACE otherwise.
-    Raises RuntimeError inside a running event loop. A CONCERTINO_ variable that is none ends the process with exit code 2.
+    taken: what take_over() returned, if it was called already.
+    trace: whether to write every message to stderr; by default as CONCERTINO_TRACE says.
+    An invalid CONCERTINO_ variable ends the process with exit code 2. Raises RuntimeError inside a
+    running event loop.
     """
-    _refuse_inside_a_loop()
-    entrance = _Standard(taken or take_over())
+    _check_no_running_loop()
     run_behind(
-        entrance,
+        _StdioFrontend(taken or take_over()),
         backend,
         limits=limits,
         log_format=log_format,
@@ -76,52 +87,61 @@ def run(
     )
 
 
-Wrap = Callable[
-    [Connection, str], Connection
-]  # a connection and its client's name -> the one to attach
-
-
 class Frontend(Protocol):
-    """Where a process lets clients in."""
+    """Where the clients of a process come from: stdio or listening sockets.
 
-    writer: BoundedWriter  # to stderr
+    writer: writes to stderr without blocking.
+    """
+
+    writer: BoundedWriter
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
-        """Before the loop runs. Returns the descriptor whose end is the end of everything, or -1."""
+        """Get ready, before the event loop runs.
+
+        Returns the descriptor whose end of input ends the process; -1 if there is none.
+        """
         ...
 
-    def open(self, host: Host, wrap: Wrap, end: ShutdownWatchdog) -> asyncio.Future[None]:
-        """Let them in, on the loop. Returns what is done when nobody will come any more."""
+    def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
+        """Start to accept clients. Called on the event loop.
+
+        Returns a future that is done once no client is left and none can come.
+        """
         ...
 
     def stop(self) -> None:
-        """Let nobody in any more; bring the future of open() about."""
+        """Accept no more clients, and see that the future of open() gets done."""
         ...
 
     def release(self) -> None:
-        """The process ends now, by os._exit; from any thread or signal handler."""
+        """Remove what outlives the process, which ends now by os._exit.
+
+        Called from any thread or signal handler.
+        """
         ...
 
 
-class _Standard:
-    """stdin and stdout: one client, and its end is the end."""
+class _StdioFrontend:
+    """One client, on stdin and stdout. The process ends with it."""
 
     def __init__(self, taken: StdioDescriptors) -> None:
         self.writer = taken.writer
         self._taken = taken
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
+        # On a terminal somebody has started the server by hand: tell them why nothing happens.
         if os.isatty(self._taken.reading):
             name = log.name.partition(".")[2]
             log.info(
-                "%s waits for JSON-RPC messages on stdin, a line each: an MCP client is to start it; Ctrl-D ends",
+                "%s waits for JSON-RPC messages on stdin, a line each: "
+                "an MCP client is to start it; Ctrl-D ends",
                 name,
             )
         self._stdio = StdioConnection(self._taken, limits)
         return self._stdio.reading
 
-    def open(self, host: Host, wrap: Wrap, end: ShutdownWatchdog) -> asyncio.Future[None]:
-        self._stdio.ending = end
+    def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
+        self._stdio.ending = watchdog
         self._host = host
         return host.attach(wrap(self._stdio, "")).closed
 
@@ -133,7 +153,7 @@ class _Standard:
 
 
 def run_behind(
-    entrance: Frontend,
+    frontend: Frontend,
     backend: Backend,
     *,
     limits: Limits | None,
@@ -141,17 +161,20 @@ def run_behind(
     trace: bool | None,
     loop_factory: LoopFactory | None,
 ) -> NoReturn:
-    """Serve a backend to whoever comes in at an entrance, then end the process. The rest is as for run()."""
-    _refuse_inside_a_loop()
-    refresh()  # what was imported may have put secrets into os.environ
+    """Serve a backend to the clients of a frontend, then end the process. Otherwise as run()."""
+    _check_no_running_loop()
+
+    # Modules imported since the start may have put secrets into os.environ.
+    refresh()
     try:
         info = backend.features().info
-    except BaseException as why:
-        logging_setup.configure(format=log_format, writer=entrance.writer)
-        _complain(logging.getLogger("concertino"), why)
-        exit_process(1, entrance.writer)
+    except BaseException as exc:
+        logging_setup.configure(format=log_format, writer=frontend.writer)
+        _log_failure(logging.getLogger("concertino"), exc)
+        exit_process(1, frontend.writer)
+
     format = logging_setup.configure(
-        format=log_format, component=info.name, writer=entrance.writer
+        format=log_format, component=info.name, writer=frontend.writer
     ).format_name
     if format == "json":
         from concertino.runtime.log_context import LogContextBackend
@@ -160,124 +183,143 @@ def run_behind(
     log = logging.getLogger(f"concertino.{info.name}")
     try:
         limits = limits or Limits.from_environment(os.environ)
-    except ValueError as why:
-        log.error("%s", why)
-        exit_process(USAGE, entrance.writer)
+    except ValueError as exc:
+        log.error("%s", exc)
+        exit_process(USAGE, frontend.writer)
+
     log.info("Starting %s MCP server v%s", info.name, info.version)
     code = 1
-    end: ShutdownWatchdog | None = None
+    watchdog: ShutdownWatchdog | None = None
     try:
-        # What was imported stays: the collector need not look at it again. 1,000 calls that wait make it run often: with CPython's
-        # own threshold it took 25 % of the time of 1,000 sleeping calls, with this one 5 %.
+        # Imported modules stay for good, so the collector need not look at them again. Many calls
+        # that wait make it run often: with CPython's own threshold it took 25 % of the time of
+        # 1,000 sleeping calls, with this one 5 %.
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
+
         loop = (loop_factory or asyncio.new_event_loop)()
         asyncio.set_event_loop(loop)
-        loop.set_exception_handler(partial(_background, log))
-        reading = entrance.prepare(limits, log)
-        end = ShutdownWatchdog(loop, reading, limits.drain_s, log, entrance)
-        wrap = _wrapping(log, entrance.writer, format, trace)
-        code = _completed(
-            loop, _serve(backend, info.name, entrance, wrap, limits, log, end), end, log
-        )
-    except BaseException as why:  # SystemExit too: of start(), or of a task of the application
-        _complain(log, why, serving=end is not None and end.serving)
-    exit_process(code, entrance.writer)
+        loop.set_exception_handler(partial(_log_loop_error, log))
+
+        reading = frontend.prepare(limits, log)
+        watchdog = ShutdownWatchdog(loop, reading, limits.drain_s, log, frontend)
+        wrap = _tracing_wrap(log, frontend.writer, format, trace)
+        serving = _serve(backend, info.name, frontend, wrap, limits, log, watchdog)
+        code = _run_to_completion(loop, serving, watchdog, log)
+    # Also SystemExit, of the backend's start() or of a task of the application.
+    except BaseException as exc:
+        _log_failure(log, exc, serving=watchdog is not None and watchdog.serving)
+    exit_process(code, frontend.writer)
 
 
-def _refuse_inside_a_loop() -> None:
-    if asyncio._get_running_loop() is not None:  # pyright: ignore[reportPrivateUsage]  # the public one raises
+def _check_no_running_loop() -> None:
+    # The public asyncio.get_running_loop() raises where this returns None.
+    running_loop = asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+    if running_loop is not None:
         raise RuntimeError(
             "run() cannot be called while an event loop runs; await concertino.serve() there"
         )
 
 
-def _completed(
+def _run_to_completion(
     loop: asyncio.AbstractEventLoop,
     work: Coroutine[Any, Any, int],
-    end: ShutdownWatchdog,
+    watchdog: ShutdownWatchdog,
     log: logging.Logger,
 ) -> int:
-    """What work returns, although handlers may stop the loop, and their own tasks may exit. Raises what it raises."""
+    """Run `work` to its end and return its result, or raise its exception.
+
+    If a handler stops the loop, or a task of the application exits, the loop is started again.
+    """
     task = hide_from_all_tasks(loop.create_task(work))
     while True:
         try:
             return loop.run_until_complete(task)
-        except (RuntimeError, SystemExit, KeyboardInterrupt) as why:
+        except (RuntimeError, SystemExit, KeyboardInterrupt) as exc:
             if task.done() or loop.is_closed():
                 raise
-            if isinstance(why, RuntimeError):
+            if isinstance(exc, RuntimeError):
                 log.warning("something stopped the event loop; it goes on")
-            elif end.serving:  # asyncio lets these two out of the loop, from whichever task; start()'s is told as its failure
-                log.error("a task raised %s; the server goes on", type(why).__name__, exc_info=why)
+            # asyncio lets SystemExit and KeyboardInterrupt of any task out of the loop. If start()
+            # raised it, _serve logs it as the failure of the start.
+            elif watchdog.serving:
+                log.error("a task raised %s; the server goes on", type(exc).__name__, exc_info=exc)
 
 
 async def _serve(
     backend: Backend,
     name: str,
-    entrance: Frontend,
+    frontend: Frontend,
     wrap: Wrap,
     limits: Limits,
     log: logging.Logger,
-    end: ShutdownWatchdog,
+    watchdog: ShutdownWatchdog,
 ) -> int:
+    """Serve until the frontend's last client is gone, or the start fails. Returns the exit code."""
     loop = asyncio.get_running_loop()
     async with Host(backend, limits) as host:
-        _obey_signals(
-            loop, entrance, end
-        )  # before it is said that clients may come; obeyed after this step
-        over = entrance.open(host, wrap, end)
-        await asyncio.wait((host.started, over), return_when=asyncio.FIRST_COMPLETED)
-        if not end.wanted:
-            # The input may have ended before the start has: why it fails is worth the time that calls would have had.
-            left = limits.drain_s - (0.0 if end.began is None else time.monotonic() - end.began)
-            await asyncio.wait((host.started,), timeout=max(0.0, left))
+        # Before open(), which announces that clients may come: from then on a signal may come, too.
+        # Its effect on the frontend waits for the loop, hence until open() has returned.
+        _install_signal_handlers(loop, frontend, watchdog)
+        closed = frontend.open(host, wrap, watchdog)
+
+        await asyncio.wait((host.started, closed), return_when=asyncio.FIRST_COMPLETED)
+        if not watchdog.wanted:
+            # The input may have ended before the start has. Wait for the start as long as calls
+            # could have been drained, since a failure of it should be logged.
+            elapsed = 0.0 if watchdog.began is None else time.monotonic() - watchdog.began
+            await asyncio.wait((host.started,), timeout=max(0.0, limits.drain_s - elapsed))
+
         if host.started.done():
             failure = (
                 asyncio.CancelledError() if host.started.cancelled() else host.started.exception()
             )
             if failure is not None:
-                _complain(log, failure)
-                end.code = 1
-                end()
-                entrance.stop()
-                await over
+                _log_failure(log, failure)
+                watchdog.code = 1
+                watchdog()
+                frontend.stop()
+                await closed
                 return 1
             log.info("%s MCP server started successfully", name)
-            end.serving = True
-        retry = hide_from_all_tasks(loop.create_task(_retry_log(entrance.writer)))
-        await over
-        end()
+            watchdog.serving = True
+
+        retry = hide_from_all_tasks(loop.create_task(_retry_log(frontend.writer)))
+        await closed
+        watchdog()
         retry.cancel()
         log.info("Shutting down %s MCP server", name)
     return 0
 
 
-def _wrapping(log: logging.Logger, writer: BoundedWriter, format: str, trace: bool | None) -> Wrap:
-    """Messages are shown if that is wanted: at LOG_LEVEL=debug as log lines, cut; as a trace whole, past the log's rate limit."""
-    traced = os.environ.get("CONCERTINO_TRACE", "") not in ("", "0") if trace is None else trace
-    debug = log.isEnabledFor(logging.DEBUG)
-    if not traced and not debug:
+def _tracing_wrap(
+    log: logging.Logger, writer: BoundedWriter, format: str, trace: bool | None
+) -> Wrap:
+    """Return the function that puts a trace around connections, if messages are to be shown.
+
+    With LOG_LEVEL=debug messages are log lines, cut to SHOWN characters. A trace shows them whole,
+    and the rate limit of the log does not apply to it.
+    """
+    is_traced = os.environ.get("CONCERTINO_TRACE", "") not in ("", "0") if trace is None else trace
+    is_debug = log.isEnabledFor(logging.DEBUG)
+    if not is_traced and not is_debug:
         return lambda connection, name: connection
+
     from concertino.logs.correlation import current_context
     from concertino.runtime.log_context import log_context_of
     from concertino.transports.trace import trace_connection
 
     def wrap(connection: Connection, name: str) -> Connection:
-        who = f"{name} " if name else ""
+        prefix = f"{name} " if name else ""
 
         def show(direction: str, text: str) -> None:
             token = current_context.set(log_context_of(text)) if format == "json" else None
-            if traced:
-                writer.write(message_line(format, who, direction, text).encode())
-            if debug:
-                said = "Received request" if direction == "<-" else "Sending response"
-                log.debug(
-                    "%s%s: %s",
-                    who,
-                    said,
-                    escape_controls(text if len(text) <= SHOWN else text[:SHOWN] + "..."),
-                )
+            if is_traced:
+                writer.write(message_line(format, prefix, direction, text).encode())
+            if is_debug:
+                event = "Received request" if direction == "<-" else "Sending response"
+                excerpt = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+                log.debug("%s%s: %s", prefix, event, escape_controls(excerpt))
             if token is not None:
                 current_context.reset(token)
 
@@ -287,11 +329,16 @@ def _wrapping(log: logging.Logger, writer: BoundedWriter, format: str, trace: bo
 
 
 class ShutdownWatchdog:
-    """Ends the process drain_s + LEAVE_S after it was called, or after its input ended while a handler held the loop.
+    """Ends the process drain_s + LEAVE_S after its shutdown began.
 
-    A thread, since the loop or any function may be held; told through a pipe, since a signal handler may interrupt
-    whoever holds a lock. code: the exit code then. serving: whether the backend has started. wanted: whether a signal
-    asked for it. began: when it was called first.
+    The shutdown begins when this object is called, or when the input ends while a handler blocks
+    the event loop. A thread does the work, since the loop or any function may block. It is notified
+    through a pipe, since a signal handler may interrupt the holder of a lock.
+
+    code: the exit code that the watchdog uses.
+    serving: whether the backend has started.
+    wanted: whether a signal asked for the shutdown.
+    began: the time of the first call, by time.monotonic(); None before.
     """
 
     def __init__(
@@ -300,129 +347,136 @@ class ShutdownWatchdog:
         reading: int,
         drain_s: float,
         log: logging.Logger,
-        entrance: Frontend,
+        frontend: Frontend,
     ) -> None:
         self.code = 0
         self.serving = False
         self.wanted = False
         self.began: float | None = None
-        self._entrance = entrance
+        self._frontend = frontend
         self._loop = loop
         self._reading = reading
-        self._within_s = drain_s + LEAVE_S - LAST_WORDS_S
+        self._timeout_s = drain_s + LEAVE_S - LAST_WORDS_S
         self._log = log
-        self._heard, self._told = os.pipe()
-        os.set_blocking(self._told, False)
+        self._pipe_out, self._pipe_in = os.pipe()
+        os.set_blocking(self._pipe_in, False)
         self._process = os.getpid()
         threading.Thread(target=self._watch, name="end", daemon=True).start()
 
     def __call__(self) -> None:
-        """The end begins: from any thread or signal handler, any number of times."""
-        if os.getpid() == self._process:  # a forked child has the same pipe
+        """Begin the shutdown. May be called from any thread or signal handler, and repeatedly."""
+        # A forked child shares the pipe, and must not end its parent.
+        if os.getpid() == self._process:
             if self.began is None:
                 self.began = time.monotonic()
             try:
-                os.write(self._told, b"!")
+                os.write(self._pipe_in, b"!")
             except BlockingIOError:
                 pass
 
     def _watch(self) -> None:
-        told, either = select.poll(), select.poll()
-        told.register(self._heard, select.POLLIN)
-        either.register(self._heard, select.POLLIN)
+        called, called_or_eof = select.poll(), select.poll()
+        called.register(self._pipe_out, select.POLLIN)
+        called_or_eof.register(self._pipe_out, select.POLLIN)
         if self._reading >= 0:
-            either.register(
-                self._reading, getattr(select, "POLLRDHUP", 0)
-            )  # not its input, only its end
-        either.poll()
+            # Report the end of the input alone, not that it has data.
+            called_or_eof.register(self._reading, getattr(select, "POLLRDHUP", 0))
+        called_or_eof.poll()
+
         began = time.monotonic()
-        # Not told, but the input has ended: reading is paused, or the loop is held and does not know.
-        while not told.poll(0):
+        # The input has ended, but nobody has called. Either reading is paused and the loop runs:
+        # then keep waiting. Or the loop is blocked and cannot notice the end: then time runs.
+        while not called.poll(0):
             began = time.monotonic()
-            turned = threading.Event()
-            self._loop.call_soon_threadsafe(turned.set)
-            if not turned.wait(self._within_s):
+            loop_ran = threading.Event()
+            self._loop.call_soon_threadsafe(loop_ran.set)
+            if not loop_ran.wait(self._timeout_s):
                 break
-            told.poll(100)  # ms
-        time.sleep(max(0.0, began + self._within_s - time.monotonic()))
+            called.poll(100)  # ms
+        time.sleep(max(0.0, began + self._timeout_s - time.monotonic()))
+
         try:
-            # In another thread, since anybody may hold the locks of logging.
-            last = threading.Thread(target=self._say_last_words, daemon=True)
-            last.start()
-            last.join(LAST_WORDS_S)
-            self._entrance.release()
+            # In another thread, since any blocked thread may hold the locks of logging.
+            last_words = threading.Thread(target=self._log_last_words, daemon=True)
+            last_words.start()
+            last_words.join(LAST_WORDS_S)
+            self._frontend.release()
         finally:
             os._exit(self.code)
 
-    def _say_last_words(self) -> None:
+    def _log_last_words(self) -> None:
         self._log.warning(
-            "something held up the end for %g s; it is not waited for any longer", self._within_s
+            "something held up the end for %g s; it is not waited for any longer", self._timeout_s
         )
-        self._entrance.writer.flush(LAST_WORDS_S)
+        self._frontend.writer.flush(LAST_WORDS_S)
 
 
-def _complain(log: logging.Logger, why: BaseException, serving: bool = False) -> None:
-    said = "The server failed" if serving else "Failed to start server"
+def _log_failure(log: logging.Logger, exc: BaseException, serving: bool = False) -> None:
+    """Log why the server failed: with a traceback after its start or at LOG_LEVEL=debug."""
     log.error(
         "%s: %s",
-        said,
-        _reason(why),
-        exc_info=why if serving or log.isEnabledFor(logging.DEBUG) else None,
+        "The server failed" if serving else "Failed to start server",
+        _describe(exc),
+        exc_info=exc if serving or log.isEnabledFor(logging.DEBUG) else None,
     )
 
 
-def _background(
+def _log_loop_error(
     log: logging.Logger, loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 ) -> None:
-    """What the loop has to say, of a task that nobody awaited above all: into the log, not past it."""
-    why = context.get("exception")
-    if not isinstance(
-        why, (SystemExit, KeyboardInterrupt)
-    ):  # those end run(), which says so itself
-        log.error("%s", context.get("message"), exc_info=why)
+    """Log what the event loop reports: mostly the exception of a task that nobody awaited."""
+    exc = context.get("exception")
+    # SystemExit and KeyboardInterrupt leave the loop, and are logged there.
+    if not isinstance(exc, (SystemExit, KeyboardInterrupt)):
+        log.error("%s", context.get("message"), exc_info=exc)
 
 
-def _obey_signals(
-    loop: asyncio.AbstractEventLoop, entrance: Frontend, end: ShutdownWatchdog
+def _install_signal_handlers(
+    loop: asyncio.AbstractEventLoop, frontend: Frontend, watchdog: ShutdownWatchdog
 ) -> None:
-    """The first SIGTERM or SIGINT drains, the second ends at once.
+    """Make the first SIGTERM or SIGINT begin the shutdown, and the second one end the process.
 
-    By signal.signal, not by the loop's handlers: those wait until the loop turns, and a handler may hold it.
+    Uses signal.signal and not the loop's handlers, which run in the loop: a handler may block it.
     """
-    seen: list[int] = []
+    received: list[int] = []
 
-    def obey(number: int) -> None:
-        seen.append(number)
-        if len(seen) > 1:
-            entrance.release()
+    def on_signal(number: int) -> None:
+        received.append(number)
+        if len(received) > 1:
+            frontend.release()
             os._exit(0)
-        end.wanted = True
-        end()
-        loop.call_soon_threadsafe(entrance.stop)
+        watchdog.wanted = True
+        watchdog()
+        loop.call_soon_threadsafe(frontend.stop)
 
     try:
-        handle_signals(obey)
-    except ValueError:  # not the main thread: the application's signals are its own
+        handle_signals(on_signal)
+    except ValueError:
+        # Not the main thread: the signals are the application's business.
         pass
 
 
-def handle_signals(obey: Callable[[int], object]) -> None:
-    """Call a function with the number of each SIGTERM and SIGINT of this process. Raises ValueError off the main thread."""
+def handle_signals(callback: Callable[[int], object]) -> None:
+    """Call `callback` with the number of each SIGTERM and SIGINT that this process receives.
+
+    Raises ValueError outside the main thread.
+    """
     process = os.getpid()
 
     def handle(number: int, frame: object) -> None:
-        if os.getpid() != process:  # a forked child: the signal is meant for it alone
+        # A forked child inherits this handler: its signal ends the child alone.
+        if os.getpid() != process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        obey(number)
+        callback(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
 
 
 async def _retry_log(writer: BoundedWriter) -> None:
-    """Log lines that stderr did not take go out when it does, not only with the next line."""
+    """Write log lines that stderr could not take, each second, instead of with the next line."""
     while True:
         await asyncio.sleep(1.0)
         if writer.pending:
@@ -430,19 +484,25 @@ async def _retry_log(writer: BoundedWriter) -> None:
 
 
 def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
-    """End the process: atexit functions, a bounded last flush, no waiting for threads."""
-    watchdog = threading.Timer(LEAVE_S, os._exit, (code,))
-    watchdog.daemon = True
-    watchdog.start()
+    """End the process: call atexit functions, flush for a limited time, wait for no thread."""
+    timer = threading.Timer(LEAVE_S, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+
     if util := sys.modules.get("multiprocessing.util"):
-        util.Finalize(None, _end_pools, exitpriority=0)  # after the program's own atexit functions
+        # The lowest priority: after the program's own atexit functions.
+        util.Finalize(None, _end_pools, exitpriority=0)
     try:
-        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]  # os._exit would skip them
-    except BaseException:  # each was reported by atexit itself
+        # os._exit would skip them.
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    except BaseException:
+        # atexit itself has reported each of them.
         pass
+
     _flush(sys.stdout, sys.stderr)
     writer.flush(LEAVE_S / 4)
-    # A program may have written to the old ones as well. Last, because this may wait for whoever reads stderr.
+    # A program may have written to the original streams as well. They come last, since this blocks
+    # while nobody reads stderr.
     _flush(sys.__stdout__, sys.__stderr__)
     os._exit(code)
 
@@ -450,8 +510,9 @@ def exit_process(code: int, writer: BoundedWriter) -> NoReturn:
 def _end_pools() -> None:
     """End the workers of process pools that nobody has shut down.
 
-    The interpreter's own shutdown tells them, but that is left out here. Then multiprocessing's atexit function waits for them,
-    for as long as the watchdog lets it, and they wait for work for ever. The names are private; there are no others.
+    The interpreter's normal shutdown would tell them to end, but os._exit skips it. Without this,
+    multiprocessing's atexit function waits for workers that wait for work, until the timer of
+    exit_process() fires. There is no public way to find the pools.
     """
     managers: list[Any] = list(
         getattr(sys.modules.get("concurrent.futures.process"), "_threads_wakeups", ())
@@ -465,10 +526,11 @@ def _end_pools() -> None:
 def _flush(*streams: TextIO | None) -> None:
     for stream in streams:
         try:
-            stream.flush()  # pyright: ignore[reportOptionalMemberAccess]  # None has none
+            # A stream that was closed before the start is None: that is an AttributeError.
+            stream.flush()  # pyright: ignore[reportOptionalMemberAccess]
         except (OSError, ValueError, AttributeError):
             pass
 
 
-def _reason(why: BaseException) -> str:
-    return f"{type(why).__name__}: {why}" if str(why) else type(why).__name__
+def _describe(exc: BaseException) -> str:
+    return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__

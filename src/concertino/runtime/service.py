@@ -1,6 +1,7 @@
-"""A process that serves many clients at sockets. Its start, end, signals and exit codes are those of runtime/process.py.
+"""Runs a server as a process that serves many clients on sockets.
 
-stdin and stdout are not the protocol here, and stay what they are. stderr never makes anybody wait, as over stdio.
+Start, end, signals and exit codes are those of runtime/process.py. stdin and stdout are not used
+for the protocol and stay as they are. Writing to stderr never blocks, as with a stdio server.
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ __all__ = ["bounded_stderr", "run_service"]
 
 
 def bounded_stderr() -> BoundedWriter:
-    """Make sys.stderr a writer that never blocks. Call it early, once; no socket gets a number of stdin, stdout or stderr then."""
+    """Replace sys.stderr by a writer that never blocks, and return that writer.
+
+    Call it once, before opening sockets: it also makes sure that no socket gets the number of
+    stdin, stdout or stderr.
+    """
     open_missing()
-    before = sys.stderr
-    if before is not None:  # pyright: ignore[reportUnnecessaryComparison]  # None if it was closed at start
-        before.flush()
+    original = sys.stderr
+    # None if stderr was closed at the start.
+    if original is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        original.flush()
     writer = BoundedWriter(2)
     sys.stderr = StderrRedirect(writer)
-    adopt_handlers((before,), sys.stderr)
+    adopt_handlers((original,), sys.stderr)
     return writer
 
 
@@ -48,14 +54,16 @@ def run_service(
     trace: bool | None = None,
     loop_factory: LoopFactory | None = None,
 ) -> NoReturn:
-    """Serve a backend to whoever connects, until SIGTERM or SIGINT; then end the process.
+    """Serve a backend to all clients that connect, until SIGTERM or SIGINT; then end the process.
 
-    Nobody is let in any more then, the sockets' files are removed, and calls under way get the drain time. writer: what
-    bound_stderr() gave. max_connections: the limits say it otherwise. The rest is as for process.run().
+    After the signal no client is accepted, the socket files are removed, and calls under way get
+    the drain time.
+    writer: what bounded_stderr() returned.
+    max_connections: clients at once; by default as `limits` says.
+    The other parameters are those of process.run().
     """
-    entrance = _Sockets(listeners, writer, max_connections)
     run_behind(
-        entrance,
+        _SocketFrontend(listeners, writer, max_connections),
         backend,
         limits=limits,
         log_format=log_format,
@@ -64,8 +72,8 @@ def run_service(
     )
 
 
-class _Sockets:
-    """Listeners as the entrance of a process."""
+class _SocketFrontend:
+    """Clients that connect to listening sockets."""
 
     def __init__(
         self, listeners: Sequence[Listener], writer: BoundedWriter, max_connections: int | None
@@ -73,8 +81,8 @@ class _Sockets:
         self.writer = writer
         self._listeners = listeners
         self._max_connections = max_connections
-        self._accepting: Acceptor
-        self._over: asyncio.Future[None]
+        self._acceptor: Acceptor
+        self._closed: asyncio.Future[None]
 
     def prepare(self, limits: Limits, log: logging.Logger) -> int:
         for listener in self._listeners:
@@ -85,23 +93,26 @@ class _Sockets:
                 )
         return -1
 
-    def open(self, host: Host, wrap: Wrap, end: ShutdownWatchdog) -> asyncio.Future[None]:
+    def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
-        self._over = loop.create_future()
-        self._accepting = serve_connections(
+        self._closed = loop.create_future()
+        self._acceptor = serve_connections(
             host, *self._listeners, max_connections=self._max_connections, wrap=wrap
         )
-        # A forked child has no business in the loop, if it ever comes back into it.
+
+        # A forked child that returns into this loop must not serve the parent's clients.
         os.register_at_fork(after_in_child=lambda: loop.call_soon(os._exit, 0))
+
+        # Scripts wait for these lines: their text must not change.
         log = logging.getLogger("concertino")
-        for address in self._accepting.addresses:
-            log.info("Listening on %s", address)  # a stable line: scripts look for it
-        return self._over
+        for address in self._acceptor.addresses:
+            log.info("Listening on %s", address)
+        return self._closed
 
     def stop(self) -> None:
-        self._accepting.close()
-        if not self._over.done():
-            self._over.set_result(None)
+        self._acceptor.close()
+        if not self._closed.done():
+            self._closed.set_result(None)
 
     def release(self) -> None:
         for listener in self._listeners:

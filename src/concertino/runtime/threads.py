@@ -1,6 +1,8 @@
-"""Threads for `def` handlers: ours, few, daemonic, so that none of them can hold the process at its end.
+"""A thread pool for `def` handlers.
 
-Results go back to the loop together: one wake-up for all that are ready. A job that is cancelled before its turn is never run.
+Its threads are daemonic, so a handler that never returns cannot keep the process alive, as it could
+in a ThreadPoolExecutor. One wake-up of the event loop delivers all results that are ready. A job
+that is cancelled before a thread takes it is never run.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ __all__ = ["Threads"]
 
 
 class _Job:
+    """A function to call in a thread, then its outcome, and the future that gets it."""
+
     __slots__ = ("context", "error", "function", "future", "results", "value")
 
     def __init__(self, function: Callable[[], Any], results: _Results) -> None:
@@ -29,97 +33,117 @@ class _Job:
 
 
 class _Results:
-    """Jobs that threads are done with, on their way to the loop they came from: one wake-up for all that are ready."""
+    """Finished jobs of one event loop, which is woken once for all that are ready."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._jobs: deque[_Job] = deque()
-        self._waking = False
+        self._is_waking = False
 
     def add(self, job: _Job) -> None:
-        """From a thread. Raises RuntimeError when the loop is closed.
+        """Hand a finished job to the loop. Called in the job's thread.
 
-        Append before the flag is read here, and lower it before the first popleft in _deliver: whoever finds it raised is
-        taken by the delivery that has not yet lowered it. Two threads may both raise it; the second delivery finds nothing.
+        Raises RuntimeError when the loop is closed.
         """
+        # This works without a lock. A job is appended before the flag is read, and _deliver clears
+        # the flag before it takes the first job; so if the flag is set here, that delivery will
+        # still take this job. If two threads both set it, the second delivery finds no jobs.
         self._jobs.append(job)
-        if not self._waking:
-            self._waking = True
+        if not self._is_waking:
+            self._is_waking = True
             self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        self._waking = False
+        """Set the outcome of all finished jobs; runs on the event loop."""
+        self._is_waking = False
         while self._jobs:
             job = self._jobs.popleft()
             if job.future.done():
                 continue
             if job.error is None:
                 job.future.set_result(job.value)
-            elif isinstance(job.error, StopIteration):  # a future refuses it
+            # A future does not accept StopIteration.
+            elif isinstance(job.error, StopIteration):
                 job.future.set_exception(RuntimeError(f"StopIteration: {job.error}"))
             else:
                 job.future.set_exception(job.error)
 
 
 class Threads:
-    """At most `limit` threads, started as they are needed. Any number of loops may share it."""
+    """A pool of at most `limit` threads, started when needed; usable from several event loops."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._jobs: deque[_Job] = deque()
         self._results: dict[asyncio.AbstractEventLoop, _Results] = {}
-        self._wanted = threading.Condition()
-        self._idle = 0  # threads that wait, and were not told of a job
-        self._started = 0  # threads that live
+        self._changed = threading.Condition()
+        # Threads that wait and have not been notified of a job.
+        self._idle = 0
+        # Threads that are alive.
+        self._started = 0
         self._closed = False
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        """Call function in a thread, with this task's context variables, and return what it returns or raise what it raises.
+        """Call `function` in a thread, with this task's context variables; return what it returns.
 
-        When the task is cancelled a job that has not begun is dropped; one that runs goes on, and its result is dropped.
-        Raises RuntimeError when no thread can be started and none runs, else the job waits for one that does; and after close().
+        If this task is cancelled, a job that has not begun is dropped. One that has begun runs on,
+        and its result is dropped.
+        Raises what `function` raises, and RuntimeError after close(), or when no thread runs and
+        none can be started. If one runs, the job waits for it.
         """
         loop = asyncio.get_running_loop()
-        with self._wanted:
+        with self._changed:
             if self._closed:
                 raise RuntimeError("the threads are closed: no more functions are called")
             if loop not in self._results:
+                # Forget closed loops whenever a new one comes, so that they do not pile up.
                 self._results = {
-                    old: held for old, held in self._results.items() if not old.is_closed()
+                    known: results
+                    for known, results in self._results.items()
+                    if not known.is_closed()
                 }
                 self._results[loop] = _Results(loop)
             job = _Job(function, self._results[loop])
             self._jobs.append(job)
             if self._idle:
-                self._idle -= 1  # here, not when it wakes: the next job needs another thread
-                self._wanted.notify()
+                # Count it here, not when the thread wakes: the next job needs another thread.
+                self._idle -= 1
+                self._changed.notify()
             elif self._started < self._limit:
                 self._start_thread(job)
+
         try:
             return await job.future
         except asyncio.CancelledError:
-            with self._wanted:
+            with self._changed:
                 if job in self._jobs:
                     self._jobs.remove(job)
             raise
 
     def close(self) -> None:
-        """Idle threads end; busy ones after their job. Jobs that have not begun are cancelled. Call it on the loop."""
-        with self._wanted:
+        """Cancel the jobs that have not begun, and let the threads end, busy ones after their job.
+
+        Call it on the event loop.
+        """
+        with self._changed:
             self._closed = True
             dropped = list(self._jobs)
             self._jobs.clear()
-            self._wanted.notify_all()
+            self._changed.notify_all()
         for job in dropped:
             job.future.cancel()
 
     def _start_thread(self, job: _Job) -> None:
-        """One more for this job, which is in the queue. The lock is held, so the thread cannot take it before this returns."""
+        """Start a thread for a job that is in the queue.
+
+        The caller holds the lock, so no thread can take the job before this returns.
+        """
         try:
             threading.Thread(
                 target=self._work, name=f"concertino-{self._started + 1}", daemon=True
             ).start()
-        except (RuntimeError, MemoryError):  # the system allows no more
+        except (RuntimeError, MemoryError):
+            # The system allows no more threads. Those that run will get to the job.
             if not self._started:
                 self._jobs.remove(job)
                 raise
@@ -127,30 +151,35 @@ class Threads:
             self._started += 1
 
     def _work(self) -> None:
+        """Run jobs until the pool is closed; the body of each thread."""
         pid = getpid()
         while True:
-            with self._wanted:
+            with self._changed:
                 while not self._jobs:
                     if self._closed:
                         return
                     self._idle += 1
-                    self._wanted.wait()
+                    self._changed.wait()
                 job = self._jobs.popleft()
+
             try:
                 job.value = job.context.run(job.function)
-            except (
-                BaseException
-            ) as error:  # SystemExit and its like must reach the caller, not end the thread
-                job.error = error
+            # Also SystemExit and the like: they concern the caller and must not end the thread.
+            except BaseException as exc:
+                job.error = exc
+
+            # The function has forked, and this is the child: no loop runs here to take the result.
             if getpid() != pid:
-                _exit(
-                    0
-                )  # a forked child came back out of its function: nobody is here to take the result
+                _exit(0)
+
             try:
                 job.results.add(job)
-            except RuntimeError:  # its loop is closed
-                with self._wanted:
+            except RuntimeError:
+                # The job's loop is closed. End this thread, unless jobs of another loop wait.
+                with self._changed:
                     if not self._jobs:
                         self._started -= 1
                         return
+
+            # An idle thread must not keep the last job's result alive.
             del job
