@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Hashable
 from contextvars import Context, ContextVar
 
+import pytest
+
 from concertino.orchestra.pending_response import PendingResponse
 
 
@@ -36,3 +38,27 @@ def test_what_a_task_sets_after_a_request_stays_set() -> None:
             return await loop.create_task(task(), context=Context())
 
     assert asyncio.run(main()) == "something"
+
+
+def test_a_cancel_between_the_first_step_and_the_task_reaches_the_sender() -> None:
+    """A read batch may bring a call and its cancel; an eager first step has sent the request then."""
+    forgotten: list[Hashable] = []
+
+    class Sender(Link):
+        def forget(self, key: Hashable) -> None:
+            forgotten.append(key)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        pending = PendingResponse(Sender(loop), "a request", 10.0, loop.time() + 10.0, "key")
+
+        async def call() -> bytes:
+            return await pending
+
+        work = call()
+        assert work.send(None) is pending
+        with pytest.raises(asyncio.CancelledError):
+            work.throw(asyncio.CancelledError())
+
+    asyncio.run(main())
+    assert forgotten == ["key"]
