@@ -84,7 +84,8 @@ def process_seal() -> Seal:
         return Seal(os.urandom(32), time, os.urandom)
     if len(text) < MIN_KEY_CHARACTERS:
         raise ValueError(
-            f"CONCERTINO_STATE_KEY: expected at least {MIN_KEY_CHARACTERS} characters, got {len(text)}"
+            f"CONCERTINO_STATE_KEY: expected at least {MIN_KEY_CHARACTERS} characters, "
+            f"got {len(text)}"
         )
     return Seal(sha256(text.encode()).digest(), time, os.urandom)
 
@@ -157,6 +158,7 @@ async def send_questions(session: Session, dialogue: Dialogue, keys: Mapping[str
 
 
 def _set_outcome(future: asyncio.Future[Raw], method: str, outcome: Raw | Exception) -> None:
+    """Set a client's response, or why there is none, as the outcome of a future."""
     if future.done():
         return
     if isinstance(outcome, RpcError):
@@ -215,11 +217,12 @@ def wait(
         waits.discard(future)
 
 
+# run_coroutine_threadsafe() takes coroutines only.
 async def _as_coroutine(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-# Single questions
+# The methods of Context that ask one question each.
 
 
 async def elicit(context: Context, message: str, form: Any, key: str) -> Accepted[Any] | Declined:
@@ -252,7 +255,8 @@ async def elicit_url(
         )
     if parts.username is not None or parts.password is not None:
         raise ValueError(
-            "elicit_url: the URL holds a user's name or password; the client, and its model, would see it"
+            "elicit_url: the URL holds a user's name or password; "
+            "the client, and its model, would see it"
         )
     answers = await context.ask({key: Elicitation(message, "url", url=url)})
     return _decode_elicit_result(answers[key]).action
@@ -281,6 +285,7 @@ def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
 
     Spec: client/sampling "Tool Result Messages", "Tool Use and Result Balance".
     """
+    # The ids of the tool uses in the previous message.
     wanted: set[str] = set()
     for message in messages:
         blocks: list[Any] = (
@@ -294,7 +299,8 @@ def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
             or set(results) != wanted
         ):
             raise ValueError(
-                "sample: a message that uses tools must be followed by one of their results, and only those"
+                "sample: a message that uses tools must be followed by one of their results, "
+                "and only those"
             )
         wanted = {block.id for block in blocks if isinstance(block, ToolUseContent)}
     if wanted:
@@ -306,9 +312,9 @@ def _check_tool_results(messages: Sequence[SamplingMessage]) -> None:
 async def roots(context: Context, key: str) -> list[Root]:
     """Return the client's roots. See Context.roots."""
     answers = await context.ask({key: ListRoots()})
-    found = _decode_roots(answers[key]).roots
-    if foreign := next((root.uri for root in found if not root.uri.startswith("file://")), None):
+    items = _decode_roots(answers[key]).roots
+    if foreign := next((root.uri for root in items if not root.uri.startswith("file://")), None):
         raise InvalidClientResponse(
             f"{key}: expected URIs that begin with file://, got {foreign[:SHOWN]!r}"
         )
-    return found
+    return items

@@ -51,7 +51,10 @@ class ConnectionEnd:
         self._closing: asyncio.Task[None] | None = None
 
     def report_fault(self, what: str) -> None:
-        """Log the current exception as a fault of concertino. The connection ends with the flush."""
+        """Log the current exception as a fault of concertino.
+
+        The connection ends with the next flush.
+        """
         log.exception("%s; this is a fault of concertino", what)
         self.has_fault = True
 

@@ -60,7 +60,7 @@ class _Backpressure:
 
 
 class CallContext(Struct, eq=False):
-    """One call's Context. See backend.Context.
+    """The Context of one call. See backend.Context.
 
     connection: the connection that the call came on.
     request: the request that made the call.
@@ -73,7 +73,7 @@ class CallContext(Struct, eq=False):
 
     @property
     def request_id(self) -> int | str:
-        """The JSON-RPC id, for logs and traces."""
+        """Return the JSON-RPC id of the request, for logs and traces."""
         return self.request.id
 
     @property
@@ -91,10 +91,11 @@ class CallContext(Struct, eq=False):
     def progress(
         self, done: float, total: float | None = None, message: str | None = None
     ) -> Awaitable[None]:
-        """Send progress. done, total: any number but a bool; sent as a plain int or float.
+        """Send progress.
 
-        Raises TypeError for something that is not a number and a message that is not a str,
-        ValueError for a number that is not finite.
+        done, total: any number but a bool; sent as a plain int or float.
+        Raises TypeError if one is not a number or the message is not a str, and ValueError for a
+        number that is not finite.
         """
         done = _check_number("progress", done)
         total = None if total is None else _check_number("progress total", total)
@@ -185,6 +186,7 @@ class CallContext(Struct, eq=False):
             return self.connection.session.dialogue(self.request)
 
     def _key(self, key: str | None) -> str:
+        """Return `key`, or the next of `q1`, `q2` and so on if it is None."""
         return self._dialogue().next_key() if key is None else key
 
     def _posted_messages(self) -> PostedMessages:
@@ -196,9 +198,9 @@ class CallContext(Struct, eq=False):
 
 
 class PostedMessages:
-    """Messages that one call's threads send, on their way to the loop.
+    """A queue of messages that the threads of one call have sent, to be delivered on the loop.
 
-    They arrive in order, before the call's result, with one wake-up for all that wait.
+    They are delivered in order, before the call's result; one wake-up delivers all that wait.
     """
 
     def __init__(self, connection: CallConnection, request: SessionRequest) -> None:
@@ -259,7 +261,7 @@ class PostedMessages:
                 log.exception("a message that a thread sent could not be told")
 
 
-def _check_number(what: str, value: Any) -> float:
+def _check_number(name: str, value: Any) -> float:
     """Return any number as a plain int of at most 64 bits, JSON's usual limit, or a plain float."""
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is not float:
@@ -269,18 +271,18 @@ def _check_number(what: str, value: Any) -> float:
                 return value
         # float() would take a str, too.
         elif kind is bool or not hasattr(kind, "__float__"):
-            raise TypeError(f"{what}: expected a number, got {kind.__name__}")
+            raise TypeError(f"{name}: expected a number, got {kind.__name__}")
         try:
             value = float(value)
         except OverflowError:
             raise ValueError(
-                f"{what}: expected a number that a float can hold, got a greater one"
+                f"{name}: expected a number that a float can hold, got a greater one"
             ) from None
     if not isfinite(value):
-        raise ValueError(f"{what}: expected a finite number, got {value!r}")
+        raise ValueError(f"{name}: expected a finite number, got {value!r}")
     return value
 
 
-def _check_text(what: str, value: object) -> None:
+def _check_text(name: str, value: object) -> None:
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{what}: expected str, got {type(value).__name__}")
+        raise TypeError(f"{name}: expected str, got {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Adds the call's request id and trace id to log lines: a Backend around another, for JSON logs."""
+"""A BackendWrapper that adds the request id and trace id of a call to its JSON log lines."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from concertino.logs.correlation import LogContext, current_context
 
 __all__ = ["LogContextBackend", "log_context_of"]
 
-_PARENT = re.compile(
-    r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*"
-)  # W3C Trace Context 3.2
-_text = Decoder(str).decode
+# The `traceparent` header: W3C Trace Context, section 3.2.
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*")
+_decode_text = Decoder(str).decode
 
 
 class LogContextBackend(BackendWrapper):
-    """Sets the log context (logs/correlation.py) while a call is handled."""
+    """A Backend that sets the log context (logs/correlation.py) while a call is handled."""
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         token = current_context.set(
@@ -32,6 +31,7 @@ class LogContextBackend(BackendWrapper):
             current_context.reset(token)
 
 
+# The members of a protocol message that the log context is made from.
 class _Params(Struct, frozen=True):
     meta: dict[str, Raw] = field(name="_meta", default={})
 
@@ -41,22 +41,22 @@ class _Message(Struct, frozen=True):
     params: _Params = _Params()
 
 
-_message = Decoder(_Message).decode
+_decode_message = Decoder(_Message).decode
 
 
 def log_context_of(message: str) -> LogContext:
     """Return the log context of a protocol message, as far as it can be parsed."""
     try:
-        read = _message(message)
+        decoded = _decode_message(message)
     except (DecodeError, UnicodeError, RecursionError):
         return LogContext()
-    return LogContext(read.id, _trace_of(read.params.meta))
+    return LogContext(decoded.id, _trace_of(decoded.params.meta))
 
 
 def _trace_of(meta: Mapping[str, Raw]) -> str:
     """Return the trace id of a request's `traceparent`; empty if there is none."""
     try:
-        found = _PARENT.fullmatch(_text(meta["traceparent"]))
+        match = _TRACEPARENT.fullmatch(_decode_text(meta["traceparent"]))
     except (KeyError, DecodeError, UnicodeError):
         return ""
-    return "" if found is None else found[1]
+    return "" if match is None else match[1]

@@ -1,4 +1,8 @@
-"""connect(connection): the least that can call a server. Enough for tests and demos; the client is another issue's."""
+"""connect(connection): a minimal client, for tests and demos.
+
+It sends requests and notifications, and nothing else: no handshake, no types. The full client is
+concertino.Client.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +30,19 @@ Notified = Callable[[str, dict[str, Any]], object]
 def connect(
     connection: Connection, notified: Notified | None = None, limits: Limits | None = None
 ) -> RawClient:
-    """Speak to a server over a connection, on the running loop. notified: called with every notification's method and params.
+    """Return a client that speaks to a server over a connection, on the running event loop.
 
-    Send `initialize` yourself, or the `_meta` of 2026-07-28 in every request. A request of the server's is answered with -32601,
-    except `ping`. Call `aclose()` at the end.
+    Send `initialize` yourself, or the `_meta` of 2026-07-28 in every request. Requests of the
+    server, except `ping`, are answered with -32601. Call `aclose()` at the end.
+    notified: called with the method and params of each notification.
     """
-    caller = RawClient(connection, notified, limits or Limits())
-    connection.open(caller)
-    return caller
+    client = RawClient(connection, notified, limits or Limits())
+    connection.open(client)
+    return client
 
 
 class RawClient:
-    """The calling end of a connection. Made by connect()."""
+    """A minimal client of one connection; made by connect()."""
 
     def __init__(self, connection: Connection, notified: Notified | None, limits: Limits) -> None:
         self._connection = connection
@@ -45,8 +50,8 @@ class RawClient:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._scheduled = False
-        self._over = False
+        self._is_flush_scheduled = False
+        self._closed = False
         self.peer = Peer(self._send, limits, self._loop.time)
         self.peer.invalid_input.answered = False
 
@@ -57,21 +62,22 @@ class RawClient:
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """Send a request and return its result, decoded.
+        """Send a request and return its decoded result.
 
-        Raises RpcError for an error answer, ProtocolError for a malformed one, TimeoutError after timeout_s seconds (and tells the
-        server that the request is cancelled, as it does when this task is), Disconnected when the connection ends first,
-        ValueError when timeout_s is NaN.
+        When timeout_s seconds have passed, or this task is cancelled, the server is told that the
+        request is cancelled.
+        Raises RpcError for an error response, ProtocolError for a malformed response, TimeoutError
+        after timeout_s seconds, Disconnected when the connection ends first, and ValueError when
+        timeout_s is NaN.
         """
-        if timeout_s is not None and isnan(
-            timeout_s
-        ):  # among asyncio's timers it would stop the others
+        # A NaN among asyncio's timers would break their order, and so stop other timers.
+        if timeout_s is not None and isnan(timeout_s):
             raise ValueError("timeout_s: expected seconds, got nan")
-        if self._over:
+        if self._closed:
             raise Disconnected("the connection is closed")
         future: asyncio.Future[Raw] = self._loop.create_future()
 
-        def done(outcome: Raw | Exception) -> None:
+        def on_response(outcome: Raw | Exception) -> None:
             if future.done():
                 return
             if isinstance(outcome, Exception):
@@ -80,7 +86,7 @@ class RawClient:
                 future.set_result(outcome)
 
         deadline = None if timeout_s is None else self._loop.time() + timeout_s
-        outgoing = self.peer.request(method, encode(params or {}), done, deadline)
+        outgoing = self.peer.request(method, encode(params or {}), on_response, deadline)
         self._schedule_expiry()
         try:
             return decode(await future)
@@ -90,15 +96,15 @@ class RawClient:
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
-        if not self._over:
+        if not self._closed:
             self.peer.notify(method, encode(params or {}))
 
     async def aclose(self, within_s: float = 2.0) -> None:
-        """Flush for at most within_s seconds and close. Requests under way raise Disconnected."""
-        self._lose()
+        """Flush for at most within_s seconds and close. Pending requests raise Disconnected."""
+        self._end()
         await self._connection.close(within_s)
 
-    # Receiver
+    # The methods of Receiver.
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
         for frame in batch:
@@ -121,25 +127,25 @@ class RawClient:
         self.peer.on_drain(held)
 
     def on_eof(self) -> None:
-        self._lose()
+        self._end()
 
     def on_disconnect(self, why: Exception) -> None:
-        self._lose()
+        self._end()
 
-    def _lose(self) -> None:
-        self._over = True
+    def _end(self) -> None:
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         self.peer.close()
 
     def _send(self, frame: bytes, about: Id | None) -> int:
-        if not self._scheduled:
-            self._scheduled = True
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
         return self._connection.write(frame, about)
 
     def _flush(self) -> None:
-        self._scheduled = False
+        self._is_flush_scheduled = False
         self._connection.flush()
 
     def _schedule_expiry(self) -> None:

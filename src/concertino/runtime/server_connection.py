@@ -390,7 +390,8 @@ class ServerConnection:
     def _fail(self, request: SessionRequest, error: RpcError) -> None:
         """Send an error response, whatever a backend has put into the error."""
         code, message = error.code, error.message
-        if type(code) is not int or not isinstance(message, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        is_text = isinstance(message, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if type(code) is not int or not is_text:
             log.error(
                 "%s: an RpcError needs an int and a str, got %r and %r",
                 request.method,
