@@ -47,7 +47,7 @@ import pytest
 from msgspec import Meta, Raw, json
 
 from concertino.errors import RegistrationError
-from concertino.schema.type_schema import SchemaBuilder, TypeSchema, json_value, nan_path
+from concertino.schema.type_schema import SchemaBuilder, TypeSchema
 from concertino.schema.violations import decode_hook, violations_of
 
 
@@ -597,26 +597,6 @@ def test_generic_aliases_by_their_shape() -> None:
         __value__ = list[T]
 
     assert schema(Pair[int]) == {"type": "array", "items": INTEGER}
-
-
-def test_json_value_is_what_is_written() -> None:
-    assert json_value((1, Color.RED, {"a": datetime.date(2020, 1, 1)})) == [
-        1,
-        "r",
-        {"a": "2020-01-01"},
-    ]
-    for bad in (float("nan"), [float("inf")], object(), "\ud800"):
-        with pytest.raises((ValueError, TypeError)):
-            json_value(bad)
-
-
-def test_nan_is_found_wherever_it_is() -> None:
-    nan = float("nan")
-    assert nan_path({"a": [1, (1.5, None, "x")], "b": {"c": {2}}}) is None
-    assert nan_path(nan) == ""
-    assert nan_path({"a": [1, {"b": nan}]}) == "a[1].b"
-    assert nan_path([[-float("inf")]]) == "[0][0]"
-    assert nan_path({1: {nan}}) == "1[0]"
 
 
 # Patterns that `re` could take very long for

@@ -33,9 +33,11 @@ from concertino.client.pending_request import (
     request_template,
 )
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import NEWLINE, Id, Message, decode, encode_request, one_line
-from concertino.jsonrpc.peer import IncomingRequest, OutgoingRequest, Peer, PendingRequest
+from concertino.jsonrpc.outgoing_requests import OutgoingRequest, PendingRequest
+from concertino.jsonrpc.peer import Peer
 from concertino.transports.connection import (
     Connection,
     SupportsDirectSend,

@@ -36,9 +36,9 @@ from concertino.errors import (
     RpcError,
     TimedOut,
 )
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, Message
-from concertino.jsonrpc.peer import IncomingRequest
 from concertino.logs.formats import escape_controls
 from concertino.protocol.revisions import MODERN, Revision
 from concertino.types.results import CallToolResult, Implementation

@@ -14,20 +14,17 @@ Spec: JSON-RPC 2.0; 2026-07-28 basic/patterns/cancellation; 2025-03-26 basic "Ba
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
-from msgspec import UNSET, DecodeError, Raw, Struct
-from msgspec.json import Decoder
+from msgspec import UNSET, Raw
 
 from concertino.errors import (
     BUSY,
     INTERNAL_ERROR,
     INVALID_REQUEST,
     Disconnected,
-    ProtocolError,
-    RpcError,
 )
+from concertino.jsonrpc.incoming_requests import Batch, IncomingRequest, RequestTable
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import (
     ABSENT,
@@ -42,17 +39,15 @@ from concertino.jsonrpc.messages import (
     encode_notification,
     encode_request,
 )
+from concertino.jsonrpc.outgoing_requests import (
+    OutgoingRequest,
+    PendingRequest,
+    PendingTable,
+    parse_error,
+)
 from concertino.jsonrpc.token_bucket import TokenBucket
 
-__all__ = [
-    "IncomingRequest",
-    "NotificationThrottle",
-    "OutgoingRequest",
-    "Peer",
-    "PendingRequest",
-    "RequestTable",
-    "Send",
-]
+__all__ = ["InvalidInput", "Peer", "Send"]
 
 # Characters of an error's text that are kept when the whole error does not fit into a message.
 SHORT_ERROR_CHARS = 256
@@ -63,167 +58,7 @@ INT_ID_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
 # send(frame, id of the request that the frame belongs to) -> bytes of output now buffered
 Send = Callable[[bytes, Id | None], int]
 
-
-class IncomingRequest(Struct, eq=False):
-    """A request from the other side, from its arrival to its response.
-
-    size: bytes of its frame; they count against the limits.
-    open: it may still be answered. False once it was answered or cancelled.
-    table: the table that holds it while it waits or runs.
-    batch: the batch that it came in.
-    on_cancel: called with the reason when the other side cancels it.
-    throttle: limits its progress and log notifications; None until the first one.
-    last_progress: the highest progress value reported so far.
-    """
-
-    id: Id
-    method: str
-    params: dict[str, Raw]
-    size: int
-    open: bool = True
-    table: RequestTable[Any] | None = None
-    batch: Batch | None = None
-    on_cancel: Callable[[str], object] | None = None
-    throttle: NotificationThrottle | None = None
-    last_progress: float = float("-inf")
-
-
 R = TypeVar("R", bound=IncomingRequest)
-
-
-class RequestTable(dict[Id, R], Generic[R]):
-    """Incoming requests by id, in order of arrival. size: the bytes of their frames."""
-
-    __slots__ = ("size",)
-
-    def __init__(self) -> None:
-        self.size = 0
-
-    def add(self, incoming: R) -> None:
-        """Add a request that no table holds."""
-        self[incoming.id] = incoming
-        self.size += incoming.size
-        incoming.table = self
-
-    def remove(self, incoming: R) -> None:
-        """Remove a request of this table."""
-        del self[incoming.id]
-        self.size -= incoming.size
-        incoming.table = None
-
-    def clear(self) -> None:
-        """Remove all requests. They keep their `table`."""
-        super().clear()
-        self.size = 0
-
-
-class Batch:
-    """The responses to one array of requests, which are sent together with the last one.
-
-    ids: of its requests; they are in no table before the whole array was read.
-    missing: how many of its requests have no response yet.
-    size: bytes of the responses so far.
-    """
-
-    __slots__ = ("answers", "ids", "missing", "size")
-
-    def __init__(self) -> None:
-        self.answers: list[bytes] = []
-        self.size = 0
-        self.ids: set[Id] = set()
-        self.missing = 0
-
-
-class NotificationThrottle:
-    """Limits the rate of the notifications about one request.
-
-    progress, log: the bucket of each kind of notification.
-    suppressed: the newest frame that was not sent, by its kind. It is sent when output drains, a
-    moment later, or before the response.
-    """
-
-    __slots__ = ("log", "progress", "suppressed")
-
-    def __init__(self, progress: TokenBucket, log: TokenBucket) -> None:
-        self.progress = progress
-        self.log = log
-        self.suppressed: dict[str, bytes] = {}
-
-
-class PendingRequest(Protocol):
-    """A request of ours that waits for its response."""
-
-    @property
-    def id(self) -> int:
-        """Return its id on the wire."""
-        ...
-
-    @property
-    def deadline(self) -> float | None:
-        """Return the time by the peer's clock at which expire() gives it up; None for never."""
-        ...
-
-    @property
-    def done(self) -> Callable[[Raw | Exception], object]:
-        """Return the callback for the result or the exception; it is called once."""
-        ...
-
-
-class OutgoingRequest(Struct, eq=False):
-    """A PendingRequest that just holds its values."""
-
-    id: int
-    done: Callable[[Raw | Exception], object]
-    deadline: float | None = None
-
-
-class PendingTable(dict[int, PendingRequest]):
-    """Our requests that wait for a response, by id, with the order in which they expire."""
-
-    __slots__ = ("_deadlines", "next_id")
-
-    def __init__(self, first_id: int) -> None:
-        self.next_id = first_id
-        # A heap of (deadline, id). Answered requests leave their entry behind.
-        self._deadlines: list[tuple[float, int]] = []
-
-    def add(
-        self, done: Callable[[Raw | Exception], object], deadline: float | None
-    ) -> OutgoingRequest:
-        """Add a request under the next id."""
-        outgoing = OutgoingRequest(self.next_id, done, deadline)
-        self.next_id += 1
-        self[outgoing.id] = outgoing
-        if deadline is not None:
-            heappush(self._deadlines, (deadline, outgoing.id))
-        return outgoing
-
-    @property
-    def next_deadline(self) -> float | None:
-        """Return the earliest deadline; None if no request has one."""
-        # Rebuild the heap once most of its entries belong to answered requests.
-        if len(self._deadlines) > 2 * len(self) + 64:
-            self._deadlines = [
-                (pending.deadline, pending.id)
-                for pending in self.values()
-                if pending.deadline is not None
-            ]
-            heapify(self._deadlines)
-
-        while self._deadlines and self._deadlines[0][1] not in self:
-            heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
-
-    def pop_first_deadline(self) -> PendingRequest:
-        """Return the request that next_deadline belongs to, and forget the deadline."""
-        return self[heappop(self._deadlines)[1]]
-
-    def take_all(self) -> list[PendingRequest]:
-        """Remove all requests and return them."""
-        pending = list(self.values())
-        self.clear()
-        self._deadlines.clear()
-        return pending
 
 
 class InvalidInput:
@@ -243,17 +78,6 @@ class InvalidInput:
         self.suppressed = 0
         self.unsolicited = 0
         self.bucket = bucket
-
-
-class _ErrorBody(Struct):
-    """The `error` member of a response; JSON-RPC 2.0 section 5.1 requires code and message."""
-
-    code: int
-    message: str
-    data: Any = None
-
-
-_decode_error_body = Decoder(_ErrorBody).decode
 
 
 class Peer(Generic[R]):
@@ -624,12 +448,7 @@ class Peer(Generic[R]):
         elif message.error is ABSENT:
             outgoing.done(message.result)
         else:
-            try:
-                body = _decode_error_body(message.error)
-                outgoing.done(RpcError(body.code, body.message, body.data))
-            except (DecodeError, RecursionError) as exc:
-                text = f"expected an error object with a code and a message: {exc}"
-                outgoing.done(ProtocolError(text))
+            outgoing.done(parse_error(message.error))
 
     def _fail_outgoing(self, text: str) -> None:
         for outgoing in self.outgoing.take_all():

@@ -31,6 +31,7 @@ from concertino.errors import (
     UNSUPPORTED_VERSION,
     RpcError,
 )
+from concertino.jsonrpc.incoming_requests import IncomingRequest, NotificationThrottle
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import (
     Id,
@@ -40,14 +41,8 @@ from concertino.jsonrpc.messages import (
     encode_id,
     encode_notification,
 )
-from concertino.jsonrpc.peer import (
-    RESULT,
-    IncomingRequest,
-    NotificationThrottle,
-    OutgoingRequest,
-    Peer,
-    Send,
-)
+from concertino.jsonrpc.outgoing_requests import OutgoingRequest
+from concertino.jsonrpc.peer import RESULT, Peer, Send
 from concertino.jsonrpc.token_bucket import TokenBucket
 from concertino.protocol.call import Call, ClientFacts, InputRequired, ServerFeatures
 from concertino.protocol.call_hooks import CallHooks, CallTimer

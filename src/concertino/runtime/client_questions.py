@@ -26,7 +26,7 @@ from msgspec.json import Decoder, decode, encode
 
 from concertino.backend.interface import Context
 from concertino.errors import InvalidClientResponse, RpcError, Suspended, TimedOut
-from concertino.jsonrpc.peer import OutgoingRequest
+from concertino.jsonrpc.outgoing_requests import OutgoingRequest
 from concertino.protocol.dialogue import Dialogue, downgrade_request, to_wire_request
 from concertino.protocol.seal import LIFETIME_S, Seal
 from concertino.protocol.session import Session, SessionRequest

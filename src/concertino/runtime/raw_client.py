@@ -16,9 +16,10 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 
 from concertino.errors import METHOD_NOT_FOUND, Disconnected
+from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, Message
-from concertino.jsonrpc.peer import IncomingRequest, Peer
+from concertino.jsonrpc.peer import Peer
 from concertino.transports.connection import Connection
 
 __all__ = ["RawClient", "connect"]

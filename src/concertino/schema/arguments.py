@@ -18,8 +18,9 @@ from msgspec import Raw, json
 from msgspec.structs import astuple
 
 from concertino.errors import ConcertinoError, RegistrationError
+from concertino.schema.json_values import json_value, nan_path
 from concertino.schema.signature import MISSING, Parameter, read_signature
-from concertino.schema.type_schema import SchemaBuilder, json_value, nan_path
+from concertino.schema.type_schema import SchemaBuilder
 from concertino.schema.violations import SchemaViolation, decode_hook, violations_of
 
 __all__ = ["ArgumentDecoder", "InvalidArguments", "argument_decoder"]

@@ -29,8 +29,9 @@ from msgspec import UNSET, Raw, json
 from msgspec.structs import replace
 
 from concertino.errors import ConcertinoError, RegistrationError
+from concertino.schema.json_values import nan_path
 from concertino.schema.signature import function_of, read_signature
-from concertino.schema.type_schema import SchemaBuilder, TypeSchema, nan_path
+from concertino.schema.type_schema import SchemaBuilder, TypeSchema
 from concertino.schema.violations import decode_hook, violations_of
 from concertino.types.results import (
     AudioContent,

@@ -1,8 +1,8 @@
 """Python types -> the types that msgspec decodes, and their JSON Schema 2020-12.
 
 One walk over the annotation yields both, so that they always agree. msgspec knows most types. Added
-here are constraints from annotated_types and pydantic.Field, unions that msgspec does not decode
-(members are tried in order), enums with values other than str or int, paths, and pydantic types,
+here are constraints and descriptions (constraints.py), unions that msgspec does not decode (members
+are tried in order), enums with values other than str or int, paths, and pydantic types,
 which pydantic decodes wherever they appear.
 
 What msgspec cannot decode itself becomes a custom type (violations.py) with a converter from
@@ -18,7 +18,6 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
-import math
 import sys
 import types
 import uuid
@@ -26,12 +25,14 @@ from collections import abc
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NewType, TypeVar, Union, cast, get_args, get_origin
 
-from msgspec import Meta, Raw, Struct, json
+from msgspec import Raw, Struct, json
 
 from concertino.errors import RegistrationError
+from concertino.schema.constraints import Constraints, NeedsPydantic, describe, split_metadata
+from concertino.schema.json_values import json_value
 from concertino.schema.violations import custom_type
 
-__all__ = ["SchemaBuilder", "TypeSchema", "json_value", "nan_path"]
+__all__ = ["SchemaBuilder", "TypeSchema"]
 
 # `Any` in this file: annotations are arbitrary objects, JSON Schemas and values are open trees.
 Schema = dict[str, Any]
@@ -68,11 +69,11 @@ class SchemaBuilder:
         Raises RegistrationError that says what is not supported and what to write instead.
         """
         try:
-            built = self._walk(annotation, _Constraints())
+            built = self._walk(annotation, Constraints())
             if annotation not in _SCALARS:
                 # Making a decoder raises TypeError for types that msgspec cannot decode.
                 json.Decoder(built.type)
-        except _NeedsPydantic:
+        except NeedsPydantic:
             built = self._build_with_pydantic(annotation)
         except RecursionError:
             raise RegistrationError(
@@ -90,15 +91,17 @@ class SchemaBuilder:
             return TypeSchema(built.type, _without_formats(built.schema), built.adapter)
         return built
 
-    def _walk(self, annotation: Any, constraints: _Constraints) -> TypeSchema:
+    def _walk(self, annotation: Any, constraints: Constraints) -> TypeSchema:
         if (schema := _SCALARS.get(annotation)) is not None:
-            return constraints.apply(Any if annotation is object else annotation, schema)
+            return TypeSchema(
+                *constraints.apply(Any if annotation is object else annotation, schema)
+            )
 
         origin, arguments = get_origin(annotation), get_args(annotation)
         if origin is not None:
             return self._walk_generic(annotation, origin, arguments, constraints)
         if (container := _CONTAINERS.get(annotation)) is not None:
-            return constraints.apply(*self._container(container, ()))
+            return TypeSchema(*constraints.apply(*self._container(container, ())))
 
         # `type Name = str`, NewType and TypeVar name another annotation.
         if (inner := _target_of_alias(annotation)) is not _NO_ALIAS:
@@ -108,7 +111,7 @@ class SchemaBuilder:
         return self._class(annotation)
 
     def _walk_generic(
-        self, annotation: Any, origin: Any, arguments: tuple[Any, ...], constraints: _Constraints
+        self, annotation: Any, origin: Any, arguments: tuple[Any, ...], constraints: Constraints
     ) -> TypeSchema:
         """Build an annotation with arguments in square brackets, or a union."""
         if origin is Annotated:
@@ -118,7 +121,7 @@ class SchemaBuilder:
         if origin is Literal:
             return _literal(arguments)
         if (container := _CONTAINERS.get(origin)) is not None:
-            return constraints.apply(*self._container(container, arguments))
+            return TypeSchema(*constraints.apply(*self._container(container, arguments)))
 
         # `type Pair[T] = tuple[T, T]`, written as Pair[int]
         if hasattr(origin, "__value__"):
@@ -126,12 +129,12 @@ class SchemaBuilder:
         return self._class(annotation)
 
     def _with_metadata(
-        self, annotation: Any, metadata: tuple[Any, ...], constraints: _Constraints
+        self, annotation: Any, metadata: tuple[Any, ...], constraints: Constraints
     ) -> TypeSchema:
         constraints, words = constraints.copy(), dict[str, Any]()
-        for part in [part for item in metadata for part in _parts(item)]:
+        for part in [part for item in metadata for part in split_metadata(item)]:
             constraints.collect(part)
-            words |= _describe(part)
+            words |= describe(part)
 
         built = self._walk(annotation, constraints)
         if unfit := constraints.find_unfit():
@@ -162,23 +165,23 @@ class SchemaBuilder:
         # Constraints of an Annotated around a container are the container's own. Those of its items
         # come from the Annotated of the item, so each item starts without any.
         if container is dict:
-            key, value = (self._walk(argument, _Constraints()) for argument in arguments)
+            key, value = (self._walk(argument, Constraints()) for argument in arguments)
             return dict[key.type, value.type], _mapping_schema(key, value)
         if container is tuple and arguments[-1] is not ...:
-            members = [self._walk(argument, _Constraints()) for argument in arguments]
+            members = [self._walk(argument, Constraints()) for argument in arguments]
             items = {"prefixItems": [member.schema for member in members], "items": False}
             sizes = {"minItems": len(members), "maxItems": len(members)}
             schema = {**_BARE[container], **items, **sizes}
             return generic[tuple(member.type for member in members)], schema
 
-        item = self._walk(arguments[0], _Constraints())
+        item = self._walk(arguments[0], Constraints())
         schema = _BARE[container] | ({"items": item.schema} if item.schema else {})
         return generic[(item.type, ...) if container is tuple else item.type], schema
 
     def _class(self, cls: Any) -> TypeSchema:
         """Build a class with fields: a dataclass, TypedDict, NamedTuple, Struct or attrs class."""
         if _is_pydantic(cls):
-            raise _NeedsPydantic
+            raise NeedsPydantic
         if _is_path(cls):
             return TypeSchema(cls, {"type": "string", "format": "path"})
 
@@ -239,10 +242,6 @@ class SchemaBuilder:
             definitions = {name: _without_formats(value) for name, value in definitions.items()}
         self.definitions |= definitions
         return schema
-
-
-class _NeedsPydantic(Exception):
-    """The annotation contains a pydantic type, so pydantic has to decode all of it."""
 
 
 # Distinguishes "no alias" from an alias of None.
@@ -317,135 +316,6 @@ def _mapping_schema(key: TypeSchema, value: TypeSchema) -> Schema:
     return schema
 
 
-# Constraint -> keyword, by the JSON type it applies to. The names of the constraints are those of
-# annotated_types and msgspec.Meta.
-_NUMERIC = {
-    "gt": "exclusiveMinimum",
-    "ge": "minimum",
-    "lt": "exclusiveMaximum",
-    "le": "maximum",
-    "multiple_of": "multipleOf",
-}
-_KEYWORDS = {
-    "integer": _NUMERIC,
-    "number": _NUMERIC,
-    "string": {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"},
-    "array": {"min_length": "minItems", "max_length": "maxItems"},
-    "object": {"min_length": "minProperties", "max_length": "maxProperties"},
-}
-_NAMES = (*_NUMERIC, "min_length", "max_length", "pattern")
-
-
-class _Constraints:
-    """The constraints of one Annotated on their way to the types that they apply to.
-
-    They pass through unions, to each member that they fit, but not into containers.
-    """
-
-    def __init__(self) -> None:
-        # Everything in effect, from this Annotated and those around it.
-        self._values: dict[str, Any] = {}
-        # The names that this Annotated added.
-        self._own: set[str] = set()
-        # The names that some type has used; shared by all copies.
-        self._used: set[str] = set()
-        # Whether the pattern is pydantic's, which matches with a linear engine.
-        self._is_pydantic = False
-
-    def copy(self) -> _Constraints:
-        constraints = _Constraints()
-        constraints._values = self._values.copy()
-        constraints._used = self._used
-        constraints._is_pydantic = self._is_pydantic
-        return constraints
-
-    def collect(self, item: object) -> None:
-        """Add the constraints of one piece of metadata, such as Meta or Field."""
-        values = {name: getattr(item, name, None) for name in _NAMES}
-        if isinstance(item, Meta):
-            values["tz"] = item.tz
-        if values["pattern"] is not None:
-            self._is_pydantic = type(item).__module__.startswith("pydantic")
-
-        for name, value in values.items():
-            if value is not None and not callable(value):
-                # pydantic accepts a compiled pattern, too; its text is the attribute `pattern`.
-                self._values[name] = getattr(value, "pattern", value)
-                self._own.add(name)
-
-    def apply(self, kind: Any, schema: Schema) -> TypeSchema:
-        """Return the TypeSchema of a type with those constraints that fit it."""
-        schema = schema.copy()
-        if not self._values:
-            return TypeSchema(kind, schema)
-
-        keywords = dict[str, str]()
-        if kind in (datetime.datetime, datetime.time):
-            keywords = {"tz": ""}
-        elif kind is str or schema.get("type") != "string":
-            keywords = _KEYWORDS.get(schema.get("type", ""), keywords)
-        fitting = {name: value for name, value in self._values.items() if name in keywords}
-        if not fitting:
-            return TypeSchema(kind, schema)
-
-        self._used.update(fitting)
-        schema |= {keywords[name]: value for name, value in fitting.items() if keywords[name]}
-        if "pattern" in fitting:
-            # Few handlers have patterns.
-            from concertino.schema.regex_safety import find_backtracking
-
-            if reason := find_backtracking(fitting["pattern"]):
-                if self._is_pydantic:
-                    raise _NeedsPydantic
-                from concertino.schema.custom_decoders import match_linearly
-
-                convert = match_linearly(fitting.pop("pattern"), fitting, reason)
-                return TypeSchema(custom_type(convert), schema)
-        return TypeSchema(Annotated[kind, Meta(**fitting)], schema)
-
-    def find_unfit(self) -> list[str]:
-        """Return the names of this Annotated's constraints that fitted no type."""
-        return sorted(self._own - self._used)
-
-
-def _parts(item: Any) -> list[Any]:
-    """Return a piece of Annotated metadata with the pieces that it groups.
-
-    Raises _NeedsPydantic for a piece that only pydantic understands.
-    """
-    module = type(item).__module__
-    # FieldInfo keeps constraints as a list of metadata.
-    if module == "pydantic.fields":
-        return [item, *item.metadata]
-    if module.partition(".")[0] == "pydantic" and "pydantic" in sys.modules:
-        raise _NeedsPydantic
-    # annotated_types.Interval and Len consist of other constraints.
-    if module.partition(".")[0] == "annotated_types" and isinstance(item, abc.Iterable):
-        return [*cast("abc.Iterable[Any]", item)]
-    return [item]
-
-
-def _describe(item: Any) -> Schema:
-    """Return the schema words for the meaning of a type, from one piece of Annotated metadata.
-
-    item: a plain string, typing_extensions.Doc, msgspec.Meta or pydantic.Field; others say nothing.
-    """
-    if isinstance(item, str):
-        return {"description": item}
-
-    words: Schema = {}
-    # typing_extensions need not be installed, so its Doc is recognized by its attribute.
-    if isinstance(text := getattr(item, "documentation", None), str):
-        words["description"] = text
-    if isinstance(item, Meta) or type(item).__module__ == "pydantic.fields":
-        for word in ("title", "description", "examples"):
-            if (value := getattr(item, word, None)) is not None:
-                words[word] = value
-        if isinstance(item, Meta):
-            words |= item.extra_json_schema or {}
-    return words
-
-
 def _literal(values: tuple[Any, ...]) -> TypeSchema:
     if any(isinstance(value, enum.Enum) for value in values):
         return _one_of(list(values))
@@ -481,7 +351,7 @@ def _one_of(members: list[Any]) -> TypeSchema:
 def _schema_hook(cls: Any) -> Schema:
     """Return the schema of a field's class that msgspec has none for; see msgspec's schema_hook."""
     if _is_pydantic(cls):
-        raise _NeedsPydantic
+        raise NeedsPydantic
     if _is_path(cls):
         return {"type": "string", "format": "path"}
     raise RegistrationError(
@@ -537,34 +407,3 @@ def _without_formats(schema: Any) -> Any:
         else:
             tree[word] = _without_formats(part)
     return tree
-
-
-def json_value(value: Any) -> Any:
-    """Return a Python value as the JSON tree that msgspec writes for it.
-
-    Raises ValueError or TypeError if it has none; NaN and infinity have none either.
-    """
-    if (place := nan_path(value)) is not None:
-        raise ValueError(f"NaN or infinity{place}")
-    return json.decode(json.encode(value))
-
-
-def nan_path(value: Any, path: str = "") -> str | None:
-    """Return the place of a NaN or an infinity in a tree of dicts, lists, tuples and sets.
-
-    Returns a path that starts with `path`, such as `a[0].b`; None if every number is finite.
-    """
-    if isinstance(value, float):
-        return None if math.isfinite(value) else path
-
-    items: abc.Iterable[tuple[str, Any]] = ()
-    if isinstance(value, dict):
-        tree = cast("dict[Any, Any]", value)
-        items = ((f"{path}.{key}" if path else str(key), item) for key, item in tree.items())
-    elif isinstance(value, (list, tuple, set, frozenset)):
-        members = cast("abc.Iterable[Any]", value)
-        items = ((f"{path}[{index}]", item) for index, item in enumerate(members))
-    for place, item in items:
-        if (found := nan_path(item, place)) is not None:
-            return found
-    return None

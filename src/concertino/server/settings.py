@@ -14,7 +14,7 @@ from msgspec.json import Encoder, decode
 from msgspec.structs import asdict, fields
 
 from concertino.errors import RegistrationError
-from concertino.schema.type_schema import nan_path
+from concertino.schema.json_values import nan_path
 from concertino.schema.violations import SchemaViolation, violations_of
 from concertino.types.results import CacheScope
 

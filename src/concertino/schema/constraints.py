@@ -1,0 +1,162 @@
+"""The metadata of Annotated: constraints on a type, and words that describe it.
+
+Understood are msgspec.Meta, pydantic.Field, annotated_types, typing_extensions.Doc and plain
+strings. Only msgspec is imported; the others are recognized by their modules and attributes.
+type_schema.py applies the constraints while it walks over an annotation.
+
+Spec: JSON Schema 2020-12 Validation, section 6.
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections import abc
+from typing import Annotated, Any, cast
+
+from msgspec import Meta
+
+from concertino.schema.violations import custom_type
+
+__all__ = ["Constraints", "NeedsPydantic", "describe", "split_metadata"]
+
+# `Any` in this file: metadata are arbitrary objects, JSON Schemas are open trees.
+Schema = dict[str, Any]
+
+
+class NeedsPydantic(Exception):
+    """The annotation contains a pydantic type, so pydantic has to decode all of it."""
+
+
+# Constraint -> keyword, by the JSON type it applies to. The names of the constraints are those of
+# annotated_types and msgspec.Meta.
+_NUMERIC = {
+    "gt": "exclusiveMinimum",
+    "ge": "minimum",
+    "lt": "exclusiveMaximum",
+    "le": "maximum",
+    "multiple_of": "multipleOf",
+}
+_KEYWORDS = {
+    "integer": _NUMERIC,
+    "number": _NUMERIC,
+    "string": {"min_length": "minLength", "max_length": "maxLength", "pattern": "pattern"},
+    "array": {"min_length": "minItems", "max_length": "maxItems"},
+    "object": {"min_length": "minProperties", "max_length": "maxProperties"},
+}
+_NAMES = (*_NUMERIC, "min_length", "max_length", "pattern")
+
+
+class Constraints:
+    """The constraints of one Annotated on their way to the types that they apply to.
+
+    They pass through unions, to each member that they fit, but not into containers.
+    """
+
+    def __init__(self) -> None:
+        # Everything in effect, from this Annotated and those around it.
+        self._values: dict[str, Any] = {}
+        # The names that this Annotated added.
+        self._own: set[str] = set()
+        # The names that some type has used; shared by all copies.
+        self._used: set[str] = set()
+        # Whether the pattern is pydantic's, which matches with a linear engine.
+        self._is_pydantic = False
+
+    def copy(self) -> Constraints:
+        """Return the constraints for an Annotated inside this one."""
+        constraints = Constraints()
+        constraints._values = self._values.copy()
+        constraints._used = self._used
+        constraints._is_pydantic = self._is_pydantic
+        return constraints
+
+    def collect(self, item: object) -> None:
+        """Add the constraints of one piece of metadata, such as Meta or Field."""
+        values = {name: getattr(item, name, None) for name in _NAMES}
+        if isinstance(item, Meta):
+            values["tz"] = item.tz
+        if values["pattern"] is not None:
+            self._is_pydantic = type(item).__module__.startswith("pydantic")
+
+        for name, value in values.items():
+            if value is not None and not callable(value):
+                # pydantic accepts a compiled pattern, too; its text is the attribute `pattern`.
+                self._values[name] = getattr(value, "pattern", value)
+                self._own.add(name)
+
+    def apply(self, kind: Any, schema: Schema) -> tuple[Any, Schema]:
+        """Return a type and its schema with those constraints that fit it.
+
+        The type becomes a custom one if its pattern needs the linear engine. Raises NeedsPydantic
+        for such a pattern of pydantic's.
+        """
+        schema = schema.copy()
+        if not self._values:
+            return kind, schema
+
+        keywords = dict[str, str]()
+        if kind in (datetime.datetime, datetime.time):
+            keywords = {"tz": ""}
+        elif kind is str or schema.get("type") != "string":
+            keywords = _KEYWORDS.get(schema.get("type", ""), keywords)
+        fitting = {name: value for name, value in self._values.items() if name in keywords}
+        if not fitting:
+            return kind, schema
+
+        self._used.update(fitting)
+        schema |= {keywords[name]: value for name, value in fitting.items() if keywords[name]}
+        if "pattern" in fitting:
+            # Few handlers have patterns.
+            from concertino.schema.regex_safety import find_backtracking
+
+            if reason := find_backtracking(fitting["pattern"]):
+                if self._is_pydantic:
+                    raise NeedsPydantic
+                from concertino.schema.custom_decoders import match_linearly
+
+                convert = match_linearly(fitting.pop("pattern"), fitting, reason)
+                return custom_type(convert), schema
+        return Annotated[kind, Meta(**fitting)], schema
+
+    def find_unfit(self) -> list[str]:
+        """Return the names of this Annotated's constraints that fitted no type."""
+        return sorted(self._own - self._used)
+
+
+def split_metadata(item: Any) -> list[Any]:
+    """Return a piece of Annotated metadata with the pieces that it groups.
+
+    Raises NeedsPydantic for a piece that only pydantic understands.
+    """
+    module = type(item).__module__
+    # FieldInfo keeps constraints as a list of metadata.
+    if module == "pydantic.fields":
+        return [item, *item.metadata]
+    if module.partition(".")[0] == "pydantic" and "pydantic" in sys.modules:
+        raise NeedsPydantic
+    # annotated_types.Interval and Len consist of other constraints.
+    if module.partition(".")[0] == "annotated_types" and isinstance(item, abc.Iterable):
+        return [*cast("abc.Iterable[Any]", item)]
+    return [item]
+
+
+def describe(item: Any) -> Schema:
+    """Return the schema words for the meaning of a type, from one piece of Annotated metadata.
+
+    item: a plain string, typing_extensions.Doc, msgspec.Meta or pydantic.Field; others say nothing.
+    """
+    if isinstance(item, str):
+        return {"description": item}
+
+    words: Schema = {}
+    # typing_extensions need not be installed, so its Doc is recognized by its attribute.
+    if isinstance(text := getattr(item, "documentation", None), str):
+        words["description"] = text
+    if isinstance(item, Meta) or type(item).__module__ == "pydantic.fields":
+        for word in ("title", "description", "examples"):
+            if (value := getattr(item, word, None)) is not None:
+                words[word] = value
+        if isinstance(item, Meta):
+            words |= item.extra_json_schema or {}
+    return words

@@ -1,0 +1,46 @@
+"""Python values as JSON trees, and the numbers that JSON has no form for.
+
+Defaults of parameters and values of enums are written into schemas, and results into messages. NaN
+and infinity are looked for beforehand, because msgspec writes null for them without a word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import abc
+from typing import Any, cast
+
+from msgspec import json
+
+__all__ = ["json_value", "nan_path"]
+
+
+def json_value(value: Any) -> Any:
+    """Return a Python value as the JSON tree that msgspec writes for it.
+
+    Raises ValueError or TypeError if it has none; NaN and infinity have none either.
+    """
+    if (place := nan_path(value)) is not None:
+        raise ValueError(f"NaN or infinity{place}")
+    return json.decode(json.encode(value))
+
+
+def nan_path(value: Any, path: str = "") -> str | None:
+    """Return the place of a NaN or an infinity in a tree of dicts, lists, tuples and sets.
+
+    Returns a path that starts with `path`, such as `a[0].b`; None if every number is finite.
+    """
+    if isinstance(value, float):
+        return None if math.isfinite(value) else path
+
+    items: abc.Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        tree = cast("dict[Any, Any]", value)
+        items = ((f"{path}.{key}" if path else str(key), item) for key, item in tree.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        members = cast("abc.Iterable[Any]", value)
+        items = ((f"{path}[{index}]", item) for index, item in enumerate(members))
+    for place, item in items:
+        if (found := nan_path(item, place)) is not None:
+            return found
+    return None

@@ -1,0 +1,41 @@
+"""json_values.py: Python values as JSON trees, and the places of NaN and infinity."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+
+import pytest
+
+from concertino.schema.json_values import json_value, nan_path
+
+
+class Color(enum.Enum):
+    RED = "r"
+
+
+def test_a_value_becomes_the_json_tree_that_is_written() -> None:
+    assert json_value((1, Color.RED, {"a": datetime.date(2020, 1, 1)})) == [
+        1,
+        "r",
+        {"a": "2020-01-01"},
+    ]
+    for bad in (float("nan"), [float("inf")], object(), "\ud800"):
+        with pytest.raises((ValueError, TypeError)):
+            json_value(bad)
+
+
+def test_nan_is_found_at_any_depth() -> None:
+    nan = float("nan")
+    assert nan_path({"a": [1, (1.5, None, "x")], "b": {"c": {2}}}) is None
+    assert nan_path(nan) == ""
+    assert nan_path({"a": [1, {"b": nan}]}) == "a[1].b"
+    assert nan_path([[-float("inf")]]) == "[0][0]"
+    assert nan_path({1: {nan}}) == "1[0]"
+
+
+def test_the_path_of_a_nan_starts_with_the_given_one():
+    nan = float("nan")
+    assert nan_path([nan], "x") == "x[0]"
+    assert nan_path({"a": nan}, "x") == "x.a"
+    assert nan_path(nan, "x") == "x"
