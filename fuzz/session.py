@@ -18,7 +18,8 @@ from msgspec.json import Decoder, encode
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, InvalidMessage, Message, decode, decode_batch
 from concertino.protocol.call import ServerFeatures
-from concertino.protocol.session import Session, SessionRequest
+from concertino.protocol.session import Session
+from concertino.protocol.session_request import SessionRequest
 from concertino.types.results import CallToolResult, Implementation, TextContent
 
 __all__ = ["MAX_BYTES", "TOKENS", "Onlooker", "one", "play"]
@@ -213,7 +214,7 @@ class _Rig:
         self.turn += 1
         self.calls.append(incoming)
         if kind & 8:
-            self.session.progress(incoming, 0.5, 1.0, "half")
+            self.session.notifications.progress(incoming, 0.5, 1.0, "half")
         if kind & 7 < 5:
             self._finish(incoming, kind & 7)
         else:
@@ -243,8 +244,8 @@ class _Rig:
         self.session.respond(
             incoming, TEXT
         )  # a second answer, and what comes too late, is not sent
-        self.session.progress(incoming, 2.0, None, None)
-        self.session.log(incoming, "error", "late", None)
+        self.session.notifications.progress(incoming, 2.0, None, None)
+        self.session.notifications.log(incoming, "error", "late", None)
         assert self.owed.total() == before
 
     def finish(self, which: int) -> None:
@@ -262,9 +263,9 @@ class _Rig:
         if both:
             incoming = both[(which >> 4) % len(both)]
             if which & 2:
-                self.session.log(incoming, "warning", {"w": which}, "fuzz")
+                self.session.notifications.log(incoming, "warning", {"w": which}, "fuzz")
             else:
-                self.session.progress(
+                self.session.notifications.progress(
                     incoming, float(which), 300.0, "so far" if which & 4 else None
                 )
 

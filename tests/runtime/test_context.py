@@ -19,7 +19,7 @@ class Rig:
 
     def __init__(self, thread: int = 0) -> None:
         self.thread = thread  # 0: everybody is in another thread
-        self.session = self
+        self.session = self.notifications = self
         self.open = True
         self.posts: list[Callable[[], None]] = []
         self.told: list[Any] = []

@@ -18,6 +18,7 @@ import pytest
 
 from concertino.jsonrpc.framing import Framer
 from concertino.jsonrpc.peer import Peer
+from concertino.protocol.call_notifications import CallNotifications
 from concertino.protocol.session import Session
 from concertino.runtime.server_connection import ServerConnection
 from concertino.transports.pipe import PipeConnection
@@ -155,24 +156,24 @@ def _not_told_that_output_drained() -> Any:
 
 
 def _progress_after_the_result() -> Any:
-    progress = Session.progress
+    progress = CallNotifications.progress
 
-    def late(self: Session, incoming: Any, *what: Any) -> None:
+    def late(self: CallNotifications, incoming: Any, *what: Any) -> None:
         was, incoming.open = incoming.open, True
         progress(self, incoming, *what)
         incoming.open = was
 
-    return patch.object(Session, "progress", late)
+    return patch.object(CallNotifications, "progress", late)
 
 
 def _progress_that_falls() -> Any:
-    progress = Session.progress
+    progress = CallNotifications.progress
 
-    def forgetful(self: Session, incoming: Any, *what: Any) -> None:
+    def forgetful(self: CallNotifications, incoming: Any, *what: Any) -> None:
         incoming.last_progress = float("-inf")
         progress(self, incoming, *what)
 
-    return patch.object(Session, "progress", forgetful)
+    return patch.object(CallNotifications, "progress", forgetful)
 
 
 def _out_of_turn() -> Any:

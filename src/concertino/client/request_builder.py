@@ -19,8 +19,8 @@ from concertino.client.pending_request import (
     request_template,
 )
 from concertino.client.request_handlers import RequestHandlers
+from concertino.protocol.request_profile import CAPABILITIES, CLIENT, LOG_LEVEL, VERSION
 from concertino.protocol.revisions import Revision
-from concertino.protocol.session import CAPABILITIES, CLIENT, LOG_LEVEL, VERSION
 from concertino.types.results import CallToolResult, Implementation, Level
 
 __all__ = ["RequestBuilder"]

@@ -14,8 +14,7 @@ basic/index, server/discover, basic/patterns/cancellation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from enum import Enum
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,272 +27,54 @@ from concertino.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    UNSUPPORTED_VERSION,
     RpcError,
 )
-from concertino.jsonrpc.incoming_requests import IncomingRequest, NotificationThrottle
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import (
     Id,
     Message,
     decode_request,
-    describe_decode_error,
     encode_id,
     encode_notification,
 )
 from concertino.jsonrpc.outgoing_requests import OutgoingRequest
 from concertino.jsonrpc.peer import RESULT, Peer, Send
-from concertino.jsonrpc.token_bucket import TokenBucket
-from concertino.protocol.call import Call, ClientFacts, InputRequired, ServerFeatures
-from concertino.protocol.call_hooks import CallHooks, CallTimer
+from concertino.protocol.call import Call, InputRequired, ServerFeatures
+from concertino.protocol.call_dialogues import CallDialogues
+from concertino.protocol.call_notifications import CallNotifications
+from concertino.protocol.lifecycle import LIFECYCLE, State
+from concertino.protocol.params import QUOTED_CHARS, describe_with_path, pop_member
+from concertino.protocol.request_profile import (
+    CAPABILITIES,
+    VERSION,
+    InitializeParams,
+    Profiles,
+    RequestProfile,
+)
 from concertino.protocol.revisions import (
-    MODERN,
     REQUESTS,
     REVISIONS,
-    Revision,
-    by_name,
-    capabilities,
     implementation,
-    negotiate,
 )
-from concertino.protocol.wire_results import ResultEncoder
-from concertino.types.results import LEVELS, CallToolResult, Implementation, Level, TextContent
+from concertino.protocol.session_request import SessionRequest
+from concertino.types.results import LEVELS, CallToolResult, Level, TextContent
 
 if TYPE_CHECKING:
-    from concertino.protocol.dialogue import Dialogue
-    from concertino.protocol.seal import OpenedState, Seal
+    from concertino.protocol.seal import Seal
     from concertino.protocol.wanted_updates import WantedUpdates
     from concertino.types.client_requests import InputRequest
 
-__all__ = ["LIFECYCLE", "RequestProfile", "Session", "SessionRequest", "State"]
-
-
-class State(Enum):
-    """Progress of the legacy handshake. Requests of 2026-07-28 neither need nor change it."""
-
-    FRESH = "no initialize yet"
-    OPENED = "initialize answered"
-    READY = "in operation"
-
-
-# What came -> the next state; None: rejected. 2025-11-25 basic/lifecycle.
-# Some clients never send `initialized`; their first request after initialize implies it.
-LIFECYCLE: Mapping[State, Mapping[str, State | None]] = {
-    State.FRESH: {"initialize": State.OPENED, "initialized": State.FRESH, "request": None},
-    State.OPENED: {"initialize": None, "initialized": State.READY, "request": State.READY},
-    State.READY: {"initialize": None, "initialized": State.READY, "request": State.READY},
-}
-
-VERSION = "io.modelcontextprotocol/protocolVersion"
-CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
-CLIENT = "io.modelcontextprotocol/clientInfo"
-LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-
-# Features whose requests the session answers itself.
-SESSION_FEATURES = frozenset(("logging", "subscriptions"))
-
-# Characters of the client's input that an error quotes.
-QUOTED_CHARS = 128
+__all__ = ["Session"]
 
 # More than the bytes that a response adds to its result, unless its id is very long.
 ENVELOPE_BYTES = 1024
 
-_decode_object = Decoder(dict[str, Raw]).decode
-
-
-class RequestProfile(Struct, frozen=True):
-    """How one request is served: by which revision, and for which client.
-
-    encoder: writes results for the client's revision.
-    methods: the methods that go to the backend.
-    token: the client's progress token; None if it wants no progress.
-    level: rank of the least severe log message that the client wants; None for no messages.
-    meta: the members of `_meta` that the protocol does not define.
-    """
-
-    encoder: ResultEncoder
-    methods: frozenset[str]
-    client: ClientFacts
-    token: Id | None = None
-    level: int | None = None
-    meta: Mapping[str, Raw] = {}
-
-
-# Placeholders until the session has read the request.
-NO_CALL = Call("")
-NO_PROFILE = RequestProfile(
-    ResultEncoder(MODERN, Implementation("", "")), frozenset(), ClientFacts("", "", "", {})
-)
-
-
-class SessionRequest(IncomingRequest, eq=False):
-    """A client's request, with everything that the session knows about it.
-
-    profile: how it is served; call: the canonical request for the backend. Both are set before the
-    request is passed to `start`.
-    dialogue: what the call asks its client; None until it asks, or is repeated with answers.
-    hooks: what to do at the end of the call, set by whoever begins it.
-    timer: the call's time limit, while it waits.
-    """
-
-    profile: RequestProfile = NO_PROFILE
-    call: Call = NO_CALL
-    dialogue: Dialogue | None = None
-    hooks: CallHooks | None = None
-    timer: CallTimer | None = None
-
-
-class _ClientInfo(Struct, frozen=True):
-    name: str = ""
-    version: str = ""
-    title: str | None = None
-
-
-class _InitializeParams(Struct, rename="camel"):
-    protocol_version: str
-    capabilities: dict[str, Any] = {}
-    client_info: _ClientInfo = _ClientInfo()
-
 
 class _CancelParams(Struct, rename="camel"):
+    """The params of `notifications/cancelled`."""
+
     request_id: Id
     reason: str = ""
-
-
-class _Profiles:
-    """The profiles that the server's features and the client's handshake allow.
-
-    features: what the backend offers now.
-    methods: the requests of these features, by whether the revision is 2026-07-28.
-    legacy: the profile of the conversation that initialize opened; None before.
-    declared: names of the capabilities that the response to initialize declared.
-    last_meta: the last `_meta` with its profile. Clients repeat it, so it is not decoded again.
-    """
-
-    def __init__(self, get_features: Callable[[], ServerFeatures]) -> None:
-        self._get_features = get_features
-        self.legacy: RequestProfile | None = None
-        self.declared: frozenset[str] = frozenset()
-        self.reload_features()
-
-    def reload_features(self) -> None:
-        """Ask the backend for its features and drop what was derived from the old ones."""
-        self.features = self._get_features()
-        served = [
-            (name, method)
-            for name, method in REQUESTS.items()
-            if method.feature
-            and method.feature not in SESSION_FEATURES
-            and getattr(self.features, method.feature)
-        ]
-        self.methods = {
-            False: frozenset(name for name, method in served if method.legacy),
-            True: frozenset(name for name, method in served if method.modern),
-        }
-
-        self.last_meta: tuple[Raw, RequestProfile] | None = None
-        self._modern_encoder: ResultEncoder | None = None
-        if self.legacy is not None:
-            legacy = self.legacy
-            self.legacy = RequestProfile(
-                legacy.encoder, self.methods[False], legacy.client, level=legacy.level
-            )
-
-    @property
-    def can_subscribe(self) -> bool:
-        """Return whether clients can subscribe to resources."""
-        return self.features.resources and self.features.subscriptions
-
-    def open_legacy(self, params: _InitializeParams) -> Revision:
-        """Open the legacy conversation and return its revision."""
-        revision = negotiate(params.protocol_version)
-        client = params.client_info
-        facts = ClientFacts(
-            client.name, client.version, revision.name, params.capabilities, client.title
-        )
-        encoder = ResultEncoder(revision, self.features.info)
-        self.legacy = RequestProfile(encoder, self.methods[False], facts, level=LEVELS["info"])
-        return revision
-
-    def read(self, raw: Raw) -> RequestProfile | None:
-        """Return the profile that a request's `_meta` asks for.
-
-        None if it belongs to a legacy conversation that was not opened. Raises RpcError for a
-        malformed `_meta` and for an unknown revision.
-        """
-        try:
-            meta = _decode_object(raw)
-        except ValidationError as exc:
-            raise RpcError(INVALID_PARAMS, f"Invalid params: _meta: {_describe(exc)}") from None
-
-        token = _pop_member(meta, "progressToken", Id)
-        if VERSION not in meta:
-            if self.legacy is None:
-                return None
-            legacy = self.legacy
-            return RequestProfile(
-                legacy.encoder, legacy.methods, legacy.client, token, legacy.level, meta
-            )
-
-        requested = _pop_member(meta, VERSION, str)
-        revision = by_name.get(requested or "")
-        if revision is None or not revision.modern:
-            quoted = requested and requested[:QUOTED_CHARS]
-            data = {"supported": [MODERN.name], "requested": quoted}
-            raise RpcError(UNSUPPORTED_VERSION, "Unsupported protocol version", data)
-        if CAPABILITIES not in meta:
-            data = {"supported": [MODERN.name], "missing": [CAPABILITIES]}
-            raise RpcError(INVALID_PARAMS, f"Invalid params: _meta lacks {CAPABILITIES}", data)
-
-        declared: dict[str, Any] = _pop_member(meta, CAPABILITIES, dict[str, Any])
-        client = _pop_member(meta, CLIENT, _ClientInfo) or _ClientInfo()
-        level = _pop_member(meta, LOG_LEVEL, Level)
-        facts = ClientFacts(client.name, client.version, revision.name, declared, client.title)
-        rank = None if level is None else LEVELS[level]
-        if self._modern_encoder is None:
-            self._modern_encoder = ResultEncoder(revision, self.features.info)
-        profile = RequestProfile(self._modern_encoder, self.methods[True], facts, token, rank, meta)
-        if token is None:
-            # A copy of `raw`, because the original keeps its whole frame in memory.
-            self.last_meta = (raw.copy(), profile)
-        return profile
-
-    def declare(self, revision: Revision) -> dict[str, Any]:
-        """Return the capabilities that a client of this revision gets."""
-        features = self.features
-        listed: dict[str, Any] = {"listChanged": True}
-        updated: dict[str, Any] = {"subscribe": True} if self.can_subscribe else {}
-        settings: dict[str, Any] = {
-            "logging": {},
-            "completions": {},
-            "prompts": listed,
-            "resources": {**updated, **listed},
-            "tools": listed,
-        }
-        declared: dict[str, Any] = {
-            name: value for name, value in settings.items() if getattr(features, name)
-        }
-        if features.experimental:
-            declared["experimental"] = features.experimental
-        if features.extensions:
-            declared["extensions"] = features.extensions
-        return capabilities(declared, revision)
-
-
-class _StateSeal:
-    """The seal of a session, made on first use, and the owner that its states are bound to."""
-
-    def __init__(self, make_seal: Callable[[], Seal] | None, principal: bytes) -> None:
-        self._make_seal = make_seal
-        self.principal = principal
-
-    def get(self) -> Seal:
-        """Return the seal."""
-        if self._make_seal is None:
-            raise RuntimeError(
-                "this session was made without a seal; this is a fault of concertino"
-            )
-        return self._make_seal()
 
 
 class Session:
@@ -309,7 +90,8 @@ class Session:
     principal: identifies the caller, as far as the connection knows it.
     schedule_flush: called when a notification was suppressed; call peer.on_drain() a moment later.
 
-    dropped_logs: log messages that were not sent: too many, too long, or the client does not read.
+    notifications: sends progress and log messages about calls.
+    dialogues: what calls ask their client.
     """
 
     def __init__(
@@ -327,15 +109,15 @@ class Session:
     ) -> None:
         self.state = State.FRESH
         self.peer = Peer(send, limits, clock, request_type=SessionRequest)
-        self.dropped_logs = 0
         self._start = start
         self._limits = limits
         # A result of at most this many bytes fits into a message for sure.
         self._fitting_bytes = limits.max_message_bytes - ENVELOPE_BYTES
-        self._profiles = _Profiles(features)
-        self._clock = clock
-        self._schedule_flush = schedule_flush
-        self._seal = _StateSeal(seal, principal)
+        self._profiles = Profiles(features)
+        self.notifications = CallNotifications(
+            self.peer, self._profiles, limits, clock, schedule_flush
+        )
+        self.dialogues = CallDialogues(self._profiles, seal, principal)
         # None until the first subscription.
         self._subscriptions: WantedUpdates | None = None
         self._on_subscriptions_changed = on_subscriptions_changed
@@ -375,7 +157,7 @@ class Session:
         Returns the requests that stay unanswered.
         """
         self._start = _start_nothing
-        self._schedule_flush = _flush_nothing
+        self.notifications.close()
         return self.peer.close()
 
     def admit(self) -> None:
@@ -405,7 +187,7 @@ class Session:
             incoming.profile = profile
             if raw is not None and ("requestState" in params or "inputResponses" in params):
                 return self._resume(incoming, profile)
-            # The same steps as in _admit(), without a call: nearly every request takes this path.
+            # The same steps as in _resume(), without a call: nearly every request takes this path.
             incoming.call = Call(method, params, profile.meta)
             if self.state is not State.READY and not profile.encoder.revision.modern:
                 self.state = LIFECYCLE[self.state]["request"] or self.state
@@ -414,52 +196,22 @@ class Session:
             return None
         return self._answer_here(incoming, profile)
 
-    def _admit(self, incoming: SessionRequest, call: Call, opened: OpenedState | None) -> None:
-        """Start or queue a call. opened: the state to mark as used once the call is accepted."""
-        incoming.call = call
-        if self.state is not State.READY and not incoming.profile.encoder.revision.modern:
-            self.state = LIFECYCLE[self.state]["request"] or self.state
-        admitted = self.peer.admit(incoming)
-        # A call that was rejected as busy may be repeated with the same state.
-        if opened is not None and incoming.open:
-            self._seal.get().mark_used(opened)
-        if admitted:
-            self._start(incoming)
-
     def _resume(self, incoming: SessionRequest, profile: RequestProfile) -> None:
-        """Start a call that is repeated with the client's answers (2026-07-28).
-
-        The two members mean nothing in older revisions, and are ignored there.
-        """
-        from concertino.protocol.dialogue import INPUT_METHODS, binding, resume_dialogue
-
-        params = incoming.params
-        method = incoming.method
-        members = {
-            name: params.pop(name) for name in ("requestState", "inputResponses") if name in params
-        }
-        if not profile.encoder.revision.modern or method not in INPUT_METHODS:
-            return self._admit(incoming, Call(method, params, profile.meta), None)
-
+        """Start or queue a call that is repeated with the client's answers (2026-07-28)."""
         try:
-            token: str | None = _pop_member(members, "requestState", str)
-            answers: dict[str, Raw] = _pop_member(members, "inputResponses", dict[str, Raw]) or {}
-            dialogue, opened = resume_dialogue(
-                self._seal.get, token, answers, lambda: binding(method, params, *self._state_owner)
-            )
+            incoming.call, opened = self.dialogues.resume(incoming, profile)
         except RpcError as exc:
             return self.peer.fail(incoming, exc.code, exc.message, exc.data)
-        incoming.dialogue = dialogue
-        call = Call(method, params, profile.meta, dialogue.answers, dialogue.state)
-        return self._admit(incoming, call, opened)
+        if self.state is not State.READY and not profile.encoder.revision.modern:
+            self.state = LIFECYCLE[self.state]["request"] or self.state
+        admitted = self.peer.admit(incoming)
 
-    @property
-    def _state_owner(self) -> tuple[bytes, bytes]:
-        """Return the principal and the server's name, which states are bound to.
-
-        The name, because another server may have the same key and a tool of the same name.
-        """
-        return self._seal.principal, self._profiles.features.info.name.encode()
+        # A call that was rejected as busy may be repeated with the same state.
+        if opened is not None and incoming.open:
+            self.dialogues.mark_used(opened)
+        if admitted:
+            self._start(incoming)
+        return None
 
     def _answer_here(self, incoming: SessionRequest, profile: RequestProfile | None) -> None:
         """Answer a request that never reaches a backend, or that cannot be served."""
@@ -528,9 +280,9 @@ class Session:
             when = "in a batch" if next_state is not None else "a second time on this connection"
             raise RpcError(INVALID_REQUEST, f"Invalid Request: initialize {when}")
         try:
-            params = Decoder(_InitializeParams).decode(encode(incoming.params))
+            params = Decoder(InitializeParams).decode(encode(incoming.params))
         except ValidationError as exc:
-            raise RpcError(INVALID_PARAMS, f"Invalid params: {_describe(exc)}") from None
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {describe_with_path(exc)}") from None
 
         profiles = self._profiles
         revision = profiles.open_legacy(params)
@@ -568,13 +320,11 @@ class Session:
         self.peer.respond(incoming, body)
 
     def _set_level(self, profile: RequestProfile, incoming: SessionRequest) -> None:
-        level = _pop_member(incoming.params, "level", Level)
+        level = pop_member(incoming.params, "level", Level)
         if level is None:
             text = f"Invalid params: level: expected one of {', '.join(LEVELS)}"
             raise RpcError(INVALID_PARAMS, text)
-        self._profiles.legacy = RequestProfile(
-            profile.encoder, profile.methods, profile.client, level=LEVELS[level]
-        )
+        self._profiles.set_level(profile, level)
         self.peer.respond(incoming, b"{}")
 
     def _listen(self, profile: RequestProfile, incoming: SessionRequest) -> None:
@@ -588,7 +338,7 @@ class Session:
 
         Whether the resource exists is not checked: it may appear and disappear.
         """
-        uri = _pop_member(incoming.params, "uri", str)
+        uri = pop_member(incoming.params, "uri", str)
         if uri is None:
             raise RpcError(INVALID_PARAMS, "Invalid params: uri: required, but missing")
         subscriptions = self._wanted_updates()
@@ -671,101 +421,7 @@ class Session:
         code = incoming.profile.encoder.error_code(code, data, incoming.method)
         self.peer.fail(incoming, code, message, data)
 
-    # Notifications about a call
-
-    def progress(
-        self, incoming: SessionRequest, done: float, total: float | None, message: str | None
-    ) -> None:
-        """Send a progress notification, if the client asked for progress and `done` has grown.
-
-        done, total: finite numbers. Nothing is sent for a call that was answered.
-        While output is above the high-water mark, or the rate is too high, only the newest
-        notification is kept. It leaves when output drains, a moment later, or before the response.
-        A message that makes the frame too long is left out.
-        """
-        profile = incoming.profile
-        if profile.token is None or not incoming.open or done <= incoming.last_progress:
-            return
-        incoming.last_progress = done
-
-        params: dict[str, Any] = {"progressToken": profile.token, "progress": done}
-        if total is not None:
-            params["total"] = total
-        if message is not None and profile.encoder.revision.progress_text:
-            params["message"] = message
-        frame = encode_notification("notifications/progress", encode(params))
-        if len(frame) > self._limits.max_message_bytes:
-            params.pop("message", None)
-            frame = encode_notification("notifications/progress", encode(params))
-        self._send_throttled(incoming, "progress", frame)
-
-    def log(self, incoming: SessionRequest, level: Level, data: object, logger: str | None) -> None:
-        """Send a log message, if the server offers logging and the client wants this level.
-
-        Nothing is sent for a call that was answered. Messages are held back like progress
-        notifications: the newest one is kept, the others are counted in dropped_logs.
-        """
-        profile = incoming.profile
-        # server/utilities/logging: only a server that declares logging may send messages.
-        if not self._profiles.features.logging:
-            return
-
-        # logging/setLevel may have changed a legacy conversation's level since the call came in.
-        legacy = self._profiles.legacy
-        # pyright cannot narrow `legacy` in a conditional expression.
-        if legacy is None or profile.encoder.revision.modern:  # noqa: SIM108
-            least = profile.level
-        else:
-            least = legacy.level
-        if least is None or not incoming.open or LEVELS[level] < least:
-            return
-
-        params: dict[str, Any] = {"level": level, "data": data}
-        if logger is not None:
-            params["logger"] = logger
-        body = encode(params)
-        if len(body) + ENVELOPE_BYTES > self._limits.max_message_bytes:
-            self.dropped_logs += 1
-            return
-        frame = encode_notification("notifications/message", body)
-        if not self._send_throttled(incoming, "log", frame):
-            self.dropped_logs += 1
-
-    def _send_throttled(self, incoming: SessionRequest, kind: str, frame: bytes) -> bool:
-        """Send a notification, or keep it as the newest of its kind.
-
-        Returns False if a kept notification was replaced, and so is lost.
-        """
-        throttle = incoming.throttle
-        if throttle is None:
-            limits = self._limits
-            throttle = NotificationThrottle(
-                TokenBucket(limits.progress_per_s, self._clock),
-                TokenBucket(limits.logs_per_s, self._clock),
-            )
-            incoming.throttle = throttle
-
-        bucket = throttle.progress if kind == "progress" else throttle.log
-        lost = throttle.suppressed.pop(kind, None) is not None
-        if self.peer.buffered_bytes < self._limits.high_water_bytes and bucket.take():
-            self.peer.send_frame(frame, incoming.id)
-        else:
-            throttle.suppressed[kind] = frame
-            self._schedule_flush()
-        return not lost
-
     # Requests to the client
-
-    def dialogue(self, incoming: SessionRequest) -> Dialogue:
-        """Return the dialogue of a call. Raises RpcError if its method may not ask the client."""
-        from concertino.protocol.dialogue import INPUT_METHODS, Dialogue
-
-        if incoming.dialogue is None:
-            incoming.dialogue = Dialogue()
-        if incoming.method not in INPUT_METHODS:
-            text = f"Internal error: {incoming.method} may not ask the client anything"
-            raise RpcError(INTERNAL_ERROR, text)
-        return incoming.dialogue
 
     def send_client_request(
         self, request: InputRequest, done: Callable[[Raw | Exception], object]
@@ -785,54 +441,19 @@ class Session:
 
         Raises RpcError if that is impossible.
         """
-        self._send_input_required(incoming, self.dialogue(incoming), incoming.call.state)
+        dialogue = self.dialogues.open(incoming)
+        call = incoming.call
+        result = self.dialogues.encode_client_requests(call, dialogue, call.state)
+        self.respond(incoming, result)
 
-    def reply_input_required(self, incoming: SessionRequest, result: InputRequired) -> None:
+    def reply_input_required(self, incoming: SessionRequest, wanted: InputRequired) -> None:
         """Answer a call with the client requests of a backend's result (2026-07-28).
 
         Raises RpcError if that is impossible, ValueError for a malformed request.
         """
-        dialogue = self.load_client_requests(incoming, result)
-        self._send_input_required(incoming, dialogue, result.state)
-
-    def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
-        """Return the call's dialogue with the client requests of a backend's result, and no others.
-
-        Raises RpcError if the client cannot answer one, ValueError for a malformed request.
-        """
-        from concertino.protocol.dialogue import downgrade_request, to_wire_request
-
-        dialogue = self.dialogue(incoming)
-        profile = incoming.profile
-        if not result.questions and not result.state:
-            raise ValueError("InputRequired: expected questions, or a state, or both")
-        dialogue.unanswered = {
-            key: downgrade_request(
-                to_wire_request(question),
-                profile.encoder.revision,
-                profile.client,
-                partial(dialogue.elicitation_id, key),
-            )
-            for key, question in result.questions.items()
-        }
-        return dialogue
-
-    def _send_input_required(
-        self, incoming: SessionRequest, dialogue: Dialogue, state: bytes
-    ) -> None:
-        from concertino.protocol.dialogue import binding
-
-        call = incoming.call
-        bound = binding(call.method, call.params, *self._state_owner)
-        seal = self._seal.get()
-        try:
-            token = dialogue.seal_state(seal, bound, state)
-        except ValueError as exc:
-            raise RpcError(INTERNAL_ERROR, f"Internal error: {exc}") from None
-        result: dict[str, Any] = {"resultType": "input_required", "requestState": token}
-        if dialogue.unanswered:
-            result["inputRequests"] = dialogue.unanswered
-        self.respond(incoming, Raw(encode(result)))
+        dialogue = self.dialogues.load_client_requests(incoming, wanted)
+        result = self.dialogues.encode_client_requests(incoming.call, dialogue, wanted.state)
+        self.respond(incoming, result)
 
     # Changes in the backend
 
@@ -862,28 +483,3 @@ class Session:
 
 def _start_nothing(incoming: SessionRequest) -> None:
     """Take the place of `start` in a closed session."""
-
-
-def _flush_nothing() -> None:
-    """Take the place of `schedule_flush` in a closed session."""
-
-
-def _pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
-    """Remove one member and return it decoded as `type`; None if it is missing.
-
-    Raises RpcError if it does not fit the type.
-    """
-    raw = members.pop(name, None)
-    if raw is None:
-        return None
-    try:
-        return Decoder(type).decode(raw)
-    except DecodeError as exc:
-        raise RpcError(INVALID_PARAMS, f"Invalid params: {name}: {_describe(exc)}") from None
-
-
-def _describe(exc: DecodeError) -> str:
-    """Return msgspec's text with the path in front: `_meta.x: expected str, got int`."""
-    text, _, path = describe_decode_error(exc).partition(" - at $.")
-    text = text[0].lower() + text[1 : 3 * QUOTED_CHARS]
-    return f"{path}: {text}" if path else text

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 
 from concertino.backend.call_hooks import CallHooks
 from concertino.logs.redact import redactor
-from concertino.protocol.session import SessionRequest
+from concertino.protocol.session_request import SessionRequest
 from concertino.runtime.context import CallContext
 
 __all__ = ["RedactingContext", "TimedCall"]

@@ -29,7 +29,8 @@ from concertino.errors import InvalidClientResponse, RpcError, Suspended, TimedO
 from concertino.jsonrpc.outgoing_requests import OutgoingRequest
 from concertino.protocol.dialogue import Dialogue, downgrade_request, to_wire_request
 from concertino.protocol.seal import LIFETIME_S, Seal
-from concertino.protocol.session import Session, SessionRequest
+from concertino.protocol.session import Session
+from concertino.protocol.session_request import SessionRequest
 from concertino.runtime.call_connection import CallConnection
 from concertino.schema.elicitation_form import form_of
 from concertino.types.client_requests import (
@@ -96,7 +97,7 @@ async def ask(
     """Return the client's answers by key. See Context.ask."""
     if not request.open:
         raise asyncio.CancelledError
-    dialogue = session.dialogue(request)
+    dialogue = session.dialogues.open(request)
     revision = request.profile.encoder.revision
     wire_requests = {
         key: downgrade_request(

@@ -15,7 +15,7 @@ from msgspec.json import decode, encode
 
 from concertino.backend.interface import Context
 from concertino.protocol.call import ClientFacts
-from concertino.protocol.session import SessionRequest
+from concertino.protocol.session_request import SessionRequest
 from concertino.runtime.call_connection import DONE, CallConnection
 from concertino.types.results import LEVELS, Level
 
@@ -102,10 +102,10 @@ class CallContext(Struct, eq=False):
         _check_text("progress message", message)
         session = self.connection.session
         if get_ident() == self.connection.thread:
-            session.progress(self.request, done, total, message)
+            session.notifications.progress(self.request, done, total, message)
             return _Backpressure(self.connection)
         self._posted_messages().post_progress(
-            lambda: session.progress(self.request, done, total, message)
+            lambda: session.notifications.progress(self.request, done, total, message)
         )
         return DONE
 
@@ -116,12 +116,14 @@ class CallContext(Struct, eq=False):
         _check_text("log logger", logger)
         session = self.connection.session
         if get_ident() == self.connection.thread:
-            session.log(self.request, level, data, logger)
+            session.notifications.log(self.request, level, data, logger)
             return _Backpressure(self.connection)
 
         # Encode now: a failure concerns the caller, who may also change the data afterwards.
         encoded = Raw(encode(data))
-        self._posted_messages().post_log(lambda: session.log(self.request, level, encoded, logger))
+        self._posted_messages().post_log(
+            lambda: session.notifications.log(self.request, level, encoded, logger)
+        )
         return DONE
 
     def call_tool(
@@ -183,7 +185,7 @@ class CallContext(Struct, eq=False):
 
     def _dialogue(self) -> Dialogue:
         with _creating:
-            return self.connection.session.dialogue(self.request)
+            return self.connection.session.dialogues.open(self.request)
 
     def _key(self, key: str | None) -> str:
         """Return `key`, or the next of `q1`, `q2` and so on if it is None."""

@@ -32,6 +32,8 @@ class OutputFlow:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._session = session
+        self._invalid_input = session.peer.invalid_input
+        self._notifications = session.notifications
         self._connection = connection
         self._high_water_bytes = limits.high_water_bytes
         self._loop = loop
@@ -48,9 +50,8 @@ class OutputFlow:
             self._is_paused = pause
             self._connection.pause(pause)
 
-        session = self._session
         if (
-            session.peer.invalid_input.suppressed or session.dropped_logs
+            self._invalid_input.suppressed or self._notifications.dropped_logs
         ) and not self._will_log_drops:
             self._will_log_drops = True
             self._loop.call_later(LOG_DROPS_AFTER_S, self._log_drops)
@@ -85,15 +86,14 @@ class OutputFlow:
 
     def _log_drops(self) -> None:
         self._will_log_drops = False
-        session = self._session
-        if session.peer.invalid_input.suppressed:
+        if self._invalid_input.suppressed:
             log.warning(
                 "%d malformed messages were not answered: too many at once",
-                session.peer.invalid_input.suppressed,
+                self._invalid_input.suppressed,
             )
-        if session.dropped_logs:
+        if self._notifications.dropped_logs:
             log.warning(
                 "%d log messages were not sent: too many, or the client does not read",
-                session.dropped_logs,
+                self._notifications.dropped_logs,
             )
-        session.peer.invalid_input.suppressed = session.dropped_logs = 0
+        self._invalid_input.suppressed = self._notifications.dropped_logs = 0

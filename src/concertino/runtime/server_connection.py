@@ -25,7 +25,8 @@ from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, MissingCapa
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
 from concertino.protocol.call import Call, InputRequired
-from concertino.protocol.session import Session, SessionRequest
+from concertino.protocol.session import Session
+from concertino.protocol.session_request import SessionRequest
 from concertino.protocol.wire_results import InputRequiredSignal
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.context import CallContext
@@ -449,7 +450,7 @@ class ServerConnection:
     ) -> Struct | Raw:
         from concertino.runtime.client_questions import send_questions
 
-        dialogue = self.session.load_client_requests(request, wanted)
+        dialogue = self.session.dialogues.load_client_requests(request, wanted)
         if wanted.questions:
             await send_questions(self.session, dialogue, wanted.questions)
         else:

@@ -1,0 +1,141 @@
+"""The dialogues of calls that ask their client: opened, sealed into a state, and resumed.
+
+Since 2026-07-28 the response to such a call has its questions and a sealed state; the client
+repeats the call with both its answers and the state. dialogue.py has one dialogue's content.
+Spec: 2026-07-28 basic/patterns/mrtr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+from msgspec.json import encode
+
+from concertino.errors import INTERNAL_ERROR, RpcError
+from concertino.protocol.call import Call, InputRequired
+from concertino.protocol.params import pop_member
+from concertino.protocol.request_profile import Profiles, RequestProfile
+from concertino.protocol.session_request import SessionRequest
+
+# dialogue.py is imported on first use, because most servers never ask their client.
+if TYPE_CHECKING:
+    from concertino.protocol.dialogue import Dialogue
+    from concertino.protocol.seal import OpenedState, Seal
+
+__all__ = ["CallDialogues"]
+
+
+class CallDialogues:
+    """The dialogues of one session's calls, and the owner that their states are bound to.
+
+    make_seal: returns the Seal for the states; called on first use.
+    principal: identifies the caller, as far as the connection knows it.
+    """
+
+    def __init__(
+        self, profiles: Profiles, make_seal: Callable[[], Seal] | None, principal: bytes
+    ) -> None:
+        self._profiles = profiles
+        self._make_seal = make_seal
+        self._principal = principal
+
+    def open(self, incoming: SessionRequest) -> Dialogue:
+        """Return the dialogue of a call. Raises RpcError if its method may not ask the client."""
+        from concertino.protocol.dialogue import INPUT_METHODS, Dialogue
+
+        if incoming.dialogue is None:
+            incoming.dialogue = Dialogue()
+        if incoming.method not in INPUT_METHODS:
+            text = f"Internal error: {incoming.method} may not ask the client anything"
+            raise RpcError(INTERNAL_ERROR, text)
+        return incoming.dialogue
+
+    def resume(
+        self, incoming: SessionRequest, profile: RequestProfile
+    ) -> tuple[Call, OpenedState | None]:
+        """Return a call that is repeated with the client's answers, and the state it came with.
+
+        The two members mean nothing in older revisions, and are ignored there.
+        Mark the state as used once the call is accepted; None if there is none. Raises RpcError if
+        a member is malformed, or the state was not sealed for this call.
+        """
+        from concertino.protocol.dialogue import INPUT_METHODS, binding, resume_dialogue
+
+        params = incoming.params
+        method = incoming.method
+        members = {
+            name: params.pop(name) for name in ("requestState", "inputResponses") if name in params
+        }
+        if not profile.encoder.revision.modern or method not in INPUT_METHODS:
+            return Call(method, params, profile.meta), None
+
+        token: str | None = pop_member(members, "requestState", str)
+        answers: dict[str, Raw] = pop_member(members, "inputResponses", dict[str, Raw]) or {}
+        dialogue, opened = resume_dialogue(
+            self._seal, token, answers, lambda: binding(method, params, *self._state_owner)
+        )
+        incoming.dialogue = dialogue
+        return Call(method, params, profile.meta, dialogue.answers, dialogue.state), opened
+
+    def mark_used(self, opened: OpenedState) -> None:
+        """Reject the state from now on, because its call was accepted."""
+        self._seal().mark_used(opened)
+
+    def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
+        """Return the call's dialogue with the client requests of a backend's result, and no others.
+
+        Raises RpcError if the client cannot answer one, ValueError for a malformed request.
+        """
+        from concertino.protocol.dialogue import downgrade_request, to_wire_request
+
+        dialogue = self.open(incoming)
+        profile = incoming.profile
+        if not result.questions and not result.state:
+            raise ValueError("InputRequired: expected questions, or a state, or both")
+        dialogue.unanswered = {
+            key: downgrade_request(
+                to_wire_request(question),
+                profile.encoder.revision,
+                profile.client,
+                partial(dialogue.elicitation_id, key),
+            )
+            for key, question in result.questions.items()
+        }
+        return dialogue
+
+    def encode_client_requests(self, call: Call, dialogue: Dialogue, state: bytes) -> Raw:
+        """Return the result that asks a dialogue's requests. state: the backend's, to be sealed.
+
+        Raises RpcError if the state is too large.
+        """
+        from concertino.protocol.dialogue import binding
+
+        bound = binding(call.method, call.params, *self._state_owner)
+        seal = self._seal()
+        try:
+            token = dialogue.seal_state(seal, bound, state)
+        except ValueError as exc:
+            raise RpcError(INTERNAL_ERROR, f"Internal error: {exc}") from None
+
+        result: dict[str, Any] = {"resultType": "input_required", "requestState": token}
+        if dialogue.unanswered:
+            result["inputRequests"] = dialogue.unanswered
+        return Raw(encode(result))
+
+    def _seal(self) -> Seal:
+        if self._make_seal is None:
+            raise RuntimeError(
+                "this session was made without a seal; this is a fault of concertino"
+            )
+        return self._make_seal()
+
+    @property
+    def _state_owner(self) -> tuple[bytes, bytes]:
+        """Return the principal and the server's name, which states are bound to.
+
+        The name, because another server may have the same key and a tool of the same name.
+        """
+        return self._principal, self._profiles.features.info.name.encode()
