@@ -722,3 +722,54 @@ async def test_a_call_started_inside_a_running_task_has_a_task_of_its_own() -> N
     assert (task is None) == (sys.version_info >= (3, 12))
     assert await bench.all(1) == [("x", "another")]
     assert asyncio.current_task() is outer
+
+
+@on_a_loop
+async def test_a_cancel_right_after_the_first_step_cancels_the_future_that_the_call_awaits() -> (
+    None
+):
+    bench = Bench(True)
+    awaited: asyncio.Future[None] = bench.loop.create_future()
+
+    async def work() -> None:
+        await awaited
+
+    def begin_and_cancel() -> None:
+        task = bench._start(work(), "x")
+        assert task is not None
+        task.cancel()
+
+    bench.loop.call_soon(begin_and_cancel)
+    assert await bench.all(1) == [("x", "CancelledError()")]
+    assert awaited.cancelled()
+
+
+@on_a_loop
+async def test_a_cancel_right_after_the_first_step_waits_until_the_awaited_task_has_ended() -> None:
+    bench = Bench(True)
+    release = asyncio.Event()
+
+    async def slow_to_end() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await release.wait()
+        return "ended"
+
+    inner = asyncio.create_task(slow_to_end())
+    await asyncio.sleep(0)
+
+    async def work() -> str:
+        return await inner
+
+    def begin_and_cancel() -> None:
+        task = bench._start(work(), "x")
+        assert task is not None
+        task.cancel()
+
+    bench.loop.call_soon(begin_and_cancel)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.ended == []
+    release.set()
+    assert await bench.all(1) == [("x", "ended")]

@@ -187,8 +187,8 @@ class _Resumed:
         self._on_done = on_done
 
     def __await__(self) -> Generator[Any, Any, None]:
-        thrown: BaseException | None = None
         value: Any = None
+        thrown: BaseException | None = None
         try:
             yield
             if self.work is None:
@@ -196,17 +196,37 @@ class _Resumed:
             if self.is_begun:
                 value = yield self.waiting
         except BaseException as exc:
-            work = self.work
-            if work is None:
+            if self.work is None:
                 return
             if not self.is_begun:
                 # Cancelled before the first step, or the loop was closed: nothing of it ever runs.
-                work.close()
+                self.work.close()
                 if isinstance(exc, GeneratorExit):
                     raise
                 return self._on_done(self._subject, None, exc)
             thrown = exc
+        if isinstance(thrown, asyncio.CancelledError):
+            value, thrown = yield from self._cancel_waiting(thrown)
+        yield from self._drive(value, thrown)
 
+    def _cancel_waiting(
+        self, error: asyncio.CancelledError
+    ) -> Generator[Any, Any, tuple[Any, BaseException | None]]:
+        """Cancel the future that the first step awaits, and wait for its end.
+
+        A task does this by itself, but here the cancel may have come before the task knew of the
+        future. Returns the value to send into the coroutine, or the exception to throw.
+        """
+        future = self.waiting
+        if not asyncio.isfuture(future) or not future.cancel(*error.args):
+            return None, error
+        try:
+            return (yield future), None
+        except BaseException as exc:
+            return None, exc
+
+    def _drive(self, value: Any, thrown: BaseException | None) -> Generator[Any, Any, None]:
+        """Run the coroutine to its end and report it."""
         work = self.work
         assert work is not None
         while True:
