@@ -103,10 +103,10 @@ def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Co
         raise RegistrationError(
             "compose: expected at least one backend, as in compose(math=server)"
         )
-    given = cast("object", info)
-    if not isinstance(given, str | Implementation | None):
+    untyped = cast("object", info)
+    if not isinstance(untyped, str | Implementation | None):
         raise RegistrationError(
-            f"compose: expected a name or an Implementation, got {type(given).__name__}"
+            f"compose: expected a name or an Implementation, got {type(untyped).__name__}"
         )
     for name, part in parts.items():
         if (got := describe_non_backend(part)) is not None:

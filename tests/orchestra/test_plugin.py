@@ -317,7 +317,7 @@ def test_a_boot_that_fails_says_why(plugin: Plugin) -> None:
 def test_what_the_protocol_has_not_is_refused_when_it_is_written() -> None:
     with pytest.raises(RegistrationError, match="the plugin protocol has no resources"):
         Plugin("x").resource("a://b")
-    with pytest.raises(CertificateError, match="no name of a certificate"):
+    with pytest.raises(CertificateError, match="not a valid name of a certificate"):
         Plugin("../x")
     storing = Plugin("x")
     storing.add_storage(Shelf())

@@ -141,7 +141,7 @@ def test_a_state_has_a_greatest_size() -> None:
     seal = sealed()
     most = MAX_STATE // 4 * 3 - 56
     assert len(seal.create_token(b"a" * most, CALL)) == MAX_STATE
-    with pytest.raises(ValueError, match="may have 65536"):
+    with pytest.raises(ValueError, match="the limit is 65536"):
         seal.create_token(b"a" * (most + 1), CALL)
     assert refused(seal, "A" * (MAX_STATE + 1)) == "expected at most 65536 characters, got 65537"
 

@@ -181,10 +181,10 @@ def test_a_pattern_of_other_syntax_is_refused(pattern: str) -> None:
 def test_what_is_wrong_is_named() -> None:
     assert (
         find_backtracking("^x(a+b)+?[ab]+z*$")
-        == "(a+b)+? can end at many places, and so can what follows"
+        == "(a+b)+? can end at many places, and so can the next part"
     )
-    assert find_backtracking("^(a|a)*$") == "(a|a)* repeats what can match in several ways"
-    assert find_backtracking("^(a*)*$") == "(a*)* repeats what may be empty"
+    assert find_backtracking("^(a|a)*$") == "(a|a)* repeats a part that can match in several ways"
+    assert find_backtracking("^(a*)*$") == "(a*)* repeats a part that can match the empty string"
     assert find_backtracking("(?=a)") == "it has groups that look around, refer back or set flags"
     assert (
         find_backtracking("a*b")

@@ -570,6 +570,6 @@ def test_two_for_one_class_and_one_after_the_start_are_refused() -> None:
         await lifespans.close()
 
     lifespans.add(one)
-    with pytest.raises(RegistrationError, match="gives a One already"):
+    with pytest.raises(RegistrationError, match="already provides One"):
         lifespans.add(one)
     asyncio.run(main())

@@ -34,8 +34,8 @@ class Case(Struct, frozen=True):
     era: the era to speak; empty if any will do.
     opens: whether the session is opened before run() is called.
     stdio: the stdin, stdout and stderr that the server is started with; None for plain pipes.
-    can_fail: False if an unusual environment is the fault, and not what the client sends. No
-    specification covers those, so every finding then counts as `differs`.
+    can_fail: False if the fault is an unusual environment instead of a message. No specification
+    covers environments, so every finding then counts as `differs`, not as a failure.
     slow: takes more than two seconds even with a perfect server.
     """
 

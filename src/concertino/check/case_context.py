@@ -180,7 +180,7 @@ class CaseContext:
     def write_malformed_lines(
         self, data: bytes, lines: int = 1, within_s: float | None = None
     ) -> None:
-        """Write malformed lines, each of which may be answered once without an id."""
+        """Write malformed lines. The server may answer each of them once, without an id."""
         self.malformed_lines += lines
         self.write(data, within_s)
 

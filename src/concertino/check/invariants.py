@@ -1,9 +1,9 @@
 """The invariants: what must hold after every case, whatever the case did.
 
 - The process runs, unless the case asked it to end, and serves the next request.
-- Every request was answered exactly once, or not at all once it was cancelled.
+- Every request was answered exactly once; a cancelled request may also have no answer.
 - stdout held nothing but JSON-RPC messages, and no response carries a stack trace.
-- Memory and descriptors are back to what they were, and no extra process is left.
+- The case left no extra memory, descriptors or processes in use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_running(context: CaseContext, before: ProcessStats | None) -> None:
     """
     process = context.process
     if process.exit_code is not None:
-        raise process.crash_or_hang("nobody had asked it to")
+        raise process.crash_or_hang("although nothing had asked it to end")
     if not context.opened:
         context.open()
 
@@ -49,7 +49,7 @@ def check_running(context: CaseContext, before: ProcessStats | None) -> None:
     if process.exit_code is not None:
         raise process.crash_or_hang("right after it had served the next request")
     if process.eof and process.ends.stdout >= 0:
-        raise Hang("stdout was closed, and the process lives")
+        raise Hang("stdout was closed, but the process still runs")
     _check_resources(context, before)
 
 
@@ -97,18 +97,19 @@ def check_shutdown(context: CaseContext) -> None:
     process.wait_until(lambda: process.exit_code is not None, within_s)
     code = process.exit_code
     if code is None:
-        # The cases of section 7 report a server that ignores the end of its input.
+        # Not reported here: the cases of section 7 test whether a server ends with its input.
         return
 
     if not process.wait_for_exit(2.0):
         left = sorted(process_stats.find_group_pids(process.pid) or ())
-        context.report(Violation(f"the process ended and left others behind: {left}"))
+        text = f"the server ended, but processes that it started still run: {left}"
+        context.report(Violation(text))
     if code < 0:
         context.report(Crash(f"died of signal {-code} after the end of its input"))
 
 
 def _check_resources(context: CaseContext, before: ProcessStats | None) -> None:
-    """Check that memory, descriptors and processes are back to what they were before."""
+    """Check that the case left no extra memory, descriptors or processes in use."""
     if before is None:
         return
     pid = context.process.pid
@@ -132,7 +133,8 @@ def _check_resources(context: CaseContext, before: ProcessStats | None) -> None:
 
     if (growth := now.rss_bytes - before.rss_bytes) > allowed:
         limit = f"{allowed / MIB:.0f} MiB are allowed"
-        context.report(Deviation(f"memory grew by {growth / MIB:.0f} MiB and stayed; {limit}"))
+        text = f"memory grew by {growth / MIB:.0f} MiB and did not shrink; {limit}"
+        context.report(Deviation(text))
     if (more := now.descriptors - before.descriptors) > SPARE_DESCRIPTORS:
         context.report(Deviation(f"{more} more descriptors are open than before"))
     if left := now.pids - before.pids:

@@ -1,8 +1,8 @@
 """Memory, descriptors, threads and CPU time of a process group, and how long it waited for a CPU.
 
-A group and not a single process is measured, since `npx server` is three processes of which the
-last is the server. The figures come from /proc, so they exist on Linux only: elsewhere measure()
-returns None, and the checks that need it are left out.
+A whole group is measured, since `npx server` starts three processes and only the last one is the
+server. The figures come from /proc, which only Linux has. Elsewhere measure() returns None, and the
+checks that need it are left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server under test: its eras, and which of the tools that the cases look for it has.
+"""The server under test: the eras it speaks, and its tools that the cases can use.
 
 A tool is recognized by its name and the names of its arguments. docs/reference/check.md says what
 each tool must do. A few tools of the official example server are recognized too, so that it can be
@@ -32,7 +32,7 @@ SECRET = "sk-check-c0ncert1no0123456789abcdefABCDEF"
 
 
 def make_environment() -> dict[str, str]:
-    """Return the environment for the server: our own, and the secret that it must not reveal."""
+    """Return this process's environment plus a secret that the server must not reveal."""
     return {**os.environ, "CHECK_API_KEY": SECRET}
 
 
@@ -104,9 +104,11 @@ class CheckTool(Struct, frozen=True):
 class ServerUnderTest(Struct):
     """The facts about the server that the cases rely on.
 
-    revision: the one negotiated in the handshake. legacy, modern: which eras it speaks.
+    revision: the revision that the handshake negotiated.
+    legacy, modern: whether it speaks revisions before, and since, 2026-07-28.
     echo_frame: the text that its echo tool puts before and after the echoed text.
-    opening_s: how long the slowest opening took. obeys_eof: it exits when its stdin is closed.
+    opening_s: how long the slowest start with handshake took, in seconds.
+    obeys_eof: whether it exits when its stdin is closed.
     """
 
     command: Sequence[str]

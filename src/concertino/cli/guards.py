@@ -1,6 +1,6 @@
 """The options that put guards around what a command serves.
 
-The option parser needs no guard, so the guards are imported only if one is asked for.
+The guards are imported only if an option requires one, since most commands run without them.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ def serve_sockets(
 ) -> NoReturn:
     """Serve the targets on these sockets and on those from systemd, and end the process.
 
-    guard: puts guards around the backend. Exit codes: 2 for a target that does not exist or an
-    address that is not allowed, 1 when listening, importing or starting failed.
+    guard: returns the backend with guards around it.
+    Exit codes: 2 if a target does not exist or an address is not allowed; 1 if a target cannot be
+    imported, or listening or starting fails.
     """
     writer = bounded_stderr()
     logging_setup.configure(format=log_format, component="concertino", writer=writer)

@@ -1,10 +1,10 @@
 """The client's end of one connection: sends requests, matches responses, and enforces time limits.
 
 Every request takes the same path: an id, an entry in the table of outgoing requests, an awaitable.
-No request has a timer of its own. One timer for the channel wakes at the earliest deadline, checks
-all pending requests (a few microseconds for a thousand) and sleeps until the next one.
-`asyncio.timeout` would cost 3.9 us a call, `wait_for` 11.
-What requests mean is not known here, see client/conversation.py.
+Requests have no timers of their own. One timer for the channel wakes at the earliest deadline,
+checks all pending requests (a few microseconds for a thousand) and sleeps until the next deadline.
+`asyncio.timeout` would cost 3.9 us a call, `wait_for` 11 us.
+This module does not interpret requests or results; client/conversation.py does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from concertino.transports.connection import (
 __all__ = ["Channel", "ChannelDelegate", "SkippedLines"]
 
 FOREVER = float("inf")
-# Skipped lines that are kept for errors and for users who look.
+# The number of skipped lines that are kept for inspection.
 MAX_SKIPPED_KEPT = 8
 # After the first few skipped lines, only these are logged: every power of ten.
 LOGGED_COUNTS = frozenset(10**power for power in range(1, 10))
@@ -93,9 +93,10 @@ _decode_progress = Decoder(_Progress).decode
 class Channel:
     """The Receiver of a client's Connection. Keeps nothing alive after end().
 
-    over: the connection has ended. fault: why this client ended it, "" if it did not. skipped:
-    lines of the server that were ignored. input: what is being read. progress: see
-    Conversation.call().
+    over: whether the connection has ended.
+    fault: the reason why this client ended it; "" if it did not.
+    skipped: lines of the server that were ignored. input: the state of reading.
+    progress: see Conversation.call().
     """
 
     def __init__(
@@ -447,14 +448,14 @@ class Channel:
     # The end
 
     def give_up(self, fault: str) -> None:
-        """End the connection because of what the server does."""
+        """End the connection because the server misbehaves. fault: what it did."""
         if not self.over:
             self.fault = fault
             self._log.error("the connection is closed: %s", fault)
             self.on_eof()
 
     def end(self) -> None:
-        """Fail all pending requests and send nothing any more. The connection itself stays open."""
+        """Fail all pending requests and stop sending. Does not close the Connection below."""
         if self.over:
             return
         self.over = True
@@ -518,10 +519,10 @@ class SkippedLines:
 
 
 class _DeadlineTimer:
-    """One timer for all requests. expire: called with the time; returns when it wants to be called
-    next.
+    """One timer for all requests.
 
-    wakes_at: when it is called next; infinite if never.
+    expire: called with the current time; returns the time of its next call.
+    wakes_at: the time of the next call; infinite if there is none.
     """
 
     __slots__ = ("_expire", "_handle", "loop", "time", "wakes_at")
@@ -553,9 +554,9 @@ class _DeadlineTimer:
 
 
 class _Output:
-    """Writes frames to a Connection in the fastest way it supports. Methods return the bytes
-    buffered.
+    """Writes frames to a Connection in the fastest way it supports.
 
+    queue() and write() return the number of buffered bytes.
     send_and_poll: see SupportsPolling. For a Connection with direct sends only it never returns a
     line; for any other it does nothing and returns None. defer_line: takes back a polled line.
     flush_scheduled: queued frames are flushed at the end of this loop iteration.
@@ -612,7 +613,7 @@ class _Output:
         await asyncio.wait([self._drained], timeout=within_s)
 
     def report_drain(self) -> None:
-        """Wake everybody who waits for room in the output buffer."""
+        """Wake all tasks that wait for room in the output buffer."""
         if self._drained is not None:
             if not self._drained.done():
                 self._drained.set_result(None)
@@ -663,9 +664,9 @@ _MEMBER = re.compile(
 
 
 def _parse_head(head: bytes) -> tuple[bool, int | None]:
-    """Tell from its first bytes whether a message is a response, and to which request.
+    """Return whether a message is a response, and its id, from the first bytes of the message.
 
-    The id is None if it does not come before the result.
+    The id is None if the result comes before it.
     """
     id: int | None = None
     position = 0

@@ -180,7 +180,7 @@ class Client(ConnectionFacts):
         self._notification_handlers = NotificationHandlers(logged, changed, updated, notified)
         self._output_validator = OutputValidator(validate)
 
-        # The session state that a restarted server is told again: the log level, and the URIs of
+        # The session state that is sent again to a restarted server: the log level, and the URIs of
         # subscriptions with their ids (0 in legacy revisions).
         self._log_level: Level | None = None
         self._subscriptions: dict[str, Id] = {}

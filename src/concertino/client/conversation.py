@@ -321,7 +321,7 @@ class Conversation:
             self.on_end(self)
 
     def explain(self, error: ConcertinoError) -> ConcertinoError:
-        """Return the error with how the process ended and the end of its stderr added."""
+        """Return the error, extended by how the process ended and its last lines of stderr."""
         opened = self.opened
         if opened.child is None or self._closed:
             return type(error)(f"{error}{' (this client was closed)' if self._closed else ''}")

@@ -22,8 +22,8 @@ class PortalClosed(RuntimeError):
 class Portal:
     """An event loop in a daemon thread, like anyio's BlockingPortal.
 
-    name: of the thread. on_stop: awaited on the loop before it ends; then remaining tasks are
-    cancelled.
+    name: the name of the thread. on_stop: awaited on the loop before it ends. Tasks that are still
+    running after that are cancelled.
     """
 
     def __init__(self, name: str, on_stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -34,7 +34,7 @@ class Portal:
 
     @property
     def is_own_thread(self) -> bool:
-        """Return True in the thread of the event loop, which must not wait for itself."""
+        """Return whether the calling thread runs the event loop. call() would deadlock there."""
         return threading.current_thread() is self._thread
 
     def call(

@@ -44,7 +44,7 @@ _decode_sampling = Decoder(Sampling).decode
 class RequestHandlers:
     """The user's functions that answer client requests.
 
-    Client documents what they get and return.
+    The docstring of Client describes their parameters and return values.
     """
 
     def __init__(

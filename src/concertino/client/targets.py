@@ -143,7 +143,10 @@ class OpenTarget:
         await self.connection.close(within_s)
 
     def release(self, within_s: float) -> asyncio.Task[None]:
-        """Run close() in a task, once, and return the task. Await it shielded."""
+        """Start close() as a task and return it; a second call returns the same task.
+
+        Await it through asyncio.shield(): several callers may wait for it.
+        """
         if self._release is None:
             loop = asyncio.get_running_loop()
             self._release = loop.create_task(self.close(within_s), name="close a connection")

@@ -1,7 +1,8 @@
 """JSON-RPC 2.0 messages: decodes frames into messages, and encodes messages into frames.
 
-Members keep their JSON undecoded (msgspec.Raw); whoever needs one decodes it. This module does not
-know which methods exist, who may send what, or what an id refers to: peer.py and session.py do.
+Members keep their JSON undecoded (msgspec.Raw); the code that needs a member decodes it. This
+module does not know which methods exist, who may send them, or which request an id refers to:
+peer.py and session.py do.
 Policies: an id keeps its type and value exactly; of a duplicate member the last one counts; unknown
 members are ignored.
 Spec: JSON-RPC 2.0; 2026-07-28 basic/index "Messages"; policies: docs/architecture.md.

@@ -50,7 +50,7 @@ def complete_argument(
     if argument.name not in variables:
         raise _unknown_argument(f"the resource template {ref.uri}", argument.name)
 
-    # The value may be a list with commas, of which the last item is completed.
+    # The value may be a list separated by commas. Its last item is completed.
     if argument.name in ("tags", "categories"):
         done, comma, start = argument.value.rpartition(",")
         chosen = done.split(",")

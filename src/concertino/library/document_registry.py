@@ -192,7 +192,7 @@ class DocumentRegistry:
         return self._items.get(path)
 
     def has(self, path: str) -> bool:
-        """Return whether there is a file, or a folder with files, of this path."""
+        """Return whether this path is a file, or a folder that contains files."""
         with self._lock:
             return (
                 path in self._items
@@ -267,7 +267,7 @@ class DocumentRegistry:
 
 
 def is_reserved(key: str) -> bool:
-    """Return whether a key means the registry or a match, so that no file can have it."""
+    """Return whether a key is reserved: it addresses the registry or a match, never a file."""
     return key in (REGISTRY, MATCH) or (key.count("/") == 1 and key.endswith(f"/{MATCH}"))
 
 

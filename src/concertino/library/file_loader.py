@@ -116,7 +116,7 @@ class FolderState(Generic[Parsed]):
 
     @property
     def has_links(self) -> bool:
-        """Return whether a symbolic link leads to any of the files."""
+        """Return whether any of the files was reached through a symbolic link."""
         return bool(self.links) or any(path != found.target for path, found in self.found.items())
 
     def _read(self, found: FoundFile) -> ParseResult[Parsed]:

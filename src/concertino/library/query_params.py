@@ -48,9 +48,10 @@ def parse_query(
 ) -> Query:
     """Return the Query of the text after `?` in a URI.
 
-    category: the one before `match` in the path; then the parameter `categories` is not allowed.
-    category_of: returns the category of a name in singular or plural. known: all categories.
-    Raises RpcError -32602 that names the parameter, what was expected and what was given.
+    category: the category before `match` in the path, if any; it excludes the parameter
+    `categories`. category_of: returns the category for a name in singular or plural.
+    known: all categories.
+    Raises RpcError -32602, with the parameter, the expected value and the actual value.
     """
     allowed = PARAMETERS
     if category is not None:

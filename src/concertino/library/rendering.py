@@ -43,7 +43,7 @@ MIN_CUT_SHARE = 0.15
 # Tokens that joining two texts may save.
 SLACK = 16
 
-# Fragments of which a part is tried if none fits as a whole.
+# If no fragment fits as a whole: how many are tried in part.
 MAX_TRIED = 5
 
 # Capabilities and purposes in an entry of a catalog.
@@ -63,8 +63,8 @@ class Hit(Struct, frozen=True):
 class RenderedText(Struct, frozen=True):
     """A rendered search result.
 
-    fragments: number of documents it shows, whole or in part. uris: of these documents. tokens: of
-    the text, by the index's counter; never more than limit.
+    fragments: number of documents in it, whole or in part. uris: the URIs of these documents.
+    tokens: length of the text by the index's token counter; never more than limit.
     """
 
     text: str

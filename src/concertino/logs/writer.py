@@ -1,6 +1,6 @@
 """A writer for stderr that never blocks.
 
-If nobody reads stderr, a plain write blocks forever, and the server with it. Setting O_NONBLOCK on
+If nobody reads stderr, a plain write blocks the whole server forever. Setting O_NONBLOCK on
 the descriptor is no solution: the flag belongs to the open file description, which is shared with
 the parent's terminal and with our children. So there are two measures:
 
@@ -180,7 +180,7 @@ class BoundedWriter:
 
 
 class _NonBlockingOutput:
-    """A descriptor to which nobody waits to write; the private duplicate if one can be opened.
+    """A descriptor that is written without blocking; a private duplicate if one can be opened.
 
     at_line_start: whether the last byte written was a newline.
     """

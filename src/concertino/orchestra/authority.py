@@ -115,7 +115,7 @@ def issue(
 
 
 def _check_host(host: str) -> None:
-    """Raise CertificateError for what is no host name or IP address.
+    """Raise CertificateError if this is not a host name or IP address.
 
     A wildcard is refused: its owner could pose as any machine of a domain.
     """

@@ -1,8 +1,9 @@
 """A Backend over a hub that runs elsewhere, reached over a link that reconnects.
 
-`initialize` is answered here; every other call asks the hub. While the hub cannot be reached, calls
-fail at once with -32603 and the link keeps trying. The plugin protocol does not report changed
-lists, so the lists that the client has got are fetched again every few seconds.
+The bridge answers `initialize` itself and sends every other call to the hub. While the hub cannot
+be reached, calls fail at once with -32603, and the link keeps trying to reconnect. The plugin
+protocol has no notification of changed lists, so the bridge fetches the lists again every few
+seconds, as far as the client has requested them.
 Source: the Orchestra plugin protocol, "transport.stdio".
 """
 
@@ -40,9 +41,9 @@ LOOK_S = 5.0
 class Bridge(HubBackend):
     """A Backend that asks the hub at an address.
 
-    address: HOST:PORT for QUIC, which needs certificates, or unix:PATH. connected: called with the
-    address each time the hub is reached. A hub that cannot be reached is no error: the bridge keeps
-    trying.
+    address: HOST:PORT for QUIC, which needs certificates, or unix:PATH.
+    connected: called with the address each time a connection to the hub is made.
+    A hub that cannot be reached is not an error: the bridge keeps trying.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Bridge(HubBackend):
         self._connected = connected
         self._look_s = look_s
         self._hub: ReconnectingLink
-        # The last connection of _hub.
+        # The current connection of the reconnecting link, or its last one while it is down.
         self._link: ForwardingConnection
         self._first_attempt: asyncio.Event
         # Set when the hub is reached: its lists may have changed.
@@ -78,7 +79,7 @@ class Bridge(HubBackend):
         try:
             await asyncio.wait_for(self._first_attempt.wait(), FIRST_S)
         except TimeoutError:
-            log.warning("%s: no answer yet; it is tried again", self.address)
+            log.warning("%s: the hub does not answer yet; trying again", self.address)
 
     async def close(self) -> None:
         """Close the link."""
@@ -128,9 +129,9 @@ def prepare_bridge(
 ) -> Certificates | None:
     """Return the certificates that a Bridge to this address needs; None for a Unix socket.
 
-    The bridge's own certificate is issued if there is none and the authority's key is here, and
-    then checked. folder: ~/.orchestra/certs by default.
-    Raises ValueError for a malformed address, CertificateError.
+    If the bridge has no certificate yet and the folder holds the authority's key, a certificate is
+    issued. Then the certificate is checked. folder: ~/.orchestra/certs by default.
+    Raises ValueError for a malformed address, and CertificateError.
     """
     if check_hub_address(address).startswith("unix:"):
         return None

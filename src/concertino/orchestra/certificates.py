@@ -4,9 +4,9 @@ The layout is upstream's: `ca.crt`, and for each name `NAME.crt` and `NAME.key`,
 folder of mode 0700, each file 0600. `ca.key` is needed to issue certificates only. Our certificates
 have Ed25519 keys; upstream's may have ECDSA P-256 keys as well.
 
-A name is the role of a process: `orchestrator` is the hub, PLUGIN a plugin that is called,
-PLUGIN-client a plugin that calls, and `orchestrator-to-PLUGIN` the hub that calls it. An error
-names the command that corrects it.
+The name of a certificate states the role of its process: `orchestrator` for the hub as a server,
+`orchestrator-to-PLUGIN` for the hub as a client of a plugin, PLUGIN for a plugin as a server, and
+PLUGIN-client for a plugin as a client of the hub. Every error names the command that corrects it.
 Sources: the Orchestra plugin protocol, "Certificates"; RFC 5280; RFC 8446 section 4.4.2.
 """
 
@@ -78,13 +78,10 @@ def default_folder() -> Path:
 
 
 def check_name(name: str) -> str:
-    """Return the name if a certificate, and therefore a file, may have it.
-
-    Raises CertificateError.
-    """
+    """Return the name if it is valid for a certificate and its file. Raises CertificateError."""
     if NAME.fullmatch(name) is None or name == "ca" or ".." in name:
         raise CertificateError(
-            f"{name!r} is no name of a certificate: "
+            f"{name!r} is not a valid name of a certificate: "
             "expected up to 64 letters, digits, '.', '_' and '-', not 'ca'"
         )
     return name
@@ -105,7 +102,7 @@ class Identity:
 
 
 class Certificates:
-    """A folder of certificates. Files are read for each use, so that renewed ones are found."""
+    """A folder of certificates. Every use reads the files again, so renewed ones take effect."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).expanduser().absolute()
@@ -121,12 +118,12 @@ class Certificates:
     def identity(self, name: str, now: datetime | None = None) -> Identity:
         """Load and check everything that a handshake under this name needs.
 
-        Raises CertificateError when a file is missing, is open to other users or belongs to one,
-        has expired, or does not match the others.
+        Raises CertificateError when a file is missing, when another user owns it or may read it,
+        when a certificate has expired, or when key, certificate and authority do not match.
         """
         check_name(name)
         now = now or datetime.now(UTC)
-        # Under one lock, so that the files are of the same age: a renewal replaces two of them.
+        # Under one lock, because a renewal replaces certificate and key one after the other.
         with self.lock(fcntl.LOCK_SH):
             authority = self.authority()
             certificate = self.certificate(name)
@@ -146,7 +143,7 @@ class Certificates:
             ) from None
         if certificate_name(certificate) != name:
             raise CertificateError(
-                f"{self.crt(name)} is of {certificate_name(certificate)!r}: {reissue}"
+                f"{self.crt(name)} has the name {certificate_name(certificate)!r} in it: {reissue}"
             )
         expires = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
         return Identity(name, certificate, key, authority, expires)
@@ -167,7 +164,7 @@ class Certificates:
         remedy = self.command("issue", name)
         if name == "ca":
             remedy = (
-                "it is on the machine where certificates are issued; "
+                "the authority's key stays on the machine where certificates are issued; "
                 "issue them there and copy them here"
             )
         data = self._read(path.name, remedy)
@@ -200,8 +197,8 @@ class Certificates:
     def lock(self, mode: int) -> Generator[None]:
         """Lock the folder while files are read (LOCK_SH) or written (LOCK_EX).
 
-        Also check its mode and owner. The lock is on the folder itself: no lock file is left.
-        Raises CertificateError.
+        The folder itself is locked, so there is no lock file.
+        Raises CertificateError, also when the mode or owner of the folder is not safe.
         """
         try:
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -228,7 +225,7 @@ class Certificates:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise CertificateError(f"{path} is no file: {remedy}")
+                raise CertificateError(f"{path} is not a regular file: {remedy}")
             _check_private(path, status, 0o600)
             return os.read(descriptor, MAX_FILE_BYTES)
         finally:
@@ -306,7 +303,7 @@ def verify(
         )
         constraints = _constraints(certificate)
     except (x509.ExtensionNotFound, ValueError):
-        raise CertificateError(f"{label} does not say what it is for") from None
+        raise CertificateError(f"{label} has no valid extended key usage") from None
     # A plugin that the hub calls must not pose as the hub, nor a client as a server.
     if PURPOSE[side] not in usage:
         raise CertificateError(f"{label} is not for a {side}")

@@ -18,7 +18,7 @@ MAX_FRAME_BYTES = 16 * 2**20
 
 
 class FrameTooLarge(ProtocolError):
-    """A payload is longer than a frame may be. size, limit: in bytes."""
+    """A payload is longer than the limit. size, limit: in bytes."""
 
     def __init__(self, size: int, limit: int = MAX_FRAME_BYTES) -> None:
         super().__init__(f"a frame of {size} bytes; at most {limit} are allowed")
@@ -51,8 +51,8 @@ class Assembler:
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]:
         """Add received bytes and return the payloads of the frames they complete, in order.
 
-        Raises FrameTooLarge for a length above the limit. Complete frames before it are lost, and
-        feed() must not be called again.
+        Raises FrameTooLarge for a length above the limit. The complete frames that came before it
+        in the same call are lost, and feed() must not be called again.
         """
         # Fast path: the chunk is exactly one frame, as for most short messages.
         size = len(chunk) - HEADER_BYTES

@@ -69,7 +69,8 @@ CheckName = Callable[[str], str | None]
 def configuration(side: Side, identity: Identity, server_name: str = "") -> QuicConfiguration:
     """Return aioquic's configuration of a connection.
 
-    side: which one this is. server_name: the name or IP address that a client dials.
+    side: whether this process is the server or the client.
+    server_name: the name or IP address that a client dials.
     """
     return QuicConfiguration(
         alpn_protocols=[ALPN],
@@ -176,15 +177,15 @@ class CurrentIdentity:
 
 @cache
 def ensure_strict() -> None:
-    """Test the handshake once, in memory. Raises RuntimeError if it accepts a stranger."""
+    """Test the handshake once, in memory. Raises RuntimeError if unknown clients are accepted."""
     ours, strangers = throwaway("self-test"), throwaway("self-test")
     if not _is_accepted(ours, ours):
-        raise RuntimeError("the QUIC library refuses a valid certificate; aioquic 1.7 is expected")
+        raise RuntimeError("the QUIC library refuses a valid certificate; install aioquic 1.7")
     for client in (None, strangers):
         if _is_accepted(ours, client):
             raise RuntimeError(
-                "the QUIC library lets strangers in; aioquic 1.7 is expected, "
-                "and this process does not listen"
+                "the QUIC library accepts a client without a certificate, so this process does not "
+                "listen; install aioquic 1.7"
             )
 
 

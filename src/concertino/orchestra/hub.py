@@ -132,9 +132,9 @@ class Hub:
     async def start(self, within_s: float | None = None) -> None:
         """Listen, start the plugins, and wait until the first start of each is over.
 
-        A plugin that failed is started again in the background. within_s: limits the waiting.
-        Raises OSError, ValueError and CertificateError when the hub cannot listen; everything is
-        closed then.
+        A plugin that fails to start is started again in the background. within_s: the longest time
+        to wait, in seconds. Raises OSError, ValueError and CertificateError when the hub cannot
+        listen; everything is closed before.
         """
         needs_network = any(not plugin.entry.socket for plugin in self._by_start)
         try:

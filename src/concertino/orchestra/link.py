@@ -44,10 +44,12 @@ async def listen_for_links(
     """Listen at an address, on the running loop, and handle the requests that arrive.
 
     address: `unix:PATH`, in a folder of mode 0700; or `HOST:PORT` for QUIC, port 0 for a free one.
-    certificates, name: required for QUIC: the folder, and the name of this side's certificate.
-    admits: decides by the name of a verified client certificate; without it every name may
-    connect. relay: is offered each request before `answer`.
-    Raises OSError when the address cannot be used, ValueError when it is malformed,
+    answer: handles each request that `relay` does not forward.
+    certificates, name: the folder of certificates and the name of this side's certificate; QUIC
+    requires both.
+    admits: gets the name of a verified client certificate and returns whether that client may
+    connect. None admits every client with a valid certificate.
+    Raises OSError when the address cannot be used, ValueError when it is malformed, and
     CertificateError.
     """
     if address.startswith("unix:"):
@@ -72,8 +74,8 @@ async def open_link(
     """Connect to the listener at an address, on the running loop.
 
     address, certificates, name: as for listen_for_links(); name is that of this side's
-    certificate. expects: the name that the peer's certificate must have; with None, any name that
-    fits the address will do.
+    certificate. expects: the name that the peer's certificate must have; None accepts every name
+    that is valid for the address.
     Raises Disconnected when there is no answer within timeout_s, HandshakeFailure when one side
     does not accept the other, ValueError for a malformed address, CertificateError.
     """

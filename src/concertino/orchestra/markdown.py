@@ -1,9 +1,10 @@
 """A store of Markdown files: `{workspace}/.projects/{path}`, compatible with upstream's.
 
 Metadata is YAML front matter; the version of a document is in the file `{path}.version`. Content
-and version are two files, yet change together: before a new content is put in place,
-`{path}.next` records which content will have which version. After a crash, the next reader
-or writer finds there how far the write got. Writers, also of other processes, hold a lock.
+and version must change together although they are two files. So `{path}.next` first records the
+digest and the version of the new content; then the content is replaced. After a crash, the next
+reader or writer uses this record to finish or undo the write. Writers hold a lock, which also
+excludes writers in other processes.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class MarkdownStorage:
                 _write_file(folder, name + NEW, raw)
                 _write_file(folder, name + NEXT, f"{version} {_digest(raw)}\n".encode())
                 os.fsync(folder)
-                # From here on the write counts, also after a crash.
+                # The write is durable from here on: after a crash it is finished, not undone.
                 os.replace(name + NEW, name, src_dir_fd=folder, dst_dir_fd=folder)
                 self._finish(folder, name, version)
         return version
@@ -378,7 +379,7 @@ def _parse_metadata(block: str, path: str) -> dict[str, Any]:
     yaml = _import_yaml()
     loader = _loader_without_dates(yaml)
     try:
-        # The events first: the loader is recursive, so the depth must be known before.
+        # Parse the events first to check the depth, because the loader is recursive.
         depth = 0
         for event in yaml.parse(block, Loader=loader):
             kind = type(event).__name__
@@ -386,7 +387,7 @@ def _parse_metadata(block: str, path: str) -> dict[str, Any]:
             if kind == "AliasEvent" or depth > MAX_DEPTH:
                 raise StorageError(
                     "storage_error",
-                    f"{path}: metadata: aliases, and more than {MAX_DEPTH} levels, are not read",
+                    f"{path}: metadata: aliases and more than {MAX_DEPTH} levels are not allowed",
                 )
         metadata: object = yaml.load(block, Loader=loader)
     except (yaml.YAMLError, ValueError) as exc:

@@ -20,7 +20,7 @@ class RequestSender(Protocol):
     def loop(self) -> asyncio.AbstractEventLoop: ...
 
     def forget(self, key: Hashable) -> None:
-        """Drop a request whose response nobody wants any more, and tell the peer."""
+        """Forget a request whose response is no longer needed, and send a cancellation for it."""
         ...
 
 
@@ -31,9 +31,10 @@ class PendingResponse:
     documentation, "Extending"), with one difference: the task continues inside the read callback
     that received the response, one loop iteration earlier than with asyncio.Future.
 
-    kind: of the request, for messages. deadline: by the loop's clock. key: identifies the
-    response; None before the request is sent. callback: gets a response inside the read callback,
-    and an exception in the next loop iteration.
+    kind: the kind of request, for log messages. deadline: a time of the loop's clock.
+    key: identifies the response; None before the request is sent.
+    callback: called with a response inside the read callback, or with an exception in the next
+    loop iteration.
     """
 
     __slots__ = (
@@ -65,7 +66,8 @@ class PendingResponse:
         self.timeout_s = timeout_s
         self.deadline = deadline
         self.key = key
-        # Only a task uses these; requests that a hub forwards are many, and have a callback.
+        # Only an awaiting task needs these. A hub forwards many requests with callbacks, and does
+        # not pay for them.
         if callback is None:
             self._asyncio_future_blocking = False
             self._task_callback: Callable[[PendingResponse], object] | None = None
@@ -130,7 +132,7 @@ class PendingResponse:
             self._sender.loop.call_soon(callback, self, context=self._context)
 
     def cancel(self, msg: object = None) -> bool:
-        """Cancel the request and tell the peer. Returns False if there is an outcome already."""
+        """Cancel the request on both sides. Returns False if there is an outcome already."""
         if self._outcome is not None:
             return False
         self.fail(asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg))

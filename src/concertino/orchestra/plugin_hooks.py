@@ -15,8 +15,8 @@ __all__ = ["LifecycleHooks"]
 class LifecycleHooks:
     """Runs the functions that were registered with on_boot and on_shutdown.
 
-    boot: called with the configuration, in order. shutdown: called without arguments, the last one
-    first.
+    boot: functions that get the configuration, called in order of registration.
+    shutdown: functions without parameters, called in reverse order.
     """
 
     def __init__(self, log: logging.Logger) -> None:
@@ -27,7 +27,7 @@ class LifecycleHooks:
         self._thread = Threads(1)
 
     async def run_boot(self, config: Mapping[str, str]) -> None:
-        """Run the boot functions. Raises what they raise; the rest does not run then."""
+        """Run the boot functions. Stops at the first that raises, and raises its exception."""
         for function in self.boot:
             await self._call(function, config)
 

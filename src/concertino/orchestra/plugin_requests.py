@@ -60,7 +60,7 @@ class PluginRequests:
     """The request handlers of a plugin.
 
     backend: runs tools and prompts. prompt_names: returns the current names. storages: by type.
-    in_thread: runs a function that may block. on_shutdown: called when the hub asks for the end.
+    in_thread: runs a function that may block. on_shutdown: called when the hub requests shutdown.
     handlers: by kind of request.
     """
 
@@ -220,7 +220,7 @@ class PluginRequests:
     async def _handle(
         self, method: str, params: Mapping[str, Raw], request: PluginRequest
     ) -> Struct | Raw:
-        """Call the backend, in the name of the request's sender."""
+        """Call the backend on behalf of the sender of the request."""
         context = PluginContext(self._backend, self._name, request)
         return await self._backend.handle(Call(method, params), context)
 

@@ -61,8 +61,8 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("the hub is gone")
 try:
     os.execvp(sys.argv[2], sys.argv[2:])
-except OSError as why:
-    sys.exit(f"{sys.argv[2]}: {why.strerror}")
+except OSError as exc:
+    sys.exit(f"{sys.argv[2]}: {exc.strerror}")
 """
 
 
@@ -144,7 +144,7 @@ class PluginRun:
                 await asyncio.wait((introduction,))
 
     def _spawn(self, environment: HubEnvironment) -> tuple[str, PluginOutput]:
-        """Start the process. Returns the address that it is told to listen at, and its output."""
+        """Start the process. Returns the address at which it must listen, and its output."""
         entry = self._settings.entry
         variables = {
             name: os.environ.get(name, "") if value is None else value
@@ -263,12 +263,12 @@ class PluginRun:
         await asyncio.wait((self.exited,), timeout=EXIT_STATUS_S)
         return _describe_exit(self.exited.result()) if self.exited.done() else ""
 
-    async def close(self, why: str) -> None:
+    async def close(self, reason: str) -> None:
         """Close the connection, and end the process and its whole group."""
         link, self.link = self.link, None
         try:
             if link is not None:
-                await link.close(why)
+                await link.close(reason)
         finally:
             if self._child is not None:
                 await self._child.close(0.0)

@@ -7,9 +7,9 @@
         enabled: true
         socket: true
 
-Anything unexpected is refused with file, line and member; upstream ignores it. `socket` is an
-addition of ours. `tcp_addr` is upstream's listener without encryption, which we do not have: it is
-accepted and ignored.
+Unknown members and invalid values are errors that name file, line and member; upstream ignores
+them. `socket` is our addition. `tcp_addr` configures a listener without encryption in upstream;
+there is none here, so it is accepted with a warning and ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["HUB", "LISTEN", "InvalidPluginsFile", "PluginEntry", "PluginsFile", 
 
 # Upstream's default.
 LISTEN = "localhost:50100"
-# Of the file.
+# The largest plugins file, in bytes.
 MAX_BYTES = 2**20
 MAX_PLUGINS = 1000
 # The name of a hub's certificate. Names of plugins, and of both as clients, are made from ids.
@@ -208,7 +208,7 @@ class _Reader:
         if id == HUB or id.startswith(f"{HUB}-to-") or id.endswith("-client"):
             raise self._error(
                 node,
-                f"{label}: expected a name that no certificate of the hub or of another plugin has "
+                f"{label}: expected a name that is not reserved for other certificates "
                 f"({HUB}, {HUB}-to-..., ...-client), got {id!r}",
             )
 

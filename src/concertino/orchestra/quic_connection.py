@@ -88,7 +88,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
     def _on_frame(self, stream: int, payload: bytes) -> None:
         """Handle a complete frame."""
 
-    def _on_stream_error(self, stream: int, why: str) -> None:
+    def _on_stream_error(self, stream: int, reason: str) -> None:
         """Handle that this stream will not carry a frame."""
 
     def _on_stop_sending(self, stream: int) -> None:
@@ -98,7 +98,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
         """Handle that the peer withdraws what it sent on this stream, and sends no more."""
         self._drop(stream, "the other side gave it up")
 
-    def _on_end(self, code: int, why: str) -> None:
+    def _on_end(self, code: int, reason: str) -> None:
         """Handle the end of the connection."""
 
     # Sending
@@ -249,10 +249,10 @@ class QuicRpcConnection(QuicConnectionProtocol):
     def _total_incomplete(self) -> int:
         return sum(assembler.buffered_bytes for assembler, _ in self._incomplete.values())
 
-    def _drop(self, stream: int, why: str) -> None:
+    def _drop(self, stream: int, reason: str) -> None:
         """Drop the incomplete frame of a stream, if there is one."""
         if self._incomplete.pop(stream, None) is not None:
-            self._on_stream_error(stream, why)
+            self._on_stream_error(stream, reason)
 
     def _stop(self, stream: int) -> None:
         """Ask the peer to send no more on a stream. Does nothing if the stream is gone."""
@@ -277,20 +277,23 @@ class QuicRpcConnection(QuicConnectionProtocol):
                 self._quic.send_ping(0)
             self.transmit()
 
-    def disconnect(self, phrase: str, why: str) -> None:
-        """End the connection. phrase: the reason for the peer. why: the reason on this side."""
+    def disconnect(self, phrase: str, reason: str) -> None:
+        """End the connection. phrase: reason sent to the peer. reason: reason reported here."""
         if not self._is_ended:
             self.close(error_code=0, reason_phrase=phrase)
-            self._report_end(0, why)
+            self._report_end(0, reason)
 
-    def _report_end(self, code: int, why: str) -> None:
+    def _report_end(self, code: int, reason: str) -> None:
         if not self._is_ended:
             self._is_ended = True
             self._clock.cancel()
-            self._on_end(code, why)
+            self._on_end(code, reason)
 
 
-def describe_end(code: int, why: str) -> str:
-    """Return the reason of a connection's end. why: may come from the peer; escaped, shortened."""
-    text = why[:200].encode("unicode_escape").decode()
+def describe_end(code: int, reason: str) -> str:
+    """Return why a connection ended, for messages.
+
+    reason: may come from the peer, so it is escaped and shortened.
+    """
+    text = reason[:200].encode("unicode_escape").decode()
     return text or (f"QUIC error {code:#x}" if code else "the other side closed the connection")

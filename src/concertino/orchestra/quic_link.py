@@ -186,19 +186,19 @@ class QuicLink(RpcClient):
         self._release(key)
         self._on_response(key, payload)
 
-    def on_stream_error(self, key: Hashable, why: str) -> None:
+    def on_stream_error(self, key: Hashable, reason: str) -> None:
         """Handle that a request will have no response."""
         self._release(key)
-        self._fail_request(key, ProtocolError(f"{self.peer.address}: no response: {why}"))
+        self._fail_request(key, ProtocolError(f"{self.peer.address}: no response: {reason}"))
 
-    def on_end(self, why: str) -> None:
+    def on_end(self, reason: str) -> None:
         """Handle the end of the connection."""
         self._set_backpressure(False)
-        self._end_connection(why)
+        self._end_connection(reason)
 
-    async def close(self, why: str = CLOSED) -> None:
+    async def close(self, reason: str = CLOSED) -> None:
         """See RpcConnection.close."""
-        self.connection.disconnect("client closed", why)
+        self.connection.disconnect("client closed", reason)
 
 
 class _QuicClientConnection(QuicRpcConnection):
@@ -228,13 +228,13 @@ class _QuicClientConnection(QuicRpcConnection):
         if isinstance(event, events.PingAcknowledged) and not self.ready.done():
             self.ready.set_result(None)
 
-    def _on_end(self, code: int, why: str) -> None:
-        reason = describe_end(code, why)
+    def _on_end(self, code: int, reason: str) -> None:
+        text = describe_end(code, reason)
         if not self.ready.done():
             error_type = HandshakeFailure if code in CRYPTO_ERROR else Disconnected
-            self.ready.set_exception(error_type(f"{self.link.peer.address}: {reason}"))
+            self.ready.set_exception(error_type(f"{self.link.peer.address}: {text}"))
         self._queue.clear()
-        self.link.on_end(reason)
+        self.link.on_end(text)
         if self._transport is not None:
             self._transport.close()
 
@@ -292,11 +292,11 @@ class _QuicClientConnection(QuicRpcConnection):
         if key is not None:
             self.link.on_response(key, payload)
 
-    def _on_stream_error(self, stream: int, why: str) -> None:
+    def _on_stream_error(self, stream: int, reason: str) -> None:
         key = self._forget(stream)
         self._stop(stream)
         if key is not None:
-            self.link.on_stream_error(key, why)
+            self.link.on_stream_error(key, reason)
 
     def _forget(self, stream: int) -> Hashable:
         key = self._keys.pop(stream, None)
@@ -486,10 +486,10 @@ class _QuicServerConnection(QuicRpcConnection):
         elif self.rpc is not None:
             self.rpc.receive(payload, stream)
 
-    def _on_stream_error(self, stream: int, why: str) -> None:
-        log.warning("%s: a request was dropped: %s", self._name(), why)
+    def _on_stream_error(self, stream: int, reason: str) -> None:
+        log.warning("%s: a request was dropped: %s", self._name(), reason)
         self._stop(stream)
-        self._send_error(stream, "invalid_request", why)
+        self._send_error(stream, "invalid_request", reason)
 
     def _on_stop_sending(self, stream: int) -> None:
         self._open.discard(stream)
@@ -521,11 +521,11 @@ class _QuicServerConnection(QuicRpcConnection):
     def _hold(self, is_full: bool) -> None:
         self._is_holding = is_full
 
-    def _on_end(self, code: int, why: str) -> None:
+    def _on_end(self, code: int, reason: str) -> None:
         self._server.clients.discard(self)
         if not self._is_ready:
             self._server.half_open -= 1
-            log.warning("%s was refused: %s", self._name(), describe_end(code, why))
+            log.warning("%s was refused: %s", self._name(), describe_end(code, reason))
         if self.rpc is not None:
             self.rpc.close()
 

@@ -77,9 +77,9 @@ class ReconnectingLink:
             raise Disconnected(f"{self.peer.address}: {self._reason}; it is tried again")
         return await link.request(request, timeout_s)
 
-    async def close(self, why: str = CLOSED) -> None:
+    async def close(self, reason: str = CLOSED) -> None:
         """Close the connection, and do not reconnect."""
-        self._reason = why
+        self._reason = reason
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))

@@ -120,22 +120,22 @@ class RpcClient:
         if pending is not None:
             pending.fail(exc)
 
-    def _end_connection(self, why: str) -> None:
+    def _end_connection(self, reason: str) -> None:
         """Fail all requests, now and from now on."""
         if self.end_reason.done():
             return
-        self.end_reason.set_result(why)
+        self.end_reason.set_result(reason)
         if self._timer is not None:
             self._timer.cancel()
 
         left, self._pending = self._pending, {}
         for pending in left.values():
-            pending.fail(Disconnected(f"{self.peer.address}: {why}"))
+            pending.fail(Disconnected(f"{self.peer.address}: {reason}"))
 
     # Requests
 
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
-        """See RpcConnection.request."""
+        """Send a request and return its response, as RpcConnection.request() does."""
         callers_id, id = request.request_id, new_request_id()
         request.request_id = id
         try:

@@ -43,17 +43,17 @@ CLOSED = "the link was closed"
 
 
 class HandshakeFailure(ConcertinoError):
-    """One side does not accept the other: no certificate, the wrong name, another user.
+    """One side refused the other: no certificate, the wrong name, another user.
 
-    The text says which side, and why.
+    The text says which side refused, and the reason.
     """
 
 
 class RemotePeer(Struct, frozen=True):
     """The process at the other end of a connection.
 
-    name: of its certificate, which was verified; None on a Unix socket, which has no certificates.
-    pid, uid: of its process when it connected; None on QUIC.
+    name: the name in its verified certificate; None on a Unix socket, which has no certificates.
+    pid, uid: process and user when it connected; None on QUIC.
     """
 
     address: str
@@ -62,10 +62,10 @@ class RemotePeer(Struct, frozen=True):
     uid: int | None = None
 
     def may_register_as(self, plugin: str) -> bool:
-        """Return whether this peer may use a plugin id.
+        """Return whether this peer may register under a plugin id.
 
-        Over QUIC its certificate must be the plugin's; on a Unix socket, any process that could
-        connect may.
+        Over QUIC, the certificate must be the plugin's. On a Unix socket, every process that can
+        connect may use any id: the mode of the folder keeps other users out.
         """
         return (
             self.uid is not None if self.name is None else self.name in (plugin, f"{plugin}-client")
@@ -85,7 +85,7 @@ Respond = Callable[[bytes | None], None]
 RelayHandler = Callable[[bytes, RemotePeer, Respond], PendingResponse | None]
 """Forwards one request, given as bytes without the id, and responds later.
 
-It returns None, and does nothing, for a request that the RequestHandler must handle."""
+It returns None, without any effect, for a request that the RequestHandler must handle."""
 
 
 class RpcConnection(Protocol):
@@ -104,15 +104,15 @@ class RpcConnection(Protocol):
     async def request(self, request: PluginRequest, timeout_s: float = TIMEOUT_S) -> PluginResponse:
         """Send a request and return its response.
 
-        Both have the id request.request_id; another one is used on the wire. When the request
-        times out or this task is cancelled, the peer is told.
+        The response has the id request.request_id, although another id is used on the wire. When
+        the request times out or this task is cancelled, the peer gets a cancellation.
         Raises TimedOut after timeout_s, Disconnected when the connection ends or has ended,
         FrameTooLarge for a request that is too long, ProtocolError for an invalid response.
         """
         ...
 
-    async def close(self, why: str = CLOSED) -> None:
-        """Close the connection. Pending requests raise Disconnected with the text `why`."""
+    async def close(self, reason: str = CLOSED) -> None:
+        """Close the connection. Pending requests raise Disconnected with this reason."""
         ...
 
 
@@ -124,8 +124,8 @@ class ForwardingConnection(RpcConnection, Protocol):
     ) -> PendingResponse | None:
         """Send a tool call, given as bytes without the id, and return its pending response.
 
-        Await that, or pass a callback. Either gets the response as bytes, with an id.
-        None if the connection cannot take more output now; request() would wait.
+        Await the pending response, or pass a callback; both get the response as bytes, with an id.
+        Returns None while the output buffer is full; request() would wait then.
         Raises Disconnected, FrameTooLarge.
         """
         ...

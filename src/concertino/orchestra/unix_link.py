@@ -185,7 +185,7 @@ class _FrameSocket:
         """Handle a received frame."""
         raise NotImplementedError
 
-    def on_end(self, why: str) -> None:
+    def on_end(self, reason: str) -> None:
         """Handle the end of the connection."""
         raise NotImplementedError
 
@@ -262,10 +262,10 @@ class _FrameSocket:
         else:
             self._loop.add_reader(self._socket, self._on_readable)
 
-    def abort(self, why: str) -> None:
+    def abort(self, reason: str) -> None:
         """Close the connection because of an error; remaining output is dropped."""
         if not self._is_closed:
-            self._reason = why
+            self._reason = reason
             self._end()
 
     def begin_close(self) -> None:
@@ -324,7 +324,7 @@ async def _connect(sock: socket.socket, name: str, timeout_s: float) -> None:
         except BlockingIOError:
             if loop.time() > deadline:
                 raise Disconnected(
-                    f"unix:{name}: the listener accepts no connection within {timeout_s:g} s"
+                    f"unix:{name}: the listener did not accept within {timeout_s:g} s"
                 ) from None
             await asyncio.sleep(RETRY_S)
 
@@ -363,13 +363,13 @@ class UnixLink(RpcClient, _FrameSocket):
     def on_backpressure(self, is_full: bool) -> None:
         self._set_backpressure(is_full)
 
-    def on_end(self, why: str) -> None:
+    def on_end(self, reason: str) -> None:
         self._set_backpressure(False)
-        self._end_connection(why)
+        self._end_connection(reason)
 
-    async def close(self, why: str = CLOSED) -> None:
+    async def close(self, reason: str = CLOSED) -> None:
         """See RpcConnection.close."""
-        self._reason = why
+        self._reason = reason
         self.begin_close()
         await asyncio.wait((self.end_reason,), timeout=FLUSH_S)
         self._end()
@@ -491,10 +491,10 @@ class _UnixServerConnection(_FrameSocket):
         self._holds += 1 if is_full else -1
         self.pause(self._holds > 0)
 
-    def on_end(self, why: str) -> None:
+    def on_end(self, reason: str) -> None:
         peer = self.rpc.peer
-        if why != END_OF_STREAM:
-            log.warning("%s: pid %s: %s", peer.address, peer.pid, why)
+        if reason != END_OF_STREAM:
+            log.warning("%s: pid %s: %s", peer.address, peer.pid, reason)
         self._connections.discard(self)
         self.rpc.close()
         if not self.closed.done():

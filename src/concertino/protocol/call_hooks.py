@@ -1,9 +1,9 @@
-"""The end of a call, as those who limit calls observe it.
+"""Hooks for the end of a call: they change results, free permits and limit time.
 
-A guard that changes results, frees permits or limits time could be a coroutine around the call, but
-a coroutine costs a small call a tenth of its instructions. So whoever begins a call may leave hooks
-for its end, and whoever runs the call uses them: the runtime for its client's calls, the guard
-itself for everybody else. Beginning a call: backend/call_hooks.py.
+A guard could do this in a coroutine around the call, but a coroutine adds a tenth to the
+instructions of a small call. Instead, the code that begins a call may return hooks for its end, and
+the code that runs the call uses them. That is the runtime for the calls of its client, and the
+guard itself for all other calls. backend/call_hooks.py describes how a call begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["CallHooks", "CallTimer", "Permits"]
 class Permits:
     """Permits for concurrent calls. capacity: how many there are; free: how many are left.
 
-    Whoever begins a call lowers `free`; whoever sees its work end raises it.
+    The code that begins a call lowers `free`; the code that sees the end of its work raises it.
     """
 
     __slots__ = ("capacity", "free")
@@ -34,12 +34,12 @@ class CallHooks(Protocol):
 
     Exactly one of these sequences follows a call's beginning:
     - its work ended: `permits.free += 1`, then finish() or fail();
-    - its time was over: time_out(), which gives the answer, and on_late_end() once the work ends.
-    The data members are there for speed: they spare nearly every call a Python function call each,
-    1 % of a small echo (decision 0011).
+    - it timed out: time_out(), which returns the answer, and on_late_end() when the work ends.
+    Some members are data instead of methods for speed: each saves nearly every call one Python
+    function call, 1 % of a small echo (decision 0011).
 
-    permits: the permits of which the call took one, if any.
-    timeout_s: how long the call may wait; None for ever.
+    permits: the call took one of these permits; None if it needed none.
+    timeout_s: how long the call may take; None if there is no limit.
     accepts_text: whether finish() would return a plain text result unchanged, so that it need not
     be called; None if finish() returns everything unchanged.
     """

@@ -1,4 +1,4 @@
-"""The five revisions of MCP as tables: what each one's wire can carry, and its requests.
+"""The five revisions of MCP as tables: the messages and members that each of them has.
 
 No other module names a revision. Backends and handlers use the 2026-07-28 form of everything;
 wire_results.py translates their results for clients of older revisions. Requests need no
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Revision(Struct, frozen=True):
-    """What the wire of one revision can carry."""
+    """The features of one revision that differ from others."""
 
     name: str
 
@@ -118,7 +118,8 @@ REQUESTS: Mapping[str, Method] = {
 def negotiate(requested: str) -> Revision:
     """Return the revision for the response to `initialize`.
 
-    The requested one if it has a handshake, else our newest one that has.
+    This is the requested revision if it exists and has a handshake, or else the newest revision
+    that has a handshake.
     """
     revision = by_name.get(requested, LATEST_LEGACY)
     return LATEST_LEGACY if revision.modern else revision

@@ -1,8 +1,8 @@
 """requestState: a token that the client keeps for the server and returns unchanged.
 
-A token is accepted once, for the same call, within LIFETIME_S. It holds its content in clear text:
-anybody can read it, but only the owner of the key can make one. It is bound to its call (method,
-params, caller) by the MAC, without containing them.
+A token is accepted once, for the same call, within LIFETIME_S. Its content is signed but not
+encrypted: everybody can read it, but only the owner of the key can make a token. The MAC also
+covers method, params and caller of the call, which the token does not contain.
 
 Used tokens are remembered until they expire. When there are too many, the oldest are forgotten, and
 every token that was issued before them is rejected from then on.
@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 
 __all__ = ["LIFETIME_S", "MAX_STATE", "NOT_OURS", "InvalidState", "OpenedState", "Seal", "digest"]
 
-# From the question to its answer: a person may have to think.
+# Seconds from a client request to its answer. A person may need time to think.
 LIFETIME_S = 600.0
 
 # Characters of a token.
@@ -77,7 +77,7 @@ class Seal:
         self._used: set[bytes] = set()
         # A heap of (issued, nonce) of the tokens in _used.
         self._by_age: list[tuple[int, bytes]] = []
-        # Tokens issued until then, in milliseconds, are rejected.
+        # Tokens that were issued up to this time, in milliseconds, are rejected.
         self._forgotten_until = 0
 
     def create_token(self, content: bytes, bound: bytes) -> str:
@@ -91,7 +91,7 @@ class Seal:
         raw = self._mac(signed, bound) + signed
         token = b2a_base64(raw, newline=False).translate(URL_SAFE).rstrip(b"=")
         if len(token) > MAX_STATE:
-            raise ValueError(f"the state has {len(token)} characters; it may have {MAX_STATE}")
+            raise ValueError(f"the state has {len(token)} characters; the limit is {MAX_STATE}")
         return token.decode()
 
     def open_token(self, token: str, bound: bytes) -> OpenedState:

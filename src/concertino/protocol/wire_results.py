@@ -92,8 +92,8 @@ class ResultEncoder:
         passes: returns whether a tool result of just this text may be sent unchanged. If it is
         given, any other result is not encoded and b"" is returned. It is a parameter because such a
         result is recognized here anyway.
-        Raises InputRequiredSignal for an InputRequired, TypeError for what is not a result, and
-        msgspec's errors for what cannot be encoded.
+        Raises InputRequiredSignal for an InputRequired, TypeError for a value that is not a result,
+        and msgspec's errors for a value that cannot be encoded.
         """
         # Nearly all results are one piece of text from a tool, so that comes first.
         if type(result) is CallToolResult:

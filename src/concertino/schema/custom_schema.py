@@ -30,7 +30,7 @@ MAX_VALUES = 100_000
 # Characters of all strings and keys together.
 MAX_CHARACTERS = 2**20
 MAX_SUBSCHEMAS = 10_000
-# Subschemas, counted after each reference was replaced by what it refers to.
+# Subschemas after every reference is replaced by a copy of its target.
 MAX_EXPANDED = 100_000
 # Characters of a value that an error message quotes.
 MAX_QUOTE_CHARS = 200
@@ -48,10 +48,10 @@ class SchemaSize(Struct, frozen=True):
 
 
 def check_size(schema: object) -> None:
-    """Refuse an object that is too large to examine; call it before anything recurses or copies.
+    """Refuse a schema that is too large. Call this first: other code recurses into it or copies it.
 
-    schema: any Python object. One that contains itself fails by its depth; one that shares a part
-    many times fails by its number of values. Raises RegistrationError.
+    schema: any Python object. An object that contains itself exceeds the limit for levels; one in
+    which a part occurs many times exceeds the limit for values. Raises RegistrationError.
     """
     # Breadth first: all values at one depth, then those inside of them.
     level: list[Any] = [schema]
@@ -102,7 +102,7 @@ def check_references(schema: dict[str, Any]) -> SchemaSize:
                 f"the like"
             )
 
-    # Components come after those that they refer to, so each size is known when it is needed.
+    # A component comes after all components that it refers to, so their sizes are known already.
     expanded, group_of, recursive = dict[int, int](), dict[int, int](), False
     for number, group in enumerate(_strong_components(edges)):
         group_of.update(dict.fromkeys(group, number))
@@ -128,7 +128,8 @@ class _Subschema:
     """One subschema, a node of the graph.
 
     where: JSON pointer to it, as a URI fragment. base: the URI that its references are relative to.
-    edges: (number of another node, whether that one applies to the same value, not to a part).
+    edges: pairs of the number of another node, and whether that subschema applies to the same value
+    (True) or to a part of it (False).
     """
 
     __slots__ = ("base", "edges", "number", "schema", "where")
@@ -147,9 +148,9 @@ _PART = (
     *("unevaluatedProperties", "prefixItems", "items", "contains", "unevaluatedItems"),
     "contentSchema",
 )
-# These apply only where a reference leads to them.
+# Subschemas here apply only through a reference.
 _DEFINITIONS = ("$defs", "definitions")
-# Keywords whose value is an object of subschemas, or a list of them; all others have a single one.
+# Keywords whose value is an object or a list of subschemas. The value of all others is a subschema.
 _WITH_NAMES = ("dependentSchemas", "properties", "patternProperties", *_DEFINITIONS)
 _WITH_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
 _REFERENCES = ("$ref", "$dynamicRef")
@@ -239,7 +240,7 @@ class _SubschemaGraph:
                 raise RegistrationError(f"{where}: there is no {_quote(reference)} in the schema")
             targets: list[Any] = [target]
 
-            # The path of evaluation decides which dynamic anchor is meant, so assume all of them.
+            # Which dynamic anchor applies depends on the path of evaluation: add edges to all.
             if word == "$dynamicRef":
                 targets += self._dynamic.get(fragment, [])
             for target in targets:

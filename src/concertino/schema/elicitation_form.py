@@ -1,8 +1,8 @@
 """Classes as forms that a person fills in, and the conversion of the values to an object.
 
-A form is flat: texts, numbers, yes or no, and choices, one or several. The class defines the
-fields; a field that a form cannot ask for is refused when the form is made, with advice what to write.
-A schema that the author wrote, a dict, is taken as it is if it is flat.
+A form is flat: its fields are texts, numbers, booleans, and choices of one or several values. A
+class defines the fields. A field of an unsupported type is refused when the form is made, with
+advice. A hand-written schema (a dict) is used unchanged if it is flat.
 
 Spec: 2026-07-28 client/elicitation, `PrimitiveSchemaDefinition`; titles: SEP-1330, defaults:
 SEP-1034.
@@ -66,8 +66,8 @@ def form_of(form: Any) -> tuple[Schema, Read]:
     """Return the schema of a form, and a function that makes its values an object of the class.
 
     form: a dataclass, TypedDict, Struct, attrs or pydantic class; or a schema, whose values stay a
-    dict. The function raises ValueError that names what does not fit.
-    Raises RegistrationError for a class or schema that is no form.
+    dict. The function raises ValueError that names the invalid field.
+    Raises RegistrationError for a class or schema that cannot be a form.
     """
     if isinstance(form, Mapping):
         return _check_custom_form(cast("Mapping[str, Any]", form)), dict
@@ -174,7 +174,7 @@ def _pick(schema: Schema, words: tuple[str, ...]) -> Schema:
 def _options(schema: Schema, labels: Mapping[str, str]) -> list[Any] | None:
     """Return the choices of a field: texts, or `{"const": ..., "title": ...}` if they have titles.
 
-    Returns None if it has none, or others than texts.
+    Returns None if it has no choices, or if a choice is not a text.
     """
     if "oneOf" in schema:
         return schema["oneOf"]

@@ -1,10 +1,10 @@
 """Proof that a pattern matches in linear time with Python's `re`, whatever the text.
 
-msgspec matches patterns with `re`, which tries one alternative after another. That is linear where
-the next character decides which alternative applies, since then a wrong one fails at once. This
-module looks for such a proof, for the syntax that `re` and ECMA-262 share. It tolerates a few more
-attempts: up to MAX_TRIES for any character. A pattern without a proof is not necessarily slow, only
-unknown; type_schema.py then uses another engine.
+msgspec matches patterns with `re`, which backtracks: it tries one alternative after another. That
+takes linear time if the next character always decides which alternative applies, since the others
+then fail at once. This module tries to prove that for a pattern, within the syntax that `re` and
+ECMA-262 share. A few more attempts are tolerated: up to MAX_TRIES for any character. A pattern
+without a proof may still be fast; type_schema.py uses another engine for it.
 
 Source: Bruggemann-Klein, Wood: One-unambiguous regular languages (1998). Decision 0007 compares the
 possible ways.
@@ -33,9 +33,9 @@ ANY: Characters = [(0, _LAST)]
 
 
 def find_backtracking(pattern: str) -> str | None:
-    """Return why `re.search` may take more than linear time for a pattern, in a few words.
+    """Return the reason, in a few words, why `re.search` may take more than linear time.
 
-    Returns None if it cannot.
+    Returns None if linear time is proved for the pattern.
     """
     try:
         if len(pattern) > MAX_CHARACTERS:
@@ -171,8 +171,8 @@ class _Choice(_Part):
     def tries(self, follow: Characters, tail: int | None) -> int:
         counts = [branch.tries(follow, tail) for branch in self.branches]
         starts = [branch.first + (follow if branch.empty else []) for branch in self.branches]
-        # If two branches may begin alike, all of them may be tried; else the next character
-        # decides.
+        # If two branches can begin with the same character, all branches may be tried. Otherwise
+        # the next character decides.
         ambiguous = sum(branch.empty for branch in self.branches) > 1
         ambiguous = ambiguous or any(_overlap(one, two) for one, two in combinations(starts, 2))
         return sum(counts) if ambiguous else max(counts)
@@ -191,9 +191,9 @@ class _Repeat(_Part):
 
     def tries(self, follow: Characters, tail: int | None) -> int:
         if self.part.empty and self.most != 1:
-            raise _NoProof(f"{self.text} repeats what may be empty")
+            raise _NoProof(f"{self.text} repeats a part that can match the empty string")
 
-        # What the later repetitions may match counts as tail of the first one.
+        # For the first repetition, the text that later repetitions match belongs to the tail.
         rest = None if self.most is None else 0 if self.most < 2 else self.part.longest
         inner_tail = _plus(tail, rest and rest * ((self.most or 1) - 1))
         inner = self.part.tries(self.part.first + follow, inner_tail)
@@ -202,9 +202,9 @@ class _Repeat(_Part):
         ambiguous = self.least != self.most and _overlap(self.part.first, follow)
         if self.most is None:
             if inner > 1:
-                raise _NoProof(f"{self.text} repeats what can match in several ways")
+                raise _NoProof(f"{self.text} repeats a part that can match in several ways")
             if ambiguous and tail is None:
-                raise _NoProof(f"{self.text} can end at many places, and so can what follows")
+                raise _NoProof(f"{self.text} can end at many places, and so can the next part")
             return max(1, tail or 0) if ambiguous else 1
 
         total = 1 if inner == 1 else min(inner ** min(self.most, 9), MAX_TRIES + 1)
@@ -235,7 +235,7 @@ class _PatternReader:
         anchored = self.skip("^")
         parts = self.read_parts()
         if not self.skip("$") and parts:
-            # Nothing can fail after the least number of repetitions, so the search ends there.
+            # Nothing follows that could fail, so the search stops after the fewest repetitions.
             last = parts[-1]
             if isinstance(last, _Repeat) and not last.part.empty:
                 parts[-1] = _Repeat(last.part, last.least, last.least, last.text)

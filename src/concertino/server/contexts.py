@@ -5,9 +5,10 @@
     await contexts.set(handle, "theme", "dark")   # or in tools of your own
 
 Since 2026-07-28 the protocol keeps no state between calls. A client refers to earlier state by a
-handle that the server has issued (2026-07-28 "Explicit State Handles"). Whoever has the handle has
-access to the context, so it cannot be guessed. All contexts are in one SQLite database, in memory
-or in a file that several processes may share. A thread of its own runs the queries.
+handle that the server has issued (2026-07-28 "Explicit State Handles"). Every client that knows a
+handle can read and change its context, so handles cannot be guessed. All contexts are in one SQLite
+database, in memory or in a file that several processes may share. A separate thread runs the
+queries.
 """
 
 from __future__ import annotations

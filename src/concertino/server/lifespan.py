@@ -1,9 +1,11 @@
 """Lifespan functions: generators that run as long as the server.
 
-Each one makes a value, provides it to the handlers that ask for its class, and cleans up at the
-end. All are entered in order and exited in reverse by one task of their own: what is entered in a
-task (a task group, a timeout) must be exited in the same one, but start() and close() of a backend
-run in different tasks.
+Each function yields a value, which handlers receive by annotating a parameter with its class. The
+code after the `yield` cleans up when the server ends.
+
+One separate task enters all functions in order and exits them in reverse. A task group or timeout
+must be exited in the task that entered it, but start() and close() of a backend may run in
+different tasks.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Lifespans:
         self.values: Mapping[type, Any] = {}
         self._functions: list[tuple[type | None, Function]] = []
         self._task: asyncio.Task[None] | None = None
-        # The reason if they ended before the server did.
+        # The exception that ended the functions before the server ended; None if there was none.
         self._failure: BaseException | None = None
         # Set when the server ends.
         self._closing: asyncio.Event
@@ -79,7 +81,7 @@ class Lifespans:
             )
         if kind in self.classes:
             raise RegistrationError(
-                f"{name}(): another lifespan function gives a {kind.__name__} already"
+                f"{name}(): another lifespan function already provides {kind.__name__}"
             )
         if self._task is not None:
             raise RegistrationError(
@@ -88,13 +90,13 @@ class Lifespans:
         self._functions.append((kind, function))
 
     def fill(self, handler: H) -> H:
-        """Return the handler without its parameters for lifespan values, which each call fills.
+        """Return a handler without the parameters for lifespan values; each call passes them.
 
         Raises RegistrationError for a parameter that is positional-only. A call before open()
         raises RuntimeError.
         """
         classes = self.classes
-        # The registration itself refuses what cannot be called.
+        # A handler that cannot be called is refused when it is registered, with a better message.
         if not classes or not callable(handler) or lacks_self(handler):
             return handler
         filled: dict[str, type] = {
@@ -120,7 +122,7 @@ class Lifespans:
             ) from None
 
     async def open(self) -> None:
-        """Enter all functions. If one raises, exit those before it and raise the same."""
+        """Enter all functions. If one raises, exit those entered before it and raise its error."""
         if not self._functions:
             return
         # Another connection is starting, or has started, the same server.
@@ -144,7 +146,10 @@ class Lifespans:
             raise
 
     async def close(self) -> None:
-        """Exit all functions. Raises what one raises. If this is cancelled, so are they."""
+        """Exit all functions. Raises the exception of a function that fails.
+
+        Cancelling close() cancels the functions too.
+        """
         if self._task is None:
             return
         task, self._task = self._task, None
@@ -152,7 +157,7 @@ class Lifespans:
         await task
 
     async def _live(self, opened: asyncio.Future[None]) -> None:
-        """Enter all functions, wait for close(), and exit them: the body of the task."""
+        """Run the lifespan task: enter all functions, wait for close(), and exit them."""
         entered: list[AbstractAsyncContextManager[Any]] = []
         values: dict[type, Any] = {}
         failures: list[BaseException] = []
@@ -169,7 +174,7 @@ class Lifespans:
         except BaseException as exc:
             failures.append(exc)
 
-        # Each is exited as if it were the only one: no function gets the exception of another.
+        # Unlike nested `async with` blocks: the failure of one function is not thrown into others.
         for manager in reversed(entered):
             try:
                 await manager.__aexit__(None, None, None)
@@ -180,8 +185,8 @@ class Lifespans:
             self._report(failures, opened)
 
     def _report(self, failures: list[BaseException], opened: asyncio.Future[None]) -> None:
-        """Raise the failure that counts, or pass it to open(); log the others."""
-        # The end was requested if the server ends, or its start was cancelled.
+        """Raise the exception that explains the end, or pass it to open(). Log all others."""
+        # A regular end: the server is closing, or its start was cancelled.
         requested = self._closing.is_set() or opened.cancelled()
         failure = failures[0] if requested else _cause_of_end(failures)
         for other in failures:
@@ -194,7 +199,7 @@ class Lifespans:
         if not requested:
             self._failure = failure
             log.error(
-                "a lifespan function ended before the server: calls that need what it gave fail",
+                "a lifespan function ended before the server: calls that need its value will fail",
                 exc_info=failure,
             )
         raise failure

@@ -9,8 +9,8 @@ A result that is ready within answer_after_s seconds is returned as by any other
 result of the call is `{"status": "in_progress", "message", "estimatedTime", "operationId"}` and the
 work continues. The first Operations of a server adds the tools get_operation and cancel_operation,
 by which clients refer to it. The handle is the only connection between these calls: it works from
-any connection and in every revision. Whoever has it may use it, so it cannot be guessed (2026-07-28
-"Explicit State Handles").
+any connection and in every revision. Every client that knows a handle may use it, so handles cannot
+be guessed (2026-07-28 "Explicit State Handles").
 """
 
 from __future__ import annotations

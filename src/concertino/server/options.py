@@ -36,8 +36,8 @@ class ToolSettings(TypedDict, total=False):
     title: name for people.
     description: text for the model; the docstring's unless given.
     read_only, destructive, idempotent, open_world: hints for clients of 2025-03-26 and later: the
-        tool changes nothing; it may destroy something; calling it twice is as calling it once; it
-        deals with the outside world. None: not stated.
+        tool changes nothing; it may destroy data; a second call with the same arguments has no
+        further effect; it uses systems outside of the server. None sends no hint.
     icons: pictures for a client's user interface.
     meta: `_meta` of the tool.
     inline: run a `def` on the event loop instead of in a thread; for functions that take
@@ -114,8 +114,8 @@ class ResourceOptions(TypedDict, total=False):
     annotations: audience, priority and time of the last change.
     icons: pictures for a client's user interface.
     meta: `_meta` of the resource.
-    ttl_s, cache_scope: for how many seconds, and for whom, clients of 2026-07-28 may cache the
-        content; the server's unless given.
+    ttl_s, cache_scope: for how many seconds, and for which users, clients of 2026-07-28 may cache
+        the content; the server's settings unless given.
     inline: run a `def` on the event loop instead of in a thread.
     """
 

@@ -57,7 +57,7 @@ _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _encode_body(body: Mapping[str, Any]) -> str:
-    """Return JSON, whatever values the body holds: failing here would hide the tool's error."""
+    """Return the body as JSON. Never fails, because a failure would hide the tool's own error."""
     try:
         return encode(body, enc_hook=str).decode()
     except _UNENCODABLE:
@@ -75,24 +75,24 @@ def _make_encodable(value: Any) -> Any:
 def invalid_params(details: str) -> RpcError:
     """Return the error for params that do not fit.
 
-    details: member, what was expected, what came.
+    details: the member, the expected value and the actual value.
     """
     return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
 
 
 def unknown_name(message: str, details: str) -> RpcError:
-    """Return the error for a name that nothing here has.
+    """Return the error for a tool, prompt or resource that does not exist.
 
-    message: one sentence. details: the member of the params, and what does not exist.
+    message: one sentence. details: the member of the params and the unknown name.
     """
     return RpcError(INVALID_PARAMS, message, {"details": details})
 
 
 def find_passthrough(error: BaseException) -> BaseException | None:
-    """Return the exception that must reach the runtime, None if this is a failure of the handler.
+    """Return the exception that must reach the runtime; None if the handler itself has failed.
 
-    Such exceptions say that the handler waits for its client's answer, or that the client cannot
-    be asked. They are found inside of exception groups, too.
+    Such an exception means that the handler waits for an answer of its client, or that the client
+    does not support the client request. Exception groups are searched, too.
     """
     if isinstance(error, PASSTHROUGH):
         return error
@@ -114,8 +114,8 @@ def describe_exception(error: BaseException) -> str:
         # A user's __str__ may fail.
         text = ""
 
-    # Cutting to the final length comes after the redaction, since it could leave half of a secret.
-    # The first cut bounds the work, because the text may have any length.
+    # The text may be very long, so cut it before the redaction to bound the work. Cut it to the
+    # final length only after the redaction, which would not recognize half of a secret.
     excerpt = f"{kind}: {text[:MAX_REDACTED_CHARACTERS]}" if text else kind
     return redactor().text(excerpt)[:MAX_ERROR_CHARACTERS]
 

@@ -5,8 +5,8 @@ are Connections; a message trace is a Connection that wraps another one. Everyth
 event loop and never blocks it.
 
 Optional abilities are Protocols of their own, SupportsDirectSend, SupportsPolling and
-SupportsOversizeReports. Whoever uses a Connection checks them once, with isinstance, when it
-attaches to it.
+SupportsOversizeReports. The user of a Connection checks for them once, with isinstance, when it
+attaches to the Connection.
 """
 
 from __future__ import annotations

@@ -88,14 +88,14 @@ class _Output:
         self.broken = False
 
     def discard(self) -> None:
-        """Drop everything that is buffered and wake whoever waits for the drain."""
+        """Drop everything that is buffered, and wake the task that waits for the drain."""
         self.queue.clear()
         self.rest = memoryview(b"")
         self.held = 0
         self.report_drained()
 
     def report_drained(self) -> None:
-        """Wake whoever waits until the buffer is empty."""
+        """Wake the task that waits until the buffer is empty."""
         if self.drained is not None and not self.drained.done():
             self.drained.set_result(None)
 
@@ -222,7 +222,7 @@ class PipeConnection:
             receiver.on_eof()
 
     def _deliver_one_by_one(self, frames: list[bytes | OversizeFrame]) -> None:
-        """Deliver frames of which some are over the size limit, in order."""
+        """Deliver frames in order, some of them over the size limit."""
         receiver = self._receiver
         assert receiver is not None
         for frame in frames:
@@ -288,9 +288,9 @@ class PipeConnection:
         return output.held
 
     def flush(self) -> None:
-        """Write the whole queue with one system call.
+        """Write the queued frames with one system call.
 
-        What the peer does not accept follows later.
+        Bytes that do not fit into the pipe or socket now are written when it becomes writable.
         """
         output = self._output
         queue = output.queue

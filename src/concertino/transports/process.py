@@ -254,9 +254,9 @@ class ChildProcess(PipeConnection):
         await asyncio.shield(self._closing)
 
     def abandon(self, _: object = None) -> None:
-        """Kill the child at once if close() did not, or cannot, run. Blocks briefly.
+        """Kill the child at once, in case close() has not run or cannot run. Blocks briefly.
 
-        A loop that ends cancels even tasks that have not begun.
+        close() cannot run when the event loop ends, which cancels even tasks that have not begun.
         """
         if not self._released and (self._closing is None or self._closing.done()):
             if self._receiver is None:

@@ -3,8 +3,8 @@
 The protocol gets descriptors of its own. Afterwards descriptor 0 reads /dev/null and descriptor 1
 goes to stderr, so that native code and child processes cannot touch the protocol stream; sys.stdout
 and sys.stderr become writers to stderr that never block. A forked child loses its copies at once,
-and a server whose parent is gone ends by itself. Nothing is restored: whoever calls take_over()
-also ends the process (runtime/process.py).
+and a server whose parent is gone ends by itself. Nothing is restored, so the caller of take_over()
+must also end the process (runtime/process.py).
 Spec: 2026-07-28 basic/transports/stdio; policies: docs/architecture.md.
 """
 

@@ -64,15 +64,15 @@ def block_64_threads(context: CaseContext) -> None:
 
 def sleep_500_times(context: CaseContext) -> None:
     seconds = 0.5
-    # Side by side 500 calls take half a second, one after the other more than four minutes. Ten
-    # are enough to tell the two apart.
+    # Concurrently, 500 calls take half a second; in sequence, more than four minutes. Ten calls are
+    # enough to tell which it is.
     few = [context.make_call("sleep", seconds=seconds) for _ in range(10)]
     began = time.monotonic()
     context.send(*few)
     ids = [call["id"] for call in few]
     context.wait_for_responses(ids, 10 * seconds + context.settings.timeout_s)
     if time.monotonic() - began > 9 * seconds:
-        raise Deviation("10 sleeps took as long as one after the other")
+        raise Deviation("10 concurrent sleeps took as long as 10 sleeps in sequence")
 
     calls = [context.make_call("sleep", seconds=seconds) for _ in range(500)]
     waited_before_s = process_stats.cpu_wait_s(context.process.pid)
@@ -112,7 +112,7 @@ def cancel_invalid_ids(context: CaseContext) -> None:
     count_before = len(output.messages)
 
     params: tuple[object, ...] = (
-        # A request that is done, and one that never was.
+        # A request that was answered already, and one that was never sent.
         {"requestId": done["id"], "reason": "too late"},
         {"requestId": 987654, "reason": "nobody"},
         # The right digits with the wrong type, and values that cannot be ids.
@@ -146,8 +146,8 @@ def cancel_other_id_type(context: CaseContext) -> None:
 
 
 def race_cancellations(context: CaseContext) -> None:
-    # Each cancellation meets its response halfway. Either may win; the invariants check that there
-    # is at most one response.
+    # Each cancellation races with its response. Either may win; the invariants check that there is
+    # at most one response.
     if "sleep" in context.server.tools:
         messages = [context.make_call("sleep", seconds=0.002 * (i % 10)) for i in range(200)]
     else:
@@ -278,14 +278,14 @@ def cancel_1000_calls(context: CaseContext) -> None:
     context.send(*(context.make_cancellation(call["id"]) for call in calls))
     context.require_service()
 
-    # If the cancelled calls still hold their places, this one waits for half a minute.
+    # If the cancelled calls still count as running, this one must wait for half a minute.
     after = context.make_call("sleep", seconds=0.1)
     context.send(after)
     if context.wait_for_missing([after["id"]]):
         context.make_optional(after["id"])
         if not context.is_serving():
-            raise Hang("after 1,000 cancelled calls the server serves no more")
-        raise Deviation("1,000 cancelled calls are still in the way of the next")
+            raise Hang("after 1,000 cancelled calls the server no longer responds")
+        raise Deviation("1,000 cancelled calls still delay the next call")
 
 
 CASES = (
