@@ -254,7 +254,7 @@ class ComposedBackend:
         raise RpcError(METHOD_NOT_FOUND, f"method not found: {method}")
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Pass each part its own URIs, and those that no part lists."""
+        """Pass to each part its own URIs and all URIs that no part lists."""
         await self._refresh_owners()
         for name, part in self._parts_with("resources"):
             await part.watch(frozenset(uri for uri in uris if self._owners.get(uri, name) == name))
@@ -501,7 +501,7 @@ def _decode_page(result: Struct | Raw, listing: _ListMethod) -> Any:
 
 
 def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:
-    """Return the cache hints of a list built from these pages: those of the strictest part.
+    """Return the cache hints of a list built from these pages: the strictest of all parts.
 
     shared: whether the parts that have no page here allow shared caching.
     """

@@ -206,7 +206,7 @@ def test_on_a_terminal_texts_are_made_visible_and_a_bar_is_drawn(server: list[st
     [
         (["call", "die"], 3, "exited with code 7; its stderr ends with:\nmy last words"),
         (["call", "hang", "--timeout-s", "0.2"], 4, "no answer within 0.2"),
-        (["call", "garbled"], 5, "not what the protocol says"),
+        (["call", "garbled"], 5, "does not follow the protocol"),
         (["call", "x", "nonsense"], 2, "expected KEY=TEXT"),
         (["call", "x", "--env", "NAME"], 2, "expected NAME=VALUE"),
         (["call", "x", "--timeout-s", "-1"], 2, "expected a positive number of seconds"),

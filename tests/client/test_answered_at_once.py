@@ -126,7 +126,7 @@ async def test_a_refusal_that_is_there_is_raised() -> None:
 async def test_what_is_there_and_is_no_result_of_a_tool_is_said_to_be_none() -> None:
     async with prompt(lambda id: line(id, result={"content": 1})) as (client, _, _):
         with pytest.raises(
-            ProtocolError, match="tools/call x: the answer is not what the protocol says"
+            ProtocolError, match="tools/call x: the answer does not follow the protocol"
         ):
             await client.call_tool("x")
 

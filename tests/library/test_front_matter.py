@@ -101,7 +101,7 @@ def test_only_the_first_closing_fence_closes() -> None:
         ('id: "\\ud800"', 2, "is not YAML"),
         ("- a\n- b", 2, "expected `key: value` lines, got a list"),
         ("only words", 2, "expected `key: value` lines, got a text"),
-        ("? [a]\n: b", 2, "a key that is no text"),
+        ("? [a]\n: b", 2, "a key that is not a text"),
         ("a: &x [1, 2]\nb: *x", 3, "alias"),
         ("a: &x [*x]", 2, "alias"),
         ("a: " + "[" * 60000, 2, f"more than {MAX_DEPTH} deep"),

@@ -38,7 +38,7 @@ INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
 class ExpectedReplies(Struct):
-    """The least and greatest number of responses to an id. subject: what the id was sent for."""
+    """How many responses an id may get: least and most. subject: the purpose of its request."""
 
     subject: str
     least: int = 1
@@ -160,7 +160,7 @@ class CaseContext:
         return tool
 
     def expect(self, id: Id, subject: str, least: int = 1, most: int = 1) -> None:
-        """Register how many responses an id may get. subject: what it was sent for."""
+        """Register how many responses an id may get. subject: the purpose of its request."""
         self.expected[type(id), id] = ExpectedReplies(subject, least, most)
 
     def make_optional(self, id: Id) -> None:

@@ -74,13 +74,13 @@ def parse_line(line: bytes, *, allow_batch: bool) -> list[Message] | StrayLine:
     Spec: JSON-RPC 2.0 sections 4 and 5; basic/transports "stdio": the server MUST NOT write
     anything to its stdout that is not a valid MCP message.
     """
-    kept = line[:KEPT_STRAY_BYTES]
+    start = line[:KEPT_STRAY_BYTES]
     try:
         content: object = json.loads(str(line, "utf-8"), parse_constant=_reject_constant)
     except UnicodeDecodeError as exc:
-        return StrayLine(kept, f"not UTF-8 at byte {exc.start}")
+        return StrayLine(start, f"not UTF-8 at byte {exc.start}")
     except (ValueError, RecursionError):
-        return StrayLine(kept, "not JSON")
+        return StrayLine(start, "not JSON")
 
     elements: list[object] = (as_array(content) if allow_batch else None) or [content]
     messages: list[Message] = []
@@ -88,7 +88,7 @@ def parse_line(line: bytes, *, allow_batch: bool) -> list[Message] | StrayLine:
         message = as_object(element)
         reason = "not a JSON object" if message is None else _find_error(message)
         if message is None or reason:
-            return StrayLine(kept, reason)
+            return StrayLine(start, reason)
         messages.append(message)
     return messages
 

@@ -355,7 +355,7 @@ def _decode_result(raw: Raw, kind: Any) -> Any:
         return decode(raw, type=kind)
     except (DecodeError, RecursionError) as exc:
         start = f"{bytes(raw)[:200]!r}"
-        raise ProtocolError(f"the result is not what the protocol says: {exc}: {start}") from None
+        raise ProtocolError(f"the result does not follow the protocol: {exc}: {start}") from None
 
 
 # Printing

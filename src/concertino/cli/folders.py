@@ -28,7 +28,7 @@ DEFAULT_SCHEME = "orchestr8"
 
 
 class LibraryOptions(Struct, frozen=True):
-    """The values of --resources, --prompts and --scheme. False if no folder is given."""
+    """The values of --resources, --prompts and --scheme. It is false if neither folder is set."""
 
     resources: str | None = None
     prompts: str | None = None

@@ -483,8 +483,9 @@ class Channel:
 class SkippedLines:
     """The lines of a server that were ignored, and the ids of requests that were abandoned.
 
-    count: lines that are no message, or responses that no request waits for. recent: the last few,
-    shortened. late: responses to abandoned requests, which are expected and not counted.
+    count: number of lines that are not a message or a response to a pending request.
+    recent: the last few of them, shortened.
+    late: number of responses to abandoned requests; they are expected, and not in count.
     """
 
     def __init__(self, log: logging.Logger) -> None:

@@ -273,7 +273,7 @@ class ConnectionFacts:
 
     @property
     def server_info(self) -> Implementation:
-        """Return what the server says it is. Nothing guarantees that it is true."""
+        """Return name and version as the server reports them. Do not rely on them for security."""
         return self._connection.current.server.info
 
     @property
@@ -297,8 +297,8 @@ class ConnectionFacts:
     def state(self) -> State:
         """Return the state of the connection.
 
-        `new` before opening, `running`, `backing-off` and `starting` before a restart, `failed` if
-        the server ended by itself and is not restarted (any more), or `closed`.
+        This is `new` before opening; `running`; `backing-off` and then `starting` before a restart;
+        `failed` if the server ended by itself and will not be restarted; or `closed`.
         """
         return self._connection.state
 

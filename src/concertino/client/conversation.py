@@ -167,7 +167,7 @@ class Conversation:
     def call_tool(
         self, name: str, arguments: bytes, idle_timeout_s: float, total_s: float
     ) -> Awaitable[CallToolResult | Raw]:
-        """Call a tool with nothing but arguments, a JSON object.
+        """Call a tool with arguments (a JSON object) and no other params.
 
         This is the fast path of call(): it builds no params and decodes the response in one pass.
         The result is Raw if it is not a valid result of a tool.

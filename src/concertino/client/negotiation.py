@@ -225,7 +225,7 @@ def _info_of_meta(raw: Raw, default: Implementation) -> Implementation:
 def _decode_info(raw: Raw, default: Implementation) -> Implementation:
     """Decode a server info. Returns default if it is malformed.
 
-    Nothing may depend on it (basic/index), so it is no reason to refuse the server.
+    Nothing may depend on it (basic/index), so it must not be a reason to refuse the server.
     """
     try:
         return Decoder(Implementation).decode(raw)

@@ -112,7 +112,7 @@ def decode_result(label: str, raw: Raw, decode: Callable[[Raw], T]) -> T:
 def invalid_result(label: str, raw: Raw, exc: object) -> ProtocolError:
     """Return the error for a malformed result."""
     return ProtocolError(
-        f"{label}: the answer is not what the protocol says: {exc}: {quote_frame(raw)}"
+        f"{label}: the answer does not follow the protocol: {exc}: {quote_frame(raw)}"
     )
 
 

@@ -126,7 +126,7 @@ class ResourceSubscriptions:
             future.set_result(_decode_acknowledgement(encode(params)).notifications)
         except (DecodeError, RecursionError) as exc:
             future.set_exception(
-                ProtocolError(f"the acknowledgement is not what the protocol says: {exc}")
+                ProtocolError(f"the acknowledgement does not follow the protocol: {exc}")
             )
 
     def on_cancelled(self, id: Id, reason: str) -> bool:

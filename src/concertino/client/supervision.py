@@ -48,9 +48,9 @@ class Restart(Struct, frozen=True):
 class Supervisor:
     """Restarts the server of one client, in a task of its own.
 
-    bring_down: releases what is left of the old server. bring_up: starts a new one. on_restart:
-    restores the session of the new one. failure: the error that ended the server last. restarts:
-    how often it was restarted.
+    bring_down: releases the resources of the old server. bring_up: starts a new server.
+    on_restart: restores the session of the new server.
+    failure: the error that ended the server last. restarts: how often it was restarted.
     """
 
     def __init__(

@@ -173,8 +173,8 @@ class FileLoader:
     def refresh(self, paths: Iterable[str] | None = None) -> Change:
         """Return what changed since the last call; new problems are logged. Blocks.
 
-        paths: absolute paths of what may have changed; these are read whatever their size and
-        time. None looks at everything and trusts size and time.
+        paths: absolute paths that may have changed. They are read again even if size and time of
+        modification are the same. None reads all files whose size or time has changed.
         """
         change = Change(items={}, removed_items=set(), prompts={}, removed_prompts=set())
         messages: list[str] = []

@@ -254,7 +254,7 @@ class _Fields:
             if isinstance(item, str)
         ]
         if len(items) < len(value or ()):
-            self._add_problem(f"{name}: expected a list of texts; what is none is left out")
+            self._add_problem(f"{name}: expected a list of texts; other items are ignored")
         if len(items) > MAX_ITEMS:
             self._add_problem(f"{name}: has {len(items)} items; the first {MAX_ITEMS} count")
         return tuple(filter(None, items[:MAX_ITEMS]))
@@ -309,4 +309,4 @@ def _undecodable(data: bytes) -> LibraryProblem:
         line = 1 + data.count(b"\n", 0, exc.start)
         message = f"is not UTF-8 at byte {exc.start}: not searched"
         return LibraryProblem("unreadable", line, message)
-    return LibraryProblem("unreadable", 0, "is no text: not searched")
+    return LibraryProblem("unreadable", 0, "is not a text file: not searched")

@@ -185,7 +185,7 @@ class Folder:
                 return
 
         if not stat.S_ISREG(status.st_mode):
-            found.add_problem(path, "unreadable", "is no regular file: left out")
+            found.add_problem(path, "unreadable", "is not a regular file: ignored")
         elif status.st_size > self.max_file_bytes:
             found.problems.append((path, self._oversized(status.st_size)))
         else:
@@ -203,7 +203,7 @@ class Folder:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise FileMissing(LibraryProblem("unreadable", 0, "is no regular file any more"))
+                raise FileMissing(LibraryProblem("unreadable", 0, "is no longer a regular file"))
             data = b""
             if status.st_size <= self.max_file_bytes:
                 # One byte more than allowed shows a file that grew since fstat().
@@ -220,7 +220,7 @@ class Folder:
         """Open a file below the root without following links; return its descriptor."""
         *folders, name = path.split("/")
         if not {"", ".", ".."}.isdisjoint((*folders, name)):
-            raise ValueError("is no path that was listed")
+            raise ValueError("expected a path from the listing of the folder")
 
         parent = os.open(os.path.realpath(self.path), OPEN_FOLDER_FLAGS)
         try:

@@ -177,7 +177,7 @@ class _EventReader:
         found: dict[str, Value] = {}
         for key_event, kind in self._events_until("MappingEndEvent"):
             if kind != "ScalarEvent":
-                raise _InvalidBlock(key_event, "has a key that is no text")
+                raise _InvalidBlock(key_event, "has a key that is not a text")
             key = str(key_event.value)
             event = next(self._events)
             value = self._read_value(event, type(event).__name__, depth + 1)

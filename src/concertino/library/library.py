@@ -239,7 +239,7 @@ class Library:
                     loaded.watcher = Watcher(paths, self._refresh, self._log)
 
     def _refresh(self, paths: list[str] | None) -> None:
-        """Read what changed, and notify clients. paths: what may have changed; None: anything."""
+        """Read changed files and notify clients. paths: those that may have changed, or None."""
         with self._reading:
             loaded = self._loaded
             if loaded is None:
@@ -406,7 +406,7 @@ def _make_folder(path: str | PathLike[str] | None, max_file_bytes: int) -> Folde
 
 
 def _default_cache_size() -> int:
-    """Return the variable CACHE_SIZE, else 200. Raises RegistrationError if it is no number."""
+    """Return the variable CACHE_SIZE, else 200. Raises RegistrationError if it is not a number."""
     text = os.environ.get("CACHE_SIZE", "").strip()
     if not text:
         return CACHE_SIZE

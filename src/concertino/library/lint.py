@@ -153,7 +153,7 @@ def _problem(rule: Rule, message: str) -> LibraryProblem:
     return LibraryProblem(rule, 0, message)
 
 
-# Any: what a folder's files were parsed into does not matter here.
+# FolderState[Any]: the type of the parsed files does not matter here.
 def _first_line(state: FolderState[Any] | None, path: str) -> int:
     """Return the number of the first line of the body in its file."""
     if state is None or (found := state.found.get(path)) is None:

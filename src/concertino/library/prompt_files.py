@@ -1,8 +1,8 @@
 """PromptFile: one parsed prompt of a library, its list entry, and its text with argument values.
 
 Placeholders are `$ARGUMENTS`, `${name}` and `{{name}}`. They are replaced in one pass over the
-file's text, so a placeholder in a value is never replaced. A placeholder whose name is no argument
-stays as it is: `${home}` in an example is not ours.
+file's text, so a placeholder in a value is never replaced. Placeholders that name no argument of
+the prompt stay unchanged, such as `${home}` in an example of shell code.
 """
 
 from __future__ import annotations

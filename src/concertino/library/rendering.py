@@ -1,17 +1,17 @@
 """Renders search hits as a text that never exceeds its token budget.
 
-full     whole fragments, best first. The first one that does not fit is cut before a heading, with
-         a mark that names its URI; fragments that cannot be cut so, and later ones that do not fit,
-         are left out. If nothing fits, the first section is rendered or, failing that, the first
-         paragraphs of the best fragment that has any short enough
-catalog  an entry of a few lines for each: title, URI, length, purposes
-index    a line for each: URI, title, length
+full     whole fragments, best first. The first one that does not fit is cut before a heading, and
+         a note with its URI is added. Later fragments that do not fit are left out, and so are
+         those that have no heading to cut at. If nothing fits, the best fragment with a short
+         enough beginning is cut: after its first section or, if that is too long, a paragraph
+catalog  an entry of a few lines for each fragment: title, URI, length, purposes
+index    one line for each fragment: URI, title, length
 minimal  JSON: URI, title, length and score of each
 
-The budget is kept by counting: before anything is added, the whole text with it is counted,
-headings, separators and the closing line included. So it is kept with any counter, also one for
-which two joined texts have more tokens than both alone. Fragments that are left out are named at
-the end as far as there is space. No fragment is cut inside of a code block.
+Before anything is added, the tokens of the whole resulting text are counted, with headings,
+separators and the closing line. This respects the budget with every counter, even if two joined
+texts have more tokens than the sum of both. The closing line lists the fragments that were left
+out, as far as there is space. No fragment is cut inside of a code block.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def render(
 ) -> RenderedText:
     """Render the hits, best first, in the mode and within the budget of the query.
 
-    count: counts the tokens of a text. length: returns those of a document's body, if they were
-    counted before; None counts them.
+    count: returns the number of tokens of a text. length: returns the number of tokens of a
+    document's body, if they were counted before; None counts them now.
     """
     if length is None:
         return render(query, hits, count, lambda document: count(document.body))

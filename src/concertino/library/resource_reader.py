@@ -112,9 +112,9 @@ class ResourceReader:
         return "" if item is None else item.path
 
     async def read(self, uri: str, in_thread: RunInThread) -> ReadResourceResult:
-        """Return what a URI means: a file, a catalogue, or the documents that match its query.
+        """Return the content for a URI: a file, a catalogue, or the documents that match a query.
 
-        Raises RpcError -32602 if it means nothing, is ambiguous, or has wrong parameters.
+        Raises RpcError -32602 if the URI is unknown or ambiguous, or has wrong parameters.
         """
         parts = split_uri(self._scheme, uri)
         if parts is None:

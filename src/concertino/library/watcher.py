@@ -130,7 +130,7 @@ class Watcher:
 
 
 class _StopEvent:
-    """The stop event for watchfiles. It is asked for the first time when watching has begun."""
+    """The stop event for watchfiles, which first checks it when watching has begun."""
 
     def __init__(self, closed: threading.Event, on_watching: Callable[[], None]) -> None:
         self._closed = closed

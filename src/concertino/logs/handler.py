@@ -57,7 +57,7 @@ def configure(
     format, level: None reads them from the environment; an unknown value there is replaced by the
     default and logged as a warning. component: printed for the logger `concertino` itself.
     writer: None uses the writer of an earlier call, or a new one for stderr. rate, burst, clock:
-    see StderrHandler. Raises ValueError if an argument is no known format or level.
+    see StderrHandler. Raises ValueError for an unknown format or level.
     """
     environment = os.environ if environment is None else environment
     problems: list[str] = []

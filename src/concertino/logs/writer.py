@@ -1,7 +1,7 @@
 """A writer for stderr that never blocks.
 
 If nobody reads stderr, a plain write blocks the whole server forever. Setting O_NONBLOCK on
-the descriptor is no solution: the flag belongs to the open file description, which is shared with
+the descriptor does not help: the flag belongs to the open file description, which is shared with
 the parent's terminal and with our children. So there are two measures:
 
 - A pipe or a terminal is opened a second time, privately and non-blocking (through /proc, or by

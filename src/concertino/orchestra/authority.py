@@ -124,7 +124,7 @@ def _check_host(host: str) -> None:
     except ValueError:
         if len(host) > 253 or not all(map(LABEL.fullmatch, host.split("."))):
             raise CertificateError(
-                f"{host!r} is no host: expected a name such as hub.example.com, or an IP address"
+                f"{host!r} is not a host: expected a name such as hub.example.com, or an IP address"
             ) from None
 
 

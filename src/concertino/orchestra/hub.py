@@ -77,9 +77,9 @@ ListName = Literal["tools", "prompts"]
 class Hub:
     """The plugins of a file, behind one address. Made and used on one event loop.
 
-    listen_addr, certs_dir: override those of the file. is_private: listen for the hub's own plugins
-    only, and not at listen_addr. stop_s: time for plugins to end by themselves; ending their
-    processes may take as long again.
+    listen_addr, certs_dir: override the settings in the file.
+    is_private: listen only for the hub's own plugins, and not at listen_addr.
+    stop_s: seconds for plugins to end by themselves; killing them may take as long again.
 
     plugins: by id, in the order of the file. on_change: called when the list of tools or prompts
     has changed.
@@ -257,8 +257,8 @@ class Hub:
     def relay(self, body: bytes, peer: RemotePeer, respond: Respond) -> PendingResponse | None:
         """Forward a tool call and its response as bytes, without a task. A RelayHandler.
 
-        Returns None, so that answer() handles the request, if it is no plain tool call, names
-        another caller than the peer's certificate, or cannot be sent now.
+        Returns None, so that answer() handles the request, if it is not a plain tool call, if it
+        names another caller than the peer's certificate, or if it cannot be sent now.
         """
         call = peek_tool_call(body)
         if call is None or (peer.name is not None and call[1] != _plugin_id(peer.name)):

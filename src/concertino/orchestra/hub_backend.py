@@ -147,7 +147,7 @@ class HubBackend:
         """Do nothing; derived classes close their hub or link."""
 
     async def refresh(self) -> None:
-        """Fetch the lists that the client has got, and report those that have changed.
+        """Fetch the lists that the client has received before, and report the changed ones.
 
         Raises RpcError.
         """

@@ -44,13 +44,13 @@ class Plugin(Server):
     """A plugin made of Python functions. Decorate them with `tool` and `prompt`, as for a Server.
 
     id: the name for hub and certificates, e.g. `tools.greeter`. version, description, author: for
-    people. needs_storage, needs_tools, needs_ai, needs_events: what the plugin expects of others;
-    part of the manifest. coerce: as of a Server.
+    people. needs_storage, needs_tools, needs_ai, needs_events: the requirements that the manifest
+    declares. coerce: as for Server.
 
     Raises ValueError as Server does, CertificateError for an id that no certificate could have,
     and ImportError when the extra `orchestra` is not installed.
 
-    hub: the connection to the hub, while there is one: for tools and storage of other plugins.
+    hub: gives access to the tools and storage of other plugins while the hub is connected.
     on_end: called when the hub asks the plugin to end.
     """
 

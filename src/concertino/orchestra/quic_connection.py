@@ -89,13 +89,13 @@ class QuicRpcConnection(QuicConnectionProtocol):
         """Handle a complete frame."""
 
     def _on_stream_error(self, stream: int, reason: str) -> None:
-        """Handle that this stream will not carry a frame."""
+        """Handle an error of a stream: no frame will arrive on it."""
 
     def _on_stop_sending(self, stream: int) -> None:
-        """Handle that the peer does not want our data on this stream."""
+        """Handle STOP_SENDING: the peer does not want our data on this stream."""
 
     def _on_reset(self, stream: int) -> None:
-        """Handle that the peer withdraws what it sent on this stream, and sends no more."""
+        """Handle a reset: the peer withdraws the data of this stream and sends no more."""
         self._drop(stream, "the other side gave it up")
 
     def _on_end(self, code: int, reason: str) -> None:

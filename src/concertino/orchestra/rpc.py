@@ -97,7 +97,7 @@ class RpcClient:
         raise NotImplementedError
 
     def _send_cancel(self, key: Hashable) -> None:
-        """Tell the peer that a response is no longer wanted."""
+        """Send a cancellation: the response is no longer needed."""
         raise NotImplementedError
 
     def _set_backpressure(self, is_full: bool) -> None:
@@ -191,7 +191,7 @@ class RpcClient:
         return pending
 
     def forget(self, key: Hashable) -> None:
-        """Drop a pending request and tell the peer that its response is no longer wanted."""
+        """Drop a pending request and send a cancellation for it."""
         if self._pending.pop(key, None) is not None and not self.end_reason.done():
             self._send_cancel(key)
 

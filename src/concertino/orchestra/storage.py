@@ -47,7 +47,7 @@ _INVALID = re.compile(r"[\x00-\x1f\x7f\\]|[\ud800-\udfff]")
 
 
 class StorageError(ConcertinoError):
-    """A store could not do what it was asked for.
+    """An operation of a store failed.
 
     code: `not_found`, `conflict`, `invalid_path`, `too_large` or `storage_error`.
     """

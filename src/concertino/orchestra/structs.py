@@ -1,9 +1,9 @@
 """Converts between JSON values and google.protobuf.Struct as bytes, without losing anything.
 
 A Struct's numbers are doubles, so integers beyond 2^53 do not fit. For these, the JSON text
-travels beside the Struct, in a field of our own (`arguments_json` and the like, number 1000).
-pack() makes both. unpack() uses the JSON only if it encodes to the same Struct; otherwise one
-could show a user different arguments from those that run.
+travels beside the Struct, in a field of our own (`arguments_json`, for example; number 1000).
+pack() makes both. unpack() uses the JSON only if it encodes to the same Struct; otherwise a sender
+could show a user other arguments than those that the tool gets.
 
 Everything else is in the Struct: whole numbers up to 2^53 are decoded as integers; the order of
 keys is kept, although other peers need not keep it; of a repeated key the last value counts.

@@ -63,7 +63,7 @@ END_OF_STREAM = "the connection ended"
 
 
 class _FrameWriter:
-    """Writes frames to a socket, and buffers what the socket does not take."""
+    """Writes frames to a socket, and buffers the bytes that do not fit into it."""
 
     def __init__(self, owner: _FrameSocket, sock: socket.socket, batch: ReadBatch) -> None:
         self._owner = owner
@@ -118,7 +118,7 @@ class _FrameWriter:
             self.write(queue[0] if len(queue) == 1 else b"".join(queue))
 
     def write(self, data: bytes) -> None:
-        """Write data now; what the socket does not take is sent when it can."""
+        """Write data now. Bytes that do not fit are sent when the socket becomes writable."""
         if self._is_closed:
             return
         if not self.rest:

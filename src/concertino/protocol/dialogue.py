@@ -1,13 +1,13 @@
-"""What one call asks its client: open client requests, the answers so far, the state between.
+"""The client requests of one call: open requests, answers so far, and the state between rounds.
 
 Before 2026-07-28 a client request (elicitation, sampling, roots) is a request of the server's, sent
 while the call runs. Since then the call ends with its client requests, and the client repeats it
 with the answers. Answers of earlier rounds travel in a sealed state, so that the server keeps
 nothing for a client that may never come back.
 
-An answer belongs to exactly the request that it was given to: when a handler asks something else
-under the same key, the client is asked again. Answers that come without a state, from a client that
-knows what will be asked, count for any request with their key.
+An answer counts only for the request that the client answered: if a handler sends a different
+request under the same key, the client is asked again. Answers without a state come from a client
+that knows the requests in advance; they count for any request with their key.
 Spec: 2026-07-28 basic/patterns/mrtr, client/elicitation, client/sampling, client/roots; 2025-11-25
 and older: the same pages.
 """
@@ -79,7 +79,7 @@ _ANSWER_DECODERS: Mapping[str, Callable[[Raw], Any]] = {
 
 
 class _SealedDialogue(Struct, array_like=True):
-    """What a state holds.
+    """The content of a sealed state.
 
     asked: the requests of the last round: key -> (method, digest of the request).
     answered: key -> (digest of the request, answer).
@@ -88,7 +88,7 @@ class _SealedDialogue(Struct, array_like=True):
     round: int
     asked: dict[str, tuple[str, str]]
     answered: dict[str, tuple[str, Raw]]
-    kept: dict[str, Raw]
+    saved: dict[str, Raw]
     state: bytes
 
 
@@ -215,7 +215,7 @@ class Dialogue:
         except DecodeError:
             raise InvalidState(NOT_OURS) from None
         self.round = sealed.round
-        self.saved = sealed.kept
+        self.saved = sealed.saved
         self.state = sealed.state
         self._answered = sealed.answered
         for key, (method, request_digest) in sealed.asked.items():

@@ -1,8 +1,8 @@
 """What a client subscribed to: with resources/subscribe, or with subscriptions/listen (2026-07-28).
 
 A subscriptions/listen request stays open until the client cancels it or the server ends it. The
-first notification for it acknowledges what it gets; every notification for it carries its id, and
-nothing is sent that it did not ask for.
+first notification acknowledges the subscribed lists and resources. Every notification carries the
+id of the request, and only subscribed changes are sent.
 Spec: 2026-07-28 basic/patterns/subscriptions, basic/patterns/cancellation; 2025-11-25
 server/resources "Subscriptions".
 """
@@ -57,7 +57,7 @@ _decode_params = Decoder(_ListenParams).decode
 
 
 class _Listener(Struct):
-    """An open subscriptions/listen request, and what it gets.
+    """An open subscriptions/listen request, with the lists and URIs it is subscribed to.
 
     encode_closing: writes its result, with these members in `_meta`.
     """

@@ -51,7 +51,7 @@ class ArgumentDecoder:
     injected: names of the parameters that the server fills, not the client.
     bind(raw, injected): returns (args, kwargs) for the handler. raw: JSON text of the arguments,
     empty for none; injected: the value for every injected parameter. Raises InvalidArguments, and
-    what a user's own class raises apart from ValueError and TypeError.
+    any exception of a user's own class except ValueError and TypeError.
     """
 
     __slots__ = ("bind", "injected", "schema")

@@ -85,8 +85,8 @@ def check_references(schema: dict[str, Any]) -> SchemaSize:
     """Check the dialect and the references of a schema; return its size.
 
     schema: plain JSON that has passed check_size(). Keywords with values of the wrong shape are
-    left to the meta-schema. Raises RegistrationError that names the place, as a JSON pointer, what
-    was expected and what came instead.
+    left to the meta-schema. Raises RegistrationError with the place as a JSON
+    pointer, the expected value and the actual value.
     """
     graph = _SubschemaGraph(schema)
     edges = [[target for target, _ in node.edges] for node in graph.nodes]
@@ -263,7 +263,7 @@ def _parts(word: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield "", value
 
 
-# Part of the URI of an older dialect -> what is written differently in 2020-12.
+# Part of the URI of an older dialect -> the changes that 2020-12 requires.
 _DRAFTS = {
     "draft-03": "",
     "draft-04": "write $id for id, $defs for definitions, and numbers for exclusiveMinimum and "

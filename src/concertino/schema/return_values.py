@@ -67,7 +67,7 @@ class ResultShaper:
 
     schema: JSON Schema 2020-12 of the structured content; None if the tool shows no output schema.
     shape(value): returns the result for a value that the handler returned. Raises InvalidResult,
-    and what a user's own class raises.
+    and any exception that code of a user's own class raises.
     """
 
     __slots__ = ("schema", "shape")

@@ -87,7 +87,7 @@ class Expression(Struct, frozen=True):
 class UriTemplate:
     """One template. text: as the author wrote it. variables: their names, in order.
 
-    Raises ValueError, which says what was expected and where, for a text that is no template.
+    Raises ValueError for a text that is not a template. The error says where it fails, and why.
     """
 
     def __init__(self, text: str) -> None:

@@ -26,8 +26,8 @@ TEXT_TYPES = frozenset(
 class File:
     """A file that is a resource. mime_type: as the author said, or by the file's name, or None.
 
-    Links are followed once, when it is made: later the same file is read, or none.
-    Raises OSError and ValueError for a path that is no regular file.
+    Links are followed once, when the object is made. A link that is changed later has no effect.
+    Raises OSError for a path that cannot be used, and ValueError if it is not a regular file.
     """
 
     def __init__(self, path: str, mime_type: str | None) -> None:

@@ -65,7 +65,7 @@ class HandlerCall(Struct, frozen=True):
 
 
 def handler_call(handler: Handler, owner: str, *, inline: bool) -> HandlerCall:
-    """Return how to call a handler that is no generator.
+    """Return how to call a handler that is not a generator.
 
     owner: the prompt, resource or completion that it belongs to, for messages.
     Raises RegistrationError if it cannot be called.

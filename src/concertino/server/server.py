@@ -60,7 +60,7 @@ class Server:
     """An MCP server made of Python functions; a Backend.
 
     name, version: for programs. title: name for people. description, website_url: for people.
-    instructions: what a model should know before it uses the tools. icons: pictures for a client's
+    instructions: advice for the model on how to use the tools. icons: pictures for a client's
     user interface. experimental, extensions: capabilities that clients see as they are.
     argument_errors: `result` answers arguments that do not fit with a tool result that the model
     can act on; `protocol` with the JSON-RPC error -32602. coerce: accept `"1"` for an int, and the
@@ -139,7 +139,7 @@ class Server:
         Returns the function unchanged. The name of the tool is the function's, its description the
         docstring's, its input schema that of the parameters; arguments are checked against it.
         An `async def` runs on the event loop, a `def` in a thread, or on the loop with inline=True.
-        A generator sends what it yields as progress; everything together is the result.
+        A generator reports each value it yields as progress; all values together are the result.
         Raises RegistrationError for a function or option that cannot be offered.
         """
         if handler is not None:

@@ -83,7 +83,7 @@ def check_options(options: T, declaration: type, owner: str) -> T:
 def check_setting(value: S) -> S:
     """Return a Struct as clients will read it from the wire: a copy, made in 3 us.
 
-    Raises ValueError that names each field, what was expected and what came instead: a value of
+    Raises ValueError with each invalid field, the expected value and the actual value: a value of
     another type, without a JSON form, NaN, a lone surrogate, a key of `meta` or `extensions` that
     does not follow the grammar.
     """

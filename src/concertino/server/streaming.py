@@ -93,7 +93,7 @@ async def _run_async(generator: AsyncGenerator[Any, None], chunks: _Chunks) -> N
             text = chunks.add(chunk)
             await chunks.context.progress(len(chunks.values), None, text)
     finally:
-        # An iterator that is no generator has no aclose().
+        # Only generators have aclose(); other iterators do not.
         if hasattr(generator, "aclose"):
             await generator.aclose()
 
@@ -105,6 +105,6 @@ def _run_sync(generator: Generator[Any, None, None], chunks: _Chunks) -> None:
             if not chunks.is_needed or chunks.context.cancelled:
                 break
     finally:
-        # An iterator that is no generator has no close().
+        # Only generators have close(); other iterators do not.
         close = cast("Callable[[], None]", getattr(generator, "close", lambda: None))
         close()

@@ -57,10 +57,12 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 class RegisteredTool(Struct):
     """A tool of a server and how to call it.
 
-    is_async: the handler is an `async def`. inline: it is a `def` that runs on the event loop, not
-    in a thread. bind: makes the handler's arguments of a call's. shape: makes a result of what the
-    handler returned. guard: handles the tool's calls first, if there is one. removed: whether it
-    was removed from the server; no other field ever changes.
+    is_async: whether the handler is an `async def`.
+    inline: whether it is a `def` that runs on the event loop, not in a thread.
+    bind: converts the arguments of a call to the arguments of the handler.
+    shape: converts the handler's return value to a result.
+    guard: handles the tool's calls before the handler; None if the tool has no guards.
+    removed: whether the tool was removed from the server. No other field ever changes.
     """
 
     tool: Tool
@@ -119,7 +121,8 @@ class Tools(Registry[RegisteredTool]):
         """
         details = [describe_violation(violation) for violation in violations]
 
-        # Arguments that are no object, null included, make the params malformed, whatever was set.
+        # Arguments that are not an object (null, for example) make the request itself malformed,
+        # so the setting argument_errors does not apply.
         if not arguments.startswith(b"{"):
             raise invalid_params(f"arguments: {'; '.join(details)}")
         if self._argument_errors == "protocol":

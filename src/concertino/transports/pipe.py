@@ -318,7 +318,7 @@ class PipeConnection:
             self._write_rest()
 
     def _write_rest(self) -> None:
-        """Write what the peer did not accept at first, and what was queued since."""
+        """Write the rest of an earlier write, then the frames that were queued since."""
         output = self._output
         try:
             for _ in range(WRITES):

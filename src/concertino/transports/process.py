@@ -346,7 +346,7 @@ class ChildProcess(PipeConnection):
 
             line = state.framer.take_line(chunk)
             if line is None:
-                # A polled line would overtake what is delivered now.
+                # Stop polling: a polled line would overtake the lines that are delivered now.
                 polls.left = 0
                 self._on_chunk(chunk)
             else:

@@ -26,7 +26,7 @@ from concertino.transports.pipe import PipeConnection
 log = logging.getLogger("concertino.stdio")
 __all__ = ["StdioConnection", "StdioDescriptors", "open_missing", "take_over"]
 
-# The parent is gone and nothing was read for so long: nobody uses this server any more.
+# Seconds without input after which a server whose parent has ended shuts down: nobody uses it.
 ORPHAN_S = 5.0
 
 

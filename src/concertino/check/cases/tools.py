@@ -61,7 +61,7 @@ def fail_in_all_ways(context: CaseContext) -> None:
             expected = "a protocol error, a result with isError expected"
             context.report(Deviation(f"{how}: {expected}: {excerpt(response)}"))
         elif not response["result"].get("isError"):
-            context.report(Violation(f"{how}: a result that is no error: {excerpt(response)}"))
+            context.report(Violation(f"{how}: a result without isError: {excerpt(response)}"))
         context.require_service()
 
 
