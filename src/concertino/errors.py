@@ -220,7 +220,7 @@ class NotSupported(ConcertinoError):
 class TimedOut(ConcertinoError, TimeoutError):
     """No response arrived within the time limit. The text names the request and the limit.
 
-    Raised locally; the peer was told that the response is no longer needed.
+    Raised locally. The peer gets a cancellation, because the response is no longer needed.
     """
 
 

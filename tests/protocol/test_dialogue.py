@@ -169,7 +169,7 @@ def test_rounds_are_bounded() -> None:
 
 
 def test_a_state_that_is_too_large_is_refused() -> None:
-    with pytest.raises(ValueError, match="may have 65536"):
+    with pytest.raises(ValueError, match="the limit is 65536"):
         Dialogue().seal_state(a_seal(), CALL, b"x" * 65536)
 
 

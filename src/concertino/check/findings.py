@@ -48,7 +48,7 @@ class Hang(CheckFinding):
 
 
 class Crash(CheckFinding):
-    """The process ended although nobody asked it to."""
+    """The process ended although nothing had asked it to end."""
 
     verdict = "crash"
 

@@ -186,7 +186,7 @@ def _inspect_era(server: ServerUnderTest, era: str) -> None:
         context = CaseContext(server, process, era)
         began = time.monotonic()
         try:
-            # A legacy server may ignore the request of the other era, so it is given less time.
+            # Wait less for this one: a legacy server may ignore a request of the other era.
             opening = context.open(within_s=server.settings.timeout_s if server.legacy else None)
         except CheckFinding as finding:
             raise type(finding)(_explain_failed_opening(process, finding)) from None

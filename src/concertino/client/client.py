@@ -415,7 +415,7 @@ class Client(ConnectionFacts):
         if self._connection.is_modern:
             self._connection.current.subscriptions.close(id)
         elif self.state == "running":
-            # A server that is being restarted will not be told of the subscription at all.
+            # Not needed while the server restarts: the new one never gets this subscription.
             await self._call("resources/unsubscribe", encode({"uri": uri}), uri, None)
 
     # Prompts and completion

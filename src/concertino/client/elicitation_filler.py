@@ -30,7 +30,7 @@ class _Form(Struct):
 def fill_form(schema: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a form; missing ones are taken from its defaults.
 
-    Raises ValueError that names the field, what was expected and what was given, and
+    Raises ValueError with the field, the expected value and the actual value, and
     msgspec.ValidationError if the form itself is malformed.
     """
     form = convert(schema, _Form)

@@ -1,4 +1,4 @@
-"""Passes a server's notifications to the functions that a Client was given."""
+"""Passes a server's notifications to the functions that the user registered with a Client."""
 
 from __future__ import annotations
 

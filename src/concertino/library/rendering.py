@@ -153,7 +153,7 @@ def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> Re
     uris: list[str] = []
     left_out: list[Hit] = []
     for hit in hits:
-        # A part of a fragment is not shown if a better one is left out completely.
+        # Do not add a part of a fragment if a better fragment is left out completely.
         if _add_whole(text, hit, length) or (not left_out and _add_part(text, hit, HEADING)):
             uris.append(hit.document.uri)
         else:
@@ -173,24 +173,24 @@ def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> Re
 
 
 def _add_left_out(
-    text: _BudgetedText, shown: int, left_out: Sequence[Hit], total: int, length: Length
+    text: _BudgetedText, added: int, left_out: Sequence[Hit], total: int, length: Length
 ) -> None:
     """Add the closing line with as many of the fragments that are left out as fit."""
-    closing = _closing(text, shown, total)
+    closing = _closing(text, added, total)
     start = closing + " Left out for lack of space:"
     lines = [f"\n- {_index_line(hit, length)}" for hit in left_out]
     listed = _largest(
         len(lines), lambda number: text.fits(SEPARATOR, start + "".join(lines[:number]))
     )
     if not listed or not text.add(SEPARATOR, start + "".join(lines[:listed])):
-        # If nothing is shown, the URI of the best fragment is more useful than numbers.
+        # If no fragment was added, the URI of the best one is more useful than numbers.
         best = left_out[0]
-        names = () if shown else (_index_line(best, length), best.document.uri)
+        names = () if added else (_index_line(best, length), best.document.uri)
         text.add_first_fitting(*names, closing)
 
 
-def _closing(text: _BudgetedText, shown: int, total: int) -> str:
-    return f"{shown} of {total} fragments, {text.tokens} of {text.limit} tokens up to here."
+def _closing(text: _BudgetedText, added: int, total: int) -> str:
+    return f"{added} of {total} fragments, {text.tokens} of {text.limit} tokens up to here."
 
 
 def _add_whole(text: _BudgetedText, hit: Hit, length: Length) -> bool:
@@ -292,16 +292,16 @@ def _render_json(query: Query, hits: Sequence[Hit], count: Counter, length: Leng
         }
         for hit in hits
     ]
-    for shown in range(len(entries), -1, -1):
+    for number in range(len(entries), -1, -1):
         whole = {
             "query": query.text[:200],
             "found": len(hits),
             "limit": query.max_tokens,
-            "fragments": entries[:shown],
+            "fragments": entries[:number],
         }
         text = msgspec.json.encode(whole).decode()
         if count(text) <= query.max_tokens:
-            uris = tuple(hit.document.uri for hit in hits[:shown])
-            return RenderedText(text, JSON, shown, uris, count(text), query.max_tokens)
+            uris = tuple(hit.document.uri for hit in hits[:number])
+            return RenderedText(text, JSON, number, uris, count(text), query.max_tokens)
     text = "{}" if count("{}") <= query.max_tokens else ""
     return RenderedText(text, JSON, 0, (), count(text), query.max_tokens)

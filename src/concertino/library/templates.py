@@ -13,8 +13,8 @@ __all__ = ["JSON", "Templates"]
 
 JSON = "application/json"
 MODE = (
-    "mode=full (default) gives whole fragments, catalog an entry each, index a line each,"
-    " minimal JSON; each with URIs."
+    "mode: full (default) returns whole documents, catalog an entry for each,"
+    " index a line for each, minimal JSON; all with URIs."
 )
 
 
@@ -25,16 +25,16 @@ class Templates:
     """
 
     def __init__(self, scheme: str) -> None:
-        # The URI of a match within a category has the category in its path instead.
+        # In a match within a category, the path names the category instead of a parameter.
         within_category = tuple(name for name in PARAMETERS if name != "categories")
-        budget = f"What fits the query, within maxTokens (3000). {MODE}"
+        limit = f"within maxTokens tokens (default 3000). {MODE}"
         templates = [
             (
                 ResourceTemplate(
                     f"{scheme}://{MATCH}{{?{','.join(PARAMETERS)}}}",
                     "match",
                     title="Match",
-                    description=f"{budget} From everything.",
+                    description=f"Documents that match the query, {limit}",
                 ),
                 PARAMETERS,
             ),
@@ -43,7 +43,7 @@ class Templates:
                     f"{scheme}://{{category}}/{MATCH}{{?{','.join(within_category)}}}",
                     "match-category",
                     title="Match within a category",
-                    description=f"{budget} From one category.",
+                    description=f"Documents of one category that match the query, {limit}",
                 ),
                 ("category", *within_category),
             ),
@@ -52,7 +52,7 @@ class Templates:
                     f"{scheme}://{REGISTRY}",
                     "registry",
                     title="Registry",
-                    description="What there is in each category, and every document",
+                    description="All categories, and every document in them",
                     mime_type=JSON,
                 ),
                 (),
@@ -62,7 +62,7 @@ class Templates:
                     f"{scheme}://{{category}}",
                     "category",
                     title="Catalogue of a category",
-                    description="Every document of one category, with what it is for",
+                    description="Every document of one category, with its purposes",
                     mime_type=JSON,
                 ),
                 ("category",),

@@ -222,7 +222,7 @@ class _CachedList:
     """The last state of one list.
 
     kind: of the request for it. current: its content, to compare; sent: the content that the
-    client got last, None if it never asked.
+    client got last; None if it has not requested it.
     """
 
     def __init__(self, kind: str, convert: Callable[[Any], Struct]) -> None:

@@ -47,7 +47,7 @@ def split_id(payload: bytes) -> tuple[bytes, bytes] | None:
 
 
 def peek_tool_call(body: bytes) -> tuple[str, str] | None:
-    """Return the tool's name and the caller of a request, given its fields without the id.
+    """Return the tool's name and the caller of a request. Takes its fields without the id.
 
     None if the request is not a plain tool call. Every field of the call is checked, since a
     decoder would use the last of two names.
@@ -86,7 +86,7 @@ def peek_tool_call(body: bytes) -> tuple[str, str] | None:
 
 
 def is_tool_response(body: bytes) -> bool:
-    """Return whether a response, given without its id, is a tool_call and nothing else."""
+    """Return whether a response, without its id, holds only a tool_call."""
     return _content_start(body) > 0
 
 

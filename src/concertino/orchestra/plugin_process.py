@@ -59,7 +59,8 @@ class PluginProcess:
     """A plugin, its current run, and its state. Made and used on one event loop. Next: start().
 
     dependencies: plugins that must have run before this one is started for the first time.
-    on_change: called when its state, or what it offers, has changed. reason: why it is not running.
+    on_change: called when its state, its tools or its prompts have changed.
+    reason: why it is not running.
     """
 
     def __init__(
@@ -95,12 +96,12 @@ class PluginProcess:
 
     @property
     def pid(self) -> int | None:
-        """The id of its process and process group; None while there is none."""
+        """The id of its process and process group; None while no process runs."""
         return self._run.pid
 
     @property
     def address(self) -> str:
-        """Where the current run listens; empty before it has said so."""
+        """The address at which the current run listens; empty until it has reported one."""
         return self._run.address
 
     def start(self, environment: HubEnvironment) -> None:

@@ -183,7 +183,7 @@ class PluginRun:
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Connect, register, boot, and ask for the lists."""
         id = self._settings.entry.id
-        # A plugin at a socket was checked above to listen where it was told to.
+        # It was checked above that a plugin on a Unix socket listens at the assigned address.
         if self.address.startswith("unix:"):
             link = self.link = await open_link(self.address)
         else:

@@ -1,6 +1,6 @@
 """A QUIC connection whose streams carry one frame each way: the part that both sides share.
 
-aioquic does no I/O: received datagrams cause events, and outgoing datagrams are asked for. This
+aioquic does no I/O: it turns received datagrams into events, and returns datagrams to send. This
 class asks once for everything that one received datagram has caused, on every connection: a
 response may let a task send its next request, and a hub forwards a request on another connection.
 
@@ -118,7 +118,7 @@ class QuicRpcConnection(QuicConnectionProtocol):
                 is_urgent = had_ack or len(space.ack_queue) > 1
                 space.ack_at = min(space.ack_at, now + SECOND_ACK_S) if is_urgent else now + ACK_S
 
-            # The datagram may have raised a limit, or shown that something was lost.
+            # The datagram may have raised a flow control limit, or revealed that a packet was lost.
             self._process_events_and_send(
                 any(not stream.sender.buffer_is_empty for stream in quic._streams_queue)
             )

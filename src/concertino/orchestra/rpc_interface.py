@@ -80,10 +80,10 @@ peer gets the error `internal_error`."""
 
 
 Respond = Callable[[bytes | None], None]
-"""Sends a response, given as bytes without the id; None if the request was cancelled."""
+"""Sends a response, serialized without the id; None if the request was cancelled."""
 
 RelayHandler = Callable[[bytes, RemotePeer, Respond], PendingResponse | None]
-"""Forwards one request, given as bytes without the id, and responds later.
+"""Forwards one request, serialized without the id, and responds later.
 
 It returns None, without any effect, for a request that the RequestHandler must handle."""
 
@@ -122,7 +122,7 @@ class ForwardingConnection(RpcConnection, Protocol):
     def forward(
         self, body: bytes, timeout_s: float, callback: ResponseCallback | None = None
     ) -> PendingResponse | None:
-        """Send a tool call, given as bytes without the id, and return its pending response.
+        """Send a tool call, serialized without the id, and return its pending response.
 
         Await the pending response, or pass a callback; both get the response as bytes, with an id.
         Returns None while the output buffer is full; request() would wait then.

@@ -4,8 +4,8 @@ Any number of requests share the connection; responses are matched by request_id
 in a folder that other users cannot enter, has mode 0600, and both sides check the credentials of
 the other process.
 
-The socket is read and written here and not by a transport of asyncio, for the reason given in
-transports/pipe.py. All output of one loop iteration goes into one write. When the peer does not
+This module reads and writes the socket itself, without an asyncio transport. transports/pipe.py
+gives the reason. All output of one loop iteration goes into one write. When the peer does not
 take the output, the source of more pauses: an RpcServer stops reading, RpcClient.request() waits.
 """
 

@@ -1,4 +1,4 @@
-"""What a session and a backend exchange: a call, facts about its client, and what can be called."""
+"""The types that a session and a backend exchange: calls, facts about clients, and features."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ClientFacts(Struct, frozen=True):
     """What the client says about itself. Never trust it (2026-07-28 basic/index).
 
     protocol_version: the revision that this call is served in.
-    capabilities: what the client can be asked for.
+    capabilities: the client requests that the client supports.
     """
 
     name: str

@@ -146,7 +146,7 @@ def _field(parameter: Parameter, builder: SchemaBuilder, description: str | None
         try:
             schema["default"] = json_value(default)
         except (TypeError, ValueError, RecursionError):
-            # A default without a JSON form is not shown; callers can do without it.
+            # A default without a JSON form is left out of the schema; callers can do without it.
             pass
 
     if description:

@@ -57,8 +57,8 @@ def decode_first_match(members: list[Any], strict: bool) -> Callable[[Any], Any]
 def look_up_member(members: list[tuple[Any, Any]]) -> Callable[[Any], Any]:
     """Return a converter from the JSON form of a member to the member.
 
-    members: pairs of (JSON form, member). They are told apart by type and value: 1 is neither True
-    nor 1.0.
+    members: pairs of (JSON form, member). They are distinguished by type and value: 1 is neither
+    True nor 1.0.
     """
 
     def convert(value: Any) -> Any:

@@ -24,7 +24,7 @@ TEXT_TYPES = frozenset(
 
 
 class File:
-    """A file that is a resource. mime_type: as the author said, or by the file's name, or None.
+    """A file that is a resource. mime_type: set by the author or guessed by name, or None.
 
     Links are followed once, when the object is made. A link that is changed later has no effect.
     Raises OSError for a path that cannot be used, and ValueError if it is not a regular file.

@@ -40,8 +40,8 @@ MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 class LazyFeatures:
     """The features of a server apart from its tools.
 
-    features: what clients are told. It only grows: once a feature was announced it stays, because
-    clients remember it. handlers: MCP method -> its handler.
+    features: the features announced to clients. A feature is never removed, because clients
+    remember it. handlers: MCP method -> its handler.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ MAX_TTL_S = 31_536_000
 
 
 class ServerSettings(Struct, frozen=True, omit_defaults=True):
-    """Those arguments of Server(...) that clients are shown as they are."""
+    """The arguments of Server(...) that clients see unchanged."""
 
     instructions: str | None
     experimental: Mapping[str, dict[str, Any]] | None

@@ -1,8 +1,8 @@
 """Listening sockets, made here or inherited from systemd. runtime/acceptor.py accepts connections.
 
 The file of a Unix socket has mode 0600 from the moment it exists, and a client must be a process of
-the same user or of root. TCP sockets listen on loopback addresses unless told otherwise, since
-there is no authentication. Sources: unix(7), tcp(7), sd_listen_fds(3).
+the same user or of root. TCP sockets listen on loopback addresses unless remote access is allowed
+explicitly, since there is no authentication. Sources: unix(7), tcp(7), sd_listen_fds(3).
 """
 
 from __future__ import annotations

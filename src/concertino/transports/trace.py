@@ -43,7 +43,7 @@ class TracedConnection:
         self._inner = inner
         self._show = show
         self._receiver: Receiver
-        # A line that was shown when it was polled and is yet to be delivered.
+        # A polled line that is traced already, but not yet delivered.
         self._deferred_line: bytes | None = None
 
     @property

@@ -249,7 +249,7 @@ def discover(context: CaseContext) -> None:
         if not isinstance(result.get(name), kind):
             raise Violation(f"the result of server/discover has no {name}: {excerpt(response)}")
     if MODERN not in result["supportedVersions"]:
-        text = f"supportedVersions lacks {MODERN}, in which it was asked: {excerpt(response)}"
+        text = f"supportedVersions lacks {MODERN}, the revision of the request: {excerpt(response)}"
         raise Violation(text)
 
 

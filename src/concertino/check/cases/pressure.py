@@ -143,7 +143,7 @@ def stay_quiet(context: CaseContext) -> None:
     if context.process.exit_code is not None:
         raise context.process.crash_or_hang("two seconds without a message")
     if context.process.eof:
-        raise Hang("stdout was closed while nothing was asked")
+        raise Hang("stdout was closed while no request was pending")
 
 
 CASES = (
