@@ -54,8 +54,8 @@ class Call(Struct, frozen=True, gc=False):
     def arguments(self) -> dict[str, Any]:
         """The arguments of a tool or prompt, as the client sent them: not yet validated.
 
-        Decoded at each use, so keep the value to use it twice. Empty where the client sent none, or
-        something other than an object. Changing the returned dict does not change the call; make another Call for that.
+        Decoded at each use, so keep the value to use it twice. Empty if the client sent no object.
+        Changes of the returned dict do not affect the call; to change arguments, make a new Call.
         """
         try:
             return _decode_object(self.params["arguments"])
