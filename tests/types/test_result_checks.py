@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import UNSET, Struct
 
+from concertino.types import result_checks
 from concertino.types.result_checks import check
 from concertino.types.results import (
     Annotations,
@@ -40,6 +42,14 @@ from concertino.types.results import (
 
 TEXT = TextContent("hello")
 A: Any = None  # what a type checker would not let us write
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_cached_checks() -> Iterator[None]:
+    """Make the checks anew here, so that these tests reach all code that makes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(result_checks, "_struct_checks", {})
+        yield
 
 
 def of_schema(value: Struct, definition: str) -> bool:

@@ -2,7 +2,7 @@
 
 No other module names a revision. Backends and handlers use the 2026-07-28 form of everything;
 wire_results.py translates their results for clients of older revisions. Requests need no
-translation, except that session.py reads their `_meta`.
+translation, except that request_profile.py reads their `_meta`.
 Spec: the schemas of all five revisions, and the changelog of each.
 """
 

@@ -30,13 +30,7 @@ from concertino.errors import (
     RpcError,
 )
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import (
-    Id,
-    Message,
-    decode_request,
-    encode_id,
-    encode_notification,
-)
+from concertino.jsonrpc.messages import Id, Message, decode_request, encode_id, encode_notification
 from concertino.jsonrpc.outgoing_requests import OutgoingRequest
 from concertino.jsonrpc.peer import RESULT, Peer, Send
 from concertino.protocol.call import Call, InputRequired, ServerFeatures
@@ -51,11 +45,7 @@ from concertino.protocol.request_profile import (
     Profiles,
     RequestProfile,
 )
-from concertino.protocol.revisions import (
-    REQUESTS,
-    REVISIONS,
-    implementation,
-)
+from concertino.protocol.revisions import REQUESTS, REVISIONS, implementation
 from concertino.protocol.session_request import SessionRequest
 from concertino.types.results import LEVELS, CallToolResult, Level, TextContent
 

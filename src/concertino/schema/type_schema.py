@@ -2,8 +2,8 @@
 
 One walk over the annotation yields both, so that they always agree. msgspec knows most types. Added
 here are constraints and descriptions (constraints.py), unions that msgspec does not decode (members
-are tried in order), enums with values other than str or int, paths, and pydantic types,
-which pydantic decodes wherever they appear.
+are tried in order), enums with values other than str or int, paths, and pydantic types, which
+pydantic decodes wherever they appear.
 
 What msgspec cannot decode itself becomes a custom type (violations.py) with a converter from
 custom_decoders.py. Patterns that Python's `re`, which msgspec uses, may take long to match are
