@@ -3,7 +3,7 @@
     ConcertinoError              the root: catches everything that concertino raises on purpose
     ├── RegistrationError        a tool, resource, prompt, server or library is declared wrongly
     ├── TargetError              a command-line target contains no server, or an extra is missing
-    ├── ToolError                raised by a tool; its text reaches the caller as an `isError` result
+    ├── ToolError                raised by a tool; the caller gets its text as an `isError` result
     ├── RpcError                 a JSON-RPC error response, sent or received
     │   ├── ResourceNotFound     no resource exists under this URI
     │   ├── MissingCapability    the client lacks the capability that a client request needs
@@ -103,7 +103,10 @@ class ToolError(ConcertinoError):
 
         raise ToolError("there is no shelf for 'apples'")
         raise ToolError(
-            "TEMPLATE_NOT_FOUND", "Template not found", suggestion="Use a or b", available=["a", "b"]
+            "TEMPLATE_NOT_FOUND",
+            "Template not found",
+            suggestion="Use a or b",
+            available=["a", "b"],
         )
 
     The text becomes the content of a result with `isError: true`, which the model sees. If a code
@@ -210,11 +213,17 @@ class Suspended(BaseException):
 
 
 class SpawnError(ConcertinoError):
-    """A program could not be started. The text names it, where it was looked for, and the reason."""
+    """A program could not be started.
+
+    The text names the program, the places where it was searched for, and the reason.
+    """
 
 
 class NotSupported(ConcertinoError):
-    """The server has not declared this feature. Nothing was sent. The text says what it declares."""
+    """The server has not declared this feature, so nothing was sent.
+
+    The text says what the server declares.
+    """
 
 
 class TimedOut(ConcertinoError, TimeoutError):

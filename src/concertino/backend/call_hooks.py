@@ -1,13 +1,13 @@
 """The optional part of the Backend interface: beginning and ending calls without a coroutine.
 
 `Backend.handle` is all that a backend needs, and `await inner.handle(call, context)` is all that a
-wrapper needs. A wrapper coroutine costs a small call a tenth of its instructions, though, so what
-limits every call of a server (guards/guard.py) offers a second way, which a runtime takes for the
-calls of its clients:
+wrapper needs. However, each wrapper coroutine takes a tenth of a small call's instructions. So a
+wrapper that limits every call of a server (guards/guard.py) offers a second way, which a runtime
+uses for the calls of its clients:
 
 1. `begin(call, context, slot)` decides whether the call may run and returns its work, an awaitable.
-   If the end of the call matters, it puts CallHooks into `slot.hooks`.
-2. Whoever began the call runs the work and then uses the hooks (protocol/call_hooks.py).
+   If the end of the call matters to it, it stores CallHooks in `slot.hooks`.
+2. The caller of `begin` runs the work and then calls the hooks (protocol/call_hooks.py).
 
 Both ways give the same results: `Guard.handle` is the same pair of begin and hooks in a coroutine.
 Figures: docs/decisions/0011-the-driver-ends-guarded-calls.md.
@@ -45,7 +45,7 @@ Handle = Callable[[Call, Context], Work]
 
 
 class HooksSlot(Protocol):
-    """Where begin() puts the hooks of the call that it begins. hooks: None until then."""
+    """Holds the hooks of the call that begin() begins. hooks: None until then."""
 
     hooks: CallHooks | None
 
@@ -57,8 +57,8 @@ class CallStarter(Struct, frozen=True):
     """How a runtime begins the calls of a backend.
 
     begin: begins any call. Raises RpcError if it refuses the call outright.
-    tools: the same for single tools by name, as far as they are known; may change at any time.
-    redacts: whether begin() expects contexts that take secrets out of progress and log messages.
+    tools: the same for the tools that are known, by name; it may change at any time.
+    redacts: whether begin() expects contexts that remove secrets from progress and log messages.
     """
 
     begin: BeginCall
@@ -85,15 +85,17 @@ class SupportsOperationHandlers(Protocol):
     def operation_handler(self, method: str, name: str) -> Handle | None:
         """Return a function that handles all calls of this operation as `handle` would.
 
-        It must go on working when the operation is removed or replaced. None if only `handle` may
-        be used. method, name: such as `tools/call` and the tool's name.
+        The function must still work when the operation is removed or replaced. None if only
+        `handle` may be used.
+        method, name: for example `tools/call` and the name of the tool.
         """
         ...
 
 
 def call_starter_of(backend: Backend) -> CallStarter | None:
     """Return a backend's CallStarter; None if it has none."""
-    # Its class is asked, since a proxy that forwards all attributes has a `handle` of its own.
+    # Check the class: an object that forwards all attributes to another backend would seem to
+    # support this, but calls must go through its own `handle`.
     if not issubclass(type(backend), SupportsCallStarter):
         return None
     return cast("SupportsCallStarter", backend).call_starter()
@@ -107,5 +109,8 @@ def operation_handler_of(backend: Backend, method: str, name: str) -> Handle | N
 
 
 def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:
-    """Return whether `method`, read from `backend`, is `function`: neither overridden nor patched."""
+    """Return whether `method`, read from `backend`, is `function`.
+
+    It is not if a subclass overrides the method or an attribute of the object replaces it.
+    """
     return method == MethodType(function, backend)

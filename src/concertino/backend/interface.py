@@ -1,8 +1,9 @@
 """The Backend interface: what handles MCP calls, and what surrounds a call.
 
-A `Server` of Python functions, a folder of Markdown and a bridge to a hub are Backends; so is a guard
-around one. A backend gets canonical calls of revision 2026-07-28 and returns canonical results; the
-session translates for clients of other revisions. Optional parts: backend/call_hooks.py.
+A `Server` of Python functions, a folder of Markdown and a bridge to a hub are Backends, and so is a
+guard around one of them. A backend gets calls and returns results in the form of revision
+2026-07-28; the session translates them for clients of other revisions. Optional parts of the
+interface are in backend/call_hooks.py.
 """
 
 from __future__ import annotations
@@ -44,31 +45,31 @@ ChangeKind = Literal["tools", "prompts", "resources", "features"]
 
 
 class Notifier(Protocol):
-    """How a backend tells all clients about changes, outside any call; usable from any thread."""
+    """The interface by which a backend notifies all clients of changes, from any thread."""
 
     def report_change(self, what: ChangeKind) -> None:
-        """Tell the clients that a list has changed."""
+        """Notify the clients that a list, or the set of features, has changed."""
         ...
 
     def report_update(self, uri: str) -> None:
-        """Tell the clients that subscribed to this resource that its content has changed."""
+        """Notify the subscribers of this resource that its content has changed."""
         ...
 
 
 class Context(Protocol):
-    """What a handler knows of its caller, and can send it during a call.
+    """The interface between a handler and the client whose call it handles.
 
-    Every method acts when it is called; awaiting its result only waits for a slow client.
+    progress() and log() send at once; awaiting what they return only waits for a slow client.
     """
 
     @property
     def client(self) -> ClientFacts:
-        """The client that calls."""
+        """Return the client that made the call."""
         ...
 
     @property
     def cancelled(self) -> bool:
-        """Whether the client has cancelled the call.
+        """Return whether the client has cancelled the call.
 
         An `async def` handler gets CancelledError as well.
         """
@@ -76,9 +77,9 @@ class Context(Protocol):
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """The members of the request's `_meta` that the protocol does not define.
+        """Return the members of the request's `_meta` that the protocol does not define.
 
-        For example trace context (`traceparent`), or a vendor's keys.
+        Examples are trace context (`traceparent`) and keys of a vendor.
         """
         ...
 
@@ -87,8 +88,9 @@ class Context(Protocol):
     ) -> Awaitable[None]:
         """Report progress to the client.
 
-        Nothing is sent if the client did not ask for progress, or if `done` does not grow.
-        done, total: in any one unit. message: for people; clients before 2025-03-26 do not get it.
+        Nothing is sent if the client did not ask for progress, or if `done` does not increase.
+        done, total: in the same unit, whichever it is.
+        message: for people; clients before 2025-03-26 do not get it.
         """
         ...
 
@@ -109,11 +111,12 @@ class Context(Protocol):
     ) -> Any:
         """Call another tool of the same server, in process, with its validation and every guard.
 
-        Returns its result. With `into`, a type: its structured content as that type, or its text
-        parsed as JSON if there is none; a tool that failed raises ToolError with its text. The tool
-        has this call's client, trace context and cancellation; its progress is not sent, since it
-        counts something else. At most 16 calls may be inside each other.
-        Raises RpcError for an unknown tool. In a `def` handler:
+        Returns the tool's result. With `into`, a type: returns the structured content as that type,
+        or the text parsed as JSON if there is no structured content; an error result then raises
+        ToolError with its text.
+        The tool sees this call's client, trace context and cancellation. Its progress is not sent,
+        since it counts something else. Calls may be nested 16 deep.
+        Raises RpcError for an unknown tool. In a `def` handler write
         `context.wait(context.call_tool(...))`.
         """
         ...
@@ -121,13 +124,13 @@ class Context(Protocol):
     async def ask(self, questions: Mapping[str, ClientRequest]) -> Mapping[str, Raw]:
         """Send the client several requests at once and return its answers, undecoded, by key.
 
-        elicit() and the others are built on this. Since 2026-07-28 a client answers with a new
-        call: this one ends here, by Suspended, and the handler runs again from its start, where it
-        gets the answers at once. What it does before a question it does again; use once() for what
-        must not be repeated.
-        Only tools, prompts and resources may ask, at most 16 times in a call. Raises
-        MissingCapability, InvalidClientResponse, RpcError when the client answers with an error,
-        TimedOut after ten minutes, ValueError for a key that another question has.
+        elicit(), sample() and roots() use this. Since 2026-07-28 a client answers with a new call:
+        this call ends here, by Suspended; the handler then runs again from its start, and this
+        method returns the answers at once. So all code before a question runs again. Use once() for
+        values that must not be made twice.
+        Only tools, prompts and resources may ask, at most 16 times in a call.
+        Raises MissingCapability, InvalidClientResponse, RpcError when the client answers with an
+        error, TimedOut after ten minutes, and ValueError for a key that another question has.
         """
         ...
 
@@ -142,10 +145,10 @@ class Context(Protocol):
     async def elicit(
         self, message: str, form: Any, *, key: str | None = None
     ) -> Accepted[Any] | Declined:
-        """Let a person fill in a form.
+        """Ask the user to fill in a form.
 
-        form: a class whose fields are texts, numbers, bools and choices, or a JSON Schema of such.
-        key: names the question; `q1` and so on by default.
+        form: a class whose fields are texts, numbers, bools or choices, or a JSON Schema for them.
+        key: the name of the question; `q1`, `q2` and so on by default.
         Returns Accepted(content), or Declined(action) with `decline` or `cancel`. Raises as ask()
         does, and RegistrationError for a class that is not a form.
         """
@@ -154,11 +157,11 @@ class Context(Protocol):
     async def elicit_url(
         self, message: str, url: str, *, key: str | None = None
     ) -> Literal["accept", "decline", "cancel"]:
-        """Let a person open a page, for what a form must not ask.
+        """Ask the user to open a web page, for data that a form must not ask for.
 
-        url: https, without a secret in it.
-        `accept` means that the page was opened, not that anything was done there. Raises as ask()
-        does, and ValueError for another URL.
+        url: an https URL that contains no secret.
+        `accept` means that the user opens the page, not that anything was done there. Raises as
+        ask() does, and ValueError for other URLs.
         """
         ...
 
@@ -170,16 +173,16 @@ class Context(Protocol):
         key: str | None = None,
         **options: Any,
     ) -> CreateMessageResult:
-        """Let the client's model continue a conversation.
+        """Ask the client's model to continue a conversation.
 
         options: the other fields of Sampling (system_prompt, tools, ...).
-        Raises as ask() does, and ValueError for messages in which the use of a tool is not followed
-        by its result.
+        Raises as ask() does, and ValueError if the use of a tool in the messages is not followed by
+        its result.
         """
         ...
 
     async def roots(self, *, key: str | None = None) -> list[Root]:
-        """Return the folders that this server may work in. Raises as ask() does."""
+        """Return the client's roots: folders for this server to work in. Raises as ask() does."""
         ...
 
     @overload
@@ -187,56 +190,64 @@ class Context(Protocol):
     @overload
     async def once(self, key: str, make: Callable[[], object]) -> Any: ...
     async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
-        """Return a value that is made once in a call, however often questions repeat its handler.
+        """Return a value that is made only once in a call, even if questions repeat the handler.
 
-        make: returns a JSON value, or an awaitable of one. The value travels with the client, which
-        can read but not change it. kind: its class.
-        A call that the client makes anew is another call.
+        make: returns a JSON value, or an awaitable of one. Since 2026-07-28 the client keeps the
+        value between the rounds of the call; it can read but not change it.
+        kind: the class of the value.
+        If the client starts the call anew, the value is made again.
         """
         ...
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """Wait in a `def` handler's thread, as in `context.wait(context.elicit(...))`.
+        """Return what an awaitable returns, in a `def` handler's thread.
 
-        Raises CancelledError when the client has cancelled the call, RuntimeError on the loop.
+        Example: `context.wait(context.elicit(...))`. Raises CancelledError when the client has
+        cancelled the call, and RuntimeError on the event loop.
         """
         ...
 
 
 class Backend(Protocol):
-    """Handles calls. One backend serves any number of connections."""
+    """The interface of everything that handles calls; one object serves many connections."""
 
     async def start(self, outlet: Notifier) -> None:
-        """Get ready. Called once, while the first connection opens; calls wait until it returns."""
+        """Prepare for calls, which wait until this returns.
+
+        Called once, when the first connection opens.
+        """
         ...
 
     def features(self) -> ServerFeatures:
-        """Return what is offered now. Must be cheap.
+        """Return the features that this backend offers now. Must be cheap.
 
-        Before start() has returned it may promise more than there will be, never less.
+        Before start() has returned, it may report features that will be missing, but must not omit
+        any.
         """
         ...
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        """Handle one call and return a result Struct of `concertino.types`, or canonical JSON as Raw.
+        """Handle one call and return its result.
 
-        Or return an InputRequired: the client is asked, and the call comes again with its `answers`
-        and the `state`. Raises RpcError for an error response; any other exception is logged and
-        answered with -32603. Let CancelledError (the client is gone) and Suspended (the call will
-        be repeated) propagate.
+        The result is a Struct of `concertino.types`, or its JSON in the form of 2026-07-28 as Raw.
+        An InputRequired asks the client first: the call comes again with `answers` and `state`.
+        Raises RpcError for an error response. Any other exception is logged and answered with
+        -32603. Let CancelledError (the client is gone) and Suspended (the call will be repeated)
+        propagate.
         """
         ...
 
     async def watch(self, uris: frozenset[str]) -> None:
-        """Watch the resources that clients subscribe to now: the whole set, after each change.
+        """Watch the resources that clients subscribe to, and report changes of their content.
 
-        Called from start() on, one call after the other, if features() has `subscriptions`. Report
-        changes by Notifier.report_update.
+        uris: all of them, not only new ones.
+        Called after start(), whenever the set changes, never concurrently, and only if features()
+        has `subscriptions`. Report changes with Notifier.report_update().
         """
         ...
 
     async def close(self) -> None:
-        """Release what start() took. Called once, after the last call."""
+        """Release what start() acquired. Called once, after the last call."""
         ...
 
 
@@ -253,7 +264,10 @@ def describe_non_backend(value: object) -> str | None:
 
 
 class BackendWrapper:
-    """A Backend around another one, to which it forwards everything; override `handle` alone."""
+    """A Backend that forwards everything to another one.
+
+    Override the methods that should do something else, in most cases only `handle`.
+    """
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
@@ -275,7 +289,10 @@ class BackendWrapper:
 
 
 class ContextWrapper:
-    """A Context around another one, to which it forwards everything; override what changes."""
+    """A Context that forwards everything to another one.
+
+    Override the methods that should do something else.
+    """
 
     def __init__(self, inner: Context) -> None:
         self.inner = inner
@@ -339,6 +356,6 @@ class ContextWrapper:
     def wait(self, awaitable: Awaitable[T]) -> T:
         return self.inner.wait(awaitable)
 
-    # A runtime's Context has members beyond this interface.
+    # A runtime's Context has members that are not part of this interface, such as `request_id`.
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

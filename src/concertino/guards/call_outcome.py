@@ -26,36 +26,26 @@ __all__ = [
     "name_of",
 ]
 
-BOUNDARIES_S = (
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    30,
-    60,
-    120,
-    300,
-)  # of durations; the conventions' advice
+# The bucket boundaries for durations that the conventions recommend.
+BOUNDARIES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+# How many names, or combinations of labels, are counted separately; all others count as OTHER.
+SERIES = 1000
 OTHER = "_OTHER"
-SERIES = 1000  # names, or combinations of labels, that are counted; a further one is _OTHER
-NOBODY_HAS_IT = frozenset((INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND))
-REFUSED = frozenset(
-    ("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT")
-)  # by a guard, which may not know who has what
-LONGEST_NAME = 256  # characters that are reported
+# How many characters of a name are reported.
+LONGEST_NAME = 256
+
+# The errors by which a backend says that it does not know a name.
+UNKNOWN_NAME_CODES = frozenset((INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND))
+# The refusals of a guard, which refuses without asking whether the backend knows the name.
+REFUSAL_CODES = frozenset(("RATE_LIMIT_EXCEEDED", "TOO_MANY_IN_FLIGHT"))
 
 
 class CallFailure(Struct, frozen=True):
     """How a call failed.
 
-    kind: `error.type`. code: of an error response. is_unknown: perhaps no backend has an operation of
-    this name; none has confirmed it.
+    kind: the value of `error.type`.
+    code: the code of an error response.
+    is_unknown: the name may be made up, since no backend has confirmed that it exists.
     """
 
     kind: str
@@ -64,22 +54,23 @@ class CallFailure(Struct, frozen=True):
 
 
 class Names:
-    """The names that are counted by themselves, at most SERIES; others are counted as OTHER.
+    """The names that are counted separately, at most SERIES; all others are counted as OTHER.
 
-    A name gets in when a backend has handled a call of it, so made-up names use no memory, whether
-    the server does not know them or a guard refuses everything.
+    A name is added when a backend has handled a call of it. So made-up names use no memory, neither
+    if the backend does not know them nor if a guard refuses all calls.
     """
 
     def __init__(self) -> None:
         self._known: set[str] = set()
 
     def count_as(self, name: str, failure: CallFailure | None) -> str:
-        """Return the name to count a call under. failure: of the call, if it failed."""
+        """Return the name to count a call under. failure: how it failed, if it did."""
         if (failure is None or not failure.is_unknown) and len(self._known) < SERIES:
             self._known.add(name)
         return name if name in self._known else OTHER
 
 
+# The members of results and refusals that matter here.
 class _Result(Struct, frozen=True, rename="camel"):
     is_error: bool = False
 
@@ -88,12 +79,12 @@ class _Refusal(Struct, frozen=True):
     code: str = ""
 
 
-_refusal = Decoder(_Refusal).decode
-_result = Decoder(_Result).decode
+_decode_refusal = Decoder(_Refusal).decode
+_decode_result = Decoder(_Result).decode
 
 
 def name_of(call: Call) -> str | None:
-    """Return the name that a call is reported under; None if it names nothing."""
+    """Return the name to report for a call, cut to LONGEST_NAME; None if it names nothing."""
     name = call.name
     return None if name is None else name[:LONGEST_NAME]
 
@@ -101,12 +92,11 @@ def name_of(call: Call) -> str | None:
 def failure_of(error: BaseException) -> CallFailure:
     """Return the failure of a call that raised an exception."""
     if isinstance(error, RpcError):
-        return CallFailure(
-            str(error.code), error.code, error.code in NOBODY_HAS_IT or error.code == BUSY
-        )
-    return CallFailure(
-        "cancelled" if isinstance(error, asyncio.CancelledError) else type(error).__qualname__
-    )
+        is_unknown = error.code in UNKNOWN_NAME_CODES or error.code == BUSY
+        return CallFailure(str(error.code), error.code, is_unknown)
+    if isinstance(error, asyncio.CancelledError):
+        return CallFailure("cancelled")
+    return CallFailure(type(error).__qualname__)
 
 
 def failure_of_result(call: Call, result: Any) -> CallFailure | None:
@@ -115,20 +105,19 @@ def failure_of_result(call: Call, result: Any) -> CallFailure | None:
         return None
     if isinstance(result, Raw):
         try:
-            return CallFailure("tool_error") if _result(result).is_error else None
+            return CallFailure("tool_error") if _decode_result(result).is_error else None
         except DecodeError:
             return None
     if not isinstance(result, CallToolResult) or not result.is_error:
         return None
     block = result.content[0] if result.content else None
-    return CallFailure(
-        "tool_error", is_unknown=isinstance(block, TextContent) and _is_refusal(block.text)
-    )
+    is_unknown = isinstance(block, TextContent) and _is_refusal(block.text)
+    return CallFailure("tool_error", is_unknown=is_unknown)
 
 
 def _is_refusal(text: str) -> bool:
     """Return whether an error text is a guard's refusal."""
     try:
-        return text.startswith("{") and _refusal(text).code in REFUSED
+        return text.startswith("{") and _decode_refusal(text).code in REFUSAL_CODES
     except (DecodeError, UnicodeError):
         return False

@@ -1,11 +1,11 @@
-"""Time limits of calls that a guard carries out in a coroutine.
+"""Time limits of calls that a guard handles in a coroutine.
 
-For the calls that a runtime begins there is TimedCall (runtime/call_hooks.py) instead. Both answer
-in time whatever the handler does, and cancel its work. A limit must cost nothing for a call that
-ends with its first step, which nearly all do: the timer is made after it. Work that does not end
-when it is cancelled (it catches CancelledError, or takes its time to clean up) goes on in a task of
-its own. A handler that holds the loop cannot be interrupted; a `def` handler runs in a thread and
-does not hold it.
+Calls that a runtime begins use TimedCall (runtime/call_hooks.py) instead. Both answer in time
+whatever the handler does, and cancel its work.
+Nearly all calls end without ever waiting. A limit costs them nothing, since the timer is made when
+the work waits for the first time. Work that does not end when it is cancelled, because it catches
+CancelledError or cleans up slowly, continues in a task of its own. A handler that blocks the event
+loop cannot be interrupted; a `def` handler runs in a thread and does not block it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ log = logging.getLogger("concertino.guards")
 
 
 class DeadlineExceeded(Exception):
-    """A call's time is over. task: where its work goes on; None if it has ended."""
+    """Raised by Deadline when a call's time is over.
+
+    task: the task in which the call's work continues; None if the work has ended.
+    """
 
     def __init__(self, task: asyncio.Task[None] | None) -> None:
         super().__init__()
@@ -32,9 +35,9 @@ class DeadlineExceeded(Exception):
 
 
 class Deadline:
-    """Awaitable for a call's work that raises DeadlineExceeded after timeout_s seconds.
+    """Awaitable that runs a call's work and raises DeadlineExceeded after timeout_s seconds.
 
-    Then `context` says that the call is cancelled.
+    From then on `context` reports the call as cancelled.
     """
 
     def __init__(self, work: Work, context: GuardContext, timeout_s: float) -> None:
@@ -72,7 +75,7 @@ class Deadline:
         finally:
             timer.cancel()
 
-        # As asyncio.timeout() does. If the caller gave up as well, nobody awaits an answer.
+        # The cancellation was this timer's: undo it, as asyncio.timeout() does.
         task.uncancel()
         raise DeadlineExceeded(late)
 
@@ -82,7 +85,7 @@ class Deadline:
 
 
 async def _run_late(work: Work, waiting: object) -> None:
-    """Run the rest of work that was cancelled and goes on. Nobody awaits its result."""
+    """Run the rest of work that was cancelled but continues. Nobody awaits its result."""
     try:
         await _Rest(work, waiting)
     except asyncio.CancelledError:
@@ -92,7 +95,7 @@ async def _run_late(work: Work, waiting: object) -> None:
 
 
 class _Rest:
-    """Awaitable for the rest of a coroutine that has begun. waiting: what it awaits now."""
+    """Awaitable that runs the rest of a coroutine. waiting: what the coroutine awaits now."""
 
     def __init__(self, work: Work, waiting: object) -> None:
         self._work = work

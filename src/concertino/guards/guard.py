@@ -3,10 +3,10 @@
     allowed? -> in flight -> rate -> the backend, within the time limit -> secrets -> size
 
 One class instead of a chain of wrappers: each coroutine around a call costs more than all that is
-decided here (bench/guards.py). What a call of an operation needs is decided once and kept as its
-OperationPolicy, which begins the calls and has the hooks for their ends. A runtime uses both by
-call_starter(); everybody else awaits handle(), which does the same in a coroutine.
-guards/single_guards.py has the parts as classes of their own.
+decided here (bench/guards.py). The settings for an operation are resolved once, into its
+OperationPolicy, which begins the calls and has the hooks for their ends. A runtime uses both
+through call_starter(); other callers await handle(), which does the same in a coroutine.
+guards/single_guards.py has a class for each of the parts.
 """
 
 from __future__ import annotations
@@ -199,14 +199,14 @@ class Guard(BackendWrapper):
 
     @property
     def _serves_results(self) -> bool:
-        """Whether this guard keeps results that are too large, and serves them as resources."""
+        """Return whether this guard keeps too large results, to serve them as resources."""
         return self._limits.max_bytes is not None
 
     def _is_kept_result(self, method: str, name: str) -> bool:
         """Return whether `name` is the URI of a kept result that this guard answers for."""
         if method != "resources/read" or not self._serves_results or not name.startswith(URI):
             return False
-        # What is not kept here may be kept by another guard, further in.
+        # Otherwise an inner guard may have kept it; the backend then answers the call.
         return name in self._limits.store or not self.inner.features().resources
 
     def _redacted(self, error: RpcError) -> RpcError:
@@ -267,7 +267,7 @@ class Guard(BackendWrapper):
         try:
             ref = call.decode_params(CompleteParams).ref
         except (DecodeError, UnicodeError):
-            # The backend knows better what is wrong.
+            # Let the backend report what is wrong.
             return
         if isinstance(ref, PromptReference):
             if not self._visibility.allows("prompt", ref.name):
@@ -337,7 +337,7 @@ def _unknown_name(method: str, name: str) -> RpcError:
     )
 
 
-def _check_positive(what: str, value: object, kinds: tuple[type, ...], noun: str) -> None:
+def _check_positive(name: str, value: object, kinds: tuple[type, ...], noun: str) -> None:
     if value is None:
         return
     if (
@@ -346,4 +346,4 @@ def _check_positive(what: str, value: object, kinds: tuple[type, ...], noun: str
         or not isinstance(value, kinds)
         or not 0 < value < float("inf")
     ):
-        raise ValueError(f"{what}: expected a positive {noun}, got {value!r}")
+        raise ValueError(f"{name}: expected a positive {noun}, got {value!r}")

@@ -1,7 +1,7 @@
-"""Counts and times of calls, in a file that Prometheus' node exporter (textfile collector) or an agent can read.
+"""Metrics: counts and times calls, and writes the figures to a file for Prometheus.
 
-A file and no port: a server over stdio has no address, and this one opens none. It is
-replaced as a whole, every 15 s and at the end.
+The textfile collector of Prometheus' node exporter, or an agent, reads the file. There is no HTTP
+port, since a stdio server has no network address. The file is replaced every 15 s and at the end.
 Format: Prometheus text exposition 0.0.4; names as an OpenTelemetry exporter would write them.
 """
 
@@ -36,18 +36,22 @@ from concertino.logs.redact import redactor
 __all__ = ["Metrics", "metrics_of"]
 
 log = logging.getLogger("concertino.metrics")
+# The default time between two writes of the file.
 EVERY_S = 15.0
 DURATION = "mcp_server_operation_duration_seconds"
 ACTIVE = "concertino_active_operations"
 
-Labels = tuple[str, str, str]  # method, name, kind of failure
+# Method, name and kind of failure; the last two may be empty.
+Labels = tuple[str, str, str]
 
 
 class Metrics(BackendWrapper):
-    """A Backend around another that counts and times its calls, and writes that to a file.
+    """A Backend that counts and times the calls of another one, and writes the figures to a file.
 
-    path: replaced as a whole, so it is never read in part. every_s: how often. clock: seconds, monotonic.
-    start() raises ConcertinoError if it cannot be written.
+    path: the file. It is replaced in one step, so nobody reads half of it.
+    every_s: seconds between two writes.
+    clock: seconds, monotonic.
+    start() raises ConcertinoError if the file cannot be written.
     """
 
     def __init__(
@@ -59,39 +63,44 @@ class Metrics(BackendWrapper):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__(inner)
-        self._path = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # a handler may change the folder
+        # Absolute, since a handler may change the working directory.
+        self._path = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
         self._every_s = every_s
         self._clock = clock
-        self._counts: dict[Labels, list[int]] = {}  # how many of each bucket, each in one alone
+        # Calls per bucket: a call counts in one bucket only, unlike in the file.
+        self._counts: dict[Labels, list[int]] = {}
         self._sums: dict[Labels, float] = {}
         self._names = Names()
+        # Calls under way, by method.
         self._active: dict[str, int] = {}
-        self._over = threading.Event()
-        self._writing: threading.Thread | None = None
-        self._complained = False
+        self._closing = threading.Event()
+        self._writer: threading.Thread | None = None
+        # The last write failed, and that was logged.
+        self._has_failed = False
 
     async def start(self, outlet: Notifier) -> None:
         try:
             self._write()
-        except OSError as why:
+        except OSError as exc:
             raise ConcertinoError(
-                f"the metrics file {self._path} cannot be written: {why.strerror}"
+                f"the metrics file {self._path} cannot be written: {exc.strerror}"
             ) from None
-        if self._writing is None:
-            self._writing = threading.Thread(target=self._keep_writing, name="metrics", daemon=True)
-            self._writing.start()
+        if self._writer is None:
+            # A thread, since a disk may block, and the event loop must not.
+            self._writer = threading.Thread(target=self._run_writer, name="metrics", daemon=True)
+            self._writer.start()
         await self.inner.start(outlet)
 
     async def close(self) -> None:
         try:
             await self.inner.close()
         finally:
-            self._over.set()
-            if self._writing is not None:
-                await asyncio.get_running_loop().run_in_executor(None, self._writing.join)
+            self._closing.set()
+            if self._writer is not None:
+                await asyncio.get_running_loop().run_in_executor(None, self._writer.join)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
-        begun = self._clock()
+        began = self._clock()
         method = call.method
         self._active[method] = self._active.get(method, 0) + 1
         failure: CallFailure | None = None
@@ -99,81 +108,85 @@ class Metrics(BackendWrapper):
             result = await self.inner.handle(call, context)
             failure = failure_of_result(call, result)
             return result
-        except BaseException as error:
-            failure = failure_of(error)
+        except BaseException as exc:
+            failure = failure_of(exc)
             raise
         finally:
             self._active[method] -= 1
-            self._count(call, failure, self._clock() - begun)
+            self._count(call, failure, self._clock() - began)
 
-    def _count(self, call: Call, failure: CallFailure | None, took_s: float) -> None:
-        name = (
-            name_of(call) if call.method != "resources/read" else None
-        ) or ""  # there is no end of URIs
+    def _count(self, call: Call, failure: CallFailure | None, duration_s: float) -> None:
+        # Resources are counted together: there may be any number of URIs.
+        name = (name_of(call) if call.method != "resources/read" else None) or ""
         if name:
             name = self._names.count_as(name, failure)
+
         labels = (call.method, name, failure.kind if failure else "")
+        # Bound the memory: names and kinds of failure may combine in many ways.
         if labels not in self._counts and len(self._counts) >= SERIES:
             labels = (call.method, OTHER if name else "", labels[2])
+
         buckets = self._counts.get(labels)
         if buckets is None:
             buckets = [0] * (len(BOUNDARIES_S) + 1)
             self._sums[labels] = 0.0
             self._counts[labels] = buckets
-        buckets[bisect_left(BOUNDARIES_S, took_s)] += 1
-        self._sums[labels] += took_s
-
-    # The file
+        buckets[bisect_left(BOUNDARIES_S, duration_s)] += 1
+        self._sums[labels] += duration_s
 
     def text(self) -> str:
-        """Return every count so far, in the format of the file."""
+        """Return all figures so far, in the format of the file."""
+        # Copies of the dicts and lists, since this runs in a thread while the loop counts calls.
         lines = [
             f"# HELP {DURATION} How long calls took, by method, name and kind of failure.",
             f"# TYPE {DURATION} histogram",
         ]
         for labels, buckets in sorted(self._counts.copy().items()):
-            shown = _format_labels(labels)
+            label_text = _format_labels(labels)
+            # Prometheus buckets are cumulative: each contains all shorter calls.
             total = 0
             for boundary, count in zip(
                 (*map(str, BOUNDARIES_S), "+Inf"), buckets.copy(), strict=True
             ):
                 total += count
-                lines.append(f'{DURATION}_bucket{{{shown},le="{boundary}"}} {total}')
+                lines.append(f'{DURATION}_bucket{{{label_text},le="{boundary}"}} {total}')
             lines += [
-                f"{DURATION}_sum{{{shown}}} {self._sums[labels]!r}",
-                f"{DURATION}_count{{{shown}}} {total}",
+                f"{DURATION}_sum{{{label_text}}} {self._sums[labels]!r}",
+                f"{DURATION}_count{{{label_text}}} {total}",
             ]
         lines += [f"# HELP {ACTIVE} Calls under way.", f"# TYPE {ACTIVE} gauge"]
         lines += [
-            f'{ACTIVE}{{mcp_method_name="{_escape(method)}"}} {n}'
-            for method, n in sorted(self._active.copy().items())
+            f'{ACTIVE}{{mcp_method_name="{_escape(method)}"}} {count}'
+            for method, count in sorted(self._active.copy().items())
         ]
         return redactor().text("\n".join(lines) + "\n")
 
     def _write(self) -> None:
-        beside = f"{self._path}.{os.getpid()}.tmp"
+        """Replace the file. Raises OSError if that fails, and leaves no temporary file behind."""
+        temporary = f"{self._path}.{os.getpid()}.tmp"
         try:
-            with open(beside, "w", encoding="utf-8") as file:
+            with open(temporary, "w", encoding="utf-8") as file:
                 file.write(self.text())
-            os.replace(beside, self._path)  # noqa: PTH105
+            os.replace(temporary, self._path)  # noqa: PTH105
         except OSError:
-            if os.path.exists(beside):  # noqa: PTH110
-                os.unlink(beside)  # noqa: PTH108
+            if os.path.exists(temporary):  # noqa: PTH110
+                os.unlink(temporary)  # noqa: PTH108
             raise
 
-    def _keep_writing(self) -> None:
-        """Write the file now and then; in a thread, since a disk may block."""
-        over = False
-        while not over:
-            over = self._over.wait(self._every_s)
+    def _run_writer(self) -> None:
+        """Write the file every `every_s` seconds, and once more at the end."""
+        is_closing = False
+        while not is_closing:
+            is_closing = self._closing.wait(self._every_s)
             try:
                 self._write()
-                self._complained = False
-            except OSError as why:
-                if not self._complained:
-                    self._complained = True
+                self._has_failed = False
+            except OSError as exc:
+                # Log only the first of several failures in a row.
+                if not self._has_failed:
+                    self._has_failed = True
                     log.warning(
-                        "the metrics file %s cannot be written: %s", self._path, why.strerror
+                        "the metrics file %s cannot be written: %s", self._path, exc.strerror
                     )
 
 
@@ -184,12 +197,13 @@ def metrics_of(path: str) -> Callable[[Backend], Metrics]:
 
 def _format_labels(labels: Labels) -> str:
     method, name, kind = labels
-    what = "gen_ai_prompt_name" if method == "prompts/get" else "gen_ai_tool_name"
-    shown = f'mcp_method_name="{_escape(method)}"'
+    text = f'mcp_method_name="{_escape(method)}"'
     if name:
-        shown += f',{what}="{_escape(name)}"'
-    return f'{shown},error_type="{_escape(kind)}"' if kind else shown
+        label = "gen_ai_prompt_name" if method == "prompts/get" else "gen_ai_tool_name"
+        text += f',{label}="{_escape(name)}"'
+    return f'{text},error_type="{_escape(kind)}"' if kind else text
 
 
 def _escape(text: str) -> str:
+    """Escape a label value as the exposition format requires."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

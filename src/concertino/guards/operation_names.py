@@ -1,8 +1,8 @@
-"""Names of a backend's operations, and patterns of them.
+"""Names of a backend's operations, and patterns that match them.
 
-A tool is called by its name, a prompt by `prompt:NAME`, a resource by `resource:URI`. A pattern is a
-case-sensitive glob (`*`, `?`, `[a-z]`); without one of the three prefixes it is about tools, and then
-it has no colon.
+The name of a tool is used as it is, that of a prompt as `prompt:NAME`, that of a resource as
+`resource:URI`. A pattern is a case-sensitive glob (`*`, `?`, `[a-z]`) with the prefix `tool:`,
+`prompt:` or `resource:`. Without a prefix it applies to tools, and must not contain a colon.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ _PATTERN = re.compile(r"(?:(tool|prompt|resource):)?(.+)", re.DOTALL)
 
 
 class OperationMethod(Struct, frozen=True):
-    """A method that calls one operation. member: the member of its params that names it."""
+    """A method that calls one operation.
+
+    kind: tool, prompt or resource.
+    member: the member of its params that names the operation.
+    """
 
     kind: str
     member: str
@@ -55,7 +59,9 @@ OPERATION_METHODS = {
 class ListMethod(Struct, frozen=True):
     """A method that lists operations, or templates of them.
 
-    member: the member of its result that holds the items. name_member: the item's that names it.
+    kind: tool, prompt or resource.
+    member: the member of its result that holds the items.
+    name_member: the member of an item that names it.
     """
 
     kind: str
@@ -75,20 +81,24 @@ LISTS = {
 
 
 class Patterns:
-    """Globs of operation names. kinds: the kinds that they are about.
+    """A set of patterns of operation names.
 
+    kinds: the kinds of operations that the patterns apply to.
     Raises ValueError for an invalid pattern.
     """
 
     def __init__(self, patterns: str | Iterable[str]) -> None:
-        # Whatever an author passes: its type is checked here.
-        given: Any = patterns
-        is_single = isinstance(given, str) or not hasattr(given, "__iter__")
+        # Any: patterns come from users, so their types are checked at run time.
+        items: Any = patterns
+        if isinstance(items, str) or not hasattr(items, "__iter__"):
+            items = (items,)
         globs: dict[str, list[str]] = {}
-        for pattern in (given,) if is_single else given:
+        for pattern in items:
             kind, glob = _split_pattern(pattern)
             globs.setdefault(kind, []).append(translate(glob))
-        self._match = {kind: re.compile("|".join(items)).match for kind, items in globs.items()}
+        self._match = {
+            kind: re.compile("|".join(expressions)).match for kind, expressions in globs.items()
+        }
         self.kinds = frozenset(globs)
 
     def match(self, kind: str, name: str) -> bool:
@@ -97,23 +107,26 @@ class Patterns:
         return match is not None and match(name) is not None
 
     def match_any_spelling(self, kind: str, name: str) -> bool:
-        """Return whether one matches the name, or the URI without its percent escapes.
+        """Return whether a pattern matches the name, or a URI with its percent escapes decoded.
 
-        A URI template would read the URI in that spelling.
+        A URI template decodes them, so that spelling would reach the same resource.
         """
         return self.match(kind, name) or (
             kind == "resource" and "%" in name and self.match(kind, unquote(name))
         )
 
     def match_all_spellings(self, kind: str, name: str) -> bool:
-        """Return whether the patterns match the name, and a URI without its percent escapes too."""
+        """Return whether patterns match the name and, for a URI, its decoded spelling as well."""
         return self.match(kind, name) and (
             kind != "resource" or "%" not in name or self.match(kind, unquote(name))
         )
 
 
 class Visibility:
-    """What clients may see and call. is_limited: whether that is not simply everything."""
+    """Decides which operations clients may see and call.
+
+    is_limited: whether there is any pattern; if not, everything is visible.
+    """
 
     def __init__(self, allow: str | Iterable[str], deny: str | Iterable[str]) -> None:
         self._allow = Patterns(allow)
@@ -121,20 +134,25 @@ class Visibility:
         self.is_limited = bool(self._allow.kinds or self._deny.kinds)
 
     def allows(self, kind: str, name: str) -> bool:
-        """Return whether an operation may be seen. kind: tool, prompt or resource."""
+        """Return whether clients may see an operation. kind: tool, prompt or resource."""
+        # `deny` hides an operation in any spelling; `allow` must match all of them. So a client
+        # cannot get around a pattern by percent escapes.
         if kind in self._deny.kinds and self._deny.match_any_spelling(kind, name):
             return False
         return kind not in self._allow.kinds or self._allow.match_all_spellings(kind, name)
 
 
 def operation_name(method: str, name: str) -> str:
-    """Return an operation's name as patterns and messages use it, such as `prompt:greet`."""
+    """Return an operation's name with its prefix, such as `prompt:greet`."""
     kind = OPERATION_METHODS[method].kind
     return name if kind == "tool" else f"{kind}:{name}"
 
 
 def _split_pattern(pattern: Any) -> tuple[str, str]:
-    """Return a pattern's kind and glob."""
+    """Return the kind of operation that a pattern applies to, and its glob.
+
+    Raises ValueError for an invalid pattern.
+    """
     if not isinstance(pattern, str) or (match := _PATTERN.fullmatch(pattern)) is None:
         raise ValueError(
             f"expected a glob like 'search_*', 'prompt:*' or 'resource:notes://*', got {pattern!r}"

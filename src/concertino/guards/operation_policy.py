@@ -1,6 +1,6 @@
-"""What a guard has decided about one operation, and what follows for the calls of it.
+"""The settings of a guard for one operation, resolved once.
 
-A policy begins the calls and is the CallHooks for their ends (backend/call_hooks.py).
+A policy begins the operation's calls and is the CallHooks for their ends (backend/call_hooks.py).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_LATE_WORK", "GuardLimits", "LateWork", "OperationPolicy"]
 
-# How many calls may go on after their time, before no more are begun.
+# How many calls may continue after their time limit, before further calls are refused.
 MAX_LATE_WORK = 1024
 # How many characters of an operation's name a refusal repeats.
 SHOWN = 128
 
 
 class LateWork:
-    """Work that goes on although its call was answered, because its time was over.
+    """Tasks whose calls were answered with TIMED_OUT but whose work continues.
 
-    is_full: there is so much of it that no more calls with a time limit may begin.
+    is_full: there are so many that no more calls with a time limit may begin.
     """
 
     __slots__ = ("is_full", "tasks")
@@ -126,7 +126,7 @@ class OperationPolicy:
     # The beginning of a call
 
     def begin_method(self) -> BeginCall:
-        """Return what begins the operation's calls."""
+        """Return the function that begins the operation's calls."""
         is_limited = self.windows or self._needs_end_hook
         return self._begin_limited if is_limited else self._begin_unlimited
 
@@ -259,7 +259,7 @@ class OperationPolicy:
 
     @property
     def _display_name(self) -> str:
-        """The operation as refusals name it: without secrets, and not too long."""
+        """Return the operation's name for messages: without secrets, and at most SHOWN long."""
         text = redactor().text(operation_name(self.method, self.name))
         return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
@@ -277,9 +277,9 @@ def _only_text(result: object) -> str | None:
 
 
 def _make_text_check(max_bytes: int | None, redact: bool) -> Callable[[str], bool] | None:
-    """Return what tells whether a text is surely short enough and without secrets.
+    """Return a function that tells whether a text is surely short enough and without secrets.
 
-    None if neither is asked for.
+    A text that it rejects is checked fully. None if neither size nor secrets matter.
     """
     if max_bytes is None:
         return make_clean_check(sys.maxsize) if redact else None

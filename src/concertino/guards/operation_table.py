@@ -1,4 +1,4 @@
-"""The operations of a guarded backend that were called lately, each with its policy."""
+"""The policies of the operations that were called lately, for one guard."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from concertino.guards.rates import Rate, Window
 
 __all__ = ["OperationTable"]
 
-# How many operations of a kind have a policy, with windows, of their own; the others share one
-# window for each rate.
+# How many operations of a kind have a policy of their own, with their own windows. The others share
+# one window for each rate.
 MAX_POLICIES = 1024
 # How many characters the name of an operation with a policy of its own may have.
 MAX_NAME = 1024
@@ -43,18 +43,18 @@ class OperationTable:
         self._policies: Mapping[str, dict[str, OperationPolicy]] = {
             method: {} for method in OPERATION_METHODS
         }
-        # What begins the calls of the same operations.
+        # The functions that begin the calls of the same operations.
         self._begin: Mapping[str, dict[str, BeginCall]] = {
             method: {} for method in OPERATION_METHODS
         }
         self._swept_at = limits.clock()
 
     def begin_by_name(self, method: str) -> Mapping[str, BeginCall]:
-        """Return what begins calls of this method, by name; the mapping changes with the table."""
+        """Return the functions that begin calls of this method, by name: a view of the table."""
         return self._begin[method]
 
     def add(self, method: str, name: str) -> BeginCall:
-        """Make the policy of an operation and return what begins its calls."""
+        """Make the policy of an operation and return the function that begins its calls."""
         policies = self._policies[method]
         is_kept = len(name) <= MAX_NAME and (len(policies) < MAX_POLICIES or self._sweep(method))
         kind = OPERATION_METHODS[method].kind
@@ -73,7 +73,7 @@ class OperationTable:
         return policy.begin_method()
 
     def _sweep(self, method: str) -> bool:
-        """Forget the policies whose windows are empty. Return whether there is room now."""
+        """Remove the policies whose windows are empty. Return whether one more may be added."""
         policies = self._policies[method]
         now = self._limits.clock()
         if now - self._swept_at >= SWEEP_INTERVAL_S:

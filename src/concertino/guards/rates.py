@@ -1,4 +1,4 @@
-"""Rate limits: at most so many calls in a sliding window, counted exactly."""
+"""Rate limits with an exact sliding window: the time of each accepted call is kept."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ class Rate(Struct, frozen=True):
 
     match: the operations that it applies to, a glob or several; see guards/operation_names.py.
     shared: count all of these operations together instead of each by itself.
-    As a text: `10/60`, or `search_*=10/60`. Raises ValueError for anything else.
-    The default is what the rate limiter of the Orchestre system allows (its protocol reference,
-    "Rate Limiting").
+    The text form is `10/60`, or `search_*=10/60`. Raises ValueError for invalid fields.
+    The defaults are the limits of the Orchestre system (its protocol reference, "Rate Limiting").
     """
 
     calls: int = 10
@@ -43,10 +42,14 @@ class Rate(Struct, frozen=True):
 
     @classmethod
     def read(cls, rate: Rate | str, *, shared: bool = False) -> Rate:
-        """Return a rate from its text form; a Rate is returned as it is."""
+        """Return a rate from its text form; a Rate is returned as it is.
+
+        Raises ValueError for anything else.
+        """
         if isinstance(rate, Rate):
             return rate
-        match = _TEXT.fullmatch(rate) if isinstance(rate, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+        is_text = isinstance(rate, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+        match = _TEXT.fullmatch(rate) if is_text else None
         if match is None:
             raise ValueError(
                 f"rate: expected CALLS/SECONDS or GLOB=CALLS/SECONDS, such as '10/60', got {rate!r}"
@@ -55,7 +58,10 @@ class Rate(Struct, frozen=True):
 
 
 class Window:
-    """The calls accepted lately. times: of the last ones, at most `calls`; they never decrease."""
+    """The calls of the last `within_s` seconds, for one Rate.
+
+    times: when the last calls were accepted, at most `calls` of them, in ascending order.
+    """
 
     __slots__ = ("calls", "times", "within_s")
 
@@ -65,7 +71,10 @@ class Window:
         self.within_s = rate.within_s
 
     def wait_s(self, now: float) -> float:
-        """Return the seconds until one more call is accepted; a call exactly within_s ago is over."""
+        """Return the seconds until one more call is accepted.
+
+        A call that was accepted exactly within_s seconds ago no longer counts.
+        """
         times = self.times
         if len(times) < self.calls:
             return 0.0

@@ -1,4 +1,4 @@
-"""Refusals of guards: an error result that a model can act on, or a protocol error."""
+"""How a guard refuses a call: with an error result for the model, or with a protocol error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["as_result", "refuse"]
 
 
 def as_result(code: str, message: str, suggestion: str, /, **extra: Any) -> CallToolResult:
-    """Return an `isError` result in the shape of a ToolError with a code."""
+    """Return the `isError` result that a ToolError with these arguments would become."""
     body = ToolError(code, message, suggestion=suggestion, **extra).body
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)
 
@@ -21,7 +21,10 @@ def as_result(code: str, message: str, suggestion: str, /, **extra: Any) -> Call
 def refuse(
     method: str, code: str, message: str, suggestion: str, /, **extra: Any
 ) -> CallToolResult:
-    """Return the same for a tool call; raise RpcError -31001 with it as data for other methods."""
+    """Refuse a call: return an `isError` result for a tool, raise RpcError for other methods.
+
+    The error has the code -31001, and as data the object that the result would hold as text.
+    """
     if method == "tools/call":
         return as_result(code, message, suggestion, **extra)
     raise RpcError(BUSY, message, ToolError(code, message, suggestion=suggestion, **extra).body)

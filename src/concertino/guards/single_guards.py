@@ -1,4 +1,4 @@
-"""Guards that do one thing each, and can be put around one another."""
+"""Guards that do one thing each; put one around another to combine them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ __all__ = ["Filter", "InFlightLimit", "RateLimit", "Redact", "SizeLimit", "TimeL
 
 
 class RateLimit(Guard):
-    """At most `calls` calls of each tool within any `within_s` seconds.
+    """A Guard that accepts `calls` calls of each tool within any `within_s` seconds.
 
-    The next call is refused with RATE_LIMIT_EXCEEDED. match: the operations that it applies to.
-    shared: count all of them together. Several rates at once: see Guard.
+    Further calls are refused with RATE_LIMIT_EXCEEDED.
+    match: the operations that it applies to.
+    shared: count all of them together.
+    For several rates at once use Guard.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class RateLimit(Guard):
 
 
 class InFlightLimit(Guard):
-    """At most `calls` concurrent calls; the next one is refused with TOO_MANY_IN_FLIGHT."""
+    """A Guard that lets `calls` calls run at once; others are refused with TOO_MANY_IN_FLIGHT."""
 
     def __init__(
         self, inner: Backend, calls: int, *, match: str | Iterable[str] = EVERYTHING
@@ -44,7 +46,7 @@ class InFlightLimit(Guard):
 
 
 class TimeLimit(Guard):
-    """Answers a call after timeout_s seconds with TIMED_OUT, and cancels its work."""
+    """A Guard that answers a call with TIMED_OUT after timeout_s seconds, and cancels its work."""
 
     def __init__(
         self, inner: Backend, timeout_s: float, *, match: str | Iterable[str] = EVERYTHING
@@ -53,10 +55,12 @@ class TimeLimit(Guard):
 
 
 class SizeLimit(Guard):
-    """Cuts a tool's result of more than max_bytes bytes and links the whole, served as a resource.
+    """A Guard that cuts a tool's result of more than max_bytes bytes, and links the whole one.
 
-    store_bytes: of all results that are kept; the oldest go first. store_s: how many seconds one is
-    kept. Prompts and resources that are too large are refused with RESULT_TOO_LARGE.
+    The whole result is kept for a while and served as a resource. Prompts and resources that are
+    too large are refused with RESULT_TOO_LARGE.
+    store_bytes: limit of all kept results together; the oldest are removed first.
+    store_s: how many seconds a result is kept.
     """
 
     def __init__(
@@ -77,10 +81,10 @@ class SizeLimit(Guard):
 
 
 class Filter(Guard):
-    """Hides operations: `Filter(server, allow="read_*")`, `Filter(server, deny=("drop_*", "prompt:*"))`.
+    """A Guard that hides operations, so that they are not listed and calls of them fail.
 
-    Hidden operations are neither listed nor known. Of a kind (tools, `prompt:`, `resource:`) that no
-    `allow` names, everything is allowed; `deny` wins.
+    Examples: `Filter(server, allow="read_*")`, `Filter(server, deny=("drop_*", "prompt:*"))`.
+    Each kind (tools, `prompt:`, `resource:`) without an `allow` pattern is allowed. `deny` wins.
     """
 
     def __init__(
@@ -90,7 +94,10 @@ class Filter(Guard):
 
 
 class Redact(Guard):
-    """Takes secrets out of results, errors, progress and log messages; see concertino.logs.redact."""
+    """A Guard that removes secrets from results, errors, progress and log messages.
+
+    For what counts as a secret see concertino.logs.redact.
+    """
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner, redact=True)

@@ -1,4 +1,4 @@
-"""Results that are too large: cut, kept for a while, and served whole as resources."""
+"""Cuts results that are too large, and keeps the whole ones for a while to serve as resources."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ from concertino.types.results import (
 
 __all__ = ["ENVELOPE_BYTES", "LIMITED", "URI", "WORST_ESCAPE", "OversizeStore", "cut", "size_of"]
 
+# The beginning of the URI of each kept result.
 URI = "result://concertino/"
 STORE_BYTES = 64 * 2**20
 STORE_RESULTS = 1000
 STORE_S = 3600.0
-# How many bytes a character of a text may take in JSON: \u001f
+# How many bytes one character of a text takes in JSON at most: the six of \u001f.
 WORST_ESCAPE = 6
 # How many bytes a result may have besides its content.
 ENVELOPE_BYTES = 512
 
 
 class OversizeStore:
-    """Whole results, by URIs that cannot be guessed: at most max_bytes and max_results of them, the oldest go first.
+    """Keeps whole results under URIs that cannot be guessed.
 
-    ttl_s: for how many seconds. clock: seconds, monotonic.
+    max_bytes, max_results: limits of all results together; the oldest are removed first.
+    ttl_s: how many seconds a result is kept.
+    clock: seconds, monotonic.
+    bytes: the size of all results that are kept now.
     """
 
     def __init__(
@@ -54,56 +58,63 @@ class OversizeStore:
         self._max_results = max_results
         self._ttl_s = ttl_s
         self._clock = clock
-        self._results: dict[str, tuple[list[ResourceContents], int, float]] = {}  # in order of age
+        # By URI, the oldest first: contents, their size, and the time when they expire.
+        self._results: dict[str, tuple[list[ResourceContents], int, float]] = {}
 
     def keep(self, contents: list[ResourceContents], size: int) -> str | None:
-        """Keep contents of `size` bytes and return their URI; None if they exceed the whole store."""
+        """Keep contents of `size` bytes and return their URI.
+
+        None if they are larger than the whole store.
+        """
         if size > self.max_bytes:
             return None
-        self._forget(room=size)
+        self._make_room(size)
         uri = f"{URI}{os.urandom(16).hex()}"
         self._results[uri] = contents, size, self._clock() + self._ttl_s
         self.bytes += size
         return uri
 
     def __contains__(self, uri: str) -> bool:
-        self._forget(room=0)
+        self._make_room(0)
         return uri in self._results
 
     def read(self, uri: str) -> ReadResourceResult:
-        """Return a kept result. Raises ResourceNotFound, also for one that is kept no longer."""
+        """Return a kept result. Raises ResourceNotFound, also when it has been removed."""
         if uri not in self:
             raise ResourceNotFound(uri)
         contents = self._results[uri][0]
-        return ReadResourceResult([_at(uri, item) for item in contents])
+        return ReadResourceResult([_with_uri(uri, item) for item in contents])
 
-    def _forget(self, room: int) -> None:
+    def _make_room(self, needed: int) -> None:
+        """Remove expired results, and the oldest ones until `needed` bytes fit in."""
         now = self._clock()
-        for uri, (_, size, until) in list(self._results.items()):
-            most = len(self._results) + (room > 0) <= self._max_results
-            if until > now and self.bytes + room <= self.max_bytes and most:
+        for uri, (_, size, expires_at) in list(self._results.items()):
+            fits_count = len(self._results) + (needed > 0) <= self._max_results
+            if expires_at > now and self.bytes + needed <= self.max_bytes and fits_count:
                 break
             del self._results[uri]
             self.bytes -= size
 
 
-def _at(uri: str, contents: ResourceContents) -> ResourceContents:
+def _with_uri(uri: str, contents: ResourceContents) -> ResourceContents:
+    """Return contents under `uri`, unless they have a URI of their own."""
     return ResourceContents(
         contents.uri or uri, contents.text, contents.blob, contents.mime_type, contents.meta
     )
 
 
 def size_of(result: Struct | Raw) -> int:
-    """Return the bytes of a result as JSON. Raises what encoding raises."""
+    """Return the size of a result as JSON, in bytes. Raises what encoding raises."""
     return memoryview(result).nbytes if isinstance(result, Raw) else len(encode(result))
 
 
 def cut(
     result: Struct | Raw, name: str, size: int, most: int, kept: OversizeStore
 ) -> CallToolResult:
-    """Return a tool's result of `size` bytes cut to about `most`, with a link to the whole.
+    """Return a tool's result of `size` bytes cut to about `most`, with a link to the whole result.
 
-    A result with structured content cannot be valid in part: it becomes an error with the link.
+    A part of structured content would not match the output schema, so a result that has it becomes
+    an error with the link; so does a result that is an error or is empty.
     """
     if isinstance(result, Raw):
         result = decode(result, type=CallToolResult)
@@ -126,7 +137,7 @@ def cut(
             )
         ]
     if result.structured_content is not UNSET or result.is_error or not contents:
-        refused = as_result(
+        error = as_result(
             "RESULT_TOO_LARGE",
             f"The result of {name} has {size} bytes; {most} are allowed.",
             f"For the whole, {where}.",
@@ -134,14 +145,18 @@ def cut(
             sizeBytes=size,
             **({"uri": uri} if uri else {}),
         )
-        return CallToolResult([*refused.content, *link], is_error=True)
+        return CallToolResult([*error.content, *link], is_error=True)
     text = next((block.text for block in result.content if isinstance(block, TextContent)), "")
-    start = _start(text, most - 2 * ENVELOPE_BYTES)
-    told = f"[the first {len(start)} of {len(text)} characters, {size} bytes in all; for the whole, {where}]"
-    return CallToolResult([TextContent(f"{start}\n{told}" if start else told), *link])
+    # Twice, for what surrounds the text and for the link.
+    start = _truncate(text, most - 2 * ENVELOPE_BYTES)
+    note = (
+        f"[the first {len(start)} of {len(text)} characters, {size} bytes in all; "
+        f"for the whole, {where}]"
+    )
+    return CallToolResult([TextContent(f"{start}\n{note}" if start else note), *link])
 
 
-def _start(text: str, most: int) -> str:
+def _truncate(text: str, most: int) -> str:
     """Return the beginning of a text, at most `most` bytes of JSON."""
     start = text[: max(0, most)]
     while start and len(encode(start)) > most:
@@ -151,7 +166,8 @@ def _start(text: str, most: int) -> str:
 
 def _contents(result: CallToolResult) -> list[ResourceContents]:
     """Return a whole result as the contents of a resource; an empty URI is the resource's own."""
-    if result.structured_content is not UNSET:  # its text says the same
+    if result.structured_content is not UNSET:
+        # The text repeats the structured content, so it is not kept.
         return [
             ResourceContents(
                 "", text=encode(result.structured_content).decode(), mime_type="application/json"
@@ -170,8 +186,5 @@ def _content(block: ContentBlock) -> ResourceContents:
     return ResourceContents("", text=encode(block).decode(), mime_type="application/json")
 
 
-LIMITED = (
-    CallToolResult,
-    GetPromptResult,
-    ReadResourceResult,
-)  # what a limit is about; not the lists, which have pages
+# The results whose size is limited. Lists are not: they have pages.
+LIMITED = (CallToolResult, GetPromptResult, ReadResourceResult)

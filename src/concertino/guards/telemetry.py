@@ -1,9 +1,11 @@
-"""Spans and durations for OpenTelemetry, by its conventions for MCP. Needs the extra `concertino[otel]`.
+"""Telemetry: reports a span and a duration of each call to OpenTelemetry.
 
-Reported to whatever providers the process has: those that `opentelemetry-instrument` sets up, or the application itself; without
-any, to nobody. The caller's trace goes on: its `traceparent` stands in `_meta` (2026-07-28 basic/index "_meta").
-Arguments and results are never reported, and names and texts without secrets.
-Spec: opentelemetry.io, semantic conventions, GenAI, "MCP"; W3C Trace Context.
+Needs the extra `concertino[otel]`. The reports go to the providers of the process, which
+`opentelemetry-instrument` or the application sets up; without providers they go nowhere. Spans
+continue the caller's trace, whose `traceparent` the request carries in `_meta`.
+Arguments and results are never reported. Secrets are removed from names and error texts.
+Spec: opentelemetry.io, semantic conventions, GenAI, "MCP"; W3C Trace Context; 2026-07-28
+basic/index "_meta".
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ except ImportError:
 
 __all__ = ["Telemetry", "telemetry"]
 
+# The attribute that holds the name of what a method is called for.
 ATTRIBUTES = {
     "tools/call": "gen_ai.tool.name",
     "prompts/get": "gen_ai.prompt.name",
@@ -47,9 +50,10 @@ ATTRIBUTES = {
 
 
 class Telemetry(BackendWrapper):
-    """A Backend around another: a span for each call, and its duration as a metric.
+    """A Backend that reports a span and a duration for each call of another one.
 
-    tracer_provider, meter_provider: the process's own otherwise. transport: `network.transport`, `pipe` for stdio.
+    tracer_provider, meter_provider: those of the process by default.
+    transport: the value of `network.transport`; `pipe` is stdio.
     """
 
     def __init__(
@@ -76,6 +80,9 @@ class Telemetry(BackendWrapper):
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         redact = redactor().text
         name = name_of(call)
+
+        # The attributes of both the metric and the span. The metric gets fewer, since each
+        # combination of their values costs memory for good.
         shared: dict[str, Any] = {
             "mcp.method.name": call.method,
             "mcp.protocol.version": context.client.protocol_version,
@@ -86,16 +93,18 @@ class Telemetry(BackendWrapper):
         attributes = dict(shared)
         if name is not None:
             attributes[ATTRIBUTES[call.method]] = redact(name)
+        # Only a runtime's Context has a request id.
         if (id := getattr(context, "request_id", None)) is not None:
             attributes["jsonrpc.request.id"] = redact(str(id))
-        # A URI would make a name for each resource.
+
+        # A span's name must be one of few, so a URI has no place in it.
         title = (
             f"{call.method} {redact(name)}"
             if name and call.method != "resources/read"
             else call.method
         )
         carrier = {key: value for key, value in context.meta.items() if isinstance(value, str)}
-        begun = time.perf_counter()
+        began = time.perf_counter()
         with self._tracer.start_as_current_span(
             title,
             extract(carrier),
@@ -105,22 +114,26 @@ class Telemetry(BackendWrapper):
             set_status_on_exception=False,
         ) as span:
             failure: CallFailure | None = None
-            said = ""
-            told = current_context.get()
-            if told is not None and span.get_span_context().is_valid:
-                current_context.set(
-                    replace(told, trace=trace.format_trace_id(span.get_span_context().trace_id))
-                )
+            error_message = ""
+
+            # Log lines of the call name the trace of the span.
+            log_context = current_context.get()
+            span_context = span.get_span_context()
+            if log_context is not None and span_context.is_valid:
+                trace_id = trace.format_trace_id(span_context.trace_id)
+                current_context.set(replace(log_context, trace=trace_id))
+
             try:
                 result = await self.inner.handle(call, context)
                 failure = failure_of_result(call, result)
                 return result
-            except BaseException as error:
-                failure = failure_of(error)
-                said = error.message if isinstance(error, RpcError) else ""
+            except BaseException as exc:
+                failure = failure_of(exc)
+                # The client sees this text; of other exceptions it sees only "Internal error".
+                error_message = exc.message if isinstance(exc, RpcError) else ""
                 raise
             finally:
-                current_context.set(told)
+                current_context.set(log_context)
                 if name is not None and call.method != "resources/read":
                     shared[ATTRIBUTES[call.method]] = self._names.count_as(redact(name), failure)
                 if failure is not None:
@@ -129,8 +142,8 @@ class Telemetry(BackendWrapper):
                     if failure.code is not None:
                         shared["rpc.response.status_code"] = str(failure.code)
                         span.set_attribute("rpc.response.status_code", str(failure.code))
-                    span.set_status(trace.StatusCode.ERROR, redact(said) or None)
-                self._duration.record(time.perf_counter() - begun, shared)
+                    span.set_status(trace.StatusCode.ERROR, redact(error_message) or None)
+                self._duration.record(time.perf_counter() - began, shared)
 
 
 def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:

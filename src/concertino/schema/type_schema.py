@@ -297,7 +297,8 @@ def _target_of_alias(annotation: Any) -> Any:
     if isinstance(annotation, NewType):
         return annotation.__supertype__
     if isinstance(annotation, TypeVar):
-        return annotation.__bound__ or Union[annotation.__constraints__ or (Any,)]  # noqa: UP007 # of any number
+        # `|` does not take a tuple of any length.
+        return annotation.__bound__ or Union[annotation.__constraints__ or (Any,)]  # noqa: UP007
     return _NO_ALIAS
 
 

@@ -1,10 +1,10 @@
 """Validation against hand-written JSON Schemas, with jsonschema_rs (the extra `validate`).
 
-First comes the question whether a value fits: its cost is linear in the value for each subschema,
-whatever the schema, and patterns are matched by a linear engine. Explaining why a value does not
-fit has no such bound, because an error contains the errors of all alternatives.
-Therefore violations are listed one by one only where their number is bounded, and per top-level member otherwise. Nothing is
-ever fetched.
+Whether a value is valid is checked first. The cost of that is linear in the value for each
+subschema, whatever the schema, and patterns are matched by a linear engine. Explaining why a value
+is invalid has no such bound, because an error contains the errors of all alternatives. Therefore
+violations are listed one by one only where their number is bounded, and per top-level member
+otherwise. No reference is ever fetched from elsewhere.
 
 Spec: 2026-07-28 basic/index "JSON Schema Usage". custom_schema.py says which schemas are accepted.
 """

@@ -87,7 +87,9 @@ class Contexts:
             "max_bytes": max_bytes,
         }
         check_positive("contexts", sizes)
-        if path is not None and not isinstance(path, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        # Any: the type of what a user passes is checked at run time.
+        any_path: Any = path
+        if path is not None and not isinstance(any_path, (str, os.PathLike)):
             raise TypeError(f"contexts: path: expected a path, got {path!r}")
         self._path = None if path is None else os.fspath(path)
         self._ttl_s = ttl_s
@@ -171,7 +173,7 @@ class Contexts:
         value: Any,
         context: str | None = None,
     ) -> dict[str, Any]:
-        """Keep a value under a key for later calls. Returns the handle of the context that holds it.
+        """Keep a value for later calls. Returns the handle of the context that holds it.
 
         Args:
             key: a name for the value.

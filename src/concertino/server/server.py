@@ -94,7 +94,8 @@ class Server:
             raise ValueError(
                 f"argument_errors: expected 'result' or 'protocol', got {argument_errors!r}"
             )
-        if not isinstance(page_size, int) or page_size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        is_int = isinstance(page_size, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_int or page_size < 1:
             raise ValueError(f"page_size: expected a positive number of items, got {page_size!r}")
         info = check_setting(Implementation(name, version, title, description, website_url, icons))
         settings = check_setting(ServerSettings(instructions, experimental, extensions))

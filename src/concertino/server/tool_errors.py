@@ -98,7 +98,10 @@ def find_passthrough(error: BaseException) -> BaseException | None:
         return error
     if not isinstance(error, BaseExceptionGroup):
         return None
-    inner = cast("tuple[BaseException, ...]", error.exceptions)  # pyright: ignore[reportUnknownMemberType]
+    inner = cast(
+        "tuple[BaseException, ...]",
+        error.exceptions,  # pyright: ignore[reportUnknownMemberType]
+    )
     return next((found for exc in inner if (found := find_passthrough(exc)) is not None), None)
 
 
