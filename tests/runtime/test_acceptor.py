@@ -211,7 +211,7 @@ async def test_one_more_than_may_be_is_sent_away_until_another_leaves(
                 await opened(await connect_unix(path))
             assert [
                 record.getMessage() for record in caplog.records if record.levelname == "WARNING"
-            ] == [f"unix:{path}: a client was sent away: 2 are connected, as many as may be"]
+            ] == [f"unix:{path}: a client was refused: 2 are connected, which is the maximum"]
             assert await call(first, "echo", text="still here") == "still here"
             await silent.close(0)
             await until(lambda: accepting.clients == 1)
@@ -334,7 +334,7 @@ async def test_a_stranger_is_sent_away(
             with pytest.raises(Disconnected):
                 await opened(await connect_unix(path))
             assert accepting.clients == 0
-    assert f"unix:{path}: a client was sent away: pid {os.getpid()} runs as uid" in caplog.text
+    assert f"unix:{path}: a client was refused: pid {os.getpid()} runs as uid" in caplog.text
 
 
 @on_a_loop
@@ -377,7 +377,7 @@ async def test_without_descriptors_accepting_pauses_and_goes_on_when_there_are_s
             resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() - 1, limits[1]))
             try:
                 await until(
-                    lambda: "nobody can be let in for a while: Too many open files" in caplog.text
+                    lambda: "no client can be accepted for now: Too many open files" in caplog.text
                 )
                 before = tries
                 for _ in range(100):
@@ -391,7 +391,7 @@ async def test_without_descriptors_accepting_pauses_and_goes_on_when_there_are_s
             caller = await opened(third)
             await caller.aclose()
             await first.aclose()
-    assert caplog.text.count("nobody can be let in") == 1
+    assert caplog.text.count("no client can be accepted") == 1
 
 
 @on_a_loop

@@ -517,7 +517,7 @@ class _Complaints(logging.Handler):
             return
         if (
             "fault of concertino" in text
-            or "could not be told" in text
+            or "could not be sent" in text
             or "failed to close" in text
         ):
             why = record.exc_info[1] if record.exc_info else None

@@ -287,7 +287,7 @@ def test_a_handler_that_holds_the_loop_does_not_hold_the_exit(how: str) -> None:
         assert process.wait(5) == 0
         assert time.monotonic() - before < BOUND_S
         process.pump(lambda: process.eof)
-        assert b"something held up the end" in process.stderr
+        assert b"something blocked the shutdown" in process.stderr
 
 
 def test_a_failed_start_with_a_close_that_hangs_still_exits_with_1(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ class Acceptor:
                 # would do nothing but fail here.
                 if not self._is_starved:
                     log.warning(
-                        "%s: nobody can be let in for a while: %s", listener.address, exc.strerror
+                        "%s: no client can be accepted for now: %s", listener.address, exc.strerror
                     )
                 self._is_starved = True
                 self._stop_listening()
@@ -161,7 +161,7 @@ class Acceptor:
         self._count += 1
         if self.clients >= self._limit:
             log.warning(
-                "%s: a client was sent away: %d are connected, as many as may be",
+                "%s: a client was refused: %d are connected, which is the maximum",
                 listener.address,
                 self.clients,
             )
@@ -174,7 +174,7 @@ class Acceptor:
             sock.setblocking(False)
             self._loop.add_reader(sock.fileno(), self._attach, sock, facts, listener.address, name)
         except PermissionError as exc:
-            log.warning("%s: a client was sent away: %s", listener.address, exc.strerror)
+            log.warning("%s: a client was refused: %s", listener.address, exc.strerror)
             sock.close()
         except OSError as exc:
             # The client has gone already.
@@ -197,7 +197,7 @@ class Acceptor:
 
     def _on_client_closed(self, connection: ServerConnection, name: str) -> None:
         del self._connections[connection]
-        log.debug("%s is gone", name)
+        log.debug("%s has disconnected", name)
         # Its descriptor is free: a client that the system refused may be accepted now.
         if self._resuming is not None and not self._closed:
             self._resuming.cancel()

@@ -102,7 +102,7 @@ class ConnectionEnd:
         try:
             self._session.end_subscriptions()
         except Exception:
-            self.report_fault("the end of a subscription could not be told")
+            self.report_fault("the end of a subscription could not be sent")
 
     async def _close(self, within_s: float) -> None:
         if self._drain_timer is not None:
@@ -128,4 +128,4 @@ class ConnectionEnd:
 
 
 def _do_nothing() -> None:
-    """Stand in for a callback that was called."""
+    """Do nothing: replaces a callback that was already called."""

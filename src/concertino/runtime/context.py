@@ -260,7 +260,7 @@ class PostedMessages:
             try:
                 callback()
             except Exception:
-                log.exception("a message that a thread sent could not be told")
+                log.exception("a message from a thread could not be sent")
 
 
 def _check_number(name: str, value: Any) -> float:

@@ -133,8 +133,8 @@ class _StdioFrontend:
         if os.isatty(self._taken.reading):
             name = log.name.partition(".")[2]
             log.info(
-                "%s waits for JSON-RPC messages on stdin, a line each: "
-                "an MCP client is to start it; Ctrl-D ends",
+                "%s waits for JSON-RPC messages on stdin, one per line; "
+                "it is meant to be started by an MCP client (Ctrl-D ends it)",
                 name,
             )
         self._stdio = StdioConnection(self._taken, limits)
@@ -239,11 +239,13 @@ def _run_to_completion(
             if task.done() or loop.is_closed():
                 raise
             if isinstance(exc, RuntimeError):
-                log.warning("something stopped the event loop; it goes on")
+                log.warning("a handler stopped the event loop; the server continues")
             # asyncio lets SystemExit and KeyboardInterrupt of any task out of the loop. If start()
             # raised it, _serve logs it as the failure of the start.
             elif watchdog.serving:
-                log.error("a task raised %s; the server goes on", type(exc).__name__, exc_info=exc)
+                log.error(
+                    "a task raised %s; the server continues", type(exc).__name__, exc_info=exc
+                )
 
 
 async def _serve(
@@ -406,7 +408,7 @@ class ShutdownWatchdog:
 
     def _log_last_words(self) -> None:
         self._log.warning(
-            "something held up the end for %g s; it is not waited for any longer", self._timeout_s
+            "something blocked the shutdown for %g s; the process ends now", self._timeout_s
         )
         self._frontend.writer.flush(LAST_WORDS_S)
 

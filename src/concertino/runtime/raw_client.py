@@ -119,7 +119,7 @@ class RawClient:
                 try:
                     self._notified(str(event.method), decode(encode(event.params)))
                 except Exception:
-                    log.exception("the function that is told of notifications failed")
+                    log.exception("the callback for notifications failed")
 
     def on_frame_too_long(self, size: int) -> None:
         log.warning("a message of more than %d bytes was discarded", self._limits.max_message_bytes)

@@ -184,7 +184,7 @@ class ServerConnection:
             end.close_when_idle()
 
     def _report_fault(self, what: str) -> None:
-        """Log the current exception, and end the connection soon."""
+        """Log the current exception as a fault of concertino; the connection ends soon."""
         self._end.report_fault(what)
         self._schedule_flush()
 
@@ -473,7 +473,7 @@ class ServerConnection:
 
     @property
     def is_draining(self) -> bool:
-        """Whether no more input is taken."""
+        """Return whether the connection takes no more input."""
         return self._end.is_draining
 
     def drain(self) -> None:

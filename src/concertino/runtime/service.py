@@ -88,7 +88,8 @@ class _SocketFrontend:
         for listener in self._listeners:
             if listener.is_remote:
                 log.warning(
-                    "%s: other machines may reach it, and whoever does can call every tool",
+                    "%s: other machines may be able to connect, "
+                    "and every client can call all tools",
                     listener.address,
                 )
         return -1

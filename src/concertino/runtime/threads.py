@@ -94,7 +94,7 @@ class Threads:
         loop = asyncio.get_running_loop()
         with self._changed:
             if self._closed:
-                raise RuntimeError("the threads are closed: no more functions are called")
+                raise RuntimeError("the thread pool is closed")
             if loop not in self._results:
                 # Forget closed loops whenever a new one comes, so that they do not pile up.
                 self._results = {
