@@ -143,8 +143,8 @@ class ComposedBackend:
     async def start(self, outlet: Notifier) -> None:
         """Start all parts concurrently, then check that no two list the same resource.
 
-        Raises ConcertinoError that names a part which failed, and RegistrationError for a resource
-        that two parts list.
+        Raises ConcertinoError with the name of a part that fails to start, and RegistrationError
+        for a resource that two parts list.
         """
         starting = {
             asyncio.ensure_future(part.start(_PartNotifier(self, outlet))): name

@@ -92,7 +92,7 @@ class RegistrationError(ConcertinoError):
 
 
 class TargetError(ConcertinoError):
-    """A command-line target does not lead to a server, or needs an extra that is not installed.
+    """A command-line target contains no server, or needs an extra that is not installed.
 
     The text names the target and what was found there, or the command that installs the extra.
     """

@@ -146,7 +146,7 @@ def test_folders_are_named_by_target_option_and_variable(
         (
             ["empty"],
             2,
-            "expected resources/ or prompts/ in it; --resources DIR takes a folder as it is",
+            "expected resources/ or prompts/ in it; --resources DIR serves a folder itself",
         ),
         (["--resources", "nothing"], 2, "expected a folder, there is none at"),
         (["in", "--scheme", "A b"], 2, "scheme: expected a small letter"),

@@ -140,7 +140,7 @@ def test_two_questions_of_a_round_cannot_have_one_key() -> None:
     dialogue = Dialogue()
     dialogue.ask({"a": WHO})
     assert dialogue.ask({"a": WHO}) is None
-    with pytest.raises(ValueError, match="another question has it"):
+    with pytest.raises(ValueError, match="another request of this call has the same key"):
         dialogue.ask({"a": WHERE})
     for key in ("", "k" * (MAX_KEY + 1)):
         with pytest.raises(ValueError, match="1 to 128 characters"):

@@ -144,7 +144,7 @@ def _open_terminal() -> tuple[int, int]:
 
 
 def shell_prefix(setup: StdioSetup) -> list[str]:
-    """Return the words to put before a command so that a shell applies the rest of the setup.
+    """Return the start of a command line in which a shell applies the rest of the setup.
 
     subprocess.Popen cannot start a process without one of the three descriptors; a shell can.
     """

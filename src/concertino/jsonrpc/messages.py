@@ -66,9 +66,9 @@ class Request(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class InvalidMessage(Struct, frozen=True):
-    """The error to answer a frame with that is not a message.
+    """A frame that is not a message, with the error to answer it with.
 
-    code: 0 means that nothing is sent: for blank lines and for broken responses.
+    code: 0 if nothing must be sent, for blank lines and malformed responses.
     id: UNSET if the frame has no readable id.
     """
 
@@ -211,7 +211,7 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     Returns a Message if the frame is one after all: behind a byte order mark, or when only a
     duplicate member that does not count was wrong.
     """
-    # Only one mark is removed: a line of nothing but marks would recurse.
+    # Remove only one mark: otherwise a line of many marks would cause deep recursion.
     if frame.startswith(BOM) and not frame.startswith(BOM, len(BOM)):
         return decode(frame[len(BOM) :])
     if not frame.strip():

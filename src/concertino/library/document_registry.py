@@ -188,7 +188,7 @@ class DocumentRegistry:
         )
 
     def at(self, path: str) -> Item | None:
-        """Return the item of a file's path; None if there is none."""
+        """Return the item at a path; None if there is none."""
         return self._items.get(path)
 
     def has(self, path: str) -> bool:

@@ -61,7 +61,7 @@ class FolderState(Generic[Parsed]):
         """List the folder again and read what changed.
 
         Returns the new and changed files by path, the paths of removed ones, and messages of new
-        problems. under: the file or folder to look at; empty for all. known: returns the parsed
+        problems. under: the file or folder to read; empty for all. known: returns the parsed
         form of a file that need not be read, else None. distrust: also read files whose size and
         time did not change.
         """

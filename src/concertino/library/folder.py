@@ -63,7 +63,7 @@ class Listing(Struct):
 
 
 class FileMissing(Exception):
-    """A listed file cannot or must not be read any more. problem: the reason; it names no path."""
+    """A listed file can no longer be read. problem: the reason, without the path."""
 
     def __init__(self, problem: LibraryProblem) -> None:
         super().__init__(problem.message)
@@ -169,7 +169,7 @@ class Folder:
         if stat.S_ISLNK(status.st_mode):
             real = os.path.realpath(os.path.join(root, path))
             if not _is_inside(real, root):
-                text = "is a link that leads out of the folder: left out"
+                text = "is a link to a target outside of the folder: ignored"
                 found.add_problem(path, "outside", text)
                 return
             target_status = _lstat_target(real)

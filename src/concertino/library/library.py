@@ -195,7 +195,7 @@ class Library:
         self._hosts.watched = uris
 
     async def close(self) -> None:
-        """Release everything when the last host closes; earlier calls do nothing."""
+        """Release everything, if this is the call of the last host. Earlier calls do nothing."""
         with self._lock:
             if not self._hosts.remove_one():
                 return

@@ -299,7 +299,7 @@ def _prompt_problems(prompt: PromptFile, path: str, registry: DocumentRegistry) 
 
 
 def _unreachable(documents: list[Document], count: Counter) -> Iterator[Document]:
-    """Yield the documents that none of their own fields finds."""
+    """Yield the documents that a search for their own title, tags or purposes does not find."""
     index = Index.build(documents, count=count)
     for document in documents:
         own_texts = (

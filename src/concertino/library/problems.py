@@ -16,7 +16,7 @@ Rule = Literal[
     "field",
     "unreadable",
     "oversized",
-    # A symbolic link leads out of the folder.
+    # The target of a symbolic link is outside of the folder.
     "outside",
     "duplicate-id",
     "ambiguous-name",

@@ -162,7 +162,7 @@ class ResourceReader:
     def _load_contents(self, item: Item) -> ResourceContents | None:
         """Read a file: as text if it is UTF-8, else as a blob. Blocks.
 
-        None if it cannot be read any more.
+        None if it can no longer be read.
         """
         state = self._loader.resources
         found = None if state is None else state.found.get(item.path)

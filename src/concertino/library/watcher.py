@@ -1,8 +1,8 @@
 """Watcher: watches folders with watchfiles if it is installed, else by polling every second.
 
-It runs in a thread of its own and reports paths, or None for "look at everything": at the start,
-when a folder was replaced, and once a minute, since the operating system drops events when there
-are too many.
+It runs in a separate thread and reports changed paths, or None if all files must be checked. That
+is so at the start, when a folder was replaced, and once a minute, because the operating system
+drops events when there are too many.
 """
 
 from __future__ import annotations

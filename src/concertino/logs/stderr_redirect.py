@@ -81,9 +81,9 @@ class StderrRedirect(io.TextIOBase):
         self._emit(self._parts.pop(get_ident(), b""))
 
     def close(self) -> None:
-        """Write the unfinished lines of all threads, and stay open.
+        """Write the unfinished lines of all threads, but stay open.
 
-        A library that closes its stdout must not affect anybody else.
+        A library that closes sys.stdout must not affect the rest of the process.
         """
         while self._parts:
             self._emit(self._parts.popitem()[1])

@@ -67,7 +67,7 @@ RENEW_BEFORE = timedelta(days=30)
 def create_authority(certificates: Certificates, valid: timedelta = VALID) -> None:
     """Create the folder and an authority in it.
 
-    Raises CertificateError when there is one already, or only one of its files.
+    Raises CertificateError if the certificate or the key of an authority exists already.
     """
     try:
         certificates.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

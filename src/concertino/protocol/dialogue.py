@@ -152,8 +152,8 @@ class Dialogue:
             request_digest = _digest_request(request)
             if self._digests.setdefault(key, request_digest) != request_digest:
                 raise ValueError(
-                    f"ask: key {key!r}: another question has it in this call; "
-                    "give each a key of its own"
+                    f"ask: key {key!r}: another request of this call has the same key; "
+                    "pass a different key for each"
                 )
 
             answered_digest, answer = self._answered.get(key, (None, Raw()))
@@ -428,7 +428,7 @@ def _downgrade_elicitation(
 def _downgrade_field(field: dict[str, Any]) -> dict[str, Any]:
     """Return a form field for 2025-06-18.
 
-    Only booleans have defaults there, and the titles of choices stand in a list of their own.
+    Only booleans have defaults there, and the titles of choices are in a separate list.
     """
     field = {
         key: value

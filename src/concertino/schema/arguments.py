@@ -76,7 +76,7 @@ def argument_decoder(
 ) -> ArgumentDecoder:
     """Return the ArgumentDecoder of a handler.
 
-    coerce: accept "1" for an int and the like. inject: classes of parameters that bind() fills.
+    coerce: convert strings such as "1" for an int. inject: classes of parameters that bind() fills.
     descriptions: parameter -> text, for parameters whose annotation has no description.
     Raises RegistrationError that names function, parameter, type and what to write instead.
     """

@@ -25,7 +25,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 # Levels of lists and objects in each other. The deepest schemas in use have about 30.
 MAX_LEVELS = 100
-# Values in the whole schema, including enum members and the like.
+# Values of all kinds in the whole schema, such as the members of an enum.
 MAX_VALUES = 100_000
 # Characters of all strings and keys together.
 MAX_CHARACTERS = 2**20

@@ -105,7 +105,7 @@ def is_generator(handler: Callable[..., object]) -> bool:
 def chunk_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = ()) -> ResultShaper:
     """Return the ResultShaper for a generator function, annotated as `-> AsyncIterator[T]`.
 
-    Its shape() takes the list of all values that were yielded: texts are joined, others become a
+    Its shape() takes the list of all yielded values. It joins texts, and keeps other values as a
     list. Raises RegistrationError as result_shaper() does, and for another annotation.
     """
     signature = read_signature(handler, inject)
@@ -127,7 +127,7 @@ def chunk_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = (
 
 
 def text_of(value: Any) -> str:
-    """Return one part of a result as text for people; empty for images, sound and the like.
+    """Return one part of a result as text for people; empty for binary content.
 
     Raises InvalidResult for a value that cannot be sent.
     """

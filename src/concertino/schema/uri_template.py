@@ -42,7 +42,7 @@ MAX_URI = 8192
 
 
 class Operator(Struct, frozen=True):
-    """How the values of an expression stand in a URI: RFC 6570 appendix A.
+    """How an expression writes its values into a URI: RFC 6570 appendix A.
 
     first: comes before the first value. between: separates values. reserved: whether values may
     contain reserved characters.
@@ -209,7 +209,7 @@ _TRIPLET = re.compile("(%[0-9A-Fa-f]{2})")
 
 
 def _encode_literal(text: str) -> str:
-    """Return a literal as it stands in a URI, with other characters percent-encoded.
+    """Return a literal as it must be written in a URI, with other characters percent-encoded.
 
     A `%` in it always begins an encoding, which stays (RFC 6570 3.1).
     """
@@ -372,7 +372,7 @@ def _check_after_query(operator: str, query: str) -> None:
 
 
 def _value_parts(expression: Expression, in_path: frozenset[str]) -> Iterable[_Literal | _Run]:
-    """Yield the parts of an expression whose values stand in the URI without their names."""
+    """Yield the parts of an expression whose values are in the URI without their names."""
     operator = OPERATORS[expression.operator]
     allowed = in_path if operator.reserved else SIMPLE
     for number, variable in enumerate(expression.variables):
@@ -467,7 +467,7 @@ def _assign_stars(values: Values, others: list[tuple[str, str]], stars: list[str
 def _decode(text: str, lenient: bool) -> str | None:
     """Return a value, percent-decoded once; None if it is not allowed.
 
-    lenient: allow slashes and backslashes inside of it, but no path that leads out of a folder.
+    lenient: allow slashes and backslashes in the value, but no path traversal.
     """
     if _LONE_PERCENT.search(text):
         return None

@@ -48,8 +48,8 @@ class File:
     def read(self, uri: str) -> ResourceContents:
         """Return the content of the file; blocks.
 
-        Raises ResourceNotFound if the file no longer exists or its path leads over a link now,
-        ToolError if it is too large.
+        Raises ResourceNotFound if the file no longer exists or its path now contains a symbolic
+        link, and ToolError if it is too large.
         """
         try:
             # O_NONBLOCK, because a FIFO may have replaced the file.

@@ -159,7 +159,7 @@ class LazyFeatures:
             body = exc.body if isinstance(exc, ToolError) else None
             raise RpcError(INTERNAL_ERROR, str(exc), body) from None
         except BaseException as exc:
-            # SystemExit, GeneratorExit and the like are included: no handler may end the server.
+            # BaseException includes SystemExit and GeneratorExit: no handler may end the server.
             if context.cancelled:
                 raise
             if (passthrough := find_passthrough(exc)) is not None:

@@ -430,7 +430,7 @@ class Server:
         except (ToolError, InvalidResult) as exc:
             return tool_error_result(exc)
         except BaseException as exc:
-            # SystemExit, GeneratorExit and the like are included: no tool may end the server.
+            # BaseException includes SystemExit and GeneratorExit: no tool may end the server.
             if context.cancelled:
                 raise
             if (passthrough := find_passthrough(exc)) is not None:
