@@ -142,7 +142,7 @@ class Supervisor:
 
     async def _pause(self, tries: int, pause_s: float) -> None:
         self.state = "backing-off"
-        # First of all release what the new server may need, such as a port.
+        # First release all resources that the new server may need, such as a port.
         await self._bring_down()
         self._log.warning(
             "the server ended; start %d follows in %.3g s: %s", tries, pause_s, self.failure

@@ -123,7 +123,7 @@ class OpenTarget:
         return "\n".join(map(escape_controls, text.strip("\n").split("\n")))
 
     def describe_process(self, is_ended: bool) -> str:
-        """Say for the user whether the process runs or how it ended.
+        """Return a text for users: whether the process runs, or how it ended.
 
         is_ended: whether the connection has.
         """
@@ -139,7 +139,7 @@ class OpenTarget:
             return f"{name} was ended by signal {-status}"
 
     async def close(self, within_s: float) -> None:
-        """Release everything. Bounded."""
+        """Release everything. within_s: limits the waiting."""
         await self.connection.close(within_s)
 
     def release(self, within_s: float) -> asyncio.Task[None]:
@@ -205,7 +205,7 @@ def parse_target(target: Target) -> TargetLocation:
 
 @runtime_checkable
 class _LooksLikeBackend(Protocol):
-    """The members that tell a Backend from the other targets."""
+    """The members by which a Backend is recognized among the kinds of targets."""
 
     def handle(self, call: Any, context: Any, /) -> Any: ...
     def features(self) -> Any: ...
@@ -213,7 +213,7 @@ class _LooksLikeBackend(Protocol):
 
 @runtime_checkable
 class _LooksLikeConnection(Protocol):
-    """The members that tell a Connection from the other targets."""
+    """The members by which a Connection is recognized among the kinds of targets."""
 
     def open(self, receiver: Any, /) -> None: ...
     def write(self, frame: bytes, request_id: Any, /) -> int: ...
@@ -258,7 +258,7 @@ class _Program:
 
 
 def _server_name(command: list[str]) -> str:
-    """Return a name for a server: of the first word of its command that is not a launcher's.
+    """Return a name for a server, from the first word of its command that is not a launcher.
 
     `python server.py` is server, `npx -y @scope/thing` is thing, `uv run x` is x.
     """

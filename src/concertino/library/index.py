@@ -57,7 +57,7 @@ MAX_DEAD_SHARE = 0.25
 # Share of documents that differ from the cache file. Above it, the file is written anew.
 MAX_STALE_SHARE = 0.02
 
-# Unknown words of a query for which a correction is looked for.
+# The number of unknown words in a query that are corrected.
 MAX_CORRECTIONS = 8
 
 # Documents whose length in tokens is remembered.
@@ -78,8 +78,9 @@ class ScorePart(Struct, frozen=True):
 class SearchResult(Struct, frozen=True):
     """The result of a search.
 
-    hits: best first. terms: that were looked for. corrections: unknown word -> the known word used
-    instead. unknown: words that no document contains and that have no correction.
+    hits: best first. terms: the terms that were searched.
+    corrections: unknown word -> the known word that was searched instead.
+    unknown: words that no document contains and that have no correction.
     """
 
     hits: list[Hit]

@@ -72,7 +72,7 @@ def split_uri(scheme: str, uri: str) -> tuple[str, str | None] | None:
 def escape_uri(uri: str) -> str:
     """Return a client's URI in a valid form, for the response.
 
-    Prompts insert values into queries unescaped, so a URI may contain spaces, for example.
+    Prompts insert values into queries unescaped, so a URI may contain characters such as spaces.
     """
     return INVALID_IN_URI.sub(lambda match: quote_from_bytes(match[0].encode(), ""), uri)
 

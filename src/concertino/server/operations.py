@@ -5,12 +5,12 @@
     @operations.tool(message="Rendering...", estimated_time="5 minutes")
     async def render(scene: str, context: Context) -> str: ...
 
-A result that is ready within answer_after_s seconds is returned as by any other tool. Otherwise the
-result of the call is `{"status": "in_progress", "message", "estimatedTime", "operationId"}` and the
-work continues. The first Operations of a server adds the tools get_operation and cancel_operation,
-by which clients refer to it. The handle is the only connection between these calls: it works from
-any connection and in every revision. Every client that knows a handle may use it, so handles cannot
-be guessed (2026-07-28 "Explicit State Handles").
+A result that is ready within answer_after_s seconds is returned as for any other tool. Otherwise
+the result of the call is `{"status": "in_progress", "message", "estimatedTime", "operationId"}`
+and the work continues. The client passes the operationId (a handle) to the tools get_operation and
+cancel_operation, which the first Operations of a server adds. A handle is valid on every connection
+and in every revision. Every client that knows a handle may use it, so handles cannot be guessed
+(2026-07-28 "Explicit State Handles").
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class Operations:
     """The long operations of one server.
 
     at_most: how many run at once; a call beyond that fails with the code TOO_MANY_OPERATIONS.
-    limit_s: seconds after which an operation is cancelled. kept_s: seconds for which its result is
-    stored after its end. kept, max_kept_bytes: how many results are stored, and of what size
-    together; beyond either the oldest are dropped. clock: returns seconds, monotonic.
+    limit_s: seconds after which an operation is cancelled.
+    kept_s: seconds for which a result is stored after the end of its operation.
+    kept, max_kept_bytes: the largest number and the largest total size of stored results; the
+    oldest are dropped first. clock: returns monotonic seconds.
     Raises ValueError for an argument that is not positive, RegistrationError once the server has
     started.
     """
@@ -134,11 +135,11 @@ class Operations:
         message: text of the first result, until the function reports progress with a text of its
         own. estimated_time: for people, such as "30 seconds". answer_after_s: how long the call
         waits for the result before it returns a handle; 0 returns the handle at once.
-        The function may be anything that Server.tool accepts, generators included. The tool shows
-        no output schema, because it has two kinds of results; the function's result is checked by
-        its type all the same, and input_schema and output_schema are not accepted.
-        Its Context reports progress to the calls that wait at present; questions to the client must
-        be asked before, in another tool.
+        The function may be anything that Server.tool accepts, including generators. The tool has no
+        output schema, because it returns two kinds of results, but the function's result is still
+        checked against its annotation. input_schema and output_schema are not accepted.
+        Progress goes to the calls of get_operation that wait at that time. The function cannot send
+        client requests; send them in another tool, before the operation starts.
         Raises RegistrationError for a function or option that cannot be offered, ValueError for an
         invalid time.
         """
@@ -185,7 +186,7 @@ class Operations:
             try:
                 await operation.wait_for_end(context, answer_after_s)
             except asyncio.CancelledError:
-                # Nobody has the handle yet, so nobody could ask for the result.
+                # The client does not have the handle yet, so it could never ask for the result.
                 operation.end("cancelled")
                 self._operations.pop(operation.id, None)
                 raise
@@ -313,22 +314,22 @@ class Operations:
         context: Context,
         waitSeconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0,  # noqa: N803
     ) -> CallToolResult:
-        """Ask for an operation that was in progress: its result, or how far it is.
+        """Return the result of an operation that was in progress, or its current progress.
 
         Args:
-            operationId: as the answer that said "in_progress" gave it.
-            waitSeconds: for how long to wait for the end before answering that it is still in
-                progress.
+            operationId: the operationId of the result whose status was "in_progress".
+            waitSeconds: how long to wait for the end of the operation before answering that it is
+                still in progress.
         """
         operation = self._find(operationId)
         await operation.wait_for_end(context, waitSeconds)
         return self._result(operation)
 
     async def _cancel(self, operationId: str) -> CallToolResult:  # noqa: N803
-        """Stop an operation that is in progress. One that has ended stays as it is.
+        """Stop an operation that is in progress. Has no effect on an operation that has ended.
 
         Args:
-            operationId: as the answer that said "in_progress" gave it.
+            operationId: the operationId of the result whose status was "in_progress".
         """
         operation = self._find(operationId)
         operation.end("cancelled")
@@ -348,7 +349,7 @@ class Operations:
 
 
 class _Progress:
-    """How far an operation is. done: (progress, total) as it was reported last; None before."""
+    """The progress of an operation. done: the last (progress, total) reported; None before."""
 
     def __init__(self, message: str, estimated_time: str | None) -> None:
         self.message = message
@@ -361,7 +362,7 @@ class _Progress:
             self.message = message
 
     def status(self, handle: str) -> dict[str, Any]:
-        """Return the result for a client that asks while the operation runs."""
+        """Return the result for a call of get_operation while the operation runs."""
         status: dict[str, Any] = {"status": "in_progress", "message": self.message}
         if self.estimated_time is not None:
             status["estimatedTime"] = self.estimated_time
@@ -373,7 +374,7 @@ class _Progress:
 
 
 class _LoopWaits:
-    """Lets the thread of a `def` handler wait for what runs on the event loop."""
+    """Lets the thread of a `def` handler wait for awaitables on the event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -409,8 +410,8 @@ class _Operation:
     """One call of a tool that may take long.
 
     size: bytes of its result. ended_at: time by the clock of Operations; None while it runs.
-    listeners: contexts of the calls that wait for it at present. Each change replaces the tuple,
-    because threads read it.
+    listeners: contexts of the calls that currently wait for it. Each change replaces the tuple,
+    because other threads read it.
     """
 
     def __init__(self, name: str, context: Context, progress: _Progress) -> None:
@@ -432,7 +433,7 @@ class _Operation:
         return self.state == "in_progress"
 
     def end(self, state: State) -> None:
-        """Set the final state and cancel what still runs; only the first call has an effect."""
+        """Set the final state and cancel the work if it still runs. Later calls have no effect."""
         if self.state == "in_progress":
             self.state = state
             self.task.cancel()
@@ -452,7 +453,7 @@ class _Operation:
 
 
 class _OperationContext(ContextWrapper):
-    """The context of an operation, which may run on long after its call has got a result."""
+    """The context of an operation. It may outlive the call that started the operation."""
 
     def __init__(self, inner: Context, operation: _Operation) -> None:
         super().__init__(inner)
@@ -477,11 +478,11 @@ class _OperationContext(ContextWrapper):
     def call_tool(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
     ) -> Coroutine[Any, Any, Any]:
-        # With this context, not the call's own: that one counts as cancelled once the call is over.
+        # Pass this context, because the context of the call counts as cancelled after the call.
         return cast("Any", self.inner).calling(self).call_tool(name, arguments, into=into)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """Wait as Context.wait() does, but as long as the operation and not only the call runs."""
+        """Wait as Context.wait() does, but until the operation ends instead of the call."""
         return self._operation.waits.wait(awaitable, lambda: self.cancelled)
 
     async def _needs_the_call(self, *_: object, **__: object) -> Any:
@@ -507,7 +508,7 @@ async def _run_operation(
         operation.size = len(encode(result))
     except (ToolError, InvalidResult) as exc:
         result = tool_error_result(exc)
-        # About the number of bytes; the error may hold what cannot be encoded.
+        # An estimate of the size: the error may hold values that cannot be encoded.
         operation.size = len(repr(result))
     except BaseException as exc:
         if not operation.is_running:
