@@ -335,7 +335,7 @@ class ConnectionFacts:
     def stray(self) -> int:
         """Return how many lines of the server were skipped.
 
-        They were not messages, or responses to no request. `strays` has the last few.
+        They were not messages, or not responses to a pending request. `strays` holds the last few.
         """
         return self._connection.current.channel.skipped.count
 

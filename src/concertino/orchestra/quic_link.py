@@ -80,7 +80,7 @@ async def open_quic_link(
 
 
 async def dial(address: str, identity: Identity, expects: str | None, timeout_s: float) -> QuicLink:
-    """Connect to an address, with a certificate that is loaded. See open_link."""
+    """Connect to an address with a loaded certificate, as open_link() does."""
     host, port = _split(address)
     loop = asyncio.get_running_loop()
 

@@ -294,7 +294,7 @@ class _FrameSocket:
 
 
 async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
-    """Connect to the socket at a path. See open_link."""
+    """Connect to the socket at a path, as open_link() does."""
     name = unix_name(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -135,7 +135,7 @@ def is_async(handler: Any) -> bool:
 
 
 def lacks_self(handler: Handler) -> bool:
-    """Return whether it is a method that was taken from a class and not from an object."""
+    """Return whether this is a method taken from a class, which lacks the object for `self`."""
     if not isfunction(handler) or "." not in handler.__qualname__.rpartition("<locals>.")[2]:
         return False
     function = function_of(handler)
