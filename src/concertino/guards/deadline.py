@@ -47,6 +47,8 @@ class Deadline:
 
     def __await__(self) -> Generator[Any, Any, Any]:
         work, context = self._work, self._context
+
+        # The first step, without a timer: most work ends here.
         try:
             waiting = work.send(None)
         except StopIteration as stop:
@@ -64,6 +66,7 @@ class Deadline:
                 except BaseException as exc:
                     thrown = exc
                 waiting = work.send(value) if thrown is None else work.throw(thrown)
+                # The work got the timer's cancellation but waits for something again.
                 if context.is_over:
                     late = asyncio.create_task(_run_late(work, waiting))
         except StopIteration as stop:

@@ -55,7 +55,7 @@ SHOWN = 128
 
 
 class Guard(BackendWrapper):
-    """A Backend around another one; every part is off unless it is given.
+    """A Backend that limits and filters the calls of another one; omitted options are off.
 
     rate_limit: a Rate, or a text such as `10/60` or `search_*=10/60`, or several. A call must be
     within all of them; one that is refused counts in none.
@@ -102,9 +102,9 @@ class Guard(BackendWrapper):
             clock if clock is time.monotonic else _make_monotonic(clock),
         )
         self._operations = OperationTable(inner, self._limits, _read_rates(rate_limit), match)
-        # The backend's features, and what is shown instead of them.
+        # The backend's features, and those that clients see instead.
         self._features: tuple[ServerFeatures, ServerFeatures] | None = None
-        # By method: the backend's list, and what is shown instead of it.
+        # By method: the backend's list, and the one that clients see instead.
         self._lists: dict[str, tuple[Any, Any]] = {}
 
     # Backend
@@ -118,7 +118,7 @@ class Guard(BackendWrapper):
         features = self.inner.features()
         if features.resources or not self._serves_results:
             return features
-        # The same object each time: sessions keep what they make of it.
+        # Return the same object each time, since sessions cache what they derive from it.
         if self._features is None or self._features[0] is not features:
             self._features = features, replace(features, resources=True)
         return self._features[1]
@@ -171,7 +171,7 @@ class Guard(BackendWrapper):
         """Return how a runtime begins calls; None for a subclass with a `handle` of its own."""
         if not has_method_of(self, Guard.handle, self.handle):
             return None
-        # A subclass that overrides begin_call() is to begin each call.
+        # The table's functions would bypass a subclass that overrides begin_call().
         is_own = has_method_of(self, Guard.begin_call, self.begin_call)
         tools = self._operations.begin_by_name("tools/call")
         return CallStarter(self.begin_call, tools if is_own else {}, self._limits.redact)
@@ -244,7 +244,7 @@ class Guard(BackendWrapper):
 
         page: Any = await self.inner.handle(call, context)
         cached = self._lists.get(call.method)
-        # The same object for the same page: sessions keep what they make of it.
+        # Return the same object for the same page, since sessions cache what they derive from it.
         if cached is not None and cached[0] is page:
             return cached[1]
 

@@ -160,7 +160,7 @@ class OperationPolicy:
             slot.hooks = self
         return work
 
-    # Coroutines, since whoever begins a call expects work to await.
+    # These are coroutines, since the caller of begin_call() awaits what it returns.
 
     async def _refuse_for_rate(self, now: float) -> CallToolResult:
         window = max(self.windows, key=lambda window: window.wait_s(now))

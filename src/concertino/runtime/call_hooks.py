@@ -86,7 +86,7 @@ class TimedCall:
         except Exception as exc:
             error = exc
 
-        # The hooks have said what is answered. From here on they only await the end of the work.
+        # The hooks have made the answer. From here on only on_late_end() may be called.
         request.hooks = None
         self._answer(request, result, error)
 

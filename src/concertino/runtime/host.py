@@ -1,4 +1,4 @@
-"""Host and serve: a backend started once, and any number of connections to it."""
+"""Host and serve(): start a backend once and serve it on any number of connections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def serve(backend: Backend, connection: Connection, limits: Limits | None 
         if host.started.done():
             host.started.result()
 
-        # Not the future itself: cancelling this task would cancel it.
+        # Wait without awaiting the future itself: else a cancellation of this task would cancel it.
         await asyncio.wait((served.closed,))
 
 
@@ -48,7 +48,7 @@ class Host:
         self.connections: set[ServerConnection] = set()
         self.started: asyncio.Task[None]
         self._has_begun = False
-        # The subscribed URIs, as the backend was told last.
+        # The subscribed URIs that the backend's watch() got last.
         self._watched: frozenset[str] = frozenset()
         self._watching: asyncio.Task[None] | None = None
 
@@ -59,8 +59,8 @@ class Host:
     async def __aenter__(self) -> Host:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
-        # Beside the connections' opening, not before it: while a slow backend starts, initialize is
-        # answered and calls wait.
+        # Do not wait for a slow backend: connections open meanwhile, `initialize` is answered, and
+        # calls wait.
         self.started = hide_from_all_tasks(self._loop.create_task(self._start()))
         self.started.add_done_callback(self._on_started)
         return self
@@ -75,7 +75,7 @@ class Host:
             task.cancel()
         await asyncio.wait(ending, timeout=CLEANUP_S)
 
-        # The host was left before start() ran: what was never started is not closed.
+        # A backend whose start() never ran must not be closed.
         if self._has_begun:
             await self._close_backend()
 

@@ -22,7 +22,7 @@ from concertino.types.results import CallToolResult, TextContent
 
 __all__ = ["SubcallContext", "outermost"]
 
-# How many calls may be inside each other; a tool that calls itself passes it.
+# How many calls may be nested. A tool that calls itself endlessly exceeds this limit.
 MAX_DEPTH = 16
 # How many subcalls one client's call may cause in all.
 MAX_CALLS = 10_000
@@ -88,8 +88,8 @@ class SubcallContext(ContextWrapper):
             )
 
         result = _check_result(name, answer)
-        # A tool that turned the cancellation into its own failure must not hide it: it is meant
-        # for all calls in this task.
+        # A cancellation is meant for all calls in this task. The inner tool may have caught it and
+        # returned an error result, which must not hide it from the outer calls.
         if task is not None and task.cancelling() > cancels:
             raise asyncio.CancelledError
         return result if into is None else _convert_result(name, result, into)
