@@ -99,7 +99,7 @@ def run_plugin(plugin: RunnablePlugin, args: argparse.Namespace) -> NoReturn:
 
 
 def manifest_line(plugin: RunnablePlugin) -> str:
-    """Return the output of --manifest. It has upstream's members; lists may be empty, never null."""
+    """Return the output of --manifest. It has upstream's members; no list is null."""
     manifest = plugin.manifest()
     texts = ("id", "version", "description", "author", "language")
     lists = ("tools", "storage", "transport", "ai", "prompts", "events")
