@@ -72,7 +72,7 @@ def test_a_state_alone_is_an_answer_and_neither_is_none():
     incoming = rig.call(2, "tools/call", modern(CALL))
     with pytest.raises(ValueError, match="expected questions, or a state"):
         rig.session.reply_input_required(incoming, InputRequired())
-    with pytest.raises(RpcError, match="may have 65536"):
+    with pytest.raises(RpcError, match="the limit is 65536"):
         rig.session.reply_input_required(incoming, InputRequired(state=b"x" * 65536))
     with pytest.raises(MissingCapability):
         rig.session.reply_input_required(incoming, InputRequired({"who": WHO}))
