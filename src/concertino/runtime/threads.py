@@ -60,13 +60,9 @@ class _Results:
             job = self._jobs.popleft()
             if job.future.done():
                 continue
-            if job.error is None:
-                job.future.set_result(job.value)
-            # A future does not accept StopIteration.
-            elif isinstance(job.error, StopIteration):
-                job.future.set_exception(RuntimeError(f"StopIteration: {job.error}"))
-            else:
-                job.future.set_exception(job.error)
+            # run() raises job.error. In a future, a GeneratorExit would be thrown into the awaiting
+            # coroutines, which closes them, and a StopIteration is not accepted.
+            job.future.set_result(None)
 
 
 class Threads:
@@ -113,12 +109,23 @@ class Threads:
                 self._start_thread(job)
 
         try:
-            return await job.future
+            await job.future
         except asyncio.CancelledError:
             with self._changed:
                 if job in self._jobs:
                     self._jobs.remove(job)
             raise
+        error = job.error
+        if error is None:
+            return job.value
+        if isinstance(error, StopIteration):
+            # A coroutine cannot raise StopIteration.
+            raise RuntimeError(f"StopIteration: {error}") from None
+        try:
+            raise error
+        finally:
+            # The traceback refers to this frame: without this, both would wait for a collection.
+            del error, job
 
     def close(self) -> None:
         """Cancel the jobs that have not begun, and let the threads end, busy ones after their job.
