@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Hashable
 from contextvars import Context, ContextVar
 
-import pytest
-
 from concertino.orchestra.pending_response import PendingResponse
+from concertino.runtime.tasks import eager_task_runner
 
 
 class Link:
@@ -55,10 +54,17 @@ def test_a_cancel_between_the_first_step_and_the_task_reaches_the_sender() -> No
         async def call() -> bytes:
             return await pending
 
-        work = call()
-        assert work.send(None) is pending
-        with pytest.raises(asyncio.CancelledError):
-            work.throw(asyncio.CancelledError())
+        ended: asyncio.Future[BaseException | None] = loop.create_future()
+        start = eager_task_runner(loop, lambda _, value, error: ended.set_result(error))
+
+        def begin_and_cancel() -> None:
+            task = start(call(), None)
+            assert task is not None
+            task.cancel()
+
+        loop.call_soon(begin_and_cancel)
+        async with asyncio.timeout(10):
+            assert isinstance(await ended, asyncio.CancelledError)
 
     asyncio.run(main())
     assert forgotten == ["key"]

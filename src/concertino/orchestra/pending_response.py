@@ -109,13 +109,7 @@ class PendingResponse:
     def __await__(self) -> Generator[PendingResponse, None, bytes]:
         if self._outcome is None:
             self._asyncio_future_blocking = True
-            try:
-                yield self
-            # Cancelled before the task has taken over this future from an eager first step: then
-            # the task throws the error here, and does not call cancel().
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
+            yield self
         return self.result()
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
