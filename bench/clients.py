@@ -1,9 +1,11 @@
-"""The benchmark of clients: concertino's beside those of mcp, FastMCP and the TypeScript SDK, against one server in C.
+"""The benchmark of clients: concertino's beside those of mcp, FastMCP and the TypeScript SDK,
+against one server in C.
 
 python bench/clients.py [--quick] [--only NAME,...] [--python PATH] [--json FILE]
 
-Client and server share one core (see README.md for why). Each client runs in a process and an environment of its own; a round takes
-all of them in turn, and the figures are medians over the rounds. What is measured is in clients/measures.py.
+Client and server share one core (see README.md for why). Each client runs in a process and an
+environment of its own; a round takes all of them in turn, and the figures are medians over the
+rounds. What is measured is in clients/measures.py.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ def main() -> int:
                 rounds[row.name].append(take(row, places[row.needs], program, seconds))
             except BuildError as error:
                 failed[row.name] = str(error)
-    results = {name: medians(each) for name, each in rounds.items() if each}
+    results = {name: medians(item) for name, item in rounds.items() if item}
     build = "" if interpreter.optimised else ", built without --enable-optimizations"
     print(f"\n{interpreter.version}{build}; load average {os.getloadavg()[0]:.2f}\n")
     print("| client | " + " | ".join(title for _, title, _ in COLUMNS) + " |")
@@ -191,7 +193,7 @@ def take(row: Client, place: Place, program: Path, seconds: float) -> Figures:
 
 
 def medians(rounds: list[Figures]) -> Figures:
-    return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    return {name: statistics.median(item[name] for item in rounds) for name in rounds[0]}
 
 
 def say(text: str) -> None:

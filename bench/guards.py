@@ -1,10 +1,12 @@
-"""What guards cost: instructions of the server process for each call of a small echo, counted by valgrind.
+"""What guards cost: instructions of the server process for each call of a small echo, counted by
+valgrind.
 
 python bench/guards.py [--only NAME,...] [--calls N] [--text-bytes N] [--json FILE]
 
-Instructions and not time, so that it can be run on a busy machine: two runs differ by less than 1 %. Calls come in batches of 64,
-where one is cheapest and a guard weighs most; one after the other a call takes half as many instructions again, but their number
-varies with the machine's load by more than a guard. The kernel's share is in neither. Needs valgrind.
+Instructions and not time, so that it can be run on a busy machine: two runs differ by less than 1
+%. Calls come in batches of 64, where one is cheapest and a guard weighs most; one after the other a
+call takes half as many instructions again, but their number varies with the machine's load by more
+than a guard. The kernel's share is in neither. Needs valgrind.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ def per_call(folder: Path, backend: str, options: argparse.Namespace) -> float:
 
 
 def prose(length: int) -> str:
-    """Words, as texts have them: to search one letter a hundred times for another text takes three times as long."""
+    """Words, as texts have them: to search one letter a hundred times for another text takes three
+    times as long.
+    """
     words = "the quick brown fox jumps over a lazy dog, while five wizards mix the jugs up again; "
     return (words * (length // len(words) + 1))[:length]
 

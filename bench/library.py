@@ -1,13 +1,15 @@
-"""How good and how fast the search of a library is: `python bench/library.py`. Needs the extra `library`; 3 minutes.
+"""How good and how fast the search of a library is: `python bench/library.py`. Needs the extra
+`library`; 3 minutes.
 
-Relevance: of each document of the corpus the last line of `useWhen` is taken away and used as the query, whole, or as
-four of its words (without stop words; five draws each). What counts is the place of the document it was taken from:
-the mean reciprocal rank. tantivy as it comes (English stemming, five fields of one weight) does the same beside it.
-The weights of the fields were chosen after both halves of the queries had been looked at (docs/decisions/0009): a
-plateau on which the halves agree. So these figures are no held-out ones, and other queries may do a little worse.
+Relevance: of each document of the corpus the last line of `useWhen` is taken away and used as the
+query, whole, or as four of its words (without stop words; five draws each). What counts is the
+place of the document it was taken from: the mean reciprocal rank. tantivy as it comes (English
+stemming, five fields of one weight) does the same beside it. The weights of the fields were chosen
+after both halves of the queries had been looked at (docs/decisions/0009): a plateau on which the
+halves agree. So these figures are no held-out ones, and other queries may do a little worse.
 
-Speed: of 413 documents, the corpus twice, and of 100,000 made of its words: how long it takes until they can be
-searched, and a query.
+Speed: of 413 documents, the corpus twice, and of 100,000 made of its words: how long it takes until
+they can be searched, and a query.
 
     --corpus FOLDER   with resources/ in it; else ../shared/corpus beside the repository
     --relevance       only how good it is: 3 seconds
@@ -91,9 +93,10 @@ def main() -> int:
     figures: dict[str, float] = {}
     documents = read(corpus)
     print(
-        f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, tantivy {tantivy.__version__}"
+        f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, tantivy"
+        f" {tantivy.__version__}"
     )
-    print(f"{len(documents)} documents, {sum(len(each.body) for each in documents) / 1e6:.1f} MB\n")
+    print(f"{len(documents)} documents, {sum(len(item.body) for item in documents) / 1e6:.1f} MB\n")
     relevance(documents, figures)
     if not options.relevance:
         small(corpus, documents, figures)
@@ -149,8 +152,8 @@ def questions(documents: Sequence[Document]) -> list[Question]:
 def relevance(documents: Sequence[Document], figures: dict[str, float]) -> None:
     asked = questions(documents)
     held = [
-        replace(each, use_when=each.use_when[:-1]) if len(each.use_when) > 1 else each
-        for each in documents
+        replace(item, use_when=item.use_when[:-1]) if len(item.use_when) > 1 else item
+        for item in documents
     ]
     index = Index.build(held)
 
@@ -158,13 +161,14 @@ def relevance(documents: Sequence[Document], figures: dict[str, float]) -> None:
         return [hit.document.uri for hit in index.search(Query(text, max_results=DEPTH)).hits]
 
     print(
-        f"{'mean reciprocal rank':24}{'line':>8}{'+-':>7}{'A':>7}{'B':>7}   {'four':>6}{'+-':>7}{'A':>7}{'B':>7}"
+        f"{'mean reciprocal rank':24}{'line':>8}{'+-':>7}{'A':>7}{'B':>7}  "
+        f" {'four':>6}{'+-':>7}{'A':>7}{'B':>7}"
     )
     results = {"stock tantivy": judged(stock(held), asked), "concertino": judged(ours, asked)}
     for name, (line, four) in results.items():
         print(f"{name:24}{row(line)}   {row(four)}")
     (stock_line, stock_four), (line, four) = (
-        map(statistics.fmean, each) for each in results.values()
+        map(statistics.fmean, item) for item in results.values()
     )
     figures |= {
         "line": line,
@@ -195,7 +199,7 @@ def judged(
 
 
 def row(ranks: Sequence[float]) -> str:
-    means = [statistics.fmean(each) for each in (ranks, ranks[::2], ranks[1::2])]
+    means = [statistics.fmean(item) for item in (ranks, ranks[::2], ranks[1::2])]
     return f"{means[0]:8.3f}{error(ranks):7.3f}{means[1]:7.3f}{means[2]:7.3f}"
 
 

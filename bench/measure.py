@@ -1,7 +1,9 @@
-"""Taking the measures: what is asked of the load generator, how often and in which order, and medians of it.
+"""Taking the measures: what is asked of the load generator, how often and in which order, and
+medians of it.
 
-Everything runs in rounds over all rows, so that a slow minute of the machine falls on every server alike. One fresh
-server process per measure and round. All on one core, client and server, except `two_cores`.
+Everything runs in rounds over all rows, so that a slow minute of the machine falls on every server
+alike. One fresh server process per measure and round. All on one core, client and server, except
+`two_cores`.
 """
 
 from __future__ import annotations
@@ -123,7 +125,9 @@ class Bench:
 def take_all(
     bench: Bench, runs: list[tuple[Row, list[str]]], say: Callable[[str], None]
 ) -> dict[str, dict[str, Figures]]:
-    """All measures of all rows: row name -> measure -> figures (medians, with every round's under `rounds`)."""
+    """All measures of all rows: row name -> measure -> figures (medians, with every round's under
+    `rounds`).
+    """
     taken: dict[str, dict[str, list[Figures]]] = {row.name: {} for row, _ in runs}
 
     def take(measure: str, row: Row, command: list[str], keep: bool = True) -> None:
@@ -139,7 +143,8 @@ def take_all(
     starting = [(row, command) for row, command in runs if "cold" in row.measures]
     for number in range(bench.plan.cold_runs + 1 if starting else 0):
         say(
-            f"cold start, run {number} of {bench.plan.cold_runs}{' (not counted)' if number == 0 else ''}"
+            f"cold start, run {number} of"
+            f" {bench.plan.cold_runs}{' (not counted)' if number == 0 else ''}"
         )
         for row, command in starting:
             take("cold", row, command, keep=number > 0)
@@ -157,7 +162,10 @@ def take_all(
 
 
 def middle(rounds: list[Figures]) -> Figures:
-    """Median of each figure over the rounds; counts are added up. One failure makes the whole a failure."""
+    """Median of each figure over the rounds; counts are added up.
+
+    One failure makes the whole a failure.
+    """
     for figures in rounds:
         if "failed" in figures:
             return figures

@@ -1,15 +1,18 @@
-"""One hop of the plugin protocol: a request over a link and its response, client and server in two processes.
+"""One hop of the plugin protocol: a request over a link and its response, client and server in two
+processes.
 
     python bench/orchestra.py                        over a Unix socket and over QUIC
     python bench/orchestra.py --transport quic --seconds 5
     python bench/orchestra.py --pinned               both processes on one core, as in bench/run.py
 
-The request is a tool call with a 100-byte text in its Struct, answered by a function that hands the Struct back; both ends encode
-and decode the protobuf messages, as a hub and a plugin do. Reported: CPU time of both processes for a call, one after the other
-and 64 in flight, which other programs on the machine do not change; p50, p99 and the slowest of calls one after the other; calls a
-second with 64 in flight; seconds for 10 MB in a request, and in a response; and how long this process's event loop stood still
-meanwhile, which is what a ping beside it would wait, as it sent and as it received. Goals: 80 us and 15,000 calls/s over the
-socket; 800 us, 3,000 calls/s, 1.5 s and 50 ms over QUIC. Needs the extra [orchestra], installed or with PYTHONPATH=src.
+The request is a tool call with a 100-byte text in its Struct, answered by a function that hands the
+Struct back; both ends encode and decode the protobuf messages, as a hub and a plugin do. Reported:
+CPU time of both processes for a call, one after the other and 64 in flight, which other programs on
+the machine do not change; p50, p99 and the slowest of calls one after the other; calls a second
+with 64 in flight; seconds for 10 MB in a request, and in a response; and how long this process's
+event loop stood still meanwhile, which is what a ping beside it would wait, as it sent and as it
+received. Goals: 80 us and 15,000 calls/s over the socket; 800 us, 3,000 calls/s, 1.5 s and 50 ms
+over QUIC. Needs the extra [orchestra], installed or with PYTHONPATH=src.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ LARGE = 10 * 10**6
 
 
 async def answer(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
-    """Hands a small Struct back; of a large one, nothing: 10 MB are to go one way. The tool `large` answers with such a one."""
+    """Hands a small Struct back; of a large one, nothing: 10 MB are to go one way.
+
+    The tool `large` answers with such a one.
+    """
     arguments = b"" if len(request.tool_call.arguments) > 10**6 else request.tool_call.arguments
     result = large_struct() if request.tool_call.tool_name == "large" else arguments
     return PluginResponse(tool_call=ToolResponse(success=True, result=result))
@@ -92,7 +98,9 @@ async def at_once(link: RpcConnection, seconds: float) -> tuple[int, float]:
 
 
 async def large(link: RpcConnection, request: PluginRequest) -> tuple[float, float]:
-    """Seconds for 10 MB one way, and the longest that the loop stood still meanwhile, in milliseconds."""
+    """Seconds for 10 MB one way, and the longest that the loop stood still meanwhile, in
+    milliseconds.
+    """
     gaps: list[float] = []
 
     async def watch() -> None:
@@ -176,10 +184,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench") as name:
         certificates = Certificates(Path(name) / "certs")
         create_authority(certificates)
-        for each in ("tools.echo", "bench-client"):
-            issue(certificates, each)
+        for item in ("tools.echo", "bench-client"):
+            issue(certificates, item)
         print(
-            "transport  CPU us  CPU us/64   p50 us   p99 us  slowest us  calls/s  10 MB, s, back  still, ms, back"
+            "transport  CPU us  CPU us/64   p50 us   p99 us  slowest us  calls/s  10 MB, s, back "
+            " still, ms, back"
         )
         for transport in given.transport or ("unix", "quic"):
             print(asyncio.run(measure(transport, given.seconds, Path(name))))

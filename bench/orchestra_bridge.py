@@ -4,12 +4,14 @@
     python bench/orchestra_bridge.py --transport quic --seconds 5
     python bench/orchestra_bridge.py --pinned            all processes on one core
 
-The hub is `concertino orchestrate` with one plugin that hands a 100-byte text back. Reported in microseconds, calls one after the
-other: `link`, a request from this process to the hub, which passes it to the plugin and back (two hops); `bridge`, the same as a
-tools/call answered by a Bridge in this process, with the translation of both messages; `stdio`, the whole way, this process a
-client of `concertino bridge`. For each p50, p99 and the slowest; then calls a second with 64 in flight over `bridge`. Goals, for
-bridge-hub-plugin, which is `bridge`: p50 of 160 us over sockets and 1.6 ms over QUIC. Needs the extra [orchestra], installed or
-with PYTHONPATH=src.
+The hub is `concertino orchestrate` with one plugin that hands a 100-byte text back. Reported in
+microseconds, calls one after the
+other: `link`, a request from this process to the hub, which passes it to the plugin and back (two
+hops); `bridge`, the same as a tools/call answered by a Bridge in this process, with the translation
+of both messages; `stdio`, the whole way, this process a client of `concertino bridge`. For each
+p50, p99 and the slowest; then calls a second with 64 in flight over `bridge`. Goals, for
+bridge-hub-plugin, which is `bridge`: p50 of 160 us over sockets and 1.6 ms over QUIC. Needs the
+extra [orchestra], installed or with PYTHONPATH=src.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ async def measure(transport: str, seconds: float, folder: Path) -> None:
         context: Any = None  # a bridge has no use for it
 
         async def over_link() -> None:
-            assert (await bridge._over_the_link(request, 10)).tool_call.success
+            assert (await bridge._ask_over_link(request, 10)).tool_call.success
 
         async def over_bridge() -> None:
             result: Any = await bridge.handle(call, context)
@@ -134,7 +136,8 @@ async def measure(transport: str, seconds: float, folder: Path) -> None:
 
         print(f"{transport:5} link    {await sequential(over_link, seconds)}")
         print(
-            f"{transport:5} bridge  {await sequential(over_bridge, seconds)} {await at_once(over_bridge, seconds):9,.0f}"
+            f"{transport:5} bridge  {await sequential(over_bridge, seconds)}"
+            f" {await at_once(over_bridge, seconds):9,.0f}"
         )
         await bridge.close()
         command = [

@@ -1,13 +1,15 @@
-"""A hub over many plugins: how long until all run, how long its list of tools takes, how much memory it has.
+"""A hub over many plugins: how long until all run, how long its list of tools takes, how much
+memory it has.
 
     python bench/orchestra_hub.py                    100 plugins with 100 tools each
     python bench/orchestra_hub.py --plugins 10 --tools 1000
 
-The hub is `concertino orchestrate`, a process of its own; plugins are the smallest programs that are plugins, standard library
-only, so that what is measured is the hub. Reported: seconds from the start until every plugin runs; milliseconds of list_tools over
-the hub's Unix socket, sent, received and decoded, p50 and slowest of 50; microseconds of a tool call through the hub, one after the
-other; resident memory of the hub and its peak; descriptors. Goals: 50 ms and 150 MB. Needs the extra [orchestra], installed or with
-PYTHONPATH=src. Linux: /proc.
+The hub is `concertino orchestrate`, a process of its own; plugins are the smallest programs that
+are plugins, standard library only, so that what is measured is the hub. Reported: seconds from the
+start until every plugin runs; milliseconds of list_tools over the hub's Unix socket, sent, received
+and decoded, p50 and slowest of 50; microseconds of a tool call through the hub, one after the
+other; resident memory of the hub and its peak; descriptors. Goals: 50 ms and 150 MB. Needs the
+extra [orchestra], installed or with PYTHONPATH=src. Linux: /proc.
 """
 
 from __future__ import annotations
@@ -78,11 +80,11 @@ def prepare(folder: Path, plugins: int, tools: int) -> Path:
     for number in range(plugins):
         definitions = [
             ToolDefinition(
-                name=f"tool_{number}_{each}",
+                name=f"tool_{number}_{item}",
                 description="Says it again and again.",
                 input_schema=SCHEMA,
             )
-            for each in range(tools)
+            for item in range(tools)
         ]
         answer = PluginResponse(list_tools=ListToolsResponse(tools=definitions)).SerializeToString()
         total += len(answer)
@@ -128,7 +130,8 @@ async def measure(address: Path, hub: int, plugins: int, tools: int) -> None:
     taken.sort()
     assert count == plugins * tools, count
     print(
-        f"list_tools: {count} tools, {size / 1e6:.2f} MB: p50 {taken[25]:.1f} ms, slowest {taken[-1]:.1f} ms"
+        f"list_tools: {count} tools, {size / 1e6:.2f} MB: p50 {taken[25]:.1f} ms, slowest"
+        f" {taken[-1]:.1f} ms"
     )
     call = PluginRequest(tool_call=ToolRequest(tool_name="tool_0_0"))
     taken = []

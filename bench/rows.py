@@ -1,4 +1,5 @@
-"""The servers that are measured, one row of the table each. What is measured is in measure.py, where it is installed in
+"""The servers that are measured, one row of the table each. What is measured is in measure.py,
+where it is installed in
 workshop.py.
 """
 
@@ -27,8 +28,10 @@ COLD = ("cold",)
 class Row:
     """One server in one era with one tool.
 
-    command: {python}, {scripts} (a virtual environment's), {servers}, {node} and {bin} are filled in by the workshop.
-    needs: the place in the workshop it lives in; the row is left out, with the reason, when that is missing.
+    command: {python}, {scripts} (a virtual environment's), {servers}, {node} and {bin} are filled
+    in by the workshop.
+    needs: the place in the workshop it lives in; the row is left out, with the reason, when that is
+    missing.
     """
 
     name: str
@@ -142,7 +145,8 @@ ROWS: tuple[Row, ...] = (
 
 
 def selected(only: list[str]) -> tuple[Row, ...]:
-    """The rows of these names; a name stands for its variants too (`mcp` for `mcp-low-modern`). Empty: all of them.
+    """The rows of these names; a name stands for its variants too (`mcp` for `mcp-low-modern`).
+    Empty: all of them.
 
     Raises ValueError for a name that stands for nothing.
     """

@@ -122,7 +122,9 @@ def describe_run(
 
 
 def processor_time() -> tuple[int, int]:
-    """Ticks that the host of a virtual machine gave to others, and all ticks, since the machine started."""
+    """Ticks that the host of a virtual machine gave to others, and all ticks, since the machine
+    started.
+    """
     ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return ticks[7], sum(ticks)
 
@@ -146,8 +148,9 @@ def print_report(
     print(f"{named_versions(facts['versions'])}")
     print(
         f"Client and server share core {facts['cores']['server']} (two cores: client on"
-        f" {facts['cores']['client_two_cores']}). Echo of 100 bytes; CPU and calls/s with 64 in flight, p50 and p99 one"
-        f" after the other; medians of {facts['plan']['rounds']} rounds, {facts['plan']['cold_runs']} starts.\n"
+        f" {facts['cores']['client_two_cores']}). Echo of 100 bytes; CPU and calls/s with 64 in"
+        f" flight, p50 and p99 one after the other; medians of {facts['plan']['rounds']} rounds,"
+        f" {facts['plan']['cold_runs']} starts.\n"
     )
     print(markdown(rows, results))
     print()
@@ -162,7 +165,8 @@ def print_report(
         elsewhere = measures.get("sequential", {}).get("elsewhere", 0)
         if elsewhere > NOISE_SHARE:
             print(
-                f"NOISY   {name}: other programs took {elsewhere:.0%} of the core during the round trips"
+                f"NOISY   {name}: other programs took {elsewhere:.0%} of the core during the round"
+                " trips"
             )
 
 

@@ -45,7 +45,10 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[float], str]], ...] = (
 
 
 def markdown(rows: tuple[Row, ...], results: dict[str, dict[str, Figures]]) -> str:
-    """A row for each server with a result. `-`: not measured for it; `failed`: tried, the reasons are printed apart."""
+    """A row for each server with a result.
+
+    `-`: not measured for it; `failed`: tried, the reasons are printed apart.
+    """
     lines = [
         "| server | revision | " + " | ".join(title for title, *_ in COLUMNS) + " |",
         "|---|---|" + "---:|" * len(COLUMNS),

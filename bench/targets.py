@@ -1,9 +1,9 @@
 """What concertino has to reach, held against what was measured in this run.
 
-The absolute figures were set on one particular machine. On another they say little, so the asyncio floor of this run
-stands beside each, and what a like floor measured when they were set: the distance to the floor travels between
-machines, the microseconds do not. Start-up targets are relative to
-begin with.
+The absolute figures were set on one particular machine. On another they say little, so the asyncio
+floor of this run stands beside each, and what a like floor measured when they were set: the
+distance to the floor travels between machines, the microseconds do not. Start-up targets are
+relative to begin with.
 """
 
 from __future__ import annotations
@@ -74,18 +74,21 @@ def verdicts(results: dict[str, dict[str, Figures]], is_311: bool) -> list[str]:
 
 
 def guard_verdicts(results: dict[str, dict[str, Figures]]) -> list[str]:
-    """What guards add to a small echo: to its round trip, which users wait for, and to its CPU time where a call is cheapest."""
+    """What guards add to a small echo: to its round trip, which users wait for, and to its CPU time
+    where a call is cheapest.
+    """
     lines = []
     for row, text in (("concertino-limits", "three limits"), ("concertino-guards", "six guards")):
         for measure, name, what in (
             ("sequential", "p50_us", "echo p50"),
             ("pipelined", "cpu_us", "CPU per call, 64 in flight"),
         ):
-            plain, guarded = (figure(results, each, measure, name) for each in ("concertino", row))
+            plain, guarded = (figure(results, item, measure, name) for item in ("concertino", row))
             if plain is not None and guarded is not None:
                 more = guarded / plain - 1
                 lines.append(
-                    f"{mark(more <= GUARDS_ALLOWED)} {text}: {what} {more:+.1%} (allowed {GUARDS_ALLOWED:+.0%})"
+                    f"{mark(more <= GUARDS_ALLOWED)} {text}: {what} {more:+.1%} (allowed"
+                    f" {GUARDS_ALLOWED:+.0%})"
                 )
     return lines
 
@@ -97,20 +100,24 @@ def start_verdicts(results: dict[str, dict[str, Figures]]) -> list[str]:
     if floor is None or best_floor is None:
         return []
     lines = [
-        f"        floor of a start here and now (asyncio + msgspec): {floor:.1f} CPU ms, best {best_floor:.1f}"
+        f"        floor of a start here and now (asyncio + msgspec): {floor:.1f} CPU ms, best"
+        f" {best_floor:.1f}"
     ]
     for row, (text, allowed) in START_ALLOWED_MS.items():
         value, best = (figure(results, row, "cold", name) for name in ("cpu_ms", "cpu_ms_best"))
         if value is not None and best is not None:
             lines.append(
-                f"{mark(value - floor <= allowed)} {text}: {value:.1f} CPU ms = floor {value - floor:+.1f}"
-                f" (allowed +{allowed:g}); best {best:.1f} = best floor {best - best_floor:+.1f}"
+                f"{mark(value - floor <= allowed)} {text}: {value:.1f} CPU ms = floor"
+                f" {value - floor:+.1f} (allowed +{allowed:g}); best {best:.1f} = best floor"
+                f" {best - best_floor:+.1f}"
             )
     return lines
 
 
 def loss_verdicts(results: dict[str, dict[str, Figures]]) -> list[str]:
-    """Nothing lost: every id answered exactly once with the right text. Servers that end badly are named too."""
+    """Nothing lost: every id answered exactly once with the right text. Servers that end badly are
+    named too.
+    """
     lines = []
     for name, measures in results.items():
         bad = sum(
@@ -121,7 +128,8 @@ def loss_verdicts(results: dict[str, dict[str, Figures]]) -> list[str]:
         if bad:
             samples = [figures["sample"] for figures in measures.values() if "sample" in figures]
             lines.append(
-                f"MISSED  {name}: {bad} calls lost, wrong, doubled or unknown; {(samples or [''])[0][:200]}"
+                f"MISSED  {name}: {bad} calls lost, wrong, doubled or unknown;"
+                f" {(samples or [''])[0][:200]}"
             )
         if any(figures.get("exit_forced") for figures in measures.values()):
             lines.append(

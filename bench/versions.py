@@ -1,7 +1,7 @@
 """What is measured against what: every version in one place.
 
-Transitive dependencies are whatever these resolve to on the day; what was really installed is printed, and all of it
-stands in the JSON file.
+Transitive dependencies are whatever these resolve to on the day; what was really installed is
+printed, and all of it stands in the JSON file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Everything the benchmark needs, built in bench/.work: virtual environments, Node packages, C programs.
+"""Everything the benchmark needs, built in bench/.work: virtual environments, Node packages, C
+programs.
 
-Each place is built once and again when what it is made of changes (a stamp file holds that). Nothing outside .work is
-written. A place that cannot be built holds the reason, and its rows are left out.
+Each place is built once and again when what it is made of changes (a stamp file holds that).
+Nothing outside .work is written. A place that cannot be built holds the reason, and its rows are
+left out.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class Place:
 class Interpreter:
     path: str
     version: str
-    optimised: bool  # built with --enable-optimizations; without it everything in Python is slower by a quarter or so
+    # built with --enable-optimizations; without it everything in Python is slower by a quarter or
+    # so
+    optimised: bool
 
 
 class BuildError(Exception):

@@ -9,4 +9,5 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-server.run()
+if __name__ == "__main__":
+    server.run()

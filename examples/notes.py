@@ -28,7 +28,7 @@ server.add_resource(
 
 @server.resource("notes://index", annotations=Annotations(audience=["user"], priority=1.0))
 def index() -> dict[str, int]:
-    """How many characters each note has."""
+    """The number of characters in each note."""
     return {name: len(text) for name, text in notes.items()}
 
 
@@ -46,8 +46,8 @@ def improve(
     """Ask for a better note.
 
     Args:
-        name: of the note.
-        sentences: how many the answer may have.
+        name: The name of the note.
+        sentences: The most sentences that the new note may have.
     """
     return [
         user(

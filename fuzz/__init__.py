@@ -1,15 +1,18 @@
-"""Fuzz targets: what any bytes at all must not break, said so exactly that a machine can search for bytes that do.
+"""Fuzz targets: what any bytes at all must not break, said so exactly that a machine can search for
+bytes that do.
 
-A target is a module here with `one(data)`, which raises AssertionError when something is wrong with what the code made of the
-bytes (and whatever else escapes is a finding too); `MAX_BYTES`, beyond which inputs are not worth their time; and `TOKENS`,
-pieces that a search would be long in finding by itself. `corpus/TARGET.txt` keeps inputs that reach
-different code, and each that once broke something: one JSON string a line, whose UTF-8 is the input
-(a byte that is no UTF-8 is an escape \\udc80 to \\udcff), and comments that start with `#`.
+A target is a module here with `one(data)`, which raises AssertionError when something is wrong with
+what the code made of the bytes (and whatever else escapes is a finding too); `MAX_BYTES`, beyond
+which inputs are not worth their time; and `TOKENS`, pieces that a search would be long in finding
+by itself. `corpus/TARGET.txt` keeps inputs that reach different code, and each that once broke
+something: one JSON string a line, whose UTF-8 is the input (a byte that is no UTF-8 is an escape
+\\udc80 to \\udcff), and comments that start with `#`.
 
     python -m fuzz TARGET FILE|LINE...   give files, or lines of its corpus, to a target
     scripts/soak fuzz                    search, guided by coverage (soak/fuzz.py)
 
-The search is not here, and neither is anything that needs more than the package itself to run: tests/fuzz replays the corpus.
+The search is not here, and neither is anything that needs more than the package itself to run:
+tests/fuzz replays the corpus.
 """
 
 from __future__ import annotations

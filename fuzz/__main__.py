@@ -1,4 +1,6 @@
-"""`python -m fuzz TARGET FILE|LINE...` replays; `python -m fuzz TARGET --search OPTION...` is one worker of soak/fuzz.py."""
+"""`python -m fuzz TARGET FILE|LINE...` replays; `python -m fuzz TARGET --search OPTION...` is one
+worker of soak/fuzz.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from typing import Any
 
 from fuzz import FOLDER, TARGETS, corpus, target
 
-USAGE = f"usage: python -m fuzz TARGET FILE|LINE...   (TARGET: {', '.join(TARGETS)}; LINE: of its corpus)\n"
+USAGE = (
+    f"usage: python -m fuzz TARGET FILE|LINE...   (TARGET: {', '.join(TARGETS)}; LINE: of its"
+    " corpus)\n"
+)
 
 
 def replay(name: str, sources: list[str]) -> int:
@@ -33,7 +38,8 @@ def search(name: str, options: list[str]) -> None:
     """Fuzz one target in this process; options are libFuzzer's. Does not return."""
     atheris: Any = import_module("atheris")  # installed for the soak alone, and without types
 
-    # A model's branches lead the way where C leaves no trace. The one of `session` only counts: without it, a quarter faster.
+    # A model's branches lead the way where C leaves no trace. The one of `session` only counts:
+    # without it, a quarter faster.
     models = [] if name == "session" else [f"fuzz.{name}"]
     with atheris.instrument_imports(
         include=[
@@ -46,7 +52,8 @@ def search(name: str, options: list[str]) -> None:
         ]
     ):
         one = target(name).one
-    # libFuzzer starts itself again to merge, by its first argument: that must be something a shell can run.
+    # libFuzzer starts itself again to merge, by its first argument: that must be something a shell
+    # can run.
     again = FOLDER / ".work" / f"{name}.sh"
     again.parent.mkdir(exist_ok=True)
     again.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fuzz {name} --search "$@"\n')

@@ -1,7 +1,9 @@
-"""arguments.bind: any JSON text becomes arguments of the handler's types, where its schema allows them, or BadArguments.
+"""arguments.bind: any JSON text becomes arguments of the handler's types, where its schema allows
+them, or BadArguments.
 
-Input: one byte that chooses a handler, then the arguments as JSON text. Each handler below says in plain Python what it may be
-called with; what the schema allows is asked of a JSON Schema validator, and both must agree but for what `_is_meant` says.
+Input: one byte that chooses a handler, then the arguments as JSON text. Each handler below says in
+plain Python what it may be called with; what the schema allows is asked of a JSON Schema validator,
+and both must agree but for what `_is_meant` says.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def plain(a: int, b: str = "b", c: bool = False, d: float = 0.5) -> None:
 def lists(a: list[int], b: dict[str, float] | None = None, c: tuple[int, str] = (0, "")) -> None:
     """Containers."""
     assert type(a) is list
-    assert all(type(each) is int for each in a)
+    assert all(type(item) is int for item in a)
     assert b is None or all(type(key) is str and type(value) is float for key, value in b.items())
     assert type(c) is tuple
     assert (type(c[0]), type(c[1])) == (int, str)
@@ -140,7 +142,7 @@ def bounded(
     assert 1 <= len(b) <= 3
     assert not b.strip("abc")
     assert len(c) <= 2
-    assert all(each > 0 for each in c)
+    assert all(item > 0 for item in c)
 
 
 def anything(
@@ -171,7 +173,7 @@ except ImportError:  # a hundred times slower, and of the same opinion
 
 
 validators: tuple[Validator, ...] = tuple(
-    _validator({**each.schema, "$schema": DIALECT}).is_valid for each in READ
+    _validator({**item.schema, "$schema": DIALECT}).is_valid for item in READ
 )
 
 
@@ -198,7 +200,8 @@ def one(data: bytes) -> None:
         given = strict(raw)
         str(raw, "utf-8")  # without the byte order mark that a frame may begin with
     except (ValueError, RecursionError):
-        # The peer has refused such a frame before: members kept raw are taken for the JSON they are known to be.
+        # The peer has refused such a frame before: members kept raw are taken for the JSON they are
+        # known to be.
         return
     allowed = validators[which](given)
     if allowed != accepted:
@@ -228,19 +231,23 @@ def _complained(bad: InvalidArguments, arguments: ArgumentDecoder, raw: bytes) -
 
 
 def _is_meant(given: object, *, accepted: bool) -> bool:
-    """Whether schema and decoder are meant to differ here. Only refusals: nothing is accepted that the schema forbids."""
+    """Whether schema and decoder are meant to differ here.
+
+    Only refusals: nothing is accepted that the schema forbids.
+    """
     return not accepted and any(_numbers(given))
 
 
 def _numbers(value: object) -> list[float]:
-    """The numbers in a value that are integers to JSON Schema, and that Python cannot hold exactly as such or at all:
+    """The numbers in a value that are integers to JSON Schema, and that Python cannot hold exactly
+    as such or at all:
     integral floats beyond 2**53, and what overflows (1e400)."""
     if type(value) is float:
         return [1.0] if abs(value) > 2**53 else []
     if isinstance(value, list):
-        return [found for each in cast("list[object]", value) for found in _numbers(each)]
+        return [found for item in cast("list[object]", value) for found in _numbers(item)]
     if isinstance(value, dict):
         return [
-            found for each in cast("dict[str, object]", value).values() for found in _numbers(each)
+            found for item in cast("dict[str, object]", value).values() for found in _numbers(item)
         ]
     return []

@@ -1,4 +1,5 @@
-"""docstrings.parse_docstring: any text gives a description and parameters, which are words of the text
+"""docstrings.parse_docstring: any text gives a description and parameters, which are words of the
+text
 itself, in order, and nothing raises.
 
 Input: a docstring as UTF-8; what is no UTF-8 is replaced.
@@ -60,6 +61,6 @@ def one(data: bytes) -> None:
         assert said, "a parameter without a text has no entry"
         for word in said.split():
             # What stands behind a colon may begin in the middle of a word.
-            assert word in words or any(each.endswith(word) for each in words), (
+            assert word in words or any(item.endswith(word) for item in words), (
                 f"{word!r} of {name!r} does not stand there"
             )

@@ -1,7 +1,8 @@
-"""orchestra.frames and orchestra.structs: any stream, cut anywhere, is frames or one refusal; any payload is a Struct or BadStruct.
+"""orchestra.frames and orchestra.structs: any stream, cut anywhere, is frames or one refusal; any
+payload is a Struct or BadStruct.
 
-Input: a byte that says how long the chunks are, then the stream. The limit is 64 bytes of payload, so that it is met. A Struct that
-was understood is written again, and means the same then.
+Input: a byte that says how long the chunks are, then the stream. The limit is 64 bytes of payload,
+so that it is met. A Struct that was understood is written again, and means the same then.
 """
 
 from __future__ import annotations
@@ -91,12 +92,12 @@ def _struct(payload: bytes) -> None:
 def _check(value: Any) -> None:
     """Only what JSON can say."""
     if isinstance(value, dict):
-        for key, each in cast(dict[Any, Any], value).items():
+        for key, item in cast(dict[Any, Any], value).items():
             assert type(key) is str
-            _check(each)
+            _check(item)
     elif isinstance(value, list):
-        for each in cast(list[Any], value):
-            _check(each)
+        for item in cast(list[Any], value):
+            _check(item)
     else:
         assert value is None or type(value) in (str, bool, int, float)
         assert value == value, "NaN is no JSON number"

@@ -1,6 +1,8 @@
-"""framing.Framer: however a stream is cut, it gives the frames that a model of five lines gives, and holds no more than the limit.
+"""framing.Framer: however a stream is cut, it gives the frames that a model of five lines gives,
+and holds no more than the limit.
 
-Input: one byte for the limit, three for the sizes of the chunks (used in turn, 0 is an empty chunk), then the stream.
+Input: one byte for the limit, three for the sizes of the chunks (used in turn, 0 is an empty
+chunk), then the stream.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""jsonrpc: any frame is what the standard library's `json` and JSON-RPC 2.0 say it is, and survives being written again.
+"""jsonrpc: any frame is what the standard library's `json` and JSON-RPC 2.0 say it is, and survives
+being written again.
 
-Input: one frame. `json` reads more than RFC 8259, so the model here makes it strict; what is left of differences is written in
-`strict`, one line each with its reason. Values are compared by repr: 1, 1.0 and true are equal in Python, and not the same.
+Input: one frame. `json` reads more than RFC 8259, so the model here makes it strict; what is left
+of differences is written in `strict`, one line each with its reason. Values are compared by repr:
+1, 1.0 and true are equal in Python, and not the same.
 """
 
 from __future__ import annotations
@@ -100,9 +102,9 @@ def one(data: bytes) -> None:
         return
     wanted = cast("list[object]", value)
     assert elements is not None, "an array, and no batch of it"
-    assert repr([json.loads(bytes(each)) for each in elements]) == repr(wanted)
-    for each in elements:
-        _compare(bytes(each), decode(each))
+    assert repr([json.loads(bytes(item)) for item in elements]) == repr(wanted)
+    for item in elements:
+        _compare(bytes(item), decode(item))
 
 
 def _plainly(data: bytes, found: Message | InvalidMessage) -> None:
@@ -142,7 +144,10 @@ def _refuse(constant: str) -> object:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Of a member that stands twice the last counts. Written out for the search, which sees branches and not what `json` does."""
+    """Of a member that stands twice the last counts.
+
+    Written out for the search, which sees branches and not what `json` does.
+    """
     members: dict[str, object] = {}
     for name, value in pairs:
         if name in members:
@@ -216,14 +221,15 @@ def _said(found: Message) -> Verdict:
 
 
 def _forgiving(frame: bytes) -> tuple[object, bool]:
-    """The id that somebody would see who reads on over faults, and whether it would be a response."""
+    """Return the id that a lenient reader would see, and whether the message is a response."""
     try:
         value: object = json.loads(str(frame.removeprefix(BOM), "utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
         return UNSET, False
     if not isinstance(value, dict):
         return UNSET, False
-    return value.get("id", UNSET), "result" in value or "error" in value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    found = cast("dict[str, object]", value)
+    return found.get("id", UNSET), "result" in found or "error" in found
 
 
 def _again(found: Message) -> None:

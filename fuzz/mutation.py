@@ -1,4 +1,6 @@
-"""A search without guidance: seeded, in plain Python, for the normal test run. What a long search finds is in the corpus."""
+"""A search without guidance: seeded, in plain Python, for the normal test run. What a long search
+finds is in the corpus.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""results.shape and its way to the wire: what a tool returns arrives as the same JSON value, in every revision, or is refused.
+"""results.shape and its way to the wire: what a tool returns arrives as the same JSON value, in
+every revision, or is refused.
 
-Input: one byte for the return annotation, one for the revision, then the returned value as JSON text; `$nan`, `$set`, `$bytes` and
-`$raw` in it stand for what JSON cannot say.
+Input: one byte for the return annotation, one for the revision, then the returned value as JSON
+text; `$nan`, `$set`, `$bytes` and `$raw` in it stand for what JSON cannot say.
 """
 
 from __future__ import annotations
@@ -159,10 +160,10 @@ def _made(value: object) -> tuple[object, object, bool]:
             return *SAYABLE[value], True
         return value, value, True
     if isinstance(value, list):
-        parts = [_made(each) for each in cast("list[object]", value)]
+        parts = [_made(item) for item in cast("list[object]", value)]
         return [a for a, _, _ in parts], [b for _, b, _ in parts], all(ok for _, _, ok in parts)
     if isinstance(value, dict):
-        members = {name: _made(each) for name, each in cast("dict[str, object]", value).items()}
+        members = {name: _made(item) for name, item in cast("dict[str, object]", value).items()}
         made = {name: a for name, (a, _, _) in members.items()}
         return (
             made,
@@ -189,7 +190,9 @@ def _must(which: int, returned: object, sayable: bool) -> bool:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two JSON values are the same: 1 is not true, and 1.0 is 1 (JSON has one kind of number)."""
+    """Whether two JSON values are the same: 1 is not true, and 1.0 is 1 (JSON has one kind of
+    number).
+    """
     return json.dumps(_plain(one)) == json.dumps(_plain(other))
 
 
@@ -197,7 +200,7 @@ def _plain(value: object) -> object:
     if type(value) is float and value.is_integer() and abs(value) <= 2**53:
         return int(value)
     if isinstance(value, list):
-        return [_plain(each) for each in cast("list[object]", value)]
+        return [_plain(item) for item in cast("list[object]", value)]
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in cast("dict[str, object]", value).items()}
+        return {name: _plain(item) for name, item in cast("dict[str, object]", value).items()}
     return value

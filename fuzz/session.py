@@ -1,8 +1,10 @@
-"""A whole Session, fed with anything: each request gets exactly one answer, or none once cancelled; every line sent is JSON-RPC.
+"""A whole Session, fed with anything: each request gets exactly one answer, or none once cancelled;
+every line sent is JSON-RPC.
 
-Input: a byte of switches, four that say what the backend does with each call in turn, then steps, one a line. The first byte of a
-step says what happens (`_CONTROLS`, `_TEMPLATES`); a line that begins like JSON is a frame as it is. What the frames mean is
-asked of jsonrpc.decode, which messages.py holds against `json`; who is owed an answer is counted here.
+Input: a byte of switches, four that say what the backend does with each call in turn, then steps,
+one a line. The first byte of a step says what happens (`_CONTROLS`, `_TEMPLATES`); a line that
+begins like JSON is a frame as it is. What the frames mean is asked of jsonrpc.decode, which
+messages.py holds against `json`; who is owed an answer is counted here.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from msgspec.json import Decoder, encode
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, InvalidMessage, Message, decode, decode_batch
 from concertino.protocol.call import ServerFeatures
+from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.session import Session
-from concertino.protocol.session_request import SessionRequest
 from concertino.types.results import CallToolResult, Implementation, TextContent
 
 __all__ = ["MAX_BYTES", "TOKENS", "Onlooker", "one", "play"]
@@ -103,7 +105,9 @@ CALLS = (
 
 
 class Onlooker(Protocol):
-    """Somebody else who sees the wire, and raises when it should not look so: tests/wire.py holds it against the schemas."""
+    """Somebody else who sees the wire, and raises when it should not look so: tests/wire.py holds
+    it against the schemas.
+    """
 
     def sent(self, line: bytes) -> None:
         """A line from the client."""
@@ -403,9 +407,9 @@ class _Rig:
         if isinstance(value, list):
             assert self.negotiated == "2025-03-26", f"an array for {self.negotiated}"
             assert value, "an empty batch"
-            for each in cast("list[dict[str, Any]]", value):
-                assert "method" not in each, f"no answer, in a batch: {frame!r}"
-                self._sent(each, None)
+            for item in cast("list[dict[str, Any]]", value):
+                assert "method" not in item, f"no answer, in a batch: {frame!r}"
+                self._sent(item, None)
         else:
             self._sent(value, about)
         if self.holding:
@@ -423,9 +427,10 @@ class _Rig:
                 assert self.owed[key] + self.perhaps[key] > 0, f"after the answer: {value}"
             return
         id = value.get("id")
-        assert value.keys() | {"id"} in ({"jsonrpc", "id", "result"}, {"jsonrpc", "id", "error"}), (
-            f"no message: {value}"
-        )
+        assert value.keys() | {"id"} in (
+            {"jsonrpc", "id", "result"},
+            {"jsonrpc", "id", "error"},
+        ), f"no message: {value}"
         if "error" in value:
             assert type(value["error"]["code"]) is int
             assert type(value["error"]["message"]) is str
@@ -536,7 +541,11 @@ _LETTERS = (*_CONTROLS, *_TEMPLATES, b"b", b"~")
 
 
 def _letter(line: bytes) -> bytes:
-    """What a step is. Every byte but those that JSON begins with means something: a search would be lost in garbage otherwise."""
+    """What a step is.
+
+    Every byte but those that JSON begins with means something: a search would be lost in garbage
+    otherwise.
+    """
     first = line[:1]
     return first if first in _LETTERS or first in _AS_IT_IS else _LETTERS[line[0] % len(_LETTERS)]
 

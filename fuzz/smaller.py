@@ -1,4 +1,6 @@
-"""A small input that fails at the same place as a large one: pieces are taken out, then bytes made plain, while it still does."""
+"""A small input that fails at the same place as a large one: pieces are taken out, then bytes made
+plain, while it still does.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ def fault(one: Callable[[bytes], None], data: bytes) -> str | None:
         one(data)
     except Exception as why:
         place = traceback.extract_tb(why.__traceback__)[-1]
-        return f"{type(why).__name__} in {place.name}() at {place.filename.rpartition('/')[2]}:{place.lineno}"
+        return (
+            f"{type(why).__name__} in {place.name}() at"
+            f" {place.filename.rpartition('/')[2]}:{place.lineno}"
+        )
     return None
 
 

@@ -40,7 +40,8 @@ META = {
 async def main() -> int:
     say(
         paint(
-            "A server, started as a client starts it, and every message on its stdin (──▶) and stdout (◀──).",
+            "A server, started as a client starts it, and every message on its stdin (──▶) and"
+            " stdout (◀──).",
             BOLD,
         )
     )
@@ -68,7 +69,8 @@ async def with_handshake(client: RawClient, server: "Child") -> None:
     chapter("Revision 2025-11-25: a handshake first")
     step(
         "Opening",
-        "Both sides say who they are and agree on a revision; these are remembered for the connection.",
+        "Both sides say who they are and agree on a revision; these are remembered for the"
+        " connection.",
     )
     opening = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
     await client.request("initialize", opening)
@@ -86,7 +88,8 @@ async def with_handshake(client: RawClient, server: "Child") -> None:
 
     step(
         "Bad arguments",
-        "All of them are reported at once, in a result that a model can act on. The tool is not called.",
+        "All of them are reported at once, in a result that a model can act on. The tool is not"
+        " called.",
     )
     await client.request(
         "tools/call", {"name": "bake", "arguments": {"cake": "cheese", "minutes": "5", "oven": 1}}
@@ -112,7 +115,8 @@ async def with_handshake(client: RawClient, server: "Child") -> None:
 
     step(
         "Cancel",
-        "The client gives up on a call of a minute. It is never answered, and the next one is at once.",
+        "The client gives up on a call of a minute. It is never answered, and the next one is at"
+        " once.",
     )
     call = asyncio.ensure_future(
         client.request("tools/call", {"name": "wait", "arguments": {"seconds": 60}})
@@ -125,7 +129,8 @@ async def with_handshake(client: RawClient, server: "Child") -> None:
 
     step(
         "A stray print",
-        "stdout is the protocol's, but a print() in a tool does no harm: it goes to the log, and is named.",
+        "stdout is the protocol's, but a print() in a tool does no harm: it goes to the log, and is"
+        " named.",
     )
     await client.request(
         "tools/call", {"name": "chat", "arguments": {"text": "Hello from a tool!"}}
@@ -137,7 +142,8 @@ async def without_handshake(client: RawClient) -> None:
     chapter("Revision 2026-07-28: no handshake, on the same connection")
     step(
         "Discover",
-        "Each request says in _meta which revision it speaks, so there is nothing to agree on before.",
+        "Each request says in _meta which revision it speaks, so there is nothing to agree on"
+        " before.",
     )
     await client.request("server/discover", {"_meta": META})
 
@@ -168,12 +174,14 @@ async def from_python() -> None:
     chapter("The same from Python: Client")
     step(
         "Start, call, end",
-        "Client starts the server, finds out the revision, gives results as types, and ends the server with all that it started.",
+        "Client starts the server, finds out the revision, gives results as types, and ends the"
+        " server with all that it started.",
     )
     async with Client([sys.executable, str(SERVER)], trace=show_message) as client:
         described = await client.call_tool("statistics", {"values": [3, 4, 8]}, into=dict)
         say(
-            f"  {client.server} speaks {client.protocol_version}; the mean is {paint(str(described['mean']), GREEN)}."
+            f"  {client.server} speaks {client.protocol_version}; the mean is"
+            f" {paint(str(described['mean']), GREEN)}."
         )
         outcome = await attempt(client.call_tool("bake_bread"))
         say(f"  A failure as a value: {paint(str(outcome), RED)}")
@@ -189,13 +197,15 @@ async def a_library() -> None:
     async with Client([sys.executable, "-m", "concertino", "serve", str(LIBRARY)]) as client:
         documents, prompts = await client.list_resources(), await client.list_prompts()
         say(
-            f"  {len(documents)} resources, {len(prompts)} prompts; for instance {paint(documents[0].uri, BLUE)}"
+            f"  {len(documents)} resources, {len(prompts)} prompts; for instance"
+            f" {paint(documents[0].uri, BLUE)}"
         )
         step(
             "A search that fits",
-            "What answers the question, in full, and never more than the tokens that were asked for.",
+            "What answers the question, in full, and never more than the tokens that were asked"
+            " for.",
         )
-        uri = "orchestr8://match?query=my+server+prints+to+stdout&maxTokens=700"
+        uri = "orchestr8://match?query=my+server+prints+to+stdout&maxTokens=900"
         say(f"  {paint('──▶', BLUE)} {uri}")
         (found,) = (await client.read_resource(uri)).contents
         lines = str(found.text).splitlines()
@@ -297,7 +307,7 @@ def shortened(value: Any) -> Any:
         case [{}, _, *_]:
             return [shortened(value[0]), f"… {len(value) - 1} more"]
         case list():
-            return [shortened(each) for each in value]
+            return [shortened(item) for item in value]
         case {"_meta": meta} if meta in metas_shown:
             return shortened(value | {"_meta": "… as before"})
         case dict():
@@ -306,7 +316,7 @@ def shortened(value: Any) -> Any:
                 or "io.modelcontextprotocol/serverInfo" in value
             ):
                 metas_shown.append(value)
-            return {name: shortened(each) for name, each in value.items()}
+            return {name: shortened(item) for name, item in value.items()}
     return value
 
 

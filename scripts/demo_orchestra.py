@@ -1,4 +1,5 @@
-"""The part of the demo that is about plugins: a hub, two plugins, a bridge, and a plugin that is killed and comes back.
+"""The part of the demo that is about plugins: a hub, two plugins, a bridge, and a plugin that is
+killed and comes back.
 
 demo.py calls orchestra(); alone it can be run too. Needs the extra [orchestra].
 """
@@ -23,14 +24,18 @@ Step = Callable[[str, str], None]
 
 
 async def orchestra(say: Say, step: Step) -> None:
-    """Show it. say: a line; step: a title and what it explains. Raises RuntimeError when the hub does not start."""
+    """Show it.
+
+    say: a line; step: a title and what it explains. Raises RuntimeError when the hub does not
+    start.
+    """
     with tempfile.TemporaryDirectory(
         prefix="demo"
     ) as name:  # mode 0700, as the folder of a socket must be
         folder = Path(name)
-        for each in EXAMPLE.iterdir():
-            if each.is_file():
-                shutil.copy(each, folder)
+        for item in EXAMPLE.iterdir():
+            if item.is_file():
+                shutil.copy(item, folder)
         hub = await asyncio.create_subprocess_exec(
             *(
                 sys.executable,
@@ -72,7 +77,8 @@ async def _shown(hub: Any, folder: Path, say: Say, step: Step) -> None:
         say(f"  {client.server}: {', '.join(tool.name for tool in await client.list_tools())}")
         step(
             "A call",
-            "From the bridge to the hub, to the plugin with the tool, back to the hub, to the storage plugin.",
+            "From the bridge to the hub, to the plugin with the tool, back to the hub, to the"
+            " storage plugin.",
         )
         await _call(
             client, say, "keep", {"name": "first", "text": "# Written through four processes"}
@@ -82,7 +88,8 @@ async def _shown(hub: Any, folder: Path, say: Say, step: Step) -> None:
         say(f"  {resource.uri} is a resource now: {str(read.text)!r}")
         step(
             "A plugin is killed",
-            "Calls fail at once, with the reason; the hub starts it again, and the client notices nothing else.",
+            "Calls fail at once, with the reason; the hub starts it again, and the client notices"
+            " nothing else.",
         )
         pid = _plugin(hub.pid, "notes.py")
         os.kill(pid, signal.SIGKILL)
@@ -95,7 +102,7 @@ async def _shown(hub: Any, folder: Path, say: Say, step: Step) -> None:
 
 async def _call(client: Client, say: Say, tool: str, arguments: dict[str, Any]) -> None:
     result = await client.call_tool(tool, arguments)
-    text = "".join(getattr(each, "text", "") for each in result.content)
+    text = "".join(getattr(item, "text", "") for item in result.content)
     say(f"  {tool}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})")
     say(f"    {'failed: ' if result.is_error else ''}{text}")
 

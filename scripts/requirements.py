@@ -1,4 +1,5 @@
-"""Print what the checks need, one requirement a line: to build, to run with all extras, to develop. From pyproject.toml alone.
+"""Print what the checks need, one requirement a line: to build, to run with all extras, to develop.
+From pyproject.toml alone.
 
 pip has known `--group` only since 25.1, and the pip that a Python 3.11 brings along is older.
 """

@@ -2,10 +2,11 @@
 
     python soak/client_cycles.py [--cycles 1000] [--at-once 4]
 
-Each cycle is one of: opened in each era, used, closed; the server killed during a call; the opening cancelled; a call cancelled;
-the server killed and started again; a server that ignores the end of its input; a wrapper (`sh -c`) around it; the client dropped
-by a loop that ends. Before and after, a census: processes that carry our mark in their environment, our own descriptors, threads
-and memory.
+Each cycle is one of: opened in each era, used, closed; the server killed during a call; the opening
+cancelled; a call cancelled; the server killed and started again; a server that ignores the end of
+its input; a wrapper (`sh -c`) around it; the client dropped by a loop that ends. Before and after,
+a census: processes that carry our mark in their environment, our own descriptors, threads and
+memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from concertino.transports import ShutdownTimeouts
 
 MARK = f"CONCERTINO_SOAK_CLIENT={os.getpid()}"
 TOOLBOX = [sys.executable, "-m", "concertino.check.reference_server"]
-STUBBORN = "import sys, signal, time; signal.signal(15, signal.SIG_IGN)\nfor line in sys.stdin: pass\ntime.sleep(600)"
+STUBBORN = (
+    "import sys, signal, time; signal.signal(15, signal.SIG_IGN)\nfor line in sys.stdin:"
+    " pass\ntime.sleep(600)"
+)
 QUICK = ShutdownTimeouts(stdin_closed_s=0.1, terminated_s=0.1, killed_s=10)
 GROWTH_KIB = 16 * 1024  # of our own memory, from the tenth part of the cycles to their end
 
@@ -240,7 +244,8 @@ def main() -> int:
     for why in wrong[:20]:
         say(f"  {why}")
     say(
-        f"{given.cycles} cycles in {time.monotonic() - began:.0f} s, {len(wrong)} wrong; memory {grown:+d} KiB"
+        f"{given.cycles} cycles in {time.monotonic() - began:.0f} s, {len(wrong)} wrong; memory"
+        f" {grown:+d} KiB"
     )
     say(f"before: {before}\nafter:  {after}")
     for pid in marked():

@@ -87,7 +87,7 @@ def run_cycle(server: ServerUnderTest) -> str:
             context.open()
             context.require_echo("alive")
             context.close_stdin()
-            code = context.require_exit(10.0, "the end of input")
+            code = context.require_exit("the end of input")
         except CheckFinding as finding:
             return f"{finding.verdict}: {finding}"
         stray_lines, stderr = process.output.stray_lines, process.stderr
@@ -183,7 +183,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = folder
         try:
-            server = inspect_server(SERVER, CheckSettings(timeout_s=30))
+            server = inspect_server(SERVER, CheckSettings(timeout_s=30, exit_s=10))
             # The first round creates what is created once, such as caches.
             problems += filter(None, (run_cycle(server), kill_client(0), kill_wrapper(server)))
             before = take_inventory(folder)

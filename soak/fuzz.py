@@ -133,13 +133,16 @@ def campaign(name: str, options: argparse.Namespace) -> int:
     broken = [log for log, code in zip(logs, codes, strict=True) if code != 0] if not found else []
     for log in broken:
         print(
-            f"    a worker ended badly and left no input; the end of {log.relative_to(ROOT)}:\n{log.read_text()[-2000:]}"
+            "    a worker ended badly and left no input; the end of"
+            f" {log.relative_to(ROOT)}:\n{log.read_text()[-2000:]}"
         )
     return len(found) + len(broken)
 
 
 def corpus_folder(name: str) -> Path:
-    """Write the corpus of a target as libFuzzer wants it, one file per input, and return the folder."""
+    """Write the corpus of a target as libFuzzer wants it, one file per input, and return the
+    folder.
+    """
     folder = WORK / f"{name}.corpus"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -152,7 +155,7 @@ def report(name: str, logs: list[Path], took: float) -> None:
     """One line: how often, how fast, how far."""
     executions, covered, features = 0, 0, 0
     for log in logs:
-        seen = [tuple(map(int, each)) for each in STATUS.findall(log.read_text(errors="replace"))]
+        seen = [tuple(map(int, item)) for item in STATUS.findall(log.read_text(errors="replace"))]
         last = re.search(
             r"stat::number_of_executed_units:\s*(\d+)", log.read_text(errors="replace")
         )
@@ -174,7 +177,8 @@ def explain(name: str, path: Path) -> None:
     why = fault(one, data)
     if why is None:  # a time-out, memory, or a thing of that process
         print(
-            f"    {path.relative_to(ROOT)}: alone it does nothing wrong: too slow, too large, or the process was at fault"
+            f"    {path.relative_to(ROOT)}: alone it does nothing wrong: too slow, too large, or"
+            " the process was at fault"
         )
     else:
         small = smaller(one, data)
@@ -186,7 +190,9 @@ def explain(name: str, path: Path) -> None:
 
 
 def keep_new(name: str) -> None:
-    """Take over from fuzz/.work what reaches code that the kept corpus does not: as few inputs as libFuzzer can choose."""
+    """Take over from fuzz/.work what reaches code that the kept corpus does not: as few inputs as
+    libFuzzer can choose.
+    """
     chosen = corpus_folder(name)
     known = {path.name for path in chosen.iterdir()}
     command = [

@@ -13,7 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 if __name__ == "__main__":
-    # A process of its own: this file has the package's name, and the processes that it starts must find the package.
+    # A process of its own: this file has the package's name, and the processes that it starts must
+    # find the package.
     paths = [str(ROOT / "tests"), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     os.execve(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]], environment)

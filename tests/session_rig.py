@@ -13,9 +13,9 @@ from catalogue import INFO
 
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import InputRequired, ServerFeatures
+from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.seal import Seal
 from concertino.protocol.session import Session
-from concertino.protocol.session_request import SessionRequest
 from concertino.types.client_requests import Elicitation
 from concertino.types.results import CallToolResult, TextContent
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from loops import on_a_loop
 from msgspec import UNSET, Raw, Struct
 from msgspec.json import encode
 
-from concertino import ConcertinoError, RpcError, Server, compose, run
+from concertino import ConcertinoError, RpcError, Server, compose, part_starts, run
 from concertino.backend import Host
 from concertino.backend.interface import Backend, Call, Context, Notifier, ServerFeatures
 from concertino.client import RawClient
@@ -534,7 +534,7 @@ async def test_a_list_without_an_end_is_an_error_at_the_start() -> None:
         await asyncio.wait([host.started])
         assert (
             str(host.started.exception())
-            == "other: resources/list returned the cursor 'again' twice"
+            == "other: resources/list: the server repeats itself: the cursor 'again' came twice"
         )
 
 
@@ -608,7 +608,7 @@ async def test_a_part_that_does_not_start_is_named_and_all_are_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     good, bad = Part({}), Failing({})
-    async with Host(compose(good=good, bad=bad)) as host:
+    async with Host(compose(strict=True, good=good, bad=bad)) as host:
         await asyncio.wait([host.started])
         assert str(host.started.exception()) == "bad: OSError: no such database"
     assert (good.began, good.closed, bad.began, bad.closed) == (1, 1, 1, 1)
@@ -628,7 +628,7 @@ async def test_a_part_that_hangs_at_its_start_does_not_hide_that_another_fails()
     hanging, nobody = Hanging({}), Any
     async with asyncio.timeout(10):
         with pytest.raises(ConcertinoError, match="b: OSError: no such database"):
-            await compose(a=hanging, b=Failing({})).start(nobody)  # type: ignore[arg-type]
+            await compose(strict=True, a=hanging, b=Failing({})).start(nobody)  # type: ignore[arg-type]
     assert hanging.began == -1
 
 
@@ -661,3 +661,69 @@ async def test_each_part_watches_its_own_resources_and_those_that_nobody_lists()
     assert one.watched == [frozenset(("a:1", "c:1"))]
     assert other.watched == [frozenset(("b:1", "c:1"))]
     assert tools.watched == []
+
+
+class Gated(Part):
+    """A part that starts, or fails, when its gate is opened."""
+
+    def __init__(self, failure: Exception | None = None, **features: Any) -> None:
+        super().__init__({"tools/list": Raw(b'{"tools":[]}')}, **features)
+        self.gate = asyncio.Event()
+        self.failure = failure
+
+    async def start(self, outlet: Notifier) -> None:
+        await self.gate.wait()
+        await super().start(outlet)
+        if self.failure is not None:
+            raise self.failure
+
+
+@on_a_loop
+async def test_the_other_parts_are_served_if_one_does_not_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with client_of(compose(math=calculator(), bad=Failing({}, tools=True))) as caller:
+        listed = (await caller.request("tools/list"))["tools"]
+        assert [tool["name"] for tool in listed] == ["math_add"]
+        with pytest.raises(RpcError, match=r"cannot start: bad: OSError: no such database \("):
+            await caller.request("tools/call", {"name": "bad_x"})
+    assert "cannot start: bad: OSError: no such database" in caplog.text
+
+
+@on_a_loop
+async def test_if_all_parts_fail_the_composition_fails() -> None:
+    composed = compose(one=Failing({}), two=Failing({}))
+    with pytest.raises(
+        ConcertinoError, match=r"^one: OSError: no such database \(.*\); two: OSError"
+    ):
+        await composed.start(cast("Any", None))
+
+
+@on_a_loop
+async def test_a_part_that_starts_late_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_starts, "START_S", 0.01)
+    monkeypatch.setattr(part_starts, "LISTS_S", 0.02)
+    late, changes = Gated(tools=True), asyncio.Queue[str]()
+
+    class Outlet:
+        def report_change(self, what: str) -> None:
+            changes.put_nowait(what)
+
+    composed = compose(math=calculator(), late=late)
+    await composed.start(cast("Any", Outlet()))
+    listed: Any = await composed.handle(Call("tools/list"), cast("Any", None))
+    # Nobody may keep a list that is not complete.
+    assert ([tool.name for tool in listed.tools], listed.ttl_ms) == (["math_add"], 0)
+    late.gate.set()
+    assert {await changes.get() for _ in range(4)} == {"features", "tools", "prompts", "resources"}
+    await composed.close()
+    assert (late.began, late.closed) == (1, 1)
+
+
+@on_a_loop
+async def test_closing_a_composition_ends_the_start_of_a_slow_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(part_starts, "START_S", 0.01)
+    async with client_of(compose(math=calculator(), never=Gated())) as caller:
+        assert len((await caller.request("tools/list"))["tools"]) == 1

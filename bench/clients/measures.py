@@ -1,4 +1,5 @@
-"""What is measured of a client, whichever it is: given how to open one and how to call, prints one JSON object.
+"""What is measured of a client, whichever it is: given how to open one and how to call, prints one
+JSON object.
 
 python CLIENT.py ECHO_PROGRAM SECONDS [LARGE_BYTES]
 """

@@ -1,4 +1,6 @@
-"""concertino as its users write it: decorated functions, `run()`. Also what `concertino serve` is started with."""
+"""concertino as its users write it: decorated functions, `run()`. Also what `concertino serve` is
+started with.
+"""
 
 import asyncio
 

@@ -1,8 +1,9 @@
-"""Floor in Python with asyncio and msgspec: the way a request takes through concertino, and nothing beside it.
+"""Floor in Python with asyncio and msgspec: the way a request takes through concertino, and nothing
+beside it.
 
-No session, no validation, no cancellation, no limits. Own descriptors on the loop, 64 KiB reads until EAGAIN (at most
-eight), a decoder for the envelope and one for the params, a task only for a call that suspends, the answers of one
-read in one write, with a queue behind a full pipe.
+No session, no validation, no cancellation, no limits. Own descriptors on the loop, 64 KiB reads
+until EAGAIN (at most eight), a decoder for the envelope and one for the params, a task only for a
+call that suspends, the answers of one read in one write, with a queue behind a full pipe.
 """
 
 import asyncio
@@ -107,7 +108,8 @@ class Wire:
                 break
             self.receive(chunk)
             if self.answers:
-                self.flush()  # before the next read: the client may have its next call ready by then
+                # before the next read: the client may have its next call ready by then
+                self.flush()
         self.reading = False
 
     def receive(self, chunk: bytes) -> None:

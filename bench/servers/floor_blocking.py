@@ -1,4 +1,6 @@
-"""Floor in Python: a blocking loop with msgspec. No asyncio, no session, no cancellation, no limits."""
+"""Floor in Python: a blocking loop with msgspec. No asyncio, no session, no cancellation, no
+limits.
+"""
 
 import os
 

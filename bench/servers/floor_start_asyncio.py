@@ -1,7 +1,9 @@
-"""Floor of the cold start with what concertino stands on: asyncio and msgspec imported, a loop that runs.
+"""Floor of the cold start with what concertino stands on: asyncio and msgspec imported, a loop that
+runs.
 
-One line is read through the loop and decoded, and a canned answer to `initialize` goes out. Start-up targets are this
-file's CPU time, on the same interpreter in the same run, plus so many milliseconds.
+One line is read through the loop and decoded, and a canned answer to `initialize` goes out.
+Start-up targets are this file's CPU time, on the same interpreter in the same run, plus so many
+milliseconds.
 """
 
 import asyncio

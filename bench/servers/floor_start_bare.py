@@ -1,4 +1,6 @@
-"""Floor of the cold start: the interpreter alone. One line in, one canned answer to `initialize` out."""
+"""Floor of the cold start: the interpreter alone. One line in, one canned answer to `initialize`
+out.
+"""
 
 import os
 

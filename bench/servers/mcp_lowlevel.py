@@ -1,4 +1,6 @@
-"""The official Python SDK's low-level server: no schemas from signatures, no validation of arguments."""
+"""The official Python SDK's low-level server: no schemas from signatures, no validation of
+arguments.
+"""
 
 import asyncio
 from typing import Any

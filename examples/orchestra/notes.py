@@ -46,4 +46,5 @@ async def recall(name: str) -> str:
     return found.content.decode()
 
 
-plugin.run()
+if __name__ == "__main__":
+    plugin.run()

@@ -11,4 +11,5 @@ def open_folder(config: dict[str, str]) -> None:
     plugin.add_storage(MarkdownStorage(config.get("folder", ".")))
 
 
-plugin.run()
+if __name__ == "__main__":
+    plugin.run()

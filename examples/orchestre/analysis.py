@@ -106,7 +106,7 @@ def found_in(text: str) -> dict[str, str]:
         name = waiting.pop(0)
         for other in COMPONENTS[name].implies:
             if other not in reasons and other not in excluded:
-                reasons[other] = f"{name} cannot do without it"
+                reasons[other] = f"{name} requires it"
                 waiting.append(other)
     return {name: reasons[name] for name in COMPONENTS if name in reasons}
 
@@ -128,8 +128,8 @@ def _phases(chosen: list[Component]) -> list[Phase]:
 def _summary(heaviest: list[Component], score: int, level: Level, constraints: list[str]) -> str:
     if not heaviest:
         return (
-            f"A project of {level} complexity ({score} of 100). The requirements name no part "
-            "that the rules know."
+            f"A project of {level} complexity ({score} of 100). The requirements mention no "
+            "component that the rules know."
         )
     names = [component.name for component in heaviest]
     most = ", ".join(names[:3])
@@ -139,27 +139,27 @@ def _summary(heaviest: list[Component], score: int, level: Level, constraints: l
         if constraints
         else ""
     )
-    return f"A project of {level} complexity ({score} of 100){under}: above all {most}{rest}."
+    return f"A project of {level} complexity ({score} of 100){under}: mainly {most}{rest}."
 
 
 def _recommendations(requirements: str, level: Level, heaviest: list[Component]) -> list[str]:
     first: list[str] = []
     if len(requirements) < VAGUE:
-        first.append("Say more: who uses it, what they do most, what must never happen")
+        first.append("Describe who uses it, what they do most often, and what must never happen")
     if level in ("high", "very high"):
-        first.append("Deliver in stages: put the smallest useful part before real users first")
+        first.append("Deliver in stages: release the smallest useful part to real users first")
     return (
         first
         + [component.advice for component in heaviest]
-        + ["Deploy an empty project on the first day, and every day from then on"]
+        + ["Deploy an empty project on the first day, and deploy daily from then on"]
     )
 
 
 def _risks(requirements: str, heaviest: list[Component], constraints: list[str]) -> list[str]:
-    first = ["The requirements are short: what was not said will be found while building"] * (
+    first = ["The requirements are short, so gaps will appear during development"] * (
         len(requirements) < VAGUE
     )
-    first += [f"May not be met: {_short(text)}" for text in constraints]
+    first += [f"Constraint that may not be met: {_short(text)}" for text in constraints]
     return first + [component.risk for component in heaviest]
 
 

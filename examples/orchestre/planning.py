@@ -81,12 +81,12 @@ def plan(analysis: Analysis, requirements: str) -> Plan:
             if component and phase == "Foundation" and not needs:
                 # The first task of the phase creates the repository.
                 before = ids[:1]
-            for what, days in steps:
+            for name, days in steps:
                 id = f"{number}.{len(ids) + 1}"
                 start = max(
                     (tasks[other].start_day + tasks[other].days for other in before), default=0
                 )
-                tasks[id] = Task(id, what, component, ceil(days * stretch), start, before)
+                tasks[id] = Task(id, name, component, ceil(days * stretch), start, before)
                 ids.append(id)
                 before = [id]
             if component:
@@ -110,8 +110,8 @@ def plan(analysis: Analysis, requirements: str) -> Plan:
         sum(task.days for task in tasks.values()),
         _critical(tasks, ends),
         [
-            "Days are working days, without holidays and waiting for others",
-            f"Every task takes {stretch:g} times its usual days, since the complexity is "
+            "Days are working days; holidays and waiting for others are not included",
+            f"Every task takes {stretch:g} times the usual time, because the complexity is "
             f"{analysis.complexity.level}",
             "A phase begins when the phase before it has ended",
         ],

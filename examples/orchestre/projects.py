@@ -74,8 +74,8 @@ def create(name: str, template: str, path: str) -> Project:
             raise _unfit(path) from None
         raise ToolError(
             "PROJECT_EXISTS",
-            f"There is something at {target} already",
-            suggestion="Choose another name, or remove what is there",
+            f"{target} already exists",
+            suggestion="Choose another name, or remove the existing folder",
         ) from None
     except (OSError, ValueError) as exc:
         # A NUL in the path raises ValueError.
@@ -88,8 +88,8 @@ def create(name: str, template: str, path: str) -> Project:
 def _unfit(path: str) -> ToolError:
     return ToolError(
         "INVALID_PROJECT_PATH",
-        f"{path[:200]!r} is no folder, and cannot become one",
-        suggestion="Give the folder that the project's own folder is to be made in",
+        f"{path[:200]!r} is not a folder and cannot be created",
+        suggestion="Pass the folder in which the project's folder is to be created",
     )
 
 
@@ -104,7 +104,7 @@ def _denied(path: str, root: Path) -> ToolError:
         "PERMISSION_DENIED",
         f"Projects cannot be written to {path[:200]!r}",
         suggestion=(
-            f"Choose a folder inside of {root} that may be written, or start the server with "
+            f"Choose a folder inside {root} that is writable, or start the server with "
             "another ORCHESTRE_ROOT"
         ),
     )

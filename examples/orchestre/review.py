@@ -24,8 +24,8 @@ ROLES = {
         "cannot be changed later."
     ),
     "security": (
-        "You are a security engineer. Look for what can be attacked, leaked or lost, and for "
-        "what nobody has planned."
+        "You are a security engineer. Look for data and interfaces that can be attacked, "
+        "leaked or lost, and for missing tasks."
     ),
     "delivery": (
         "You lead the delivery of software. Look for durations, order, and risks that nobody "
@@ -36,13 +36,13 @@ ANSWER = (
     'Answer with JSON alone: {"verdict": "approve" or "revise", "findings": '
     '[{"severity": "high", "medium" or "low", '
     '"finding": "one sentence", "suggestion": "one sentence"}]}. '
-    "At most 10 findings, the worst first."
+    "At most 10 findings, the most severe first."
 )
 # Tokens of one answer.
 MAX_TOKENS = 1500
-# Findings that are used of each reviewer.
+# The number of findings used from each reviewer.
 MAX_FINDINGS = 10
-# Characters that are kept of an answer that is not JSON.
+# Characters kept of an answer that is not JSON.
 MAX_COMMENT = 2000
 # Working days; a longer plan gets a finding.
 LONG_DAYS = 60
@@ -239,17 +239,19 @@ def _architect(plan: dict[str, Any]) -> list[Finding]:
     found: list[Finding] = []
     if not tasks:
         found.append(
-            Finding("high", "The plan has no tasks", "Make one with generate_plan, and review that")
+            Finding("high", "The plan has no tasks", "Make a plan with generate_plan and review it")
         )
     for task in tasks:
         missing = [id for id in map(str, _list(task.get("dependsOn"))) if id not in known]
         if missing:
-            text = f"Task {task.get('id')} waits for {missing[0]}, which is not in the plan"
-            found.append(Finding("high", text, "Add the task, or take the dependency out"))
+            text = f"Task {task.get('id')} depends on {missing[0]}, which is not in the plan"
+            found.append(Finding("high", text, "Add the task, or remove the dependency"))
     if tasks and not _speaks_of(plan, "data storage", "database", "migration"):
         found.append(
             Finding(
-                "low", "The plan does not say where data is kept", "Say so, even if it is nowhere"
+                "low",
+                "The plan does not say where data is kept",
+                "Name the place, or state that no data is kept",
             )
         )
     return found
@@ -260,7 +262,9 @@ def _security(plan: dict[str, Any]) -> list[Finding]:
     if not _speaks_of(plan, "security"):
         found.append(
             Finding(
-                "high", "Nobody looks at security", "Plan a review of security before the launch"
+                "high",
+                "The plan has no security review",
+                "Plan a security review before the launch",
             )
         )
     if _speaks_of(plan, "billing", "tenan", "user", "account") and not _speaks_of(
@@ -269,7 +273,7 @@ def _security(plan: dict[str, Any]) -> list[Finding]:
         found.append(
             Finding(
                 "high",
-                "There are users, but no task for their identity",
+                "There are users, but no task for authentication",
                 "Plan authentication first",
             )
         )
@@ -277,8 +281,8 @@ def _security(plan: dict[str, Any]) -> list[Finding]:
         found.append(
             Finding(
                 "medium",
-                "Nothing is said of backups",
-                "Plan a backup, and one trial of its restoring",
+                "The plan does not mention backups",
+                "Plan a backup, and test restoring it",
             )
         )
     return found
@@ -297,7 +301,7 @@ def _delivery(plan: dict[str, Any]) -> list[Finding]:
     if not _speaks_of(plan, "launch", "release", "deploy"):
         found.append(
             Finding(
-                "high", "The plan ends before the launch", "Plan the release, and the days after it"
+                "high", "The plan ends before the launch", "Plan the release and the days after it"
             )
         )
     return found

@@ -36,14 +36,16 @@ server = Server(
     "orchestre",
     version=VERSION,
     instructions=(
-        "Analyze requirements first, then plan, then have the plan reviewed; "
-        "initialize_project makes the files."
+        "Analyze the requirements first, then make a plan, then review it; "
+        "initialize_project creates the files. "
+        "Each result has its value in the member `data`: pass that on."
     ),
     argument_errors="protocol",
+    envelope=True,
 )
 
 
-@server.tool(envelope=True, destructive=False)
+@server.tool(destructive=False)
 def initialize_project(projectName: ProjectName, template: str, projectPath: str) -> Project:  # noqa: N803
     """Initialize a new project with a template
 
@@ -88,8 +90,8 @@ async def second_opinion(analysis: Analysis, requirements: str, context: Context
     text = (
         "Requirements of a software project:\n\n"
         f"<requirements>\n{requirements}\n</requirements>\n\n"
-        f"Rules have found:\n\n{encode(analysis).decode()}\n\n"
-        "In at most five sentences: what do they miss, and what would you weigh otherwise?"
+        f"The rules have found:\n\n{encode(analysis).decode()}\n\n"
+        "In at most five sentences: what do the rules miss, and what would you weight differently?"
     )
     question = Sampling([SamplingMessage("user", TextContent(text))], 500, temperature=0.0)
     answer = (await ask_models(context, {"analysis": question}))["analysis"]
@@ -105,7 +107,7 @@ async def generate_plan(analysis: Analysis, requirements: Requirements) -> Plan:
     """Make a plan: phases with tasks, their dependencies and durations.
 
     Args:
-        analysis: the result of analyze_project; missing parts are found in the requirements.
+        analysis: the data of analyze_project's result; missing parts are found in the requirements.
         requirements: the requirements that were analyzed.
     """
     return plan(analysis, requirements)
@@ -119,7 +121,7 @@ async def multi_llm_review(plan: dict[str, Any], context: Context) -> Review:
     reviews are merged.
 
     Args:
-        plan: the result of generate_plan.
+        plan: the data of generate_plan's result.
     """
     return await review(plan, context)
 
@@ -142,24 +144,24 @@ def orchestrate(requirements: Requirements) -> list[PromptMessage]:
     return [
         user(
             f"I want to build this:\n\n{requirements}\n\n"
-            "Take me from here to a plan that stands:\n\n"
+            "Help me to make a reviewed plan:\n\n"
             "1. Call `analyze_project` with the requirements, "
-            "and ask me about what is missing or unclear.\n"
+            "and ask me about missing or unclear points.\n"
             "2. Call `generate_plan` with the analysis and the requirements, "
-            "and show me phases and durations.\n"
+            "and show me the phases and durations.\n"
             "3. Call `multi_llm_review` with the plan, "
-            "and change the plan where the reviewers are right.\n"
-            "4. Keep what we decide with `set_context`.\n"
-            "5. When I agree, call `initialize_project` with a template that fits."
+            "and improve the plan by the findings that are right.\n"
+            "4. Store our decisions with `set_context`.\n"
+            "5. When I agree, call `initialize_project` with a suitable template."
         ),
-        user(f"What the rules say already, to start from:\n\n```json\n{shown}\n```"),
+        user(f"The result of the rules, as a starting point:\n\n```json\n{shown}\n```"),
     ]
 
 
 # Each tool accepts ten calls per minute, and secrets are removed from results.
 backend = Redact(RateLimit(server))
 
-if os.environ.get("ORCHESTRE_DEBUG", "").lower() in ("1", "true"):
+if os.environ.get("ORCHESTRE_DEBUG", "").lower() not in ("", "0", "false"):
     os.environ.setdefault("CONCERTINO_TRACE", "1")
 if __name__ == "__main__":
     run(backend)

@@ -26,66 +26,40 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from concertino.backend.interface import Context
-    from concertino.client.client import Client
-    from concertino.client.sync import SyncClient
-    from concertino.client.targets import ServerParameters
-    from concertino.composition import compose
+    from concertino.backend.interface import Context as Context
+    from concertino.client.client import Client as Client
+    from concertino.client.sync import SyncClient as SyncClient
+    from concertino.client.targets import ServerParameters as ServerParameters
+    from concertino.composition import compose as compose
     from concertino.errors import (
-        ConcertinoError,
-        Disconnected,
-        ProtocolError,
-        ResourceNotFound,
-        RpcError,
-        SpawnError,
-        TimedOut,
-        ToolError,
+        ConcertinoError as ConcertinoError,
+        Disconnected as Disconnected,
+        ProtocolError as ProtocolError,
+        ResourceNotFound as ResourceNotFound,
+        RpcError as RpcError,
+        SpawnError as SpawnError,
+        TimedOut as TimedOut,
+        ToolError as ToolError,
     )
-    from concertino.guards.guard import Guard
-    from concertino.guards.rates import Rate
-    from concertino.jsonrpc.limits import Limits
-    from concertino.library.library import Library
-    from concertino.orchestra.plugin import Plugin
-    from concertino.runtime.entry import run
-    from concertino.runtime.host import serve
-    from concertino.schema.elicitation_form import choices
-    from concertino.server.content import assistant, audio, blob, image, user
-    from concertino.server.server import Server
-    from concertino.types.client_requests import Accepted, Declined
+    from concertino.guards.guard import Guard as Guard
+    from concertino.guards.rates import Rate as Rate
+    from concertino.jsonrpc.limits import Limits as Limits
+    from concertino.library.library import Library as Library
+    from concertino.orchestra.plugin import Plugin as Plugin
+    from concertino.runtime.entry import run as run
+    from concertino.runtime.host import serve as serve
+    from concertino.schema.elicitation_form import choices as choices
+    from concertino.server.content import (
+        assistant as assistant,
+        audio as audio,
+        blob as blob,
+        image as image,
+        user as user,
+    )
+    from concertino.server.server import Server as Server
+    from concertino.types.client_requests import Accepted as Accepted, Declined as Declined
 
-__all__ = [  # noqa: RUF022  # in reading order
-    "Server",
-    "Context",
-    "ToolError",
-    "ResourceNotFound",
-    "Client",
-    "SyncClient",
-    "ServerParameters",
-    "Accepted",
-    "Declined",
-    "choices",
-    "image",
-    "audio",
-    "blob",
-    "user",
-    "assistant",
-    "compose",
-    "run",
-    "serve",
-    "Limits",
-    "Guard",
-    "Rate",
-    "Library",
-    "Plugin",
-    "ConcertinoError",
-    "RpcError",
-    "Disconnected",
-    "TimedOut",
-    "SpawnError",
-    "ProtocolError",
-]
-
-__getattr__, __dir__ = lazy_names(
+__all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "concertino.backend.interface": ("Context",),

@@ -19,6 +19,7 @@ from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder, decode, encode
 from msgspec.structs import replace
 
+from concertino.backend.call_hooks import CheckArguments, argument_check_of
 from concertino.backend.interface import (
     Backend,
     Call,
@@ -30,74 +31,43 @@ from concertino.backend.interface import (
     ServerFeatures,
     describe_non_backend,
 )
+from concertino.backend.methods import KINDS, LISTS, ListMethod, unknown_name
 from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
-    ConcertinoError,
     RegistrationError,
     RpcError,
 )
-from concertino.types.results import (
-    CompleteParams,
-    Implementation,
-    Level,
-    ListPromptsResult,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ListToolsResult,
-    PromptReference,
-    Resource,
-    ResourceTemplate,
-)
+from concertino.part_starts import PartStarts, start_strictly
+from concertino.protocol.pagination import read_all_pages
+from concertino.types.completion import CompleteParams, PromptReference
+from concertino.types.results import Implementation, Level
 
 __all__ = ["ComposedBackend", "compose"]
 
 log = logging.getLogger("concertino.composition")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-# Characters of an unknown name that an error message quotes.
+# Characters of a cursor that an error message quotes.
 SHOWN = 128
 # With these errors a part says that it lacks a resource or a completion; another part may have it.
 ELSEWHERE = frozenset((INVALID_PARAMS, RESOURCE_NOT_FOUND, METHOD_NOT_FOUND))
 
 
-class _ListMethod(Struct, frozen=True):
-    """One of the four list methods.
-
-    feature: the field of ServerFeatures that a part needs. shape: the class of the result.
-    member: the attribute of the result that holds the items.
-    """
-
-    method: str
-    feature: str
-    shape: type[Struct]
-    member: str
-
-
-LIST_METHODS: Mapping[str, _ListMethod] = {
-    item.method: item
-    for item in (
-        _ListMethod("tools/list", "tools", ListToolsResult, "tools"),
-        _ListMethod("prompts/list", "prompts", ListPromptsResult, "prompts"),
-        _ListMethod("resources/list", "resources", ListResourcesResult, "resources"),
-        _ListMethod(
-            "resources/templates/list",
-            "resources",
-            ListResourceTemplatesResult,
-            "resource_templates",
-        ),
-    )
-}
 _text = Decoder(str).decode
 
 
-def compose(info: Implementation | str | None = None, /, **parts: Backend) -> ComposedBackend:
+def compose(
+    info: Implementation | str | None = None, /, *, strict: bool = False, **parts: Backend
+) -> ComposedBackend:
     """Combine several backends into one, which is served like any other.
 
     info: the server that clients see; by default the names of the parts joined by `+`.
-    parts: name -> backend. The name and an underscore become the prefix of its tools and prompts.
-    Raises RegistrationError for a part that is not a Backend, and for names that would make tools
-    collide. The same error stops the start if two parts list the same resource.
+    strict: serve nothing if one part fails to start, and wait for all of them. By default the
+    others are served: calls of the part that failed get the reason, those of a slow one wait for
+    it. parts: name -> backend. The name and an underscore become the prefix of its tools and
+    prompts. Raises RegistrationError for a part that is not a Backend, and for names that would
+    make tools collide. The same error stops the start if two parts list the same resource.
     """
     if not parts:
         raise RegistrationError(
@@ -107,6 +77,11 @@ def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Co
     if not isinstance(untyped, str | Implementation | None):
         raise RegistrationError(
             f"compose: expected a name or an Implementation, got {type(untyped).__name__}"
+        )
+    if not isinstance(cast("object", strict), bool):
+        raise RegistrationError(
+            f"compose: strict: expected True or False, got {type(strict).__name__}; no part can "
+            f"have this name"
         )
     for name, part in parts.items():
         if (got := describe_non_backend(part)) is not None:
@@ -124,15 +99,26 @@ def compose(info: Implementation | str | None = None, /, **parts: Backend) -> Co
             )
     if info is None or isinstance(info, str):
         info = Implementation(info or "+".join(parts), "0.0.0")
-    return ComposedBackend(info, parts)
+    return ComposedBackend(info, parts, strict)
 
 
 class ComposedBackend:
     """A Backend that forwards each call to the part that it belongs to."""
 
-    def __init__(self, info: Implementation, parts: Mapping[str, Backend]) -> None:
+    def __init__(
+        self,
+        info: Implementation,
+        parts: Mapping[str, Backend],
+        strict: bool = False,
+    ) -> None:
         self.parts = dict(parts)
         self._info = info
+        self._strict = strict
+        self._starts = PartStarts(self.parts, self._on_late_part)
+        # The outlet of the last start(), for a part that starts late.
+        self._outlet: Notifier
+        # The URIs that watch() got last.
+        self._watched: frozenset[str] = frozenset()
         # URI -> the first part that lists it.
         self._owners: dict[str, str] = {}
         # Whether the resources of a part have changed since _owners was computed.
@@ -143,31 +129,33 @@ class ComposedBackend:
     async def start(self, outlet: Notifier) -> None:
         """Start all parts concurrently, then check that no two list the same resource.
 
-        Raises ConcertinoError with the name of a part that fails to start, and RegistrationError
-        for a resource that two parts list.
+        Raises RegistrationError for a resource that two parts list, and ConcertinoError with the
+        name of a part that fails to start, unless others have started. See PartStarts.
         """
-        starting = {
-            asyncio.ensure_future(part.start(_PartNotifier(self, outlet))): name
-            for name, part in self.parts.items()
-        }
-        try:
-            await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
-            failures = {
-                start: name
-                for start, name in starting.items()
-                if start.done() and _failure(start) is not None
-            }
-        finally:
-            # When one part has failed, the others are not waited for.
-            for start in starting:
-                start.cancel()
-            await asyncio.wait(starting)
-        for start, name in failures.items():
-            error = _failure(start)
-            raise ConcertinoError(f"{name}: {type(error).__name__}: {error}") from error
+        self._outlet = outlet
+        notifier = _PartNotifier(self, outlet)
+        if self._strict:
+            await start_strictly(self.parts, notifier)
+        else:
+            await self._starts.start(notifier)
         clashes = await self._compute_owners()
         for uri, (first, second) in clashes.items():
             raise RegistrationError(f"compose: both {first} and {second} have the resource {uri}")
+
+    async def _on_late_part(self, name: str) -> None:
+        """Tell the clients, and the part, of each other: it has started, or failed, late."""
+        self._changed = True
+        self._lists.clear()
+        if self._starts.serves(name):
+            log.info("%s has started", name)
+            if self._watched:
+                try:
+                    await self.watch(self._watched)
+                except Exception:
+                    log.exception("%s could not watch resources", name)
+        changes: tuple[ChangeKind, ...] = ("features", "tools", "prompts", "resources")
+        for what in changes:
+            self._outlet.report_change(what)
 
     async def _compute_owners(self) -> Mapping[str, tuple[str, str]]:
         """Ask all parts for their resources and remember the owner of each URI.
@@ -179,7 +167,7 @@ class ComposedBackend:
         clashes: dict[str, tuple[str, str]] = {}
         for method in ("resources/list", "resources/templates/list"):
             for name, part in self._parts_with("resources"):
-                for uri in await _list_uris(name, part, LIST_METHODS[method]):
+                for uri in await _list_uris(name, part, method):
                     if (first := owners.setdefault(uri, name)) != name:
                         clashes[uri] = first, name
         self._owners = owners
@@ -206,8 +194,12 @@ class ComposedBackend:
                 )
 
     def features(self) -> ServerFeatures:
-        """Return the union of the features of all parts."""
-        features = {name: part.features() for name, part in self.parts.items()}
+        """Return the union of the features of all parts but those that failed to start."""
+        features = {
+            name: part.features()
+            for name, part in self.parts.items()
+            if name not in self._starts.failures
+        }
         instructions = [
             f"{name}: {part.instructions}" for name, part in features.items() if part.instructions
         ]
@@ -230,37 +222,35 @@ class ComposedBackend:
             subscriptions=any(part.subscriptions for part in parts),
             experimental=experimental,
             extensions=extensions,
-            ttl_ms=min(part.ttl_ms for part in parts),
+            ttl_ms=min((part.ttl_ms for part in parts), default=0),
             cache_scope="public" if public else "private",
         )
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Forward a call to its part, or concatenate the lists of all parts."""
         method = call.method
-        if (listing := LIST_METHODS.get(method)) is not None:
+        if (listing := LISTS.get(method)) is not None:
             return await self._list(listing, call, context)
-        if method == "tools/call":
-            return await self._call_by_name(call, context, "tool")
-        if method == "prompts/get":
-            return await self._call_by_name(call, context, "prompt")
         if method == "resources/read":
-            try:
-                uri = _text(call.params["uri"])
-            except (KeyError, DecodeError):
-                raise _invalid("uri: expected the URI of a resource") from None
-            return await self._call_by_uri(call, context, uri)
+            if call.name is None:
+                raise _invalid("uri: expected the URI of a resource")
+            return await self._call_by_uri(call, context, call.name)
+        if method in KINDS:
+            return await self._call_by_name(call, context, KINDS[method])
         if method == "completion/complete":
             return await self._complete(call, context)
         raise RpcError(METHOD_NOT_FOUND, f"method not found: {method}")
 
     async def watch(self, uris: frozenset[str]) -> None:
         """Pass to each part its own URIs and all URIs that no part lists."""
+        self._watched = uris
         await self._refresh_owners()
         for name, part in self._parts_with("resources"):
             await part.watch(frozenset(uri for uri in uris if self._owners.get(uri, name) == name))
 
     async def close(self) -> None:
         """Close all parts; log those that fail."""
+        await self._starts.cancel()
         names = list(self.parts)
         ends = await asyncio.gather(
             *(self.parts[name].close() for name in names), return_exceptions=True
@@ -277,19 +267,25 @@ class ComposedBackend:
     # Lists
 
     def _parts_with(self, feature: str) -> Iterator[tuple[str, Backend]]:
-        """Yield the parts that have a feature, in order."""
+        """Yield the parts that serve and have a feature, in order."""
         for name, part in self.parts.items():
-            if getattr(part.features(), feature):
+            if self._starts.serves(name) and getattr(part.features(), feature):
                 yield name, part
 
-    async def _list(self, listing: _ListMethod, call: Call, context: Context) -> Struct:
+    async def _list(
+        self,
+        listing: ListMethod,
+        call: Call,
+        context: Context,
+    ) -> Struct:
         """Concatenate the lists of the parts, up to the first that has a further page.
 
         The returned cursor names that part and contains its cursor.
         """
-        if listing.feature == "resources":
+        await self._starts.wait_for_lists()
+        if listing.kind == "resource":
             await self._refresh_owners()
-        parts = list(self._parts_with(listing.feature))
+        parts = list(self._parts_with(f"{listing.kind}s"))
         at, params = self._parse_cursor(call.params, [name for name, _ in parts])
         pages: list[Any] = []
         items: list[Any] = []
@@ -297,7 +293,7 @@ class ComposedBackend:
         # The parts whose items are on other pages of this list.
         elsewhere = [part for _, part in parts[:at]]
         for number, (name, part) in enumerate(parts[at:], at + 1):
-            request = Call(listing.method, params, call.meta)
+            request = Call(call.method, params, call.meta)
             page = _decode_page(await part.handle(request, context), listing)
             pages.append(page)
             items += self._rename_items(getattr(page, listing.member), name, listing)
@@ -306,26 +302,32 @@ class ComposedBackend:
                 next_cursor = f"{name}:{page.next_cursor}"
                 elsewhere += [part for _, part in parts[number:]]
                 break
-        if (cached := self._lists.get(listing.method)) is not None:
+        if (cached := self._lists.get(call.method)) is not None:
             sources, whole = cached
             if len(sources) == len(pages) and all(map(is_, sources, pages)):
                 # The session caches the encoded form of this very object.
                 return whole
         # Spec: server/utilities/caching. All pages of a list have the same scope.
         shared = all(part.features().cache_scope == "public" for part in elsewhere)
-        whole = listing.shape(
-            **{listing.member: items, "next_cursor": next_cursor}, **_cache_hints(pages, shared)
-        )
+        hints = _cache_hints(pages, shared)
+        if self._starts.starting:
+            hints["ttl_ms"] = 0
+        whole = listing.result_type(**{listing.member: items, "next_cursor": next_cursor}, **hints)
         if "cursor" not in call.params:
-            self._lists[listing.method] = pages, whole
+            self._lists[call.method] = pages, whole
         return whole
 
     # Any: the items of four lists have no common class.
-    def _rename_items(self, items: list[Any], name: str, listing: _ListMethod) -> list[Any]:
+    def _rename_items(
+        self,
+        items: list[Any],
+        name: str,
+        listing: ListMethod,
+    ) -> list[Any]:
         """Add the prefix of a part to its tools or prompts; drop resources of earlier parts."""
-        if listing.feature != "resources":
+        if listing.kind != "resource":
             return [replace(item, name=f"{name}_{item.name}") for item in items]
-        return [item for item in items if self._owners.get(_uri_of(item), name) == name]
+        return [item for item in items if self._owners.get(_uri_of(item, listing), name) == name]
 
     def _parse_cursor(
         self, params: Mapping[str, Raw], names: list[str]
@@ -345,21 +347,35 @@ class ComposedBackend:
 
     # Calls
 
-    async def _call_by_name(self, call: Call, context: Context, kind: str) -> Struct | Raw:
+    async def _call_by_name(
+        self,
+        call: Call,
+        context: Context,
+        kind: str,
+    ) -> Struct | Raw:
         """Forward a call of a tool or prompt to its part, under the part's own name for it."""
-        try:
-            name = _text(call.params["name"])
-        except (KeyError, DecodeError):
-            raise _invalid(f"name: expected the name of a {kind}") from None
+        if (name := call.name) is None:
+            raise _invalid(f"name: expected the name of a {kind}")
         part, own_name = self._part_of(name)
-        if part is None or not getattr(part.features(), f"{kind}s"):
-            raise _unknown(kind, "name", name)
+        if part is None:
+            raise unknown_name(kind, name)
+        await self._starts.wait_for(name[: len(name) - len(own_name) - 1])
+        if not getattr(part.features(), f"{kind}s"):
+            raise unknown_name(kind, name)
         part_context = _PartContext(context, name[: len(name) - len(own_name)])
         params = {**call.params, "name": Raw(encode(own_name))}
         with _restore_name(kind, "name", name, own_name):
             return await part.handle(
                 Call(call.method, params, call.meta, call.answers, call.state), part_context
             )
+
+    def argument_check(self, method: str, name: str) -> CheckArguments | None:
+        """Return the check of arguments of the part that has the tool or prompt.
+
+        See SupportsArgumentChecks.
+        """
+        part, own_name = self._part_of(name)
+        return None if part is None else argument_check_of(part, method, own_name)
 
     def _part_of(self, name: str) -> tuple[Backend | None, str]:
         """Return the part of a tool or prompt, and its name there; None if there is no such part.
@@ -373,7 +389,12 @@ class ComposedBackend:
             at = name.find("_", at + 1)
         return None, name
 
-    async def _call_by_uri(self, call: Call, context: Context, uri: str) -> Struct | Raw:
+    async def _call_by_uri(
+        self,
+        call: Call,
+        context: Context,
+        uri: str,
+    ) -> Struct | Raw:
         """Forward a call to the part that lists the URI, or else to the first that has it.
 
         A URI that no part lists may still match a template of any part.
@@ -389,6 +410,10 @@ class ComposedBackend:
                         raise
                     if error.code != METHOD_NOT_FOUND:
                         refusal = error
+        if starting := list(self._starts.starting.values()):
+            # It may be theirs.
+            await asyncio.wait(starting)
+            return await self._call_by_uri(call, context, uri)
         raise refusal
 
     async def _complete(self, call: Call, context: Context) -> Struct | Raw:
@@ -401,18 +426,16 @@ class ComposedBackend:
             return await self._call_by_uri(call, context, ref.uri)
         name = ref.name
         part, own_name = self._part_of(name)
-        if part is None or not part.features().completions:
-            raise _unknown("prompt", "ref.name", name)
+        if part is None:
+            raise unknown_name("prompt", name, "ref.name")
+        await self._starts.wait_for(name[: len(name) - len(own_name) - 1])
+        if not part.features().completions:
+            raise unknown_name("prompt", name, "ref.name")
         ref = Raw(encode(replace(ref, name=own_name)))
         with _restore_name("prompt", "ref.name", name, own_name):
             return await part.handle(
                 Call(call.method, {**call.params, "ref": ref}, call.meta), context
             )
-
-
-def _failure(start: asyncio.Future[None]) -> BaseException | None:
-    """Return the exception of a start that is over; None if it succeeded."""
-    return asyncio.CancelledError() if start.cancelled() else start.exception()
 
 
 class _PartNotifier:
@@ -441,7 +464,11 @@ class _PartContext(ContextWrapper):
         self._prefix = prefix
 
     def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
     ) -> Coroutine[Any, Any, Any]:
         return self.inner.call_tool(self._prefix + name, arguments, into=into)
 
@@ -454,50 +481,56 @@ class _StartContext:
     meta: Mapping[str, Any] = {}
 
     def progress(
-        self, done: float, total: float | None = None, message: str | None = None
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
     ) -> Awaitable[None]:
         return asyncio.sleep(0)
 
-    def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
+    def log(
+        self,
+        level: Level,
+        data: object,
+        logger: str | None = None,
+    ) -> Awaitable[None]:
         return asyncio.sleep(0)
 
     async def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
     ) -> Any:
         raise RuntimeError("a list must not call tools")
 
 
-async def _list_uris(name: str, part: Backend, listing: _ListMethod) -> list[str]:
+async def _list_uris(name: str, part: Backend, method: str) -> list[str]:
     """Return the URIs or templates that one part lists, from all pages.
 
     Raises ConcertinoError if a cursor repeats, because the list would never end.
     """
-    uris: list[str] = []
-    params: dict[str, Raw] = {}
-    cursors: set[str] = set()
-    while True:
-        page = _decode_page(
-            await part.handle(Call(listing.method, params), cast("Context", _StartContext())),
-            listing,
-        )
-        uris += map(_uri_of, getattr(page, listing.member))
-        if page.next_cursor is None:
-            return uris
-        if page.next_cursor in cursors:
-            raise ConcertinoError(
-                f"{name}: {listing.method} returned the cursor {page.next_cursor[:SHOWN]!r} twice"
-            )
-        cursors.add(page.next_cursor)
-        params = {"cursor": Raw(encode(page.next_cursor))}
+    listing = LISTS[method]
+
+    async def fetch(cursor: str | None) -> Any:
+        params = {} if cursor is None else {"cursor": Raw(encode(cursor))}
+        context = cast("Context", _StartContext())
+        return _decode_page(await part.handle(Call(method, params), context), listing)
+
+    items: list[Any] = await read_all_pages(
+        f"{name}: {method}", fetch, lambda page: getattr(page, listing.member)
+    )
+    return [_uri_of(item, listing) for item in items]
 
 
-def _uri_of(item: Resource | ResourceTemplate) -> str:
-    return item.uri_template if isinstance(item, ResourceTemplate) else item.uri
+def _uri_of(item: Struct, listing: ListMethod) -> str:
+    return getattr(item, listing.name_member)
 
 
 # Any: one of four Structs without a common base class.
-def _decode_page(result: Struct | Raw, listing: _ListMethod) -> Any:
-    return decode(result, type=listing.shape) if isinstance(result, Raw) else result
+def _decode_page(result: Struct | Raw, listing: ListMethod) -> Any:
+    return decode(result, type=listing.result_type) if isinstance(result, Raw) else result
 
 
 def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:
@@ -514,23 +547,19 @@ def _cache_hints(pages: list[Any], shared: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def _restore_name(kind: str, member: str, name: str, own_name: str) -> Generator[None, None, None]:
+def _restore_name(
+    kind: str,
+    member: str,
+    name: str,
+    own_name: str,
+) -> Generator[None, None, None]:
     """Replace the part's own name in an "unknown" error by the name that the caller used."""
     try:
         yield
     except RpcError as error:
         if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own_name}":
-            raise _unknown(kind, member, name) from None
+            raise unknown_name(kind, name, member) from None
         raise
-
-
-def _unknown(kind: str, member: str, name: str) -> RpcError:
-    name = name[:SHOWN]
-    return RpcError(
-        INVALID_PARAMS,
-        f"Unknown {kind}: {name}",
-        {"details": f"{member}: there is no {kind} {name!r}"},
-    )
 
 
 def _invalid(details: str) -> RpcError:

@@ -156,7 +156,12 @@ class RpcError(ConcertinoError):
     `RawClient.request` raises it when it receives one.
     """
 
-    def __init__(self, code: int, message: str, data: object = None) -> None:
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        data: object = None,
+    ) -> None:
         super().__init__(code, message, data)
         self.code = code
         self.message = message
@@ -252,7 +257,12 @@ class Disconnected(ConcertinoError):
     stderr output, without secrets. The text contains both.
     """
 
-    def __init__(self, text: str, exit_status: int | None = None, stderr: str = "") -> None:
+    def __init__(
+        self,
+        text: str,
+        exit_status: int | None = None,
+        stderr: str = "",
+    ) -> None:
         super().__init__(text)
         self.exit_status = exit_status
         self.stderr = stderr

@@ -1,4 +1,4 @@
-"""Lazy imports: modules and public names are loaded when they are first used."""
+"""Lazy imports: modules, public names and descriptions are loaded when they are first used."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from types import ModuleType
+    from types import FunctionType, ModuleType
+    from typing import Any
 
-__all__ = ["lazy_names", "load"]
+__all__ = ["LazyDescription", "lazy_names", "load"]
 
 # Number of frozen objects from which we assume that the application called gc.freeze(). CPython
 # 3.12 itself freezes 375; an application has more than 1000.
@@ -42,11 +43,14 @@ def load(name: str) -> ModuleType:
 
 def lazy_names(
     package: str, homes: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package whose public names load on first use.
+) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` for a package whose names load on first use.
 
     package: name of the package. homes: module -> the public names that it defines. `__getattr__`
     raises AttributeError for any other name, and ImportError if the module cannot be imported.
+
+    Type checkers do not see this `__all__`. For them the package imports each name under
+    TYPE_CHECKING in the form `from module import name as name`, which marks it as public.
     """
     module_of = {name: module for module, names in homes.items() for name in names}
 
@@ -63,4 +67,49 @@ def lazy_names(
     def names() -> list[str]:
         return sorted({*vars(sys.modules[package]), *module_of})
 
-    return get, names
+    return list(module_of), get, names
+
+
+class LazyDescription:
+    """A method whose signature and docstring are completed when somebody first reads them.
+
+    function: the method. describe: completes its description; imports what it needs for that.
+    The class gets the function itself as soon as help(), inspect or anybody else asks the class
+    for the method; calls through an object do not.
+    """
+
+    def __init__(self, function: FunctionType, describe: Callable[[FunctionType], object]) -> None:
+        self.__module__ = function.__module__
+        self._function = function
+        self._describe: Callable[[FunctionType], object] | None = describe
+        self._owner: type | None = None
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner = owner
+
+    def __get__(self, instance: object, owner: type) -> object:
+        if instance is None:
+            return self._described()
+        # Not above: importing this package imports as little as possible.
+        from types import MethodType
+
+        return MethodType(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the function, for `help(server.tool)`."""
+        return getattr(self._described(), name)
+
+    @property
+    def __doc__(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._described().__doc__
+
+    def _described(self) -> FunctionType:
+        describe, self._describe = self._describe, None
+        if describe is not None:
+            describe(self._function)
+            assert self._owner is not None
+            setattr(self._owner, self._function.__name__, self._function)
+        return self._function

@@ -76,6 +76,8 @@ def take(line: bytes) -> None:
         or not isinstance(message.get("method"), str)
         or ("id" in message and not has_id)
     ):
+        if FAULT == "takes null for an id" and message.get("method") == "ping":
+            return send({"id": None, "result": {}})
         if FAULT == "keeps memory" and message == {}:
             kept.append(b"x" * (200 * MIB))
         if FAULT == "keeps descriptors" and message == {}:
@@ -123,6 +125,11 @@ def serve(id: Any, method: str, params: dict[str, Any]) -> None:
                 },
             }
         )
+    if method == "ping" and FAULT == "keeps memory of each call":
+        kept.append(b"x" * 20_000)
+    if method == "ping" and FAULT == "keeps a descriptor of each call":
+        # Fewer than the usual limit of 1024.
+        kept.append(os.dup(0) if len(kept) % 10 == 0 else -1)
     if method == "ping":
         return send({"id": id, "result": {}})
     if method == "tools/list" and opened:

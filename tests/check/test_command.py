@@ -193,14 +193,17 @@ def test_a_server_that_cannot_be_opened_is_exit_code_1_and_a_reason(
 @pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, "4"), (signal.SIGTERM, "1")])
 def test_a_signal_ends_it_and_whatever_it_started(number: int, jobs: str, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    # A server that ignores everything: the end of its input, SIGTERM, SIGINT; and a child of its own.
+    # The server ignores SIGTERM and SIGINT, and starts a child, though not in the first look at it,
+    # which would wait for the child's end.
     (tmp_path / "server.py").write_text(f"""
 import os, runpy, signal, subprocess, sys
 for each in (signal.SIGTERM, signal.SIGINT):
     signal.signal(each, signal.SIG_IGN)
-child = subprocess.Popen(["sleep", "600"])
-with open({str(pids)!r}, "a") as file:
-    file.write(f"{{os.getpid()}} {{child.pid}}\\n")
+with open({str(pids)!r}, "a+") as file:
+    file.seek(0)
+    is_case = len(file.readlines()) >= 2
+    child = subprocess.Popen(["sleep", "600"]) if is_case else None
+    file.write(f"{{os.getpid()}} {{child.pid if child else ''}}\\n")
 sys.argv = ["faulty", "hangs on garbage"]
 runpy.run_path({FAULTY!r}, run_name="__main__")
 """)
@@ -229,6 +232,130 @@ runpy.run_path({FAULTY!r}, run_name="__main__")
     for line in pids.read_text().splitlines():
         for pid in line.split():
             assert not _runs(int(pid)), f"{pid} of {pids.read_text()}"
+
+
+@pytest.mark.parametrize("json_or_lines", ["--json", "--jobs=1"])
+def test_a_run_that_a_signal_ends_reports_what_was_seen(json_or_lines: str, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    (tmp_path / "server.py").write_text(f"""
+import runpy, sys
+sys.argv = ["faulty", "hangs on garbage"]
+import time
+sleep = time.sleep
+def hang(seconds):
+    open({str(begun)!r}, "w").close()
+    sleep(seconds)
+time.sleep = hang
+runpy.run_path({FAULTY!r}, run_name="__main__")
+""")
+    # crlf is seen to its end; not-json hangs.
+    command = [
+        *CHECK,
+        json_or_lines,
+        "--only",
+        "not-json",
+        "--only",
+        "unknown-method",
+        "--only",
+        "crlf",
+    ]
+    with subprocess.Popen(
+        [*command, "--", sys.executable, str(tmp_path / "server.py")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as run:
+        until = time.monotonic() + 30
+        while not begun.exists():
+            assert time.monotonic() < until
+            select.select([], [], [], 0.01)
+        run.send_signal(signal.SIGTERM)
+        stdout, _ = run.communicate(timeout=20)
+    assert run.returncode == 128 + signal.SIGTERM
+    if json_or_lines == "--json":
+        whole = json.loads(stdout)
+        assert whole["cut_off"] == "SIGTERM"
+        assert whole["problem"].startswith("cut off by SIGTERM after ")
+        assert whole["exit"] == 128 + signal.SIGTERM
+        assert len(whole["cases"]) == sum(whole["summary"].values()) < 3
+        assert whole["server"]["name"] == "faulty"
+    else:
+        assert "cut off by SIGTERM after " in stdout
+
+
+@pytest.mark.parametrize("mode", ["--json", "--jobs=1"])
+def test_a_reader_that_is_gone_ends_the_run_without_a_traceback(mode: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*CHECK, mode, "--only", "crlf", "--only", "unknown-method"]
+    done = subprocess.run(
+        [*command, "--", sys.executable, "-S", FAULTY],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    os.close(writer)
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert "Traceback" not in done.stderr
+    assert ("cut off by a closed stdout after 0 of 2 cases" in done.stderr) is (mode != "--json")
+
+
+def test_a_full_disk_is_not_exit_code_0() -> None:
+    with open("/dev/full", "wb") as full:
+        command = [*CHECK, "--only", "crlf", "--", sys.executable, "-S", FAULTY]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "stdout: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [
+        ({}, False),
+        ({"FORCE_COLOR": "1"}, True),
+        ({"FORCE_COLOR": "0"}, False),
+        ({"FORCE_COLOR": ""}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        ({"FORCE_COLOR": "1", "NO_COLOR": ""}, True),
+    ],
+)
+def test_variables_decide_about_colours(
+    variables: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert ("\x1b[32mok" in check("--only", "crlf").stdout) is coloured
+
+
+def test_a_terminal_gets_no_colours_with_no_color() -> None:
+    ours, theirs = pty.openpty()
+    command = [*CHECK, "--only", "crlf", "--", sys.executable, "-S", FAULTY]
+    environment = {**os.environ, "NO_COLOR": "1"}
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment):
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                shown += os.read(ours, 4096)
+            except OSError:  # EIO: nobody has it any more
+                break
+    os.close(ours)
+    assert b"1 ok" in shown
+    assert b"\x1b" not in shown
+
+
+def test_skipped_cases_say_how_to_run_them() -> None:
+    done = check("--only", "cancel-in-flight", "--only", "discover", "--only", "crlf")
+    lines = done.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if "cases were skipped:" in line)
+    assert lines[at] == "2 of 4 cases were skipped:"
+    assert "    1  the server has no tool sleep(seconds)" in lines[at + 1 : at + 3]
+    assert "    1  the server does not speak 2026-07-28" in lines[at + 1 : at + 3]
+    assert lines[at + 5].strip().endswith("python -m concertino.check.reference_server")
+    assert lines[-1].endswith("2 ok, 2 skipped")
 
 
 def _runs(pid: int) -> bool:
@@ -281,6 +408,7 @@ def test_what_is_no_message_is_a_stray_line(line: bytes) -> None:
         b'{"jsonrpc":"2.0","id":1,"result":{}}',
         b'{"jsonrpc":"2.0","id":"","error":{"code":-1,"message":"","data":[1]}}',
         b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}',
+        b'{"jsonrpc":"2.0","id":null,"result":{}}',
         b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"x"}}',
         b'{"jsonrpc":"2.0","method":"notifications/message","params":{}}',
         b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\r',

@@ -15,7 +15,7 @@ from concertino.check.table import CASES
 pytestmark = pytest.mark.waits
 
 FAULTY = str(Path(__file__).parent / "faulty.py")
-SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1)
+SETTINGS = CheckSettings(timeout_s=3, start_s=30, grace_s=0.1, exit_s=1)
 # Run against every server here: quick cases of each section, and those that the faults below are
 # made for.
 ASKED = (
@@ -37,6 +37,9 @@ FAULTS: dict[str, dict[str, Verdict]] = {
     "keeps memory": {"object-empty": "differs"},
     "keeps descriptors": {"object-empty": "differs"},
     "keeps a child": {"object-empty": "wrong"},
+    "keeps memory of each call": {"calls-4000": "wrong"},
+    "keeps a descriptor of each call": {"calls-4000": "wrong", "messages-1000": "wrong"},
+    "takes null for an id": {"id-null": "differs"},
     "answers a response": {"stray-responses": "wrong"},
     "answers a notification": {"notifications-unanswered": "wrong"},
     "answers a cancellation": {"cancel-nothing": "wrong", "notifications-unanswered": "wrong"},

@@ -13,14 +13,6 @@ from concertino.check.server_under_test import TOOLS, CheckSettings
 from concertino.check.table import CASES
 
 COMMAND = [sys.executable, "-m", "concertino.check.reference_server"]
-# One of each kind, for the fast run; the slow run has them all.
-QUICK = (
-    "not-json", "not-utf8-in-argument", "separators-in-text", "messages-1000", "stdin-socket", "stdin-null", "small-pipe",
-    "nested-arrays", "nested-in-params", "json-number", "jsonrpc-missing", "nan", "unknown-method", "ids-kept",
-    "stray-responses", "notifications-unanswered", "call-before-initialize", "eras-interleaved", "tool-raises",
-    "result-unsendable", "stdout-written", "tool-forks", "secret-in-exception", "cancel-races", "id-in-use",
-    "stderr-unread", "eof-idle", "eof-after-50-calls", "sigterm", "client-gone",
-)  # fmt: skip
 # The other cases speak one era, whatever the settings say.
 MODERN = [case for case in CASES if not case.era]
 # Most of the time is spent waiting.
@@ -42,19 +34,12 @@ def not_ok(cases: list[Case], era: str | None) -> list[tuple[str, str, tuple[str
 
 
 @pytest.mark.slow
-def test_the_quick_cases_are_ok() -> None:
-    cases = [case for case in CASES if case.name in QUICK]
-    assert len(cases) == len(QUICK)
-    assert not_ok(cases, None) == []
-
-
-@pytest.mark.slow
 def test_every_case_is_ok() -> None:
     assert not_ok(list(CASES), None) == []
 
 
 @pytest.mark.slow
-def test_every_quicker_case_is_ok_in_the_modern_era() -> None:
+def test_every_case_that_is_not_slow_is_ok_in_the_modern_era() -> None:
     cases = [
         case for case in MODERN if not case.slow and not {"legacy", "modern"} & set(case.needs)
     ]

@@ -55,7 +55,7 @@ def test_one_server_under_two_names_is_one(tmp_path: Path) -> None:
 def test_the_server_that_run_is_called_on_is_meant(tmp_path: Path) -> None:
     source = "a = Server('a')\nb = Server('b')\nb.run()\nafter = 'reached'"
     assert load_target(written(tmp_path, source)).backend.features().info.name == "b"
-    assert entry.marked is None
+    assert entry.run_calls.get() is None
 
 
 def test_run_under_the_usual_guard_is_not_called(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_names_that_collide_are_said(tmp_path: Path) -> None:
 def test_what_importing_raises_is_raised_and_leaves_run_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         load_target(written(tmp_path, "1 / 0"))
-    assert entry.marked is None
+    assert entry.run_calls.get() is None
 
 
 def test_a_module_that_a_target_lacks_is_its_own_failure_not_a_wrong_target(tmp_path: Path) -> None:

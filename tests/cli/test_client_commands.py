@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import concertino
-from concertino.cli.call import _format_tool, _parse_arguments, _UsageError
+from concertino.cli import UsageError
+from concertino.cli.call import _format_tool, _parse_arguments
 from concertino.types.results import Tool, ToolAnnotations
 
 ROOT = Path(__file__).parents[2]
@@ -156,10 +157,10 @@ def test_the_grammar_of_arguments(tmp_path: Path) -> None:
         "@/no/such/file",
         f"a:=@{tmp_path}",
     ):
-        with pytest.raises(_UsageError):
+        with pytest.raises(UsageError):
             _parse_arguments([word])
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(_UsageError, match="expected a JSON object"):
+    with pytest.raises(UsageError, match="expected a JSON object"):
         _parse_arguments([f"@{tmp_path}/list.json"])
 
 

@@ -55,7 +55,7 @@ def searched(*words: str, cwd: Path, status: int = 0, **variables: str) -> str:
 def test_each_hit_says_what_made_it_fit(library: Path) -> None:
     said = searched("library", "kubernetes rollbacks", cwd=library.parent).splitlines()
     assert said[0].startswith("  1.")
-    assert said[0].endswith("  orchestr8://guides/rollback  (19 tokens)")
+    assert said[0].endswith("  orchestr8://guides/rollback  (31 tokens)")
     assert said[1].strip() == "Going back"
     assert said[2].strip().startswith("kubernet ")
     assert said[3].strip().startswith("rollback ")
@@ -84,7 +84,7 @@ def test_json_has_the_same_and_sums_that_are_right(library: Path) -> None:
 
 def test_a_mode_prints_what_a_client_gets(library: Path) -> None:
     said = searched("library", "release", "--mode", "index", cwd=library.parent)
-    assert said.startswith("orchestr8://guides/rollback - Going back (19 tokens)\n")
+    assert said.startswith("orchestr8://guides/rollback - Going back (31 tokens)\n")
     cut = searched("library", "release", "--mode", "full", "--max-tokens", "60", cwd=library.parent)
     assert "<!-- orchestr8://guides/rollback -->\n\n# Going back\n" in cut
 

@@ -22,8 +22,9 @@ from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import attempt
 from concertino.client.supervision import Restart
 from concertino.client.targets import ServerParameters
-from concertino.transports import process
-from concertino.transports.process import ShutdownTimeouts, live_members
+from concertino.transports import polling
+from concertino.transports.process import ShutdownTimeouts
+from concertino.transports.process_exit import live_members
 
 MISBEHAVING = Path(__file__).parent / "misbehaving.py"
 ANSWER = 'answer(id, {"content": []})'
@@ -114,7 +115,7 @@ def test_nothing_is_left_wherever_it_is_cancelled(
     scenario: Any, era: str, patient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without polls each response is awaited, so that every run has the same places to cancel at.
-    monkeypatch.setattr(process, "MAX_POLLS", 0)
+    monkeypatch.setattr(polling, "MAX_POLLS", 0)
 
     async def run(place: int) -> tuple[int, bool, list[int]]:
         places = [0]

@@ -20,14 +20,8 @@ from concertino.client.notifications import LogMessage
 from concertino.errors import ProtocolError, ToolError
 from concertino.runtime.acceptor import serve_connections
 from concertino.transports import listen_unix
-from concertino.types.results import (
-    Prompt,
-    PromptReference,
-    Resource,
-    ResourceTemplate,
-    TextContent,
-    Tool,
-)
+from concertino.types.completion import PromptReference
+from concertino.types.results import Prompt, Resource, ResourceTemplate, TextContent, Tool
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator.py"
 BOTH = pytest.mark.parametrize("like", ["legacy", "modern"])

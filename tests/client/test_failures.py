@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ import pytest
 from client.scripted import SILENCE, Script, on_a_loop, opened
 
 from concertino import Limits, Server
-from concertino.client import channel
+from concertino.client import skipped_lines
 from concertino.client.client import Client, Timeouts
 from concertino.client.outcome import Failure, Success, attempt
 from concertino.client.targets import ServerParameters
@@ -33,7 +34,8 @@ from concertino.errors import (
     SpawnError,
     TimedOut,
 )
-from concertino.transports.process import ShutdownTimeouts, live_members
+from concertino.transports.process import ShutdownTimeouts
+from concertino.transports.process_exit import live_members
 
 pytestmark = pytest.mark.waits
 
@@ -156,7 +158,7 @@ async def test_a_message_over_the_limit_is_refused_and_the_session_lives() -> No
 
 @on_a_loop
 async def test_a_line_without_an_end_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "ENDLESS_S", 0.1)
+    monkeypatch.setattr(skipped_lines, "ENDLESS_S", 0.1)
     async with running(
         server('while True: os.write(1, b"x" * 65536)'), limits=Limits(max_message_bytes=2**17)
     ) as client:
@@ -254,11 +256,11 @@ async def test_a_server_that_the_first_question_kills_is_started_once_more(tmp_p
     assert client.exit_status == 0
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("number", "name"), [(0, "input"), (1, "output")])
 @on_a_loop
-async def test_a_server_that_closes_a_stream_and_lives_is_ended(number: int) -> None:
+async def test_a_server_that_closes_a_stream_and_lives_is_ended(number: int, name: str) -> None:
     async with running(server(f"os.close({number})\nwhile True: time.sleep(1)")) as client:
-        with pytest.raises(Disconnected, match="closed its output"):
+        with pytest.raises(Disconnected, match=rf"\(process \d+\) closed its {name};"):
             await client.call_tool("x", timeout_s=20)
     assert client.exit_status == -signal.SIGTERM
 
@@ -271,6 +273,46 @@ async def test_calls_under_way_are_told_when_the_client_is_closed() -> None:
         await client.aclose()
         with pytest.raises(Disconnected, match="this client was closed"):
             await call
+
+
+@on_a_loop
+async def test_how_a_server_ended_can_be_read_after_a_failed_open() -> None:
+    code = "import sys; print('no license', file=sys.stderr); sys.exit(3)"
+    client = Client([sys.executable, "-c", code])
+    with pytest.raises(RuntimeError, match="is not open"):
+        assert client.exit_status
+    with pytest.raises(Disconnected):
+        await client.open()
+    assert client.exit_status == 3
+    assert client.stderr_tail == "no license"
+    assert client.pid is not None
+    assert client.stray == 0
+    assert client.strays == []
+    assert client.state == "closed"
+
+
+@on_a_loop
+async def test_a_server_that_did_not_start_has_no_exit_status() -> None:
+    client = Client(["no-such-program"])
+    with pytest.raises(SpawnError):
+        await client.open()
+    assert (client.exit_status, client.stderr_tail, client.pid) == (None, "", None)
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy", "modern"])
+@on_a_loop
+async def test_a_silent_server_is_a_time_out_even_if_connecting_takes_less_than_the_probe(
+    era: Any,
+) -> None:
+    code = "import sys, time; print('warming up', file=sys.stderr, flush=True); time.sleep(60)"
+    target = ServerParameters(sys.executable, ["-c", code], ladder=QUICK)
+    client = Client(target, era=era, timeouts=Timeouts(connect_s=0.4, probe_s=3))
+    with pytest.raises(
+        TimedOut, match=r"no answer within 0\.\d+ s; .* is running; its stderr ends"
+    ):
+        await client.open()
+    assert client.stderr_tail == "warming up"
+    assert client.exit_status == -signal.SIGTERM
 
 
 # What cannot be started
@@ -568,6 +610,22 @@ async def test_a_long_answer_of_another_shape_is_shortened_and_commands_no_termi
 
 
 @pytest.mark.requirement("TO-21", side="client")
+@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@on_a_loop
+async def test_the_traceback_of_an_error_answer_shows_nothing_else(
+    era: str, is_alone: bool
+) -> None:
+    """A response that is no plain result is decoded a second time; its first failure is no news."""
+    code = 'say({"jsonrpc": "2.0", "id": id, "error": {"code": -32602, "message": "no"}})'
+    async with Client(server(code, era=era), era=era) as client:  # type: ignore[arg-type]
+        calls = [client.call_tool("x"), *([] if is_alone else [client.call_tool("y")])]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, RpcError)
+            assert (outcome.__cause__, outcome.__context__) == (None, None)
+            assert "msgspec" not in "".join(traceback.format_exception(outcome))
+
+
 @on_a_loop
 async def test_an_error_answer_keeps_its_code_and_data() -> None:
     from client.scripted import Refusal

@@ -28,7 +28,7 @@ from client.scripted import (
 from concertino.client.client import Client, Timeouts
 from concertino.errors import Incompatible, RpcError, TimedOut
 from concertino.transports.memory import memory_pair
-from concertino.types.results import PromptReference
+from concertino.types.completion import PromptReference
 
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 INFO = "io.modelcontextprotocol/clientInfo"

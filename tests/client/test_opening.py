@@ -185,6 +185,15 @@ async def test_a_server_that_says_nothing_at_all_costs_no_more_than_the_time_to_
 
 
 @on_a_loop
+async def test_a_server_that_ignores_the_probe_has_half_the_time_for_its_handshake() -> None:
+    """Not none, as it would if connecting may take no longer than the probe."""
+    ours, theirs = memory_pair()
+    Script(theirs, {**legacy(), "server/discover": SILENCE})
+    async with Client(ours, timeouts=Timeouts(connect_s=0.4, probe_s=3)) as client:
+        assert client.protocol_version == LEGACY
+
+
+@on_a_loop
 async def test_a_malformed_handshake_is_shown() -> None:
     ours, theirs = memory_pair()
     Script(theirs, {"initialize": {"version": "mine"}})

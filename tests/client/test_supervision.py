@@ -23,7 +23,8 @@ from concertino.client.supervision import Restart, Supervisor
 from concertino.client.sync import SyncClient
 from concertino.client.targets import ServerParameters
 from concertino.errors import ConcertinoError, Disconnected, SpawnError, TimedOut
-from concertino.transports.process import ShutdownTimeouts, live_members
+from concertino.transports.process import ShutdownTimeouts
+from concertino.transports.process_exit import live_members
 
 pytestmark = pytest.mark.waits
 
@@ -288,6 +289,30 @@ async def test_the_old_tree_is_gone_before_the_next_start(tmp_path: Path) -> Non
         line.rpartition(")")[2].split()[0] for line in (tmp_path / "found").read_text().splitlines()
     ]
     assert set(states) <= {"Z"}  # not there any more, or waiting for init to look at it
+
+
+@pytest.mark.parametrize("stdin", ["", "</dev/null"])
+@on_a_loop
+async def test_a_crash_is_over_at_once_although_the_server_leaves_a_process_behind(
+    stdin: str, tmp_path: Path
+) -> None:
+    """With the usual time limits, which are 2 s for each gentle step and would delay it by one."""
+    target = counted(tmp_path, "legacy")
+    program = tmp_path / "program"
+    program.write_text(
+        f"#!/bin/sh\nsleep 600 {stdin} & exec {sys.executable} {' '.join(target.args)}\n"
+    )
+    program.chmod(0o755)
+    now = asyncio.get_running_loop().time
+    async with Client([str(program)], era="legacy", restart=Restart()) as client:
+        first, started = client.pid, now()
+        with pytest.raises(Disconnected):
+            await client.call_tool("x", {"do": "die"})
+        assert (await client.call_tool("x", into=dict))["number"] == 1
+        # Alone it takes 0.2 s.
+        assert now() - started < 1.5
+        assert first is not None
+        assert live_members(first) == []
 
 
 @pytest.mark.requirement("LC-15", side="client")

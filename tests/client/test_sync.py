@@ -19,7 +19,7 @@ from concertino import Server
 from concertino.client.client import Client
 from concertino.client.sync import SyncClient
 from concertino.errors import Disconnected, SpawnError
-from concertino.transports.process import live_members
+from concertino.transports.process_exit import live_members
 
 pytestmark = pytest.mark.waits
 

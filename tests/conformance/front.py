@@ -1,14 +1,18 @@
-"""A Streamable HTTP front for a stdio server, for tests: what speaks MCP over HTTP only can reach our server through it.
+"""A Streamable HTTP front for a stdio server, for tests: what speaks MCP over HTTP only can reach
+our server through it.
 
     python front.py COMMAND ARGUMENT...
 
-starts on a free port of this machine and prints its URL, one line. The end of its stdin, or SIGTERM, ends it and all its servers.
+starts on a free port of this machine and prints its URL, one line. The end of its stdin, or
+SIGTERM, ends it and all its servers.
 
-One process serves every request of 2026-07-28: ids and progress tokens of its callers may be alike, so each request gets a number
-of ours on its way in, and its own back on the way out. Each session of the older revisions has a process. A POST is answered with
-JSON if the first thing that the server says about it is the answer, and with a stream of events otherwise; what names no request
-goes to the newest one in flight. The front checks what is HTTP's alone (Host, Origin, Accept, session and version headers);
-every error of MCP is the server's. No streams by GET and no redelivery: the official suite scores neither.
+One process serves every request of 2026-07-28: ids and progress tokens of its callers may be alike,
+so each request gets a number of ours on its way in, and its own back on the way out. Each session
+of the older revisions has a process. A POST is answered with JSON if the first thing that the
+server says about it is the answer, and with a stream of events otherwise; what names no request
+goes to the newest one in flight. The front checks what is HTTP's alone (Host, Origin, Accept,
+session and version headers); every error of MCP is the server's. No streams by GET and no
+redelivery: the official suite scores neither.
 Spec: 2025-11-25 basic/transports "Streamable HTTP"; 2026-07-28 basic/transports/streamable-http.
 """
 
@@ -42,7 +46,10 @@ Message = dict[str, Any]  # any JSON object
 
 
 class Exchange:
-    """One request on its way through a server. number: its id there. said: what came for it; None is the end of the process."""
+    """One request on its way through a server.
+
+    number: its id there. said: what came for it; None is the end of the process.
+    """
 
     def __init__(self, number: int, id: object) -> None:
         self.number = number
@@ -94,9 +101,9 @@ class Server:
         if message.get("method") == "notifications/cancelled":
             params = message["params"]
             known = [
-                each.number
-                for each in self._exchanges.values()
-                if each.id == params.get("requestId")
+                item.number
+                for item in self._exchanges.values()
+                if item.id == params.get("requestId")
             ]
             message = {**message, "params": {**params, "requestId": (known or [-1])[0]}}
         self.send(message)
@@ -185,8 +192,8 @@ class Front:
 
     async def _post(self, request: Request) -> Response:
         if not all(
-            each in request.headers.get("accept", "")
-            for each in ("application/json", "text/event-stream")
+            item in request.headers.get("accept", "")
+            for item in ("application/json", "text/event-stream")
         ):
             return Response("Accept: expected application/json and text/event-stream", 406)
         try:
@@ -248,7 +255,10 @@ class Front:
 async def _events(
     server: Server, exchange: Exchange, said: Message | None, *, modern: bool
 ) -> AsyncIterator[bytes]:
-    """All that is said about a request, up to its answer. Closing the stream cancels a request of 2026-07-28, and no older one."""
+    """All that is said about a request, up to its answer.
+
+    Closing the stream cancels a request of 2026-07-28, and no older one.
+    """
     try:
         while said is not None:
             yield b"event: message\ndata: " + json.dumps(said).encode() + b"\n\n"

@@ -1,8 +1,10 @@
-"""The official conformance suite against examples/everything.py, through the HTTP front. `scripts/conformance` runs this file.
+"""The official conformance suite against examples/everything.py, through the HTTP front.
+`scripts/conformance` runs this file.
 
-The suite and the Node it needs come from npm into .tools/conformance, once. A scored scenario passes here when each of its
-checks does: warnings and skipped checks, which the suite itself lets pass, count as failures, and so does a check that is content
-because the tool is not there. What belongs to a feature that does not exist yet is listed in LATER, and must fail still: a scenario
+The suite and the Node it needs come from npm into .tools/conformance, once. A scored scenario
+passes here when each of its checks does: warnings and skipped checks, which the suite itself lets
+pass, count as failures, and so does a check that is content because the tool is not there. What
+belongs to a feature that does not exist yet is listed in LATER, and must fail still: a scenario
 that passes is to be taken off the list.
 """
 
@@ -43,7 +45,10 @@ SCORED = {
 
 
 class Scenario(NamedTuple):
-    """How one scenario went. failures: what fell short, by check; a scored scenario that did not run has one too."""
+    """How one scenario went.
+
+    failures: what fell short, by check; a scored scenario that did not run has one too.
+    """
 
     name: str
     scored: bool
@@ -58,7 +63,10 @@ class Verdict(NamedTuple):
 
 
 def install() -> None:
-    """Get the suite and its Node, if they are not there. Raises RuntimeError when npm does not do it."""
+    """Get the suite and its Node, if they are not there.
+
+    Raises RuntimeError when npm does not do it.
+    """
     wanted = json.dumps(PACKAGES, indent=2)
     stamp = TOOLS / "complete"
     if stamp.exists() and stamp.read_text() == wanted:
@@ -66,7 +74,8 @@ def install() -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise RuntimeError(
-            "npm is not on PATH: the conformance suite is a package of npm; install Node 20 or newer"
+            "npm is not on PATH: the conformance suite is a package of npm; install Node 20 or"
+            " newer"
         )
     shutil.rmtree(TOOLS / "node_modules", ignore_errors=True)
     TOOLS.mkdir(parents=True, exist_ok=True)
@@ -84,7 +93,10 @@ def install() -> None:
 
 @contextmanager
 def front(log: Path, *command: str | Path) -> Generator[str, None, None]:
-    """A front over a server, as a process of its own. Gives its URL; its stderr and the server's go to the log."""
+    """A front over a server, as a process of its own.
+
+    Gives its URL; its stderr and the server's go to the log.
+    """
     with log.open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, FRONT, *command],
@@ -106,7 +118,10 @@ def front(log: Path, *command: str | Path) -> Generator[str, None, None]:
 
 
 def run(requirements: str, into: Path) -> list[Scenario]:
-    """Run what a requirement set asks of a server. into: an empty folder for what the suite writes, and for logs."""
+    """Run what a requirement set asks of a server.
+
+    into: an empty folder for what the suite writes, and for logs.
+    """
     scored = _scored(requirements)
     with front(into / "front.log", sys.executable, EVERYTHING) as url:
         command = [
@@ -151,19 +166,19 @@ def failures_of(checks: Path) -> dict[str, str]:
     if not results:
         return {"no checks": "the suite checked nothing"}
     failures: dict[str, str] = {}
-    for each in results:
-        status = each["status"].lower()
-        if NO_TOOL in json.dumps(each.get("details")) and status in PASSED:
+    for item in results:
+        status = item["status"].lower()
+        if NO_TOOL in json.dumps(item.get("details")) and status in PASSED:
             status = "not exercised"  # an error was wanted, and any will do
         if status not in PASSED:
-            failures[each["id"]] = f"{status}: {each.get('errorMessage') or each.get('details')}"
+            failures[item["id"]] = f"{status}: {item.get('errorMessage') or item.get('details')}"
     return failures
 
 
 def judge(requirements: str, scenarios: list[Scenario]) -> Verdict:
     """What passes, and what is wrong: also a set that is not as large as it should be."""
     verdict = Verdict([], [])
-    scored = [each for each in scenarios if each.scored]
+    scored = [item for item in scenarios if item.scored]
     for name, _, failures in scored:
         if failures:
             verdict.wrong.extend(
@@ -189,15 +204,16 @@ def main() -> int:
         into.mkdir(parents=True)
         scenarios = run(requirements, into)
         verdict = judge(requirements, scenarios)
-        scored = sum(each.scored for each in scenarios)
+        scored = sum(item.scored for item in scenarios)
         print(f"\n{requirements}: {len(verdict.passed)} of {scored} scored scenarios pass")
-        for name, _, failures in (each for each in scenarios if not each.scored):
+        for name, _, failures in (item for item in scenarios if not item.scored):
             print(f"    not scored: {name}: {'fails' if failures else 'passes'}")
         for sentence in verdict.wrong:
             print(f"    WRONG: {sentence}")
         wrong = wrong or bool(verdict.wrong)
     print(
-        f"\n{'FAILED' if wrong else 'As it should be'}. What the suite saw is in {TOOLS / 'results'}"
+        f"\n{'FAILED' if wrong else 'As it should be'}. What the suite saw is in"
+        f" {TOOLS / 'results'}"
     )
     return 1 if wrong else 0
 

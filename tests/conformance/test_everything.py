@@ -1,4 +1,5 @@
-"""examples/everything.py offers what the official suite asks for, in every revision, each line as its schema wants it.
+"""examples/everything.py offers what the official suite asks for, in every revision, each line as
+its schema wants it.
 
 Names and contents are those of ../shared/spec/CONFORMANCE.md, which are the suite's.
 """
@@ -67,7 +68,8 @@ ARGUMENTS = {
     "test_prompt_with_arguments": {"arg1": "hello", "arg2": "world"},
     "test_prompt_with_embedded_resource": {"resourceUri": "test://example-resource"},
 }
-# CONFORMANCE.md, json-schema-2020-12: what must come through. `address` by its anchor, beside what types can say.
+# CONFORMANCE.md, json-schema-2020-12: what must come through. `address` by its anchor, beside what
+# types can say.
 KEYWORDS = {
     "$schema",
     "type",
@@ -92,7 +94,10 @@ Lines = list[dict[str, Any]]
 
 @cache
 def talk(revision: str, *requests: tuple[str, str]) -> Lines:
-    """What the server says to requests, each a method and its params as JSON, numbered from 1. Every line is held to its schema."""
+    """What the server says to requests, each a method and its params as JSON, numbered from 1.
+
+    Every line is held to its schema.
+    """
     opening = {
         "protocolVersion": revision,
         "capabilities": {},
@@ -112,7 +117,7 @@ def talk(revision: str, *requests: tuple[str, str]) -> Lines:
                 "params": {**json.loads(params), "_meta": meta},
             }
         )
-    lines = [json.dumps(each).encode() for each in sent]
+    lines = [json.dumps(item).encode() for item in sent]
     command = [sys.executable, EVERYTHING]
     done = subprocess.run(command, input=b"\n".join(lines) + b"\n", capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -152,7 +157,7 @@ REQUESTS = [
 def answer(revision: str, method: str, **params: Any) -> dict[str, Any]:
     """The one answer to one of REQUESTS."""
     id = 1 + REQUESTS.index((method, json.dumps(params)))
-    [found] = [each for each in talk(revision, *REQUESTS) if each.get("id") == id]
+    [found] = [item for item in talk(revision, *REQUESTS) if item.get("id") == id]
     return found
 
 
@@ -174,7 +179,7 @@ def get(revision: str, prompt: str) -> Any:
 
 
 def heard(revision: str, method: str) -> list[Any]:
-    return [each["params"] for each in talk(revision, *REQUESTS) if each.get("method") == method]
+    return [item["params"] for item in talk(revision, *REQUESTS) if item.get("method") == method]
 
 
 every_revision = pytest.mark.parametrize("revision", wire.REVISIONS)
@@ -213,7 +218,7 @@ def test_a_schema_of_2020_12_is_enforced() -> None:
         ({"email": "a@b", "contactMethod": "fax"}, False),
     ]
     calls = [_call("json_schema_2020_12_tool", **arguments) for arguments, _ in fits]
-    answers = {each["id"]: each["result"] for each in talk(wire.MODERN, *calls)}
+    answers = {item["id"]: item["result"] for item in talk(wire.MODERN, *calls)}
     assert [not answers[id].get("isError", False) for id in range(1, 1 + len(fits))] == [
         fit for _, fit in fits
     ]
@@ -269,9 +274,9 @@ def test_resources_are_embedded(revision: str) -> None:
 def test_log_messages_come_in_order(revision: str) -> None:
     told = heard(revision, "notifications/message")
     words = ["Tool execution started", "Tool processing data", "Tool execution completed"]
-    assert {each["level"] for each in told} == {"info"}
-    assert [each["data"] for each in told if each["data"].startswith("Tool ")] == words
-    assert [each["data"] for each in told if not each["data"].startswith("Tool ")] == [
+    assert {item["level"] for item in told} == {"info"}
+    assert [item["data"] for item in told if item["data"].startswith("Tool ")] == words
+    assert [item["data"] for item in told if not item["data"].startswith("Tool ")] == [
         "This is a log message for testing"
     ]
 
@@ -288,8 +293,8 @@ def test_progress_goes_from_nothing_to_all(revision: str) -> None:
 @every_revision
 def test_the_suite_s_resources_are_there_with_name_and_description(revision: str) -> None:
     listed = answer(revision, "resources/list")["result"]["resources"]
-    assert [each["uri"] for each in listed] == RESOURCES
-    assert all(each["name"] and each["description"] for each in listed)
+    assert [item["uri"] for item in listed] == RESOURCES
+    assert all(item["name"] and item["description"] for item in listed)
     [template] = answer(revision, "resources/templates/list")["result"]["resourceTemplates"]
     assert template["uriTemplate"] == "test://template/{id}/data"
 
@@ -317,11 +322,11 @@ def test_what_a_template_expands_to_is_read(revision: str) -> None:
 @every_revision
 def test_the_suite_s_prompts_are_there_with_their_arguments(revision: str) -> None:
     listed = answer(revision, "prompts/list")["result"]["prompts"]
-    assert [each["name"] for each in listed] == [*PROMPTS, ASKING_PROMPT]
-    assert all(each["description"] for each in listed)
+    assert [item["name"] for item in listed] == [*PROMPTS, ASKING_PROMPT]
+    assert all(item["description"] for item in listed)
     named = {
-        each["name"]: [(one["name"], one["required"]) for one in each.get("arguments", [])]
-        for each in listed
+        item["name"]: [(one["name"], one["required"]) for one in item.get("arguments", [])]
+        for item in listed
     }
     assert named["test_prompt_with_arguments"] == [("arg1", True), ("arg2", True)]
 
@@ -394,7 +399,7 @@ def test_what_is_not_there_is_an_error_with_its_uri(revision: str) -> None:
         "test://template//data",
         "file:///etc/passwd",
     ]
-    answers = {each["id"]: each for each in talk(revision, *(_read(uri) for uri in uris))}
+    answers = {item["id"]: item for item in talk(revision, *(_read(uri) for uri in uris))}
     for id, uri in enumerate(uris, 1):
         error = answers[id]["error"]
         assert error["code"] == (
@@ -438,12 +443,12 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 @every_revision
 def test_params_that_do_not_fit_are_invalid(revision: str) -> None:
     answers = {
-        each["id"]: each
-        for each in talk(revision, *((method, json.dumps(each)) for method, each in WRONG))
+        item["id"]: item
+        for item in talk(revision, *((method, json.dumps(item)) for method, item in WRONG))
     }
     codes = {
-        (method, json.dumps(each)): answers[id]["error"]["code"]
-        for id, (method, each) in enumerate(WRONG, 1)
+        (method, json.dumps(item)): answers[id]["error"]["code"]
+        for id, (method, item) in enumerate(WRONG, 1)
     }
     assert {asked: code for asked, code in codes.items() if code != -32602} == {}
 
@@ -462,9 +467,9 @@ def test_a_change_of_a_list_is_told_and_can_be_undone(
     listing = (f"{method}/list", "{}")
     lines = talk(revision, listing, _call(trigger), listing, _call(trigger), listing)
     lists = [
-        [each["name"] for each in line["result"][method]]
+        [item["name"] for item in line["result"][method]]
         for line in lines
         if method in line.get("result", {})
     ]
     assert lists == [names, [*names, more], names]
-    assert sum(each.get("method") == f"notifications/{method}/list_changed" for each in lines) == 2
+    assert sum(item.get("method") == f"notifications/{method}/list_changed" for item in lines) == 2

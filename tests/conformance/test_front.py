@@ -1,4 +1,6 @@
-"""The HTTP front, where the conformance suite does not look: callers that are alike, questions, streams that are closed."""
+"""The HTTP front, where the conformance suite does not look: callers that are alike, questions,
+streams that are closed.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ META = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
-# Asks one question about each call, and answers the call with the answer; on `patience` it waits to be cancelled, and on `seen`
-# it tells who was; every `subscriptions/listen` is told of each that follows.
+# Asks one question about each call, and answers the call with the answer; on `patience` it waits to
+# be cancelled, and on `seen` it tells who was; every `subscriptions/listen` is told of each that
+# follows.
 ASKER = """
 import json, sys
 calls, cancelled, listening = {}, [], []
@@ -123,7 +126,7 @@ def test_callers_with_one_id_and_one_token_hear_what_is_theirs(caller: RawClient
     ]
     for stream in streams:
         progress = [event(stream) for _ in range(3)]
-        assert [each["params"] for each in progress] == [
+        assert [item["params"] for item in progress] == [
             {"progressToken": "one", "progress": done, "total": 100} for done in (0, 50, 100)
         ]
         answer = event(stream)

@@ -1,9 +1,12 @@
-"""The six requirements on stdio that the official suite leaves untested (it speaks HTTP), over real processes.
+"""The six requirements on stdio that the official suite leaves untested (it speaks HTTP), over real
+processes.
 
-CONFORMANCE.md names them. Each test begins with what it shows, in the words of the schema's descriptions or of REQUIREMENTS.md,
-which is named by its ids; 2026-07-28. Two of the six bind a client as well. That it asks again after UnsupportedProtocolVersion:
-client/test_obligations.py::test_a_revision_that_is_refused_and_named_among_the_supported_is_asked_for_once_more. That it
-listens again after a restart: client/test_supervision.py::test_subscriptions_the_log_level_and_changes_hold_on, and the last test
+CONFORMANCE.md names them. Each test begins with what it shows, in the words of the schema's
+descriptions or of REQUIREMENTS.md, which is named by its ids; 2026-07-28. Two of the six bind a
+client as well. That it asks again after UnsupportedProtocolVersion:
+client/test_obligations.py::test_a_revision_that_is_refused_and_named_among_the_supported_is_asked_for_once_more.
+That it listens again after a restart:
+client/test_supervision.py::test_subscriptions_the_log_level_and_changes_hold_on, and the last test
 here, between two processes.
 """
 
@@ -119,7 +122,8 @@ class Talk:
 
 
 def test_a_probe_with_discover_is_answered_before_anything_else_and_latches_nothing() -> None:
-    """ER-1, schema.json: "Servers **MUST** implement `server/discover`"; ER-3: a client of both eras asks that "before anything
+    """ER-1, schema.json: "Servers **MUST** implement `server/discover`"; ER-3: a client of both
+    eras asks that "before anything
     else"; ER-10: `initialize` is served on the same connection.
     """
     with Talk(EVERYTHING) as talk:
@@ -136,7 +140,9 @@ def test_a_probe_with_discover_is_answered_before_anything_else_and_latches_noth
 def test_a_version_that_is_not_supported_is_refused_with_those_that_are_and_the_retry_is_served() -> (
     None
 ):
-    """ER-14, ER-15, schema.json: "The client should choose a mutually supported version from this list and retry"."""
+    """ER-14, ER-15, schema.json: "The client should choose a mutually supported version from this
+    list and retry".
+    """
     with Talk(EVERYTHING) as talk:
         refused = talk.ask("tools/list", {"_meta": meta("2031-01-01")}, 1)["error"]
         assert (refused["code"], refused["data"]["requested"]) == (-32022, "2031-01-01")
@@ -153,10 +159,12 @@ def server(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["talk", "talk_in_a_thread"])
 def test_after_a_cancel_nothing_more_is_said_about_the_request(name: str, server: Path) -> None:
-    """CA-6: a server must not "send *any* further message for a cancelled request (incl. progress/log)".
+    """CA-6: a server must not "send *any* further message for a cancelled request (incl.
+    progress/log)".
 
-    The handler says one thing, which is heard, and then nothing until it is cancelled. What it says after that, while it cleans up,
-    from a task or thread that goes on, and by its return, would be among the next lines, and these are the answers alone.
+    The handler says one thing, which is heard, and then nothing until it is cancelled. What it says
+    after that, while it cleans up, from a task or thread that goes on, and by its return, would be
+    among the next lines, and these are the answers alone.
     """
     with Talk(server) as talk:
         params = {"name": name, "_meta": meta(progressToken=7, **{f"{PREFIX}logLevel": "debug"})}
@@ -173,7 +181,9 @@ def client_of(server: Path, **settings: Any) -> Client:
 
 
 def test_a_client_cancels_by_a_notification_that_names_the_request(server: Path) -> None:
-    """CA-1, schema.json: `requestId` "MUST correspond to the ID of a request the client previously issued"."""
+    """CA-1, schema.json: `requestId` "MUST correspond to the ID of a request the client previously
+    issued".
+    """
     seen: list[Any] = []
 
     async def main() -> None:
@@ -198,7 +208,8 @@ def test_a_client_cancels_by_a_notification_that_names_the_request(server: Path)
 def test_a_server_that_crashed_is_started_again_and_the_subscription_is_sent_again(
     server: Path,
 ) -> None:
-    """SH-4: a client should "restart a server that exited unexpectedly" and has to "re-open subscriptions"; SU-10: "Re-send
+    """SH-4: a client should "restart a server that exited unexpectedly" and has to "re-open
+    subscriptions"; SU-10: "Re-send
     `subscriptions/listen` after a re-established stdio connection".
     """
 

@@ -1,4 +1,6 @@
-"""suite.py: how it judges what the official conformance suite reports. tests/interop runs the suite."""
+"""suite.py: how it judges what the official conformance suite reports. tests/interop runs the
+suite.
+"""
 
 from __future__ import annotations
 

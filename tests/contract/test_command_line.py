@@ -53,6 +53,7 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--log-format": FORMATS,
         "--trace": FLAG,
         "--traceback": FLAG,
+        "--strict": FLAG,
         "--resources": VALUE,
         "--prompts": VALUE,
         "--scheme": VALUE,

@@ -36,11 +36,13 @@ from google.protobuf import descriptor_pool
 import concertino
 from concertino import (
     Client,
+    Disconnected,
     Library,
     Limits,
     Plugin,
     Server,
     ServerParameters,
+    SyncClient,
     ToolError,
     compose,
     serve,
@@ -121,6 +123,7 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
                 ("extensions", None),
                 ("argument_errors", "result"),
                 ("coerce", False),
+                ("envelope", False),
                 ("page_size", 1000),
                 ("ttl_s", 0),
                 ("cache_scope", "private"),
@@ -351,6 +354,9 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
                 ("garbage_answers_per_s", 10),
                 ("max_connections", 512),
                 ("drain_s", 2.0),
+                ("max_unread_bytes", 67108864),
+                ("max_unread_bytes_total", 268435456),
+                ("opening_s", 1.0),
             ],
         },
     ),
@@ -369,7 +375,10 @@ SIGNATURES: dict[str, tuple[Callable[..., Any], dict[str, list[tuple[str, Any]]]
         serve,
         {"positional": [("backend", REQUIRED), ("connection", REQUIRED), ("limits", None)]},
     ),
-    "compose": (compose, {"positional only": [("info", None)]}),
+    "compose": (
+        compose,
+        {"positional only": [("info", None)], "keyword": [("strict", False)]},
+    ),
 }
 
 
@@ -384,7 +393,7 @@ from concertino import Server
 server = Server(
     "options", version="1.0.0", title="T", description="D", website_url="https://w",
     instructions="I", icons=None, experimental={"x": {}}, extensions={"e/x": {}},
-    argument_errors="result", coerce=True, page_size=1, ttl_s=1.5, cache_scope="public",
+    argument_errors="result", coerce=True, envelope=True, page_size=1, ttl_s=1.5, cache_scope="public",
 )
 @server.tool(
     name="all", title="T", description="D", read_only=True, destructive=False, idempotent=True,
@@ -481,7 +490,7 @@ def test_every_option_of_a_tool_is_shown_to_clients(options: dict[Any, Any]) -> 
 
 
 def test_every_option_of_a_resource_is_shown_to_clients(options: dict[Any, Any]) -> None:
-    [resource] = [each for each in options["resources"]["resources"] if each["uri"] == "x://all"]
+    [resource] = [item for item in options["resources"]["resources"] if item["uri"] == "x://all"]
     assert resource == {
         "uri": "x://all",
         "name": "all",
@@ -542,6 +551,9 @@ LIMITS = [
     "CONCERTINO_GARBAGE_ANSWERS_PER_S",
     "CONCERTINO_MAX_CONNECTIONS",
     "CONCERTINO_DRAIN_S",
+    "CONCERTINO_MAX_UNREAD_BYTES",
+    "CONCERTINO_MAX_UNREAD_BYTES_TOTAL",
+    "CONCERTINO_OPENING_S",
 ]
 SERVER = [sys.executable, "-c", "from concertino import Server\nServer('plain').run()\n"]
 
@@ -572,9 +584,21 @@ def test_a_server_that_is_to_stay_does_not_watch_its_parent(value: str, watches:
     with start(SERVER, {"CONCERTINO_ORPHAN": value}) as server:
         server.wait_for("started successfully")
         descriptors = Path(f"/proc/{server.process.pid}/fd")
-        links = [os.readlink(each) for each in descriptors.iterdir()]
+        links = [os.readlink(item) for item in descriptors.iterdir()]
         assert server.end() == 0
     assert any("pidfd" in link for link in links) is watches
+
+
+def test_programs_that_a_client_starts_have_a_mark_in_a_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Everything that they start inherits it. Whoever clears it stays when the client closes."""
+    monkeypatch.delenv("CONCERTINO_STARTED_BY", raising=False)
+    code = "import os, sys; sys.exit(os.environ['CONCERTINO_STARTED_BY'])"
+    client = SyncClient([sys.executable, "-c", code])
+    with pytest.raises(Disconnected):
+        client.open()
+    assert re.fullmatch(r"[0-9a-f]{24}", client.stderr_tail)
 
 
 def test_a_plugin_ends_with_the_hub_that_a_variable_names(private: Path) -> None:
@@ -948,6 +972,8 @@ ToolResponse
     3 error_code: string
     4 error_message: string
     1000 result_json: optional bytes
+    1001 structured: ToolResponse.Structured
+    enum Structured: UNKNOWN=0, RESULT=1, DATA=2, ERROR=3
 ListToolsRequest
 ListToolsResponse
     1 tools: repeated ToolDefinition
@@ -956,12 +982,14 @@ ToolDefinition
     2 description: string
     3 input_schema: optional bytes
     1000 input_schema_json: optional bytes
+    1001 output_schema: optional bytes
 PromptGetRequest
     1 prompt_name: string
     2 arguments: map<string, string>
 PromptGetResponse
     1 description: string
     2 messages: repeated PromptMessage
+    1001 failure: PromptFailure
 ListPromptsRequest
 ListPromptsResponse
     1 prompts: repeated PromptDefinition
@@ -1057,6 +1085,9 @@ EventDelivery
     6 timestamp: google.protobuf.Timestamp
     1000 payload_json: optional bytes
 StorageFailure
+    1 code: string
+    2 message: string
+PromptFailure
     1 code: string
     2 message: string"""
 

@@ -137,19 +137,7 @@ def test_a_hub_passes_what_plugins_yaml_says_to_a_plugin(hub: Any, private: Path
         (tool_call("none"), "tool_not_found"),
         (tool_call("add", a=1), "validation_error"),
         (tool_call("fail"), "handler_error"),
-        (tool_call("refuse"), "handler_error"),
-        (
-            message("PluginRequest", request_id="1", prompt_get={"prompt_name": "none"}),
-            "prompt_not_found",
-        ),
-        (
-            message(
-                "PluginRequest",
-                request_id="1",
-                storage_read={"path": "a.md", "storage_type": "none"},
-            ),
-            "storage_not_found",
-        ),
+        (tool_call("refuse"), "NO_SHELF"),
         (message("PluginRequest", request_id="1", publish={"topic": "t"}), "unknown_request"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -159,6 +147,33 @@ def test_a_hub_refuses_with(hub: Any, private: Path, question: Any, code: str) -
     assert response.WhichOneof("response") == "tool_call"
     assert response.tool_call.success is False
     assert response.tool_call.error_code == code
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "code", "text"),
+    [
+        ("prompt_get", {"prompt_name": "none"}, "prompt_not_found", "the prompt 'none'"),
+        ("storage_read", {"path": "a.md"}, "storage_not_found", "the storage 'none'"),
+        ("storage_write", {"path": "a.md"}, "", "the storage 'none'"),
+        ("storage_delete", {"path": "a.md"}, "storage_not_found", "the storage 'none'"),
+        ("storage_list", {"prefix": "notes/"}, "storage_not_found", "the storage 'none'"),
+    ],
+)
+def test_an_unknown_prompt_or_storage_is_refused_in_the_type_that_was_asked_for(
+    hub: Any, private: Path, kind: str, fields: dict[str, str], code: str, text: str
+) -> None:
+    if kind != "prompt_get":
+        fields = {**fields, "storage_type": "none"}
+    [response] = ask(f"{private}/hub", message("PluginRequest", request_id="1", **{kind: fields}))
+    assert response.WhichOneof("response") == kind
+    found = getattr(response, kind)
+    # Upstream's schema has a place for the reason of a failed write only.
+    if kind == "storage_write":
+        assert (found.success, found.error) == (False, f"no plugin has {text}")
+    else:
+        assert (found.failure.code, found.failure.message) == (code, f"no plugin has {text}")
+    if kind == "prompt_get":
+        assert found.description == f"no plugin has {text}"
 
 
 def test_a_tool_error_of_a_plugin_says_its_code_in_its_text(hub: Any, private: Path) -> None:
@@ -225,7 +240,7 @@ def test_a_bridge_says_the_same_to_mcp_clients(hub: Any, private: Path) -> None:
     assert found[3]["error"] == {"code": -32601, "message": "method not found: some/unknown"}
     resources = {resource["uri"] for resource in found[4]["result"]["resources"]}
     assert "orchestra://notes/b" in resources
-    assert [each["uriTemplate"] for each in found[5]["result"]["resourceTemplates"]] == [
+    assert [item["uriTemplate"] for item in found[5]["result"]["resourceTemplates"]] == [
         "orchestra://features/{id}",
         "orchestra://notes/{id}",
         "orchestra://docs/{id}",

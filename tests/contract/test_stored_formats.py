@@ -197,7 +197,7 @@ def test_a_cache_file_in_this_format_is_read(
     written = msgspec.msgpack.encode(payload)
     cache.write_bytes(content[:33] + zlib.crc32(written).to_bytes(4, "big") + written)
     found = json.loads(call_main(capsys, "search", "--json", folder, "api").out)["found"]
-    assert [each["title"] for each in found] == ["Kept by the cache"]
+    assert [item["title"] for item in found] == ["Kept by the cache"]
 
 
 # The stores of the plugins
@@ -253,7 +253,7 @@ def test_a_store_of_markdown_writes_these_files(private: Path) -> None:
     assert (projects / "features" / "FEAT-001.md").read_bytes() == (
         b"---\nopen: true\nsize: 3\ntitle: Login\n---\n\n# Login\n"
     )
-    assert (projects / "features" / "FEAT-001.md.version").read_bytes() == b"1\n"
+    assert (projects / "features" / "FEAT-001.md.version").read_bytes() == b"1"
     assert (projects / "features" / "PLAIN.md").read_bytes() == b"---\n{}\n---\n\n---\n"
     assert sorted(path.name for path in projects.rglob("*") if path.is_file()) == [
         ".lock",
@@ -292,7 +292,7 @@ def test_a_store_of_markdown_reads_what_was_written_before(private: Path) -> Non
     assert first.storage_read.metadata == packed({"title": "Login"})
     assert (second.storage_read.content, second.storage_read.version) == (b"# Logout\n", 1)
     assert third.storage_read.version == 3
-    assert (folder / "FEAT-003.md.version").read_bytes() == b"3\n"
+    assert (folder / "FEAT-003.md.version").read_bytes() == b"3"
 
 
 TABLE = (

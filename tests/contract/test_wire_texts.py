@@ -656,7 +656,7 @@ def test_what_a_library_says_of_itself_has_these_members(library: dict[Any, Any]
 
 def test_the_templates_of_a_library_stay(library: dict[Any, Any]) -> None:
     assert {
-        each["name"]: each["uriTemplate"] for each in library["templates"]["resourceTemplates"]
+        item["name"]: item["uriTemplate"] for item in library["templates"]["resourceTemplates"]
     } == {
         "match": "orchestr8://match{?query,maxTokens,maxResults,minScore,tags,categories,mode}",
         "match-category": "orchestr8://{category}/match{?query,maxTokens,maxResults,minScore,tags,mode}",

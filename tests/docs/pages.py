@@ -1,4 +1,6 @@
-"""What is on the pages, and what is needed to do what they say: files to paste, commands to run, a server to speak to."""
+"""What is on the pages, and what is needed to do what they say: files to paste, commands to run, a
+server to speak to.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def paste(page: str | Path, folder: Path) -> list[str]:
-    """Write a page's Python into files of a folder, as a reader would; each block's first line names its file."""
+    """Write a page's Python into files of a folder, as a reader would; each block's first line
+    names its file.
+    """
     text = page.read_text() if isinstance(page, Path) else page
     names: list[str] = []
     for source in blocks(text, "python"):
@@ -50,7 +54,9 @@ def paste(page: str | Path, folder: Path) -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """A reader's: the package can be imported, and nothing of this test run's measuring is in the way."""
+    """A reader's: the package can be imported, and nothing of this test run's measuring is in the
+    way.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
     return {**kept, "PYTHONPATH": str(Path(concertino.__file__).parents[1]), **more}
 
@@ -58,7 +64,9 @@ def environment(**more: str) -> dict[str, str]:
 def serve(
     command: list[str], calls: list[tuple[str, dict[str, Any]]], cwd: Path, **more: str
 ) -> list[dict[str, Any]]:
-    """Start a server with this Python, open, call some tools, close its stdin; the results in order. It must end with 0."""
+    """Start a server with this Python, open, call some tools, close its stdin; the results in
+    order. It must end with 0.
+    """
     return spoken_to([sys.executable, *command], calls, cwd, **more)[0]
 
 
@@ -102,7 +110,9 @@ def spoken_to(
 def asked(
     command: list[str], requests: list[tuple[str, dict[str, Any]]], cwd: Path, **more: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], str]:
-    """Start a server, open, send requests, close its stdin: the results, or errors, in order; the notifications; stderr."""
+    """Start a server, open, send requests, close its stdin: the results, or errors, in order; the
+    notifications; stderr.
+    """
     lines = [
         json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         for number, (method, params) in enumerate(
@@ -122,11 +132,11 @@ def asked(
     assert done.returncode == 0, done.stderr
     messages = [json.loads(line) for line in done.stdout.splitlines()]
     answers = {
-        each["id"]: each["result"] if "result" in each else each["error"]
-        for each in messages
-        if "id" in each
+        item["id"]: item["result"] if "result" in item else item["error"]
+        for item in messages
+        if "id" in item
     }
-    notifications = [each for each in messages if "id" not in each]
+    notifications = [item for item in messages if "id" not in item]
     return [answers[number + 1] for number in range(len(requests))], notifications, done.stderr
 
 
@@ -165,7 +175,9 @@ def run_tests(folder: Path, *names: str) -> str:
 
 
 def run_shell(page: Path, folder: Path) -> str:
-    """Run a page's commands (```sh) in a folder, where `python` and `concertino` are these; what they printed."""
+    """Run a page's commands (```sh) in a folder, where `python` and `concertino` are these; what
+    they printed.
+    """
     programs = folder / ".programs"
     programs.mkdir()
     for name, words in (("python", ""), ("concertino", " -m concertino")):

@@ -44,7 +44,7 @@ def test_the_demo_s_part_shows_a_plugin_killed_and_back() -> None:
         "kill -9",
         "failed: tools.notes:",
     ]
-    places = [done.stdout.index(each) for each in told]
+    places = [done.stdout.index(item) for item in told]
     assert places == sorted(places)
     assert done.stdout.count("# Written through four processes") >= 3
     assert "The hub has ended with exit code 0" in done.stdout

@@ -1,4 +1,6 @@
-"""docs/how-to/compose.md: its files served as one, in both ways, and what it says cannot be told apart."""
+"""docs/how-to/compose.md: its files served as one, in both ways, and what it says cannot be told
+apart.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def test_both_servers_are_one(command: list[str], name: str, folder: Path) -> No
     assert sum_["structuredContent"] == {"result": 42}
     assert added["content"][0]["text"] == "A new revision came out. It rained."
     assert "diary://2026-07-28" in prompt["messages"][0]["content"]["text"]
-    assert [each["name"] for each in prompts["prompts"]] == ["diary_look_back"]
+    assert [item["name"] for item in prompts["prompts"]] == ["diary_look_back"]
     opening = (
         '{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}\n'
     )
@@ -86,7 +88,7 @@ def test_the_command_of_the_page_starts_and_ends(folder: Path) -> None:
         (["sums.py", "other/sums.py"], 2, "there are two with the name 'sums'; give one another"),
         (["a=sums.py", "a_b=diary.py"], 2, "could get the same name"),
         (["a=diary.py", "b=other/diary.py"], 1, "both a and b have the resource diary://{day}"),
-        (["sums.py", "broken.py"], 1, "broken: ValueError: no pages"),
+        (["--strict", "sums.py", "broken.py"], 1, "broken: ValueError: no pages"),
     ],
 )
 def test_what_cannot_be_told_apart_ends_the_start(
@@ -121,4 +123,4 @@ def test_modules_of_one_name_are_the_first_one_imported(folder: Path) -> None:
     answers, _, _ = asked(
         [*SERVE, "a=first/first_server.py", "b=second/second_server.py"], calls, folder
     )
-    assert [each["content"][0]["text"] for each in answers] == ["first", "first"]
+    assert [item["content"][0]["text"] for item in answers] == ["first", "first"]

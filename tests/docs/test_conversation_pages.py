@@ -1,4 +1,6 @@
-"""docs/how-to/ask-the-user.md and subscriptions.md: their servers, their tests, and what they say goes over the wire."""
+"""docs/how-to/ask-the-user.md and subscriptions.md: their servers, their tests, and what they say
+goes over the wire.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def test_the_tests_of_the_page_that_tells_pass(tmp_path: Path) -> None:
 
 
 def spoken(folder: Path, server: str, *messages: dict[str, Any]) -> list[dict[str, Any]]:
-    lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in messages)
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **item}) + "\n" for item in messages)
     done = subprocess.run(
         [sys.executable, server],
         input=lines,
@@ -64,8 +66,8 @@ def test_what_the_page_shows_goes_over_the_wire_and_the_end_comes_in_order(tmp_p
         "method": "tools/call",
         "params": {"name": "report", "arguments": arguments, "_meta": META},
     }
-    said = [each for each in spoken(tmp_path, "weather.py", listen, call) if each.get("id") != 8]
-    assert [each.get("method", "result") for each in said] == [
+    said = [item for item in spoken(tmp_path, "weather.py", listen, call) if item.get("id") != 8]
+    assert [item.get("method", "result") for item in said] == [
         "notifications/subscriptions/acknowledged",
         "notifications/resources/updated",
         "result",
@@ -78,7 +80,7 @@ def test_what_the_page_shows_goes_over_the_wire_and_the_end_comes_in_order(tmp_p
     assert said[0]["params"]["notifications"] == honoured
     assert said[1]["params"]["uri"] == "weather://rome"
     key = "io.modelcontextprotocol/subscriptionId"
-    assert [each["params"]["_meta"][key] for each in said[:2]] == [7, 7]
+    assert [item["params"]["_meta"][key] for item in said[:2]] == [7, 7]
     assert said[2]["result"]["_meta"][key] == said[2]["id"] == said[3]["params"]["requestId"] == 7
 
 

@@ -1,6 +1,8 @@
-"""docs/how-to/custom-transport.md: its WebSocket Connection at both ends, with other programs at the other end.
+"""docs/how-to/custom-transport.md: its WebSocket Connection at both ends, with other programs at
+the other end.
 
-Those are the `websockets` package by itself, and the official TypeScript client in Node, which has a WebSocket of its own.
+Those are the `websockets` package by itself, and the official TypeScript client in Node, which has
+a WebSocket of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def test_the_connection_is_as_short_as_it_says() -> None:
     connection = next(
         block for block in blocks(page, "python") if block.startswith("# websocket_connection.py")
     )
-    assert len(connection.splitlines()) <= 60
+    assert len(connection.splitlines()) <= 65
 
 
 def test_the_page_s_client_calls_the_page_s_server(address: str, tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""README, examples, and what must hold on every page. The tutorial, the how-to pages and the reference have tests of their own."""
+"""README, examples, and what must hold on every page.
+
+The tutorial, the how-to pages and the reference have tests of their own.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,9 @@ def test_the_resource_and_the_prompt_of_the_readme(served: str, tmp_path: Path) 
         ("tools/call", {"name": "math_add", "arguments": {"a": 40, "b": 2}}),
     ]
     (english, missing, prompt, added), _, _ = asked([sys.executable, *command], requests, tmp_path)
-    assert [each["text"] for each in english["contents"]] == ["Write it down."]
+    assert [item["text"] for item in english["contents"]] == ["Write it down."]
     assert missing["message"] == "Resource not found"
-    assert [each["content"]["text"] for each in prompt["messages"]] == [
+    assert [item["content"]["text"] for item in prompt["messages"]] == [
         "Translate motto://en into fr."
     ]
     if served == "composed":
@@ -91,7 +94,7 @@ def test_the_demo_runs_to_its_end_without_colours_in_a_pipe() -> None:
     )
     assert done.returncode == 0, done.stderr + done.stdout[-2000:]
     assert "The server has ended with exit code 0." in done.stdout
-    assert re.search(r"\d+ of 700 tokens up to here", done.stdout)  # the library's
+    assert re.search(r"\d+ of 900 tokens up to here", done.stdout)  # the library's
     assert "The hub has ended with exit code 0, and its plugins with it." in done.stdout
     assert "\x1b" not in done.stdout
     for seen in (
@@ -123,7 +126,7 @@ def test_links_to_a_heading_lead_to_one(page: Path) -> None:
             headings = re.findall(r"^#+ (.*)$", other.read_text(), re.MULTILINE)
             # As GitHub makes anchors: lower case, no punctuation, hyphens for spaces.
             assert anchor in [
-                re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings
+                re.sub(r"[^\w\- ]", "", item.lower()).replace(" ", "-") for item in headings
             ], anchor
 
 
@@ -132,7 +135,7 @@ def test_every_limit_and_its_default_are_documented() -> None:
         re.findall(r"^\| `CONCERTINO_(\w+)` \| ([\d.]+) \|", ENVIRONMENT, re.MULTILINE)
     )
     assert {name.lower(): float(value) for name, value in documented.items()} == {
-        each.name: each.default for each in fields(Limits)
+        item.name: item.default for item in fields(Limits)
     }
 
 
@@ -168,7 +171,9 @@ def test_every_module_is_in_the_architecture_and_every_module_there_exists() -> 
 
 
 def test_every_block_of_python_is_a_file_that_a_test_uses() -> None:
-    """Architecture and decisions show pieces of the source; the other pages show what can be pasted."""
+    """Architecture and decisions show pieces of the source; the other pages show what can be
+    pasted.
+    """
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
     for page in PAGES:
         if (

@@ -37,17 +37,14 @@ def test_the_fourth_call_within_a_minute_is_refused_and_each_is_logged(
     assert len(re.findall(r'\[INFO\] .* called "price": \d+\.\d ms$', log, re.MULTILINE)) == 4
 
 
-def test_a_run_that_only_a_script_reaches_leaves_the_guards_out(tmp_path: Path) -> None:
+def test_a_guard_is_served_without_a_run_too(tmp_path: Path) -> None:
     paste(PAGE, tmp_path)
     source = (tmp_path / "limited.py").read_text()
-    assert source.endswith("\nrun(guarded)\n")
-    (tmp_path / "limited.py").write_text(
-        source.replace("\nrun(guarded)", '\nif __name__ == "__main__":\n    run(guarded)')
-    )
+    assert source.endswith('\nif __name__ == "__main__":\n    run(guarded)\n')
+    (tmp_path / "limited.py").write_text(source.rpartition("\nif ")[0])
     call = ("tools/call", {"name": "price", "arguments": {"item": "apple"}})
-    for target, refused in (("limited.py", 0), ("limited.py:guarded", 1)):
-        results, _, _ = asked([sys.executable, *SERVE, target], [call] * 4, tmp_path)
-        assert sum(each.get("isError", False) for each in results) == refused
+    results, _, _ = asked([sys.executable, *SERVE, "limited.py"], [call] * 4, tmp_path)
+    assert sum(result.get("isError", False) for result in results) == 1
 
 
 def test_a_call_without_a_name_is_answered_by_the_server_and_logged(tmp_path: Path) -> None:

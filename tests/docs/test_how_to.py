@@ -1,4 +1,5 @@
-"""docs/how-to: its files are pasted, its commands run, and what it says about the outcome is looked at.
+"""docs/how-to: its files are pasted, its commands run, and what it says about the outcome is looked
+at.
 
 custom-transport.md has tests of its own beside this file.
 """
@@ -37,7 +38,7 @@ def test_each_of_the_three_ways_to_say_something_arrives_where_it_says(tmp_path:
     assert "[INFO] [talkative] greeting Ada\n" in log
     assert "\nhello\n" in log
     assert "a print at talkative.py:14 went to stderr" in log
-    assert [(each["params"]["level"], each["params"]["data"]) for each in notifications] == [
+    assert [(item["params"]["level"], item["params"]["data"]) for item in notifications] == [
         ("info", "greeting Ada")
     ]
 
@@ -62,7 +63,10 @@ def test_the_log_s_level_and_format_can_be_chosen(tmp_path: Path) -> None:
 def test_what_is_printed_before_run_reaches_stdout_unless_the_command_line_serves_the_file(
     command: list[str], reaches_stdout: bool, tmp_path: Path
 ) -> None:
-    source = 'print("starting", flush=True)\nfrom concertino import Server\nserver = Server("early")\nserver.run()\n'
+    source = (
+        'print("starting", flush=True)\nfrom concertino import Server\nserver ='
+        ' Server("early")\nserver.run()\n'
+    )
     (tmp_path / "early.py").write_text(source)
     done = subprocess.run(
         [sys.executable, *command],
@@ -104,14 +108,15 @@ def test_a_pool_of_processes_computes_and_is_gone_with_the_server(
         },
     ]
     (tmp_path / "in").write_text(
-        "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in requests)
+        "".join(json.dumps({"jsonrpc": "2.0", **item}) + "\n" for item in requests)
     )
-    # The shell keeps stdin open until the answer is there: at the end of input a call has 2 s, and workers start slowly.
+    # The shell keeps stdin open until the answer is there: at the end of input a call has 2 s, and
+    # workers start slowly.
     line = '{ cat in; while ! grep -q \'"id":1\' out; do sleep 0.05; done; } | "$@" >out'
     ran = node.run(["sh", "-c", line, "sh", sys.executable, *command], environment(), cwd=tmp_path)
     assert ran.code == 0, ran.stderr
-    answers = [json.loads(each) for each in (tmp_path / "out").read_text().splitlines()]
-    assert [each["result"]["structuredContent"] for each in answers if each["id"] == 1] == [
+    answers = [json.loads(item) for item in (tmp_path / "out").read_text().splitlines()]
+    assert [item["result"]["structuredContent"] for item in answers if item["id"] == 1] == [
         {"result": 168}
     ]
     assert not ran.left, "worker processes were left behind"
@@ -142,9 +147,9 @@ def test_what_is_tried_by_hand_answers(tmp_path: Path) -> None:
 
 def test_what_is_pasted_into_a_client_s_configuration_is_json_with_absolute_paths() -> None:
     found = [json.loads(block) for block in blocks((HOW_TO / "deploy.md").read_text(), "json")]
-    assert [list(each) for each in found] == [["mcpServers"], ["servers"]]
-    for each in found:
-        [outer] = each.values()
+    assert [list(item) for item in found] == [["mcpServers"], ["servers"]]
+    for item in found:
+        [outer] = item.values()
         [entry] = outer.values()
         assert Path(entry["command"]).is_absolute()
         assert entry["args"][0] == "serve"
@@ -153,7 +158,9 @@ def test_what_is_pasted_into_a_client_s_configuration_is_json_with_absolute_path
 
 @pytest.mark.slow
 def test_the_inspector_s_command_is_one_that_it_knows(tmp_path: Path) -> None:
-    """The page's command, but with the packages that are installed already instead of npx, and with this concertino."""
+    """The page's command, but with the packages that are installed already instead of npx, and with
+    this concertino.
+    """
     [command] = re.findall(
         r"mcp-inspector (--cli .*?)\n```", (HOW_TO / "deploy.md").read_text(), re.DOTALL
     )

@@ -1,4 +1,6 @@
-"""docs/how-to/hub.md and reference/plugins-file.md, and examples/orchestra: started as they say, and spoken to."""
+"""docs/how-to/hub.md and reference/plugins-file.md, and examples/orchestra: started as they say,
+and spoken to.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ def test_the_reference_has_every_member_and_its_file_is_one(
         "storage.markdown",
         "tools.features",
     ]
-    # The message that it shows is what a mistake gives; only its line depends on where the entry stands.
+    # The message that it shows is what a mistake gives; only its line depends on where the entry
+    # stands.
     [shown] = re.findall(r"^plugins\.yaml:\d+: (.*)$", page, re.MULTILINE)
     Path("plugins.yaml").write_text(
         file.replace("    enabled: true\n    socket", "    enabled: maybe\n    socket")

@@ -1,4 +1,6 @@
-"""docs/how-to/serve-a-folder.md and docs/reference/library.md: their commands, their server, their tables."""
+"""docs/how-to/serve-a-folder.md and docs/reference/library.md: their commands, their server, their
+tables.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,8 @@ def test_what_the_reference_says_of_uris_is_true() -> None:
 def test_the_figures_of_the_reference_are_those_of_the_program() -> None:
     text = REFERENCE.read_text()
     assert (
-        f"nested more than {MAX_DEPTH} deep, more than {MAX_VALUES:,} of them or {MAX_BYTES:,} characters"
-        in text
+        f"nested more than {MAX_DEPTH} deep, more than {MAX_VALUES:,} of them or {MAX_BYTES:,}"
+        " characters" in text
     )
     assert f"| files in a folder | {MAX_FILES:,} |" in text
 

@@ -1,4 +1,6 @@
-"""docs/reference/library-search.md: its commands print what it shows; its tables are those of the program."""
+"""docs/reference/library-search.md: its commands print what it shows; its tables are those of the
+program.
+"""
 
 from __future__ import annotations
 

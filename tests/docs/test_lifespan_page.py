@@ -1,4 +1,6 @@
-"""docs/how-to/lifespan.md: its server in a process, its tests, and what it says of a start that fails."""
+"""docs/how-to/lifespan.md: its server in a process, its tests, and what it says of a start that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +57,12 @@ def test_a_start_that_fails_is_answered_logged_and_ends_the_process(tmp_path: Pa
         {"id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}},
         {"id": 1, "method": "tools/call", "params": {"name": "up"}},
     ]
-    stdin = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in messages)
+    stdin = "".join(json.dumps({"jsonrpc": "2.0", **item}) + "\n" for item in messages)
     code, stdout, stderr = refused(
         [sys.executable, "shelves.py"], tmp_path, stdin, SHELVES="no/such/folder/kept.db"
     )
     assert code == 1
     assert "unable to open database file" in stderr
-    answers = {each["id"]: each for each in map(json.loads, stdout.splitlines())}
-    assert answers[1]["error"]["code"] == -32603
-    assert answers[1]["error"]["message"] == "Internal error: the server failed to start"
+    answers = {item["id"]: item for item in map(json.loads, stdout.splitlines())}
+    reason = "cannot start: OperationalError: unable to open database file (shelves.py:14)"
+    assert [answers[id]["error"] for id in (0, 1)] == [{"code": -32603, "message": reason}] * 2

@@ -35,15 +35,15 @@ def test_the_pieces_are_told_and_the_whole_is_the_result(tmp_path: Path) -> None
     assert found["structuredContent"] == {
         "result": [{"line": 1, "text": "an apple"}, {"line": 3, "text": "cake"}]
     }
-    heard = [each["params"] for each in notifications]
-    assert [each["message"] for each in heard if each["progressToken"] == "t"] == [
+    heard = [item["params"] for item in notifications]
+    assert [item["message"] for item in heard if item["progressToken"] == "t"] == [
         "Once ",
         "upon ",
         "a ",
         "time ",
     ]
     assert [
-        (each["progress"], each["message"]) for each in heard if each["progressToken"] == "f"
+        (item["progress"], item["message"]) for item in heard if item["progressToken"] == "f"
     ] == [
         (1, '{"line":1,"text":"an apple"}'),
         (2, '{"line":3,"text":"cake"}'),

@@ -1,4 +1,6 @@
-"""docs/how-to/plugin.md: its plugin is listed, served alone and called over a socket, by the commands of the page."""
+"""docs/how-to/plugin.md: its plugin is listed, served alone and called over a socket, by the
+commands of the page.
+"""
 
 from __future__ import annotations
 

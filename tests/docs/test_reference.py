@@ -1,4 +1,6 @@
-"""docs/reference: every public name, each of its public members and parameters; and its examples run."""
+"""docs/reference: every public name, each of its public members and parameters; and its examples
+run.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from docs.pages import DOCS, environment, paste, serve, spoken_to
+from docs.pages import DOCS, ROOT, environment, paste, serve, spoken_to
 from msgspec.structs import fields
 
 import concertino
 from concertino import backend, client, errors, guards, server, transports, types
+from concertino.backend import call_hooks
+from concertino.protocol.call_hooks import CallHooks
+from concertino.transports import connection
 
 REFERENCE = DOCS / "reference"
 PAGES = (
@@ -61,7 +66,7 @@ def parameters(of: object) -> list[str]:
     except ValueError:  # an exception without an __init__ of its own
         return []
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return [name for name, each in found.items() if name != "self" and each.kind in named]
+    return [name for name, item in found.items() if name != "self" and item.kind in named]
 
 
 def described(name: str, body: str) -> bool:
@@ -70,9 +75,11 @@ def described(name: str, body: str) -> bool:
 
 
 def members(of: type) -> list[tuple[str, object]]:
-    """Those of a class; what it has from a class of ours that is not public itself is its own for whoever uses it."""
-    ours = [each for each in of.__mro__ if each.__module__.startswith("concertino.")]
-    homes = [each for each in ours if each is of or each.__name__ not in PUBLIC]
+    """Those of a class; what it has from a class of ours that is not public itself is its own for
+    whoever uses it.
+    """
+    ours = [item for item in of.__mro__ if item.__module__.startswith("concertino.")]
+    homes = [item for item in ours if item is of or item.__name__ not in PUBLIC]
     return [member for home in homes for member in vars(home).items()]
 
 
@@ -83,7 +90,7 @@ def missing(name: str, of: object) -> list[str]:
     if not inspect.isclass(of):
         wanted += parameters(of)
     else:
-        structs = [each.name for each in fields(of)] if hasattr(of, "__struct_fields__") else []
+        structs = [item.name for item in fields(of)] if hasattr(of, "__struct_fields__") else []
         wanted += structs
         if not structs and not issubclass(of, Exception) and not getattr(of, "_is_protocol", False):
             wanted += [] if of is concertino.client.RawClient else parameters(of)
@@ -111,7 +118,7 @@ def missing(name: str, of: object) -> list[str]:
         body += SECTIONS["Server"]
     if of is concertino.backend.ContextWrapper:
         body += SECTIONS["Context"]
-    return [each for each in wanted if not described(each, body)]
+    return [item for item in wanted if not described(item, body)]
 
 
 @pytest.mark.parametrize("name", sorted(name for name in PUBLIC if name in SECTIONS))
@@ -125,6 +132,27 @@ def test_every_public_name_is_documented_with_its_members_and_parameters(name: s
 @pytest.mark.parametrize("name", ["Connection", "Receiver"])
 def test_what_a_transport_has_to_be_is_documented(name: str) -> None:
     assert missing(name, getattr(transports, name)) == []
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        connection.SupportsDirectSend,
+        connection.SupportsOversizeReports,
+        connection.SupportsPolling,
+        call_hooks.SupportsCallStarter,
+        call_hooks.SupportsOperationHandlers,
+    ],
+)
+def test_the_optional_interfaces_are_documented(protocol: type) -> None:
+    assert missing(protocol.__name__, protocol) == []
+
+
+def test_the_hooks_of_a_call_are_documented() -> None:
+    body = SECTIONS["SupportsCallStarter"]
+    names = parameters(call_hooks.CallStarter)
+    names += [name for name in vars(CallHooks) if not name.startswith("_")]
+    assert [name for name in names if not described(name, body)] == []
 
 
 def test_what_is_missing_would_be_found_out() -> None:
@@ -147,7 +175,8 @@ def test_defaults_that_are_shown_are_true(name: str) -> None:
         assert "=" not in shown[1]
         return
     written = dict(re.findall(r"(\w+)=(\"[^\"]*\"|[^,)]+)", shown[1]))
-    # A Struct's default that is made anew for each shows as <factory>; here they are all empty mappings.
+    # A Struct's default that is made anew for each shows as <factory>; here they are all empty
+    # mappings.
     actual = {
         key: value.default
         for key, value in inspect.signature(of).parameters.items()
@@ -165,7 +194,7 @@ def test_the_limits_are_the_table_of_the_limits() -> None:
         )
     )
     assert {name: float(value) for name, value in rows.items()} == {
-        each.name: each.default for each in fields(concertino.Limits)
+        item.name: item.default for item in fields(concertino.Limits)
     }
 
 
@@ -196,6 +225,22 @@ def test_a_limit_given_in_code_counts(tmp_path: Path) -> None:
     text = "x" * (11 * 2**20)  # more than the default lets through
     [length] = serve(["large.py"], [("length", {"text": text})], tmp_path)
     assert length["structuredContent"] == {"result": len(text)}
+
+
+def test_a_raw_client_speaks_to_a_program_that_it_starts(tmp_path: Path) -> None:
+    assert paste(REFERENCE / "connections.md", tmp_path) == ["raw.py"]
+    (tmp_path / "server.py").write_text((ROOT / "examples" / "calculator.py").read_text())
+    done = subprocess.run(
+        [sys.executable, "raw.py"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "2024-11-05\n['add']\nexit code 0\n"
+    assert "server: " in done.stderr
 
 
 def test_a_guard_is_served_by_its_name_and_refuses(tmp_path: Path) -> None:

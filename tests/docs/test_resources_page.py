@@ -1,4 +1,6 @@
-"""docs/how-to/resources-and-prompts.md: its server, run in a process of its own, and its table of templates."""
+"""docs/how-to/resources-and-prompts.md: its server, run in a process of its own, and its table of
+templates.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ def test_its_resources_are_read(tmp_path: Path) -> None:
     listed, *found, missing, _ = asked(
         tmp_path, ("resources/list", {}), *(("resources/read", {"uri": uri}) for uri in uris)
     )
-    assert [each["uri"] for each in listed["resources"]] == uris[:3]
-    motto, source, index, shouted = (each["contents"][0]["text"] for each in found)
+    assert [item["uri"] for item in listed["resources"]] == uris[:3]
+    motto, source, index, shouted = (item["contents"][0]["text"] for item in found)
     assert (motto, source) == ("Write it down.", (tmp_path / "notes.py").read_text())
     assert json.loads(index) == {"shopping": 19, "ideas": 23}
     assert shouted == "A CAKE WITHOUT AN OVEN."
@@ -62,9 +64,9 @@ def test_its_prompts_are_filled_in_and_completed(tmp_path: Path) -> None:
             },
         ),
     )
-    assert [each["role"] for each in improved["messages"]] == ["user", "user", "assistant"]
+    assert [item["role"] for item in improved["messages"]] == ["user", "user", "assistant"]
     assert improved["messages"][1]["content"]["text"] == "Improve this note in at most 2 sentences."
-    assert [each["content"]["type"] for each in pictured["messages"]] == ["image", "text"]
+    assert [item["content"]["type"] for item in pictured["messages"]] == ["image", "text"]
     assert refused["code"] == -32602
     for name in ("name", "sentences", "tone"):
         assert name in refused["data"]["details"]
@@ -77,7 +79,7 @@ def test_who_subscribed_hears_of_a_note_that_was_written(tmp_path: Path) -> None
         ("resources/subscribe", {"uri": "notes://notes/ideas"}),
         ("tools/call", {"name": "write", "arguments": {"name": "ideas", "text": "None."}}),
     )
-    assert [each["params"] for each in notifications] == [{"uri": "notes://notes/ideas"}]
+    assert [item["params"] for item in notifications] == [{"uri": "notes://notes/ideas"}]
 
 
 ROWS = re.findall(r"^\| `(\S+\{\S+)` \| `(\S+)` \| `(.*?)`", PAGE.read_text(), re.MULTILINE)

@@ -24,7 +24,7 @@ def test_the_server_of_the_page_shows_and_enforces_its_schemas(tmp_path: Path) -
         {"item": "cup-1", "gift": True},
     ]
     requests: list[tuple[str, dict[str, Any]]] = [("tools/list", {})]
-    requests += [("tools/call", {"name": "order", "arguments": each}) for each in calls]
+    requests += [("tools/call", {"name": "order", "arguments": item}) for item in calls]
     lines = [
         json.dumps(
             {"jsonrpc": "2.0", "id": number, "method": method, "params": {**params, "_meta": META}}

@@ -37,7 +37,7 @@ def refused(*arguments: str) -> str:
 
 
 def below(folder: Path) -> list[str]:
-    return sorted(str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file())
+    return sorted(str(item.relative_to(folder)) for item in folder.rglob("*") if item.is_file())
 
 
 @pytest.mark.parametrize("template", ["makerkit-nextjs", "cloudflare-hono"])
@@ -60,7 +60,7 @@ def test_a_project_has_real_files_with_its_name_in_them(root: Path, template: st
         settings = tomllib.loads((target / "wrangler.toml").read_text())
         assert (target / settings["main"]).is_file()
     assert os.stat(target).st_mode & 0o777 == 0o755
-    assert [each.name for each in target.parent.iterdir()] == ["my-shop-2"]
+    assert [item.name for item in target.parent.iterdir()] == ["my-shop-2"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_is_there_already_stays_as_it_is(root: Path) -> None:
     (root / "dangling").symlink_to(root / "nowhere")
     for name in ("file", "empty", "dangling"):
         assert refused(name) == "PROJECT_EXISTS"
-    assert sorted(each.name for each in root.iterdir()) == ["dangling", "empty", "file", "shop"]
+    assert sorted(item.name for item in root.iterdir()) == ["dangling", "empty", "file", "shop"]
 
 
 def test_nothing_is_written_outside_of_the_root(root: Path) -> None:
@@ -117,7 +117,7 @@ def test_nothing_is_written_outside_of_the_root(root: Path) -> None:
     ):
         assert refused("shop", "cloudflare-hono", path) == "PERMISSION_DENIED"
     assert list(outside.iterdir()) == []
-    assert sorted(each.name for each in root.parent.iterdir()) == ["outside", "root"]
+    assert sorted(item.name for item in root.parent.iterdir()) == ["outside", "root"]
     assert create("shop", "cloudflare-hono", str(root / "inside")).path == str(
         root / "inside" / "shop"
     )
@@ -187,4 +187,4 @@ def test_of_many_who_make_the_same_project_one_succeeds(root: Path) -> None:
     import projects
 
     assert below(root / "shop") == below(projects.TEMPLATES / winner)
-    assert [each.name for each in root.iterdir()] == ["shop"]
+    assert [item.name for item in root.iterdir()] == ["shop"]

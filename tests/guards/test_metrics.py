@@ -284,11 +284,13 @@ def test_names_that_a_guard_refused_take_no_room_from_those_that_there_are(
     assert 'gen_ai_tool_name="real"' in counted.text()
 
 
-def test_without_the_extra_its_name_is_told() -> None:
+@pytest.mark.parametrize("use", ["Telemetry(None)", "telemetry()"])
+def test_without_the_extra_the_error_names_it(use: str) -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from concertino.errors import ConcertinoError\n"
-        "try:\n    import concertino.guards.telemetry\nexcept ConcertinoError as why:\n    print(why)\n"
+        "from concertino.guards.telemetry import Telemetry, telemetry\n"
+        f"try:\n    {use}\nexcept ConcertinoError as exc:\n    print(exc)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30

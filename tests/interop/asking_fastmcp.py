@@ -1,4 +1,5 @@
-"""A client of FastMCP against a server of ours: what it is asked. Prints what came of each tool. Run by its own interpreter.
+"""A client of FastMCP against a server of ours: what it is asked. Prints what came of each tool.
+Run by its own interpreter.
 
 python asking_fastmcp.py PYTHON SERVER SOURCE < tools as JSON
 """
@@ -24,7 +25,7 @@ ANSWERS: dict[str, Any] = {
 async def elicited(message: str, response_type: Any, params: Any, context: Any) -> Any:
     schema = getattr(params, "requestedSchema", None) or params.requested_schema
     return {
-        name: each.get("default", ANSWERS.get(name)) for name, each in schema["properties"].items()
+        name: item.get("default", ANSWERS.get(name)) for name, item in schema["properties"].items()
     }
 
 

@@ -1,4 +1,5 @@
-"""A conversation with examples/tour.py by the official Python client `mcp` 1.x; run by the interpreter that has it.
+"""A conversation with examples/tour.py by the official Python client `mcp` 1.x; run by the
+interpreter that has it.
 
 python conversation_1.py SERVER_PYTHON SERVER_FILE SERVER_PYTHONPATH
 

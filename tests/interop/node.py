@@ -1,8 +1,8 @@
 """Node, and the npm packages that speak MCP: pinned, installed once into .tools, kept between runs.
 
 The clients and servers run on the machine's own Node, as users have it, or on one from the Python
-package index (tools.py). The inspector asks for a newer one than many machines have; that comes from
-the npm package `node`.
+package index (tools.py). The inspector asks for a newer one than many machines have; that comes
+from the npm package `node`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ PACKAGES = {
     "@modelcontextprotocol/sdk": "1.32.2",  # the client of version 1
     "@modelcontextprotocol/client": "2.4.0",  # of version 2
     "@modelcontextprotocol/server": "2.4.0",  # the server of version 2
-    "@modelcontextprotocol/server-everything": "2026.8.31",  # a server with some of everything, on version 1
+    "@modelcontextprotocol/server-everything": (
+        "2026.8.31"
+    ),  # a server with some of everything, on version 1
     "@modelcontextprotocol/inspector": "2.12.0",
     "node": "22.23.3",  # for the inspector, which asks for 22.19
 }
@@ -65,7 +67,10 @@ def packages() -> Path:
 
 @dataclass(frozen=True)
 class Ran:
-    """How a program ended, and what it left. left: the processes of its session that were still there."""
+    """How a program ended, and what it left.
+
+    left: the processes of its session that were still there.
+    """
 
     code: int
     stdout: str
@@ -79,7 +84,10 @@ def run(
     cwd: Path | None = None,
     within_s: float = 60,
 ) -> Ran:
-    """Run a program in a session of its own, to its end. What it leaves behind is named, and ended."""
+    """Run a program in a session of its own, to its end.
+
+    What it leaves behind is named, and ended.
+    """
     with subprocess.Popen(
         [str(word) for word in command],
         env=dict(environment),
@@ -104,7 +112,8 @@ def run(
         if late:
             stdout, stderr = process.communicate()
             pytest.fail(
-                f"{Path(str(command[0])).name} did not end within {within_s} s\n{stdout[-2000:]}\n{stderr[-2000:]}"
+                f"{Path(str(command[0])).name} did not end within {within_s}"
+                f" s\n{stdout[-2000:]}\n{stderr[-2000:]}"
             )
     return Ran(process.returncode, stdout, stderr, left)
 

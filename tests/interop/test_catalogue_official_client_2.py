@@ -1,4 +1,5 @@
-"""The official Python client, `mcp` 2.x, reads what examples/notes.py offers, over stdio, in both eras.
+"""The official Python client, `mcp` 2.x, reads what examples/notes.py offers, over stdio, in both
+eras.
 
 It validates every result against its own models of the revision, and raises for what does not fit.
 """
@@ -59,7 +60,7 @@ def test_it_lists_resources_and_templates(mode: str) -> None:
         assert capabilities.resources is not None
         assert capabilities.resources.subscribe is True
         listed = await client.list_resources()
-        resources = {each.uri: each for each in listed.resources}
+        resources = {item.uri: item for item in listed.resources}
         assert list(resources) == ["notes://source", "notes://logo", "notes://index"]
         source = resources["notes://source"]
         assert (source.name, source.title, source.mime_type) == (
@@ -124,10 +125,10 @@ def test_it_lists_and_gets_prompts(mode: str) -> None:
             "Ask for a better note.",
         )
         assert prompt.arguments is not None
-        shown = [(each.name, each.description, each.required) for each in prompt.arguments]
+        shown = [(item.name, item.description, item.required) for item in prompt.arguments]
         assert shown == [
-            ("name", "of the note.", True),
-            ("sentences", "how many the answer may have.", False),
+            ("name", "The name of the note.", True),
+            ("sentences", "The most sentences that the new note may have.", False),
             ("tone", None, False),
         ]
         found = await client.get_prompt("improve", {"name": "ideas", "sentences": "2"})
@@ -184,7 +185,7 @@ def test_it_subscribes_and_hears_of_updates_and_of_changed_lists() -> None:
             await heard.get(), types.ResourceListChangedNotification
         )  # and nothing before it
         assert "notes://pinned/ideas" in [
-            each.uri for each in (await client.list_resources()).resources
+            item.uri for item in (await client.list_resources()).resources
         ]
 
     talk("legacy", what, message_handler=on_message)

@@ -1,7 +1,9 @@
-"""The official TypeScript clients, versions 1 and 2, read what examples/notes.py offers, over stdio; version 2 in both eras.
+"""The official TypeScript clients, versions 1 and 2, read what examples/notes.py offers, over
+stdio; version 2 in both eras.
 
-They validate each result and each notification against the schemas of its revision. One conversation per client, catalogue.mjs;
-what it saw is asserted here. What is expected stands in the example; codes and caching are those of the specification.
+They validate each result and each notification against the schemas of its revision. One
+conversation per client, catalogue.mjs; what it saw is asserted here. What is expected stands in the
+example; codes and caching are those of the specification.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ CACHED = {"ttlMs": 60_000, "cacheScope": "private"}  # the example says ttl_s=60
 
 
 class Seen(dict[str, Any]):
-    """What a client saw in one conversation. way: which client. log: what the server said on stderr, each message among it."""
+    """What a client saw in one conversation.
+
+    way: which client. log: what the server said on stderr, each message among it.
+    """
 
     way: str
     log: str
@@ -83,7 +88,7 @@ def test_it_lists_resources_and_templates(seen: Seen) -> None:
     }
     assert (logo["mimeType"], logo["size"]) == ("image/png", 8)
     assert (index["description"], index["annotations"]) == (
-        "How many characters each note has.",
+        "The number of characters in each note.",
         {"audience": ["user"], "priority": 1},
     )
     assert seen["templates"]["resourceTemplates"] == [
@@ -113,7 +118,8 @@ def test_a_resource_that_is_not_there_has_the_code_of_its_era_and_its_uri(seen: 
     for uri, error in seen["missing"].items():
         assert error["data"]["uri"] == uri
         assert "Resource not found" in error["message"]
-        # Version 2 gives its own error for it one code, whatever came; so the code is looked up among the messages too.
+        # Version 2 gives its own error for it one code, whatever came; so the code is looked up
+        # among the messages too.
         assert error["code"] == (-32002 if seen.way == "v1" else -32602)
         code = -32602 if seen.modern else -32002
         assert (
@@ -130,7 +136,8 @@ def test_version_2_knows_a_resource_that_is_not_there_from_params_that_do_not_fi
         assert {error["kind"] for error in seen["missing"].values()} == {"McpError"}
         return
     kinds = {uri: error["kind"] for uri, error in seen["missing"].items()}
-    # -32602 with more than the URI in its data is invalid params to this client, and ours says which variable does not fit.
+    # -32602 with more than the URI in its data is invalid params to this client, and ours says
+    # which variable does not fit.
     unfit = "ProtocolError" if seen.modern else "ResourceNotFoundError"
     assert kinds == {
         **dict.fromkeys(MISSING, "ResourceNotFoundError"),
@@ -145,10 +152,10 @@ def test_it_lists_and_gets_prompts(seen: Seen) -> None:
             "title": "Improve a note",
             "description": "Ask for a better note.",
             "arguments": [
-                {"name": "name", "description": "of the note.", "required": True},
+                {"name": "name", "description": "The name of the note.", "required": True},
                 {
                     "name": "sentences",
-                    "description": "how many the answer may have.",
+                    "description": "The most sentences that the new note may have.",
                     "required": False,
                 },
                 {"name": "tone", "required": False},
@@ -188,8 +195,8 @@ def test_it_completes_arguments_and_variables(seen: Seen) -> None:
         "template style s": ["shouted"],
     }
     found = seen["completed"]
-    assert {name: each["values"] for name, each in found.items()} == expected
-    assert {name: each["total"] for name, each in found.items()} == {
+    assert {name: item["values"] for name, item in found.items()} == expected
+    assert {name: item["total"] for name, item in found.items()} == {
         name: len(expected[name]) for name in expected
     }
 
@@ -198,7 +205,7 @@ def test_it_completes_arguments_and_variables(seen: Seen) -> None:
 def test_it_hears_of_updates_and_changed_lists(seen: Seen) -> None:
     sent = re.findall(r'"method":"(notifications/(?:resources|prompts|tools)/\w+)"', seen.log)
     assert seen.text("afresh") == "None."
-    assert [each["uri"] for each in seen["resourcesAfterPin"]["resources"]] == [
+    assert [item["uri"] for item in seen["resourcesAfterPin"]["resources"]] == [
         *OFFERED,
         "notes://pinned/ideas",
     ]
@@ -223,7 +230,7 @@ def test_it_hears_of_updates_and_changed_lists(seen: Seen) -> None:
             "method": "notifications/resources/list_changed"
         },  # and, unsubscribed, not of what was written before it
     ]
-    assert sent == [each["method"] for each in seen["heard"]]
+    assert sent == [item["method"] for item in seen["heard"]]
 
 
 @pytest.mark.requirement("CH-1")
@@ -236,7 +243,7 @@ def test_it_keeps_what_it_read_for_as_long_as_2026_07_28_says(seen: Seen) -> Non
     if seen.modern:
         assert seen.text("held") == "A cake without an oven."  # the note was written anew meanwhile
         # ... and the list, for which it listens, not longer than it is true.
-        assert [each["uri"] for each in seen["resourcesHeld"]["resources"]] == [
+        assert [item["uri"] for item in seen["resourcesHeld"]["resources"]] == [
             *OFFERED,
             "notes://pinned/ideas",
         ]

@@ -1,6 +1,8 @@
-"""The official Python client, `mcp` 2.x, over stdio against examples/everything.py: what we ask it, and what it subscribes to.
+"""The official Python client, `mcp` 2.x, over stdio against examples/everything.py: what we ask it,
+and what it subscribes to.
 
-It checks every question and every notification against its own models of the revision, and drives the rounds of 2026-07-28 itself.
+It checks every question and every notification against its own models of the revision, and drives
+the rounds of 2026-07-28 itself.
 """
 
 from __future__ import annotations
@@ -72,9 +74,13 @@ ALL: dict[str, Any] = {
 }
 EXPECTED = {
     "test_sampling": "LLM response: at most 100",
-    "test_elicitation": "User response: action=accept, content=Account(username='ada', email='ada@example.com')",
-    "test_elicitation_sep1034_defaults": "Elicitation completed: action=accept, content="
-    "Profile(name='John Doe', age=30, score=95.5, status='active', verified=True)",
+    "test_elicitation": (
+        "User response: action=accept, content=Account(username='ada', email='ada@example.com')"
+    ),
+    "test_elicitation_sep1034_defaults": (
+        "Elicitation completed: action=accept, content="
+        "Profile(name='John Doe', age=30, score=95.5, status='active', verified=True)"
+    ),
     "test_input_required_result_elicitation": "Hello, Ada!",
     "test_input_required_result_sampling": "at most 100",
     "test_input_required_result_list_roots": "Roots: file:///work",

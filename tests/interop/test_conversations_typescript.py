@@ -1,6 +1,8 @@
-"""The official TypeScript clients, versions 1 and 2, over stdio against examples/everything.py: what we ask, and what they hear.
+"""The official TypeScript clients, versions 1 and 2, over stdio against examples/everything.py:
+what we ask, and what they hear.
 
-They check every question against their own schemas; version 2 drives the rounds of 2026-07-28 itself.
+They check every question against their own schemas; version 2 drives the rounds of 2026-07-28
+itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The official inspector's command line against a real process of ours, in its legacy and its modern mode.
+"""The official inspector's command line against a real process of ours, in its legacy and its
+modern mode.
 
-What inspector 2.12 prints and how it ends was found by trying: `--format json` gives one JSON object on stdout; exit code 5 is an
-`isError` result, 6 a schema that `--strict` objects to, 1 any other failure.
+What inspector 2.12 prints and how it ends was found by trying: `--format json` gives one JSON
+object on stdout; exit code 5 is an `isError` result, 6 a schema that `--strict` objects to, 1 any
+other failure.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ META = "io.modelcontextprotocol/"
 
 
 def inspect(era: str, *arguments: str, home: Path) -> node.Ran:
-    """Run the inspector once; it starts the server, asks one thing, and ends. home: for what it stores."""
+    """Run the inspector once; it starts the server, asks one thing, and ends.
+
+    home: for what it stores.
+    """
     modules = node.packages() / "node_modules"
     command = [
         modules / ".bin" / "node",

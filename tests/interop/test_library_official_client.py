@@ -1,4 +1,5 @@
-"""The official Python client, `mcp` 2.x, is served a folder of Markdown over stdio, in both eras, and told of an edit.
+"""The official Python client, `mcp` 2.x, is served a folder of Markdown over stdio, in both eras,
+and told of an edit.
 
 It validates every result against its own models of the revision, and raises for what does not fit.
 """
@@ -68,23 +69,23 @@ def test_a_corpus_is_listed_read_matched_and_completed(mode: str, corpus: Path) 
     async def what(client: Client) -> None:
         listed = (await client.list_resources()).resources
         assert len(listed) == len(files)
-        for each in listed:
-            path = each.uri.removeprefix("orchestr8://") + ".md"
-            assert each.mime_type == "text/markdown"
-            assert text_of(await client.read_resource(each.uri)) == files[path].read_text()
+        for item in listed:
+            path = item.uri.removeprefix("orchestr8://") + ".md"
+            assert item.mime_type == "text/markdown"
+            assert text_of(await client.read_resource(item.uri)) == files[path].read_text()
         templates = (await client.list_resource_templates()).resource_templates
         assert "orchestr8://{category}/match" in {
-            each.uri_template.partition("{?")[0] for each in templates
+            item.uri_template.partition("{?")[0] for item in templates
         }
         found = await client.read_resource(
             f"orchestr8://match?query={query}&categories=agent,skill&mode=minimal"
         )
-        shown = [each["uri"] for each in json.loads(text_of(found))["fragments"]]
+        shown = [item["uri"] for item in json.loads(text_of(found))["fragments"]]
         assert shown
-        assert set(shown) <= {each.uri for each in listed}
+        assert set(shown) <= {item.uri for item in listed}
         registry = json.loads(text_of(await client.read_resource("orchestr8://registry")))
         assert registry["documents"] == len(files)
-        prompts = {each.name: each for each in (await client.list_prompts()).prompts}
+        prompts = {item.name: item for item in (await client.list_prompts()).prompts}
         assert len(prompts) == len(list((corpus / "prompts").glob("*.md")))
         got = await client.get_prompt(prompt, given)
         content = got.messages[0].content

@@ -1,6 +1,8 @@
-"""The official Python client of the older generation, `mcp` 1.x, over stdio against a real process of ours.
+"""The official Python client of the older generation, `mcp` 1.x, over stdio against a real process
+of ours.
 
-It cannot live beside 2.x, so it gets an environment of its own below .tools, made once and kept; that needs the package index.
+It cannot live beside 2.x, so it gets an environment of its own below .tools, made once and kept;
+that needs the package index.
 """
 
 from __future__ import annotations

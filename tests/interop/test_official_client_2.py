@@ -1,7 +1,7 @@
 """The official Python client, `mcp` 2.x, over stdio against a real process of ours, in both eras.
 
-What it accepts is checked by it: it validates every result against its own models of the revision, and structured content against
-the output schema that tools/list showed.
+What it accepts is checked by it: it validates every result against its own models of the revision,
+and structured content against the output schema that tools/list showed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ Talk = Callable[[Client], Awaitable[Any]]
 
 
 def talk(mode: str, what: Talk, **settings: Any) -> str:
-    """Run `what` with a client connected to examples/tour.py; returns what the server logged, to its very end."""
+    """Run `what` with a client connected to examples/tour.py; returns what the server logged, to
+    its very end.
+    """
 
     async def run(errlog: IO[str]) -> None:
         environment = {"LOG_LEVEL": "debug", "PYTHONPATH": SOURCE}

@@ -1,6 +1,8 @@
-"""examples/orchestre driven end to end by the official Python client, `mcp` 2.x, in both eras, a scripted model behind sampling.
+"""examples/orchestre driven end to end by the official Python client, `mcp` 2.x, in both eras, a
+scripted model behind sampling.
 
-The client validates every result against its own models and structured content against the output schemas that tools/list showed.
+The client validates every result against its own models and structured content against the output
+schemas that tools/list showed.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ Talk = Callable[[Client], Awaitable[Any]]
 
 
 def talk(mode: str, root: Path, what: Talk, **settings: Any) -> str:
-    """Run `what` with a client of examples/orchestre, whose projects go to root; returns what the server logged."""
+    """Run `what` with a client of examples/orchestre, whose projects go to root; returns what the
+    server logged.
+    """
 
     async def run(errlog: IO[str]) -> None:
         environment = {"PYTHONPATH": SOURCE, "ORCHESTRE_ROOT": str(root)}
@@ -49,10 +53,12 @@ def talk(mode: str, root: Path, what: Talk, **settings: Any) -> str:
 def body(result: types.CallToolResult) -> Any:
     [block] = result.content
     assert isinstance(block, types.TextContent)
+    assert result.structured_content is None
     found = json.loads(block.text)
-    if result.structured_content is not None:
-        assert result.structured_content == found
-    return found
+    if result.is_error:
+        return found
+    assert list(found) == ["success", "data", "metadata"]
+    return found["data"]
 
 
 class Model:
@@ -94,16 +100,16 @@ def test_from_an_idea_to_files_without_any_model(mode: str, tmp_path: Path) -> N
         assert analysis["secondOpinion"] is None
         assert plan["phases"][0]["name"] == "Foundation"
         review = body(await client.call_tool("multi_llm_review", {"plan": plan}))
-        assert {each["source"] for each in review["reviewers"]} == {"rules"}
-        assert {each["why"] for each in review["reviewers"]} == {"the client offers no sampling"}
+        assert {item["source"] for item in review["reviewers"]} == {"rules"}
+        assert {item["why"] for item in review["reviewers"]} == {"the client offers no sampling"}
         kept = body(await client.call_tool("set_context", {"key": "plan", "value": plan}))
         got = body(
             await client.call_tool("get_context", {"context": kept["context"], "key": "plan"})
         )
         assert got["values"] == {"plan": plan}
         made = {"projectName": "shop", "template": "makerkit-nextjs", "projectPath": "new"}
-        envelope = body(await client.call_tool("initialize_project", made))
-        assert envelope["data"]["path"] == str(tmp_path / "new" / "shop")
+        project = body(await client.call_tool("initialize_project", made))
+        assert project["path"] == str(tmp_path / "new" / "shop")
         again = await client.call_tool("initialize_project", made)
         assert (again.is_error, body(again)["code"]) == (True, "PROJECT_EXISTS")
 
@@ -150,8 +156,8 @@ def test_three_models_review_a_plan_each_in_its_role_and_are_merged(
         before = len(model.asked)
         review = body(await client.call_tool("multi_llm_review", {"plan": plan}))
         assert [
-            (each["role"], each["source"], each["verdict"], each["model"])
-            for each in review["reviewers"]
+            (item["role"], item["source"], item["verdict"], item["model"])
+            for item in review["reviewers"]
         ] == [
             ("architect", "model", "approve", "scripted-architect"),
             ("security", "model", "revise", "scripted-security"),
@@ -164,10 +170,10 @@ def test_three_models_review_a_plan_each_in_its_role_and_are_merged(
         ]
         assert (review["verdict"], review["agreement"]) == ("revise", 0.33)
         asked = model.asked[before:]
-        assert len({each.system_prompt for each in asked}) == len(asked) == 3
-        for each in asked:
-            assert each.max_tokens == 1500
-            assert plan["criticalPath"][0] in each.messages[0].content.text  # type: ignore[union-attr]
+        assert len({item.system_prompt for item in asked}) == len(asked) == 3
+        for item in asked:
+            assert item.max_tokens == 1500
+            assert plan["criticalPath"][0] in item.messages[0].content.text  # type: ignore[union-attr]
 
     talk(mode, tmp_path, what, sampling_callback=model)
 
@@ -196,7 +202,7 @@ def test_rules_speak_where_the_model_refuses(tmp_path: Path) -> None:
         analysis, plan = await planned(client)
         assert analysis["secondOpinion"] is None
         review = body(await client.call_tool("multi_llm_review", {"plan": plan}))
-        assert {each["source"] for each in review["reviewers"]} == {"rules"}
+        assert {item["source"] for item in review["reviewers"]} == {"rules"}
         assert "User rejected sampling request" in review["reviewers"][0]["why"]
 
     talk("legacy", tmp_path, what, sampling_callback=refuse)

@@ -179,8 +179,8 @@ def test_a_dialogue_from_a_file_gives_its_answers_whatever_the_shell_puts_in_bet
     (tmp_path / "in").write_bytes(b"".join(map(frame, DIALOGUE)))
     done = shell(line.format(server=IN_SHELL), tmp_path)
     assert done.returncode == 0, done.stderr
-    answers = [json.loads(each) for each in (tmp_path / "out").read_bytes().splitlines()]
-    assert sorted(each["id"] for each in answers if each["id"] != "initialize") == list(
+    answers = [json.loads(item) for item in (tmp_path / "out").read_bytes().splitlines()]
+    assert sorted(item["id"] for item in answers if item["id"] != "initialize") == list(
         range(1, 21)
     )
 
@@ -211,7 +211,9 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[bytes]:
 
 
 def on_a_terminal(**popen: Any) -> tuple[Process, int]:
-    """A server as a user types its command: the terminal is its stdin and the one that its signals come from."""
+    """A server as a user types its command: the terminal is its stdin and the one that its signals
+    come from.
+    """
     ours, theirs = pty.openpty()
     settings = termios.tcgetattr(theirs)
     settings[3] &= ~termios.ECHO

@@ -1,7 +1,8 @@
-"""Our client against servers of others: `mcp` 2.x and 1.x, FastMCP, the TypeScript SDK, and server-everything of npm.
+"""Our client against servers of others: `mcp` 2.x and 1.x, FastMCP, the TypeScript SDK, and
+server-everything of npm.
 
-They run in real processes. What each of them speaks was found by trying. The Python ones that cannot live beside `mcp` 2.x get
-environments of their own below .tools.
+They run in real processes. What each of them speaks was found by trying. The Python ones that
+cannot live beside `mcp` 2.x get environments of their own below .tools.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from interop.tools import python_with
 from concertino.client.client import Client, Timeouts
 from concertino.client.supervision import Restart
 from concertino.errors import Incompatible, RpcError, TimedOut, ToolError
-from concertino.transports.process import live_members
+from concertino.transports.process_exit import live_members
 from concertino.types.results import TextContent
 
 pytestmark = pytest.mark.slow
@@ -144,7 +145,9 @@ def test_what_fastmcp_4_cannot_ask_in_2026_is_told_as_the_failure_of_its_tool() 
 
 @pytest.mark.requirement("SU-4", "SU-10", side="client")
 def test_subscriptions_of_the_official_server() -> None:
-    """SU-2 to SU-10 with `mcp` 2.x: acknowledged, told apart, ended by either side, and open again after a restart."""
+    """SU-2 to SU-10 with `mcp` 2.x: acknowledged, told apart, ended by either side, and open again
+    after a restart.
+    """
     updated: list[str] = []
     changed: list[str] = []
 

@@ -1,7 +1,9 @@
-"""The official TypeScript clients, versions 1 and 2, over stdio against a real process of ours; version 2 in both eras.
+"""The official TypeScript clients, versions 1 and 2, over stdio against a real process of ours;
+version 2 in both eras.
 
-What they accept is checked by them: they validate each message against the schemas of its revision, and structured content
-against the output schema that tools/list showed. They give the server a socket as stdin, as Node does.
+What they accept is checked by them: they validate each message against the schemas of its revision,
+and structured content against the output schema that tools/list showed. They give the server a
+socket as stdin, as Node does.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ SLOW = [pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "v1"
 
 
 class Seen(dict[str, Any]):
-    """What a client saw in one conversation. modern: whether it spoke 2026-07-28. log: what the server said on stderr."""
+    """What a client saw in one conversation.
+
+    modern: whether it spoke 2026-07-28. log: what the server said on stderr.
+    """
 
     modern: bool
     log: str
@@ -87,8 +92,9 @@ def test_it_tells_failures_from_errors(seen: Seen) -> None:
 
 
 def test_it_hears_progress_and_the_log_messages_that_it_asked_for(seen: Seen) -> None:
-    # The second step comes with the result, in one read, and the client forgets the token before it looks at the step:
-    # both versions handle a notification one microtask later than an answer. It was sent, and before the result.
+    # The second step comes with the result, in one read, and the client forgets the token before it
+    # looks at the step: both versions handle a notification one microtask later than an answer. It
+    # was sent, and before the result.
     assert seen["progress"][0] == {"progress": 1, "total": 2, "message": "1 of 2 minutes"}
     assert seen.log.index('"progress":2,"total":2') < seen.log.index('"text":"One plum cake."')
     assert [(said["level"], said["data"]) for said in seen["heard"]] == [

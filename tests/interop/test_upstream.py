@@ -1,8 +1,10 @@
-"""Ours and the upstream programs: their transport on our hub, their storage under it, our bridge and our plugin on their hub.
+"""Ours and the upstream programs: their transport on our hub, their storage under it, our bridge
+and our plugin on their hub.
 
-ORCHESTRA_BIN names a folder with `orchestrator`, `transport-stdio` and `storage-markdown`. Without it they are installed from the
-Go module index, with Go 1.25 or newer, into .tools; what cannot be installed is skipped, loudly. Everything runs a
-second time with programs of ours under upstream's names: that proves nothing about upstream, and everything about this file.
+ORCHESTRA_BIN names a folder with `orchestrator`, `transport-stdio` and `storage-markdown`. Without
+it they are installed from the Go module index, with Go 1.25 or newer, into .tools; what cannot be
+installed is skipped, loudly. Everything runs a second time with programs of ours under upstream's
+names: that proves nothing about upstream, and everything about this file.
 Source: the Orchestra plugin protocol, "transport.stdio", "Orchestrator" and "SDK".
 """
 
@@ -80,12 +82,14 @@ plugin.run()
 STAND_INS = {
     "transport-stdio": 'exec "$python" -m concertino bridge "$@"',
     "storage-markdown": 'exec "$python" -m concertino plugin markdown "$@"',
-    "orchestrator": """
+    "orchestrator": (
+        """
 for flag; do case $flag in --config=*) config=${flag#*=} ;; --certs-dir=*) certs=${flag#*=} ;; *) rest="$rest $flag" ;; esac; done
 test -e "$certs/ca.crt" || "$python" -m concertino certs init --certs-dir "$certs"
 exec 2> >(exec sed -u 's/\\] runs: /] registered and booted: /' >&2)
 exec "$python" -m concertino orchestrate "$config" --certs-dir "$certs" $rest
-""",
+"""
+    ),
 }
 
 # Programs
@@ -98,7 +102,9 @@ def skip(reason: str) -> NoReturn:
 
 
 def installed(cache: Path) -> dict[str, Path]:
-    """The upstream programs, installed if they are not in the cache yet: each in a folder of its own, where Go calls it `cmd`."""
+    """The upstream programs, installed if they are not in the cache yet: each in a folder of its
+    own, where Go calls it `cmd`.
+    """
     go = shutil.which("go")
     said = (
         subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True).stdout.strip()
@@ -146,7 +152,10 @@ def install(go: str, what: str, folder: Path) -> None:
 
 
 def named(folder: Path) -> dict[str, Path]:
-    """The programs of a folder that somebody has named. All must be there: a wrong name is a mistake, and not a reason to skip."""
+    """The programs of a folder that somebody has named.
+
+    All must be there: a wrong name is a mistake, and not a reason to skip.
+    """
     found = {name: folder / name for name in MODULES}
     missing = [name for name, path in found.items() if not os.access(path, os.X_OK)]
     assert not missing, (
@@ -223,7 +232,11 @@ class Log:
 
 @asynccontextmanager
 async def running(place: Path, *command: object) -> AsyncGenerator[Log]:
-    """A hub. It is ended with its whole process group: upstream's takes five minutes to end, and leaves its plugins."""
+    """A hub.
+
+    It is ended with its whole process group: upstream's takes five minutes to end, and leaves its
+    plugins.
+    """
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         env={**ENVIRONMENT, "TMPDIR": str(place)},
@@ -284,7 +297,9 @@ class Client:
 
 @asynccontextmanager
 async def client(*command: object) -> AsyncGenerator[Client]:
-    """A client of a program that serves MCP. Its stderr is ours, and pytest shows it when something is wrong."""
+    """A client of a program that serves MCP. Its stderr is ours, and pytest shows it when something
+    is wrong.
+    """
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         env=ENVIRONMENT,
@@ -490,7 +505,8 @@ def test_our_bridge_and_our_plugin_on_their_hub(programs: dict[str, Path], place
         async with their_hub(place, programs) as (address, certificates):
             async with client(*bridge(address, certificates)) as made:
                 await tools_work(made)
-                # Their hub keeps the field that it does not know: the integer is not rounded on its way.
+                # Their hub keeps the field that it does not know: the integer is not rounded on its
+                # way.
                 assert await made.calls("next_of", number=BIG) == (str(BIG + 1), False)
             link = await linked(address, certificates)
             await storage_works(link, place)

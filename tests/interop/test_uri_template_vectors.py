@@ -1,8 +1,8 @@
 """URI templates by the official test vectors of RFC 6570 (uritemplate-test).
 
-The source package of `uritemplate` contains them. It is fetched once from the package index and kept
-below .tools. The vectors prove the expansion by which tests/schema/test_uri_template.py is checked,
-and that UriTemplate accepts the same templates.
+The source package of `uritemplate` contains them. It is fetched once from the package index and
+kept below .tools. The vectors prove the expansion by which tests/schema/test_uri_template.py is
+checked, and that UriTemplate accepts the same templates.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def archive() -> Path:
 def cases(archive: Path, name: str) -> list[tuple[str, dict[str, Any], Any]]:
     """Return template, variables, and the expansion: a text, one of several, or False for an error."""
     with tarfile.open(archive) as files:
-        [member] = [each for each in files.getnames() if each.endswith(f"/{name}.json")]
+        [member] = [item for item in files.getnames() if item.endswith(f"/{name}.json")]
         held = files.extractfile(member)
         assert held is not None
         groups = json.load(held)

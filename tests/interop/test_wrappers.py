@@ -1,7 +1,8 @@
-"""Servers behind the programs that people start them with: `npx` and `uv run`. The whole chain is gone afterwards.
+"""Servers behind the programs that people start them with: `npx` and `uv run`. The whole chain is
+gone afterwards.
 
-npx comes with Node; uv comes from the package index into an environment below .tools. Neither downloads anything when a server is
-started here.
+npx comes with Node; uv comes from the package index into an environment below .tools. Neither
+downloads anything when a server is started here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from interop.tools import node_program, python_with
 from concertino.client.client import Client, Timeouts
 from concertino.client.targets import ServerParameters
 from concertino.errors import Disconnected
-from concertino.transports.process import live_members
+from concertino.transports.process_exit import live_members
 
 pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator.py"

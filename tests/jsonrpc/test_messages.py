@@ -633,3 +633,16 @@ def test_a_batch_is_what_json_says_is_an_array(elements: list[bytes]):
     found = decode_batch(frame)
     assert found is not None
     assert [json.loads(bytes(each)) for each in found] == value
+
+
+def test_deep_nesting_leaves_no_id_that_is_none():
+    deep = b"[" * 200_000 + b"]" * 200_000
+    frame = b'{"jsonrpc":"2.0","id":%b,"method":"x","params":{"a":%b}}'
+    assert bad(frame % (b"7", deep)) == (PARSE, 7)
+    assert bad(frame % (b"1.5", deep)) == (PARSE, None)
+    behind = b'{"jsonrpc":"2.0","method":"x","params":{"a":%b},"id":"%b"}'
+    assert bad(behind % (deep, b"7")) == (PARSE, "7")
+    assert bad(behind % (deep, b"\xff")) == (PARSE, None)
+    assert bad(behind % (deep, b"\\ud800")) == (PARSE, None)
+    assert bad(frame % (b'"\\ud800"', deep)) == (PARSE, None)
+    assert bad(b'{"id":"\\udc00",' + frame[1:] % (b"[]", deep)) == (PARSE, None)

@@ -14,12 +14,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec import Raw
 
 from concertino.errors import Disconnected, ProtocolError, RpcError
-from concertino.jsonrpc.incoming_requests import IncomingRequest, NotificationThrottle
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Message
-from concertino.jsonrpc.outgoing_requests import OutgoingRequest
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.token_bucket import TokenBucket
+from concertino.jsonrpc.requests import (
+    IncomingRequest,
+    NotificationThrottle,
+    OutgoingRequest,
+    TokenBucket,
+)
 
 BUSY, INVALID = -31001, -32600
 
@@ -458,6 +461,24 @@ def test_a_batch_without_its_cancelled_requests_is_sent_when_the_others_are_answ
     assert line.gone() == []
     line.peer.cancel(3, "")
     assert line.gone() == [[result(2, {})]]
+
+
+def test_a_request_is_cancelled_also_if_the_rest_of_its_batch_cannot_be_written():
+    def no_memory(*_: object) -> int:
+        raise MemoryError
+
+    line = batching()
+    one, two = line.batch(request(1), request(2))
+    reasons: list[str] = []
+    for item in (one, two):
+        assert isinstance(item, IncomingRequest)
+        item.on_cancel = reasons.append
+        line.peer.add_running(item)
+    line.peer.respond(one, b"{}")  # type: ignore[arg-type]
+    line.peer.send = no_memory
+    with pytest.raises(MemoryError):
+        line.peer.cancel(2, "enough")
+    assert reasons == ["enough"]
 
 
 def test_a_batch_whose_requests_are_all_cancelled_is_not_answered():
@@ -1192,3 +1213,63 @@ def test_what_was_announced_about_a_request_is_forgotten_with_it():
     line.held = 0
     line.peer.on_drain(0)
     assert line.sent == [{"about": 2}]
+
+
+# Responses that are not read; more of them in test_unread_results.py
+
+
+def large(line: Line, id: int) -> IncomingRequest:
+    """A running call that has got a response of 5 MB, which the transport holds if it is sent."""
+    incoming = line.running(id)
+    line.held = 5_000_000
+    line.peer.respond(incoming, b'{"x":"%b"}' % (b"x" * 5_000_000))
+    return incoming
+
+
+def test_a_response_beyond_the_budget_waits_until_output_has_left():
+    line = Line(max_unread_bytes=8_000_000, high_water_bytes=10**9)
+    large(line, 1)
+    large(line, 2)
+    large(line, 3)
+    assert [message["id"] for message in line.gone()] == [1]
+    line.peer.on_drain(4_999_999)
+    assert line.gone() == []
+    line.peer.cancel(2, "enough")
+    line.held = 0
+    line.peer.on_drain(0)
+    assert [message["id"] for message in line.gone()] == [3]
+    assert not line.peer.running
+
+
+def test_a_response_is_dropped_when_too_many_wait_or_nothing_is_read():
+    line = Line(max_unread_bytes=8_000_000, high_water_bytes=10**9)
+    for id in range(8):
+        large(line, id)
+    first, *dropped = line.gone()
+    assert (first["id"], [message["id"] for message in dropped]) == (0, [6, 7])
+    line.peer.drop_waiting_responses()
+    dropped += line.gone()
+    assert [message["id"] for message in dropped] == [6, 7, 1, 2, 3, 4, 5]
+    assert {message["error"]["code"] for message in dropped} == {-32603}
+
+
+def test_a_request_that_stays_open_is_not_expected_to_return_anything():
+    line = Line(max_unread_bytes=1)
+    incoming = line.call(1)
+    line.peer.add_running(incoming, has_result=False)
+    assert incoming.kind is None
+    line.peer.respond(incoming, b"{}")
+    assert [message["id"] for message in line.gone()] == [1]
+
+
+def test_a_response_that_cannot_be_decoded_fails_its_request():
+    line = Line()
+    outcomes: list[object] = []
+    outgoing = line.peer.request("x", b"{}", outcomes.append)
+    deep = b"[" * 200_000 + b"]" * 200_000
+    line.peer.receive(b'{"jsonrpc":"2.0","id":%d,"result":{"a":%b}}' % (outgoing.id, deep))
+    [outcome] = outcomes
+    assert str(outcome).startswith("the answer cannot be decoded: ")
+    # Nobody waits for another one.
+    line.peer.receive(b'{"jsonrpc":"2.0","id":99,"result":{"a":%b}}' % deep)
+    assert len(outcomes) == 1

@@ -18,7 +18,9 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture(autouse=True, scope="module")
 def nothing_is_held_on_to() -> Iterator[None]:
-    """A watch ends a moment after its library, and a cache's lock may be garbage by then: the next file may count descriptors."""
+    """A watch ends a moment after its library, and a cache's lock may be garbage by then: the next
+    file may count descriptors.
+    """
     yield
     for thread in threading.enumerate():
         if thread.name == "watch":

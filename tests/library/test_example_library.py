@@ -1,4 +1,6 @@
-"""examples/library: front matter is complete, links lead somewhere, figures are right, blocks are what they say."""
+"""examples/library: front matter is complete, links lead somewhere, figures are right, blocks are
+what they say.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def test_front_matter_is_complete(page: Page) -> None:
     for name in ("tags", "capabilities", "useWhen", "relatedResources"):
         assert len(front[name]) >= 2
         assert len(set(front[name])) == len(front[name])
-        assert all(isinstance(each, str) and each == each.strip() != "" for each in front[name])
+        assert all(isinstance(item, str) and item == item.strip() != "" for item in front[name])
     assert 30 <= len(front["description"]) <= 160
     assert page.body.startswith(f"\n# {front['title']}\n\n")
 
@@ -87,15 +89,15 @@ def test_a_prompt_names_its_arguments_and_uses_each(page: Page) -> None:
     front = page.front
     assert set(front) == {"name", "title", "description", "arguments"}
     assert front["name"] == page.path.stem
-    arguments = {each["name"]: each for each in front["arguments"]}
+    arguments = {item["name"]: item for item in front["arguments"]}
     assert len(arguments) == len(front["arguments"])
-    for each in arguments.values():
+    for item in arguments.values():
         assert (
             {"name", "description", "required"}
-            <= set(each)
+            <= set(item)
             <= {"name", "description", "required", "default"}
         )
-        assert ("default" in each) is (not each["required"])
+        assert ("default" in item) is (not item["required"])
     used = set(re.findall(r"\$\{(\w+)\}|\{\{(\w+)\}\}", page.body))
     names = {one or other for one, other in used} | (
         {"trace"} if "$ARGUMENTS" in page.body else set()

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -28,7 +29,7 @@ import concertino
 from concertino import Client, RpcError, Server, ToolError
 from concertino.backend import Backend
 from concertino.runtime import entry
-from concertino.types.results import PromptReference
+from concertino.types.completion import PromptReference
 
 SOURCE = str(Path(concertino.__file__).parents[1])  # what is tested here, for other processes
 Imported = Callable[[Page], dict[str, ModuleType]]
@@ -36,11 +37,15 @@ Imported = Callable[[Page], dict[str, ModuleType]]
 
 @pytest.fixture
 def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Imported]:
-    """Pastes a page's files into a folder and imports all but its tests, as `concertino serve` would."""
+    """Pastes a page's files into a folder and imports all but its tests, as `concertino serve`
+    would.
+    """
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(entry, "marked", [])
+    calls: ContextVar[list[Any] | None] = ContextVar("calls")
+    calls.set([])
+    monkeypatch.setattr(entry, "run_calls", calls)
 
     def paste(page: Page) -> dict[str, ModuleType]:
         for name, source in page.files().items():
@@ -70,12 +75,12 @@ def test_samples_are_servers_that_clients_can_list(page: Page, imported: Importe
         compile(source, name, "exec")
     modules = imported(page)
     servers = [
-        each
+        item
         for module in modules.values()
-        for each in vars(module).values()
-        if isinstance(each, Server)
+        for item in vars(module).values()
+        if isinstance(item, Server)
     ]
-    for server in {id(each): each for each in servers}.values():
+    for server in {id(item): item for item in servers}.values():
         asyncio.run(listed(server))
 
 
@@ -278,7 +283,7 @@ def test_the_samples_with_calls_are_all_those_that_have_tools(imported: Imported
     with_tools = {
         page.name
         for page in WITH_SAMPLES
-        if any("@server.tool" in each for each in page.files().values())
+        if any("@server.tool" in item for item in page.files().values())
     }
     assert with_tools - without == {sample.partition(" ")[0] for sample in SAMPLES} - {
         "patterns/compose-servers"
@@ -350,8 +355,8 @@ def test_resources_prompts_and_completion_do_what_their_pages_say(imported: Impo
                 await client.get_prompt("improve", {"draft": "wish"})
         async with Client(fresh.server, era="modern") as client:
             hints = [
-                (each["ttlMs"], each["cacheScope"])
-                for each in [
+                (item["ttlMs"], item["cacheScope"])
+                for item in [
                     await client.request("resources/list"),
                     await client.request("resources/read", {"uri": "fresh://licence"}),
                     await client.request("resources/read", {"uri": "fresh://clock"}),

@@ -1,6 +1,8 @@
-"""library/folder.py, uris.py and shelf.py: what is listed, what is not, and that nothing outside of a folder is read.
+"""library/folder.py, uris.py and shelf.py: what is listed, what is not, and that nothing outside of
+a folder is read.
 
-RELIABILITY.md, "Path traversal in resources": encoded, doubled, absolute, symlinked, NUL, device files, case tricks.
+RELIABILITY.md, "Path traversal in resources": encoded, doubled, absolute, symlinked, NUL, device
+files, case tricks.
 """
 
 from __future__ import annotations

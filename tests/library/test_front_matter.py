@@ -1,6 +1,8 @@
-"""library/front_matter.py and outline.py: what a file says of itself, and what becomes of one that says it wrongly.
+"""library/front_matter.py and outline.py: what a file says of itself, and what becomes of one that
+says it wrongly.
 
-Expected values are PyYAML's own where YAML is well-formed, and hand-written where a policy of ours decides.
+Expected values are PyYAML's own where YAML is well-formed, and hand-written where a policy of ours
+decides.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from concertino.library.outline import lines_outside_fences, parse_outline
 def texts(value: object) -> object:
     """What PyYAML's BaseLoader gives, which knows texts alone, with an empty one for nothing."""
     if isinstance(value, dict):
-        return {key: texts(each) for key, each in value.items()}
+        return {key: texts(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [texts(each) for each in value]
+        return [texts(item) for item in value]
     return "" if value in (None, "~", "null", "Null", "NULL") else value
 
 
@@ -47,7 +49,8 @@ def test_a_corpus_is_read_as_pyyaml_reads_it(corpus: Path) -> None:
 
 def test_values_are_as_they_are_written() -> None:
     head = parse_front_matter(
-        "---\ntitle: On\nversion: 1.10\nid: 007\nat: 12:30\nday: 2026-07-28\nnone: ~\nempty:\n---\ntext"
+        "---\ntitle: On\nversion: 1.10\nid: 007\nat: 12:30\nday: 2026-07-28\nnone:"
+        " ~\nempty:\n---\ntext"
     )
     assert head.values == {
         "title": "On",
@@ -84,7 +87,7 @@ def test_what_does_not_begin_with_a_fence_has_none(text: str) -> None:
 def test_a_fence_that_is_not_closed_is_text() -> None:
     head = parse_front_matter("---\nid: a\n# Title\n")
     assert (head.values, head.body) == ({}, "---\nid: a\n# Title\n")
-    assert [each.rule for each in head.problems] == ["front-matter"]
+    assert [item.rule for item in head.problems] == ["front-matter"]
 
 
 def test_only_the_first_closing_fence_closes() -> None:
@@ -126,7 +129,7 @@ def test_what_is_no_front_matter_is_a_problem_and_the_text_stays(
 def test_of_a_key_that_comes_twice_the_last_counts_and_it_is_said() -> None:
     head = parse_front_matter("---\nid: a\ntitle: x\nid: b\n---\n")
     assert head.values == {"id": "b", "title": "x"}
-    assert [(each.line, each.rule) for each in head.problems] == [(4, "front-matter")]
+    assert [(item.line, item.rule) for item in head.problems] == [(4, "front-matter")]
 
 
 def test_tags_of_python_objects_are_texts() -> None:

@@ -1,4 +1,6 @@
-"""library/query_params.py: parameters read back as the standard library writes them; and any URI is answered or refused."""
+"""library/query_params.py: parameters read back as the standard library writes them; and any URI is
+answered or refused.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""`concertino serve DIR` and `concertino lint DIR` as processes: what is said and when, which folders, what is missing.
+"""`concertino serve DIR` and `concertino lint DIR` as processes: what is said and when, which
+folders, what is missing.
 
-BEHAVIOUR.md, "Named by the source documents": the variables, and the lines on stderr in their order and form.
+BEHAVIOUR.md, "Named by the source documents": the variables, and the lines on stderr in their order
+and form.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def ran(words: list[str], asked: Asked, cwd: Path, **more: str) -> tuple[dict[in
     )
     messages = [json.loads(line) for line in done.stdout.splitlines()]
     return (
-        {each["id"]: each.get("result") or each["error"] for each in messages},
+        {item["id"]: item.get("result") or item["error"] for item in messages},
         done.stderr,
         done.returncode,
     )
@@ -100,10 +102,13 @@ def test_the_opening_is_answered_before_anything_is_loaded(tmp_path: Path) -> No
 
 
 def test_nothing_of_the_extras_is_loaded_before_the_load(tmp_path: Path) -> None:
-    """The way from start to the first answer is asyncio's and msgspec's alone: what else is needed comes beside it."""
+    """The way from start to the first answer is asyncio's and msgspec's alone: what else is needed
+    comes beside it.
+    """
     code = (
-        "import sys, concertino.runtime.process, concertino.cli.targets\nbefore = set(sys.modules)\n"
-        "from concertino.library.library import Library\nLibrary('.').features()\nprint(*sorted(set(sys.modules) - before))"
+        "import sys, concertino.runtime.process, concertino.cli.targets\nbefore ="
+        " set(sys.modules)\nfrom concertino.library.library import"
+        " Library\nLibrary('.').features()\nprint(*sorted(set(sys.modules) - before))"
     )
     environment = {**os.environ, "PYTHONPATH": SOURCE}
     done = subprocess.run(
@@ -137,7 +142,7 @@ def test_folders_are_named_by_target_option_and_variable(
     answers, stderr, code = ran(["serve", *words], asked, tmp_path, **variables)
     assert code == 0, stderr
     assert answers[1]["contents"][0]["text"] == "# One\n\nalpha\n"
-    assert [each["name"] for each in answers[2]["prompts"]] == ["p"]
+    assert [item["name"] for item in answers[2]["prompts"]] == ["p"]
 
 
 @pytest.mark.parametrize(
@@ -145,12 +150,11 @@ def test_folders_are_named_by_target_option_and_variable(
     [
         (
             ["empty"],
-            2,
+            1,
             "expected resources/ or prompts/ in it; --resources DIR serves a folder itself",
         ),
-        (["--resources", "nothing"], 2, "expected a folder, there is none at"),
-        (["in", "--scheme", "A b"], 2, "scheme: expected a small letter"),
-        (["in", "also", "--prompts", "in/prompts"], 2, "are for one folder, got in, also"),
+        (["in", "--scheme", "A b"], 1, "scheme: expected a small letter"),
+        (["in", "also", "--prompts", "in/prompts"], 1, "are for one folder, got in, also"),
     ],
 )
 def test_what_cannot_be_served_is_said(
@@ -160,14 +164,48 @@ def test_what_cannot_be_served_is_said(
     folder(tmp_path / "also")
     (tmp_path / "empty").mkdir()
     answers, stderr, ended = ran(["serve", *words], [], tmp_path)
-    assert (answers, ended) == ({}, code)
+    assert (answers[0]["code"], ended) == (-32603, code)
+    assert said in answers[0]["message"]
     assert said in stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (["serve"], {"RESOURCES_PATH": "no-resources", "PROMPTS_PATH": "no-prompts"}),
+        (["serve", "--resources", "no-resources", "--prompts", "no-prompts"], {}),
+        (["serve", "--resources", "no-resources"], {}),
+    ],
+)
+def test_folders_that_are_all_missing_fail_the_start(
+    words: list[str], variables: dict[str, str], tmp_path: Path
+) -> None:
+    """ "Error Shutdown" of the source documents: the line, and exit code 1."""
+    environment = {**os.environ, "PYTHONPATH": SOURCE, **variables}
+    # With a client that is told, and with nobody at stdin.
+    for asked in ('{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n', ""):
+        done = subprocess.run(
+            [*CONCERTINO, *words],
+            cwd=tmp_path,
+            input=asked,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 1
+        assert "[ERROR] [concertino] Failed to start server: a library: expected a folder" in (
+            done.stderr
+        )
+        assert "no-resources" in done.stderr
+        assert ("cannot start: a library: expected a folder" in done.stdout) is bool(asked)
 
 
 def test_a_folder_and_a_server_are_served_as_one(tmp_path: Path) -> None:
     folder(tmp_path / "shelf")
     (tmp_path / "sums.py").write_text(
-        "from concertino import Server\nserver = Server('sums')\n@server.tool\ndef add(a: int, b: int) -> int:\n    return a + b\n"
+        "from concertino import Server\nserver = Server('sums')\n@server.tool\ndef add(a: int, b:"
+        " int) -> int:\n    return a + b\n"
     )
     bad = ("resources/read", {"uri": "orchestr8://match?query=a&maxTokens=x"})
     asked: Asked = [
@@ -179,7 +217,7 @@ def test_a_folder_and_a_server_are_served_as_one(tmp_path: Path) -> None:
     ]
     answers, stderr, code = ran(["serve", "shelf", "sums.py"], asked, tmp_path)
     assert code == 0, stderr
-    assert [each["name"] for each in answers[1]["tools"]] == ["sums_add"]
+    assert [item["name"] for item in answers[1]["tools"]] == ["sums_add"]
     assert answers[2]["contents"][0]["text"] == "# One\n\nalpha\n"
     assert answers[3]["messages"][0]["content"]["text"] == "Do {{x}}"
     assert answers[4]["data"]["parameter"] == "maxTokens"
@@ -240,8 +278,8 @@ def test_without_pyyaml_front_matter_ends_the_start_and_says_why(tmp_path: Path)
     _, stderr, code = ran(["serve", "."], [READ], tmp_path, PYTHONPATH=path)
     assert code == 1
     assert (
-        "Failed to start server: ConcertinoError: front matter needs PyYAML: pip install 'concertino[library]'"
-        in stderr
+        "Failed to start server: ConcertinoError: front matter needs PyYAML: pip install"
+        " 'concertino[library]'" in stderr
     )
 
 
@@ -294,7 +332,10 @@ def test_a_library_without_mistakes_ends_with_0(tmp_path: Path) -> None:
     fill(
         tmp_path / "prompts",
         {
-            "p.md": "---\ndescription: d\narguments: [x]\n---\n{{x}} ${HOME} orchestr8://match?query={{x}}"
+            "p.md": (
+                "---\ndescription: d\narguments: [x]\n---\n{{x}} ${HOME}"
+                " orchestr8://match?query={{x}}"
+            )
         },
     )
     found, code = linted(tmp_path, "--ignore", "tokens")
@@ -349,10 +390,10 @@ def test_each_mistake_is_found_where_it_is(
     fill(tmp_path / "resources", files)
     found, code = linted(tmp_path)
     assert code == 1
-    said = [(each["path"], each["line"], each["rule"]) for each in found]
+    said = [(item["path"], item["line"], item["rule"]) for item in found]
     rules = {rule for _, _, rule in expected}
-    assert [each for each in said if each[2] in rules][: len(expected)] == expected, found
-    assert all(each["message"] for each in found)
+    assert [item for item in said if item[2] in rules][: len(expected)] == expected, found
+    assert all(item["message"] for item in found)
 
 
 def test_what_is_like_many_others_cannot_be_reached(tmp_path: Path) -> None:
@@ -365,7 +406,7 @@ def test_what_is_like_many_others_cannot_be_reached(tmp_path: Path) -> None:
         },
     )
     found, _ = linted(tmp_path)
-    assert [each["path"] for each in found if each["rule"] == "unreachable"] == [
+    assert [item["path"] for item in found if item["rule"] == "unreachable"] == [
         f"resources/a/{number:02}.md" for number in range(15, 30)
     ]
 
@@ -380,7 +421,7 @@ def test_prompts_are_looked_at_too(tmp_path: Path) -> None:
     )
     found, code = linted(tmp_path)
     assert code == 1
-    assert [(each["path"], each["line"], each["rule"], each["message"]) for each in found] == [
+    assert [(item["path"], item["line"], item["rule"], item["message"]) for item in found] == [
         ("prompts/a.md", 0, "prompt", "arguments: 'y' is nowhere in the text"),
         ("prompts/a.md", 0, "prompt", "{{z}} stays as it is: there is no argument of this name"),
         ("prompts/a.md", 6, "broken-link", "orchestr8://none: there is no such resource"),
@@ -411,7 +452,8 @@ def test_lint_says_it_in_lines_and_refuses_what_it_does_not_know(tmp_path: Path)
     lines, summary, code = said(".", "--ignore", "tokens")
     assert (
         lines
-        == "resources/a/x.md: broken-link: relatedResources: orchestr8://a/none: there is no such resource\n"
+        == "resources/a/x.md: broken-link: relatedResources: orchestr8://a/none: there is no such"
+        " resource\n"
     )
     assert (summary, code) == ("1 documents, 0 prompts, 1 problems\n", 1)
     for words, text in (

@@ -1,4 +1,6 @@
-"""library/prompt_files.py, and prompts as reading.py makes them: placeholders in one pass, arguments, defaults, refusals."""
+"""library/prompt_files.py, and prompts as reading.py makes them: placeholders in one pass,
+arguments, defaults, refusals.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def test_a_placeholder_of_another_name_stays() -> None:
 
 def test_without_declared_arguments_there_is_one_for_all() -> None:
     made = of("Fix $ARGUMENTS now {{x}}")
-    assert [(each.name, each.required) for each in to_list_entry(made).arguments or []] == [
+    assert [(item.name, item.required) for item in to_list_entry(made).arguments or []] == [
         ("ARGUMENTS", False)
     ]
     assert text(made, ARGUMENTS="it") == "Fix it now {{x}}"
@@ -62,11 +64,12 @@ def test_without_declared_arguments_there_is_one_for_all() -> None:
 def test_what_is_shown_is_what_is_written() -> None:
     made = to_list_entry(
         of(
-            "---\nname: n\ntitle: T\ndescription: D\narguments:\n- name: a\n  description: what\n  required: true\n---\n"
+            "---\nname: n\ntitle: T\ndescription: D\narguments:\n- name: a\n  description: what\n "
+            " required: true\n---\n"
         )
     )
     assert (made.name, made.title, made.description) == ("n", "T", "D")
-    assert [(each.name, each.description, each.required) for each in made.arguments or []] == [
+    assert [(item.name, item.description, item.required) for item in made.arguments or []] == [
         ("a", "what", True)
     ]
     assert to_list_entry(of("# Words\n\nSay this.")).description == "Say this."
@@ -76,7 +79,7 @@ def test_what_is_shown_is_what_is_written() -> None:
 def test_a_default_stands_for_a_required_argument() -> None:
     made = of("---\narguments:\n- name: a\n  required: true\n  default: d\n---\n{{a}}")
     assert text(made) == "d"
-    assert [each.required for each in to_list_entry(made).arguments or []] == [False]
+    assert [item.required for item in to_list_entry(made).arguments or []] == [False]
     assert (
         text(of("---\narguments:\n- name: a\n  required: true\n  default:\n---\n[{{a}}]")) == "[]"
     )
@@ -123,7 +126,7 @@ def test_what_is_wrong_with_a_prompt_leaves_the_rest(
 ) -> None:
     made, said = parse_prompt(FoundFile("p.md", "p.md", 0, 0), f"---\n{head}\n---\ntext".encode())
     assert made is not None
-    assert [each.name for each in made.arguments] == names
+    assert [item.name for item in made.arguments] == names
     assert len(said) == problems
 
 

@@ -1,6 +1,8 @@
-"""library/watcher.py and changes while a library is served: seen by the next request, told to those who listen, in either era.
+"""library/watcher.py and changes while a library is served: seen by the next request, told to those
+who listen, in either era.
 
-A deadline of 250 ms is BEHAVIOUR.md's; tests await the event itself, with seconds as their upper bound, since machines are busy.
+A deadline of 250 ms is BEHAVIOUR.md's; tests await the event itself, with seconds as their upper
+bound, since machines are busy.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ def watched() -> Iterator[Callable[[Path], tuple[Watcher, Heard]]]:
         return watches[-1], heard
 
     yield start
-    for each in watches:
-        each.close()
+    for item in watches:
+        item.close()
 
 
 def without_watchfiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +124,9 @@ def test_a_system_that_does_not_tell_is_said_once(
     monkeypatch.setattr(watcher, "POLL_S", 0.05)
     _, heard = watched(tmp_path)
     heard.until(lambda said: said[:2] == [None, None])
-    assert [each.message for each in caplog.records] == [
-        "changes are looked for every 0.05 s, since the system does not tell: inotify watch limit reached"
+    assert [item.message for item in caplog.records] == [
+        "changes are looked for every 0.05 s, since the system does not tell: inotify watch limit"
+        " reached"
     ]
 
 
@@ -190,7 +193,7 @@ async def test_what_is_edited_added_and_removed_is_seen(
             return result["contents"][0]["text"]
 
         async def listed() -> list[str]:
-            return [each["uri"] for each in (await served.ask("resources/list"))["resources"]]
+            return [item["uri"] for item in (await served.ask("resources/list"))["resources"]]
 
         assert await read("one") == "# One\n\nsame\n\nalpha\n"  # and is kept in memory
         if hears:
@@ -278,7 +281,7 @@ async def test_subscribers_are_told_of_what_they_watch(tmp_path: Path) -> None:
         put(tmp_path, "prompts/q.md", "# Q")
         await until(lambda: has_method(served, "prompts/list_changed"))
         assert in_order(served.heard) == ["prompts/list_changed"]
-        assert [each["name"] for each in (await served.ask("prompts/list"))["prompts"]] == [
+        assert [item["name"] for item in (await served.ask("prompts/list"))["prompts"]] == [
             "p",
             "q",
         ]
@@ -303,7 +306,7 @@ async def test_clients_of_both_eras_are_told(
         (tmp_path / "resources" / "agents" / "one.md").write_text("# Uno\n")
         (tmp_path / "prompts" / "q.md").write_text("# Q")
         await until(lambda: all_in(heard, {"orchestr8://agents/one", "resources", "prompts"}))
-        assert {each.name for each in await client.list_prompts()} == {"p", "q"}
+        assert {item.name for item in await client.list_prompts()} == {"p", "q"}
 
 
 async def all_in(heard: list[str], wanted: set[str]) -> bool:

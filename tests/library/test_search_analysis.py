@@ -1,5 +1,7 @@
 """analysis.py: which words are the same to a search. Expected terms are said by hand;
-stems are those of the Snowball project's page on its English stemmer (snowballstem.org/algorithms/english)."""
+stems are those of the Snowball project's page on its English stemmer
+(snowballstem.org/algorithms/english).
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ def test_a_text_has_the_terms_of_its_words_one_by_one(text: str) -> None:
 
 @pytest.mark.parametrize("sound_mark", ["\uff9e", "\uff9f"])
 def test_a_letter_that_is_nothing_but_an_accent_is_no_term(sound_mark: str) -> None:
-    """Unicode 16: letters (Lm) whose compatibility decomposition is a combining mark alone; there are no others."""
+    """Unicode 16: letters (Lm) whose compatibility decomposition is a combining mark alone; there
+    are no others.
+    """
     assert terms(f"alpha {sound_mark} beta {sound_mark}# .{sound_mark}") == ["alpha", "beta"]
 
 

@@ -1,15 +1,20 @@
-"""cache.py: what is kept is what was made; what is damaged is made anew; processes do not get in each other's way."""
+"""cache.py: what is kept is what was made; what is damaged is made anew; processes do not get in
+each other's way.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +23,10 @@ from msgspec.structs import replace
 
 from concertino.library import cache as cache_module
 from concertino.library import index as index_module
-from concertino.library.cache import Cache, cache_folder
+from concertino.library.cache import Cache, CacheFile, cache_folder
 from concertino.library.document import Document
+from concertino.library.file_loader import FileLoader
+from concertino.library.folder import Folder
 from concertino.library.index import Index
 from concertino.library.library import Library, open_cache
 from concertino.library.query import Query
@@ -31,7 +38,11 @@ DOCUMENTS = [made(f"d{number}", f"common word{number}", tags=("t",)) for number 
 
 @pytest.fixture(params=["in memory", "on disk"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of the cache files. The workplaces lie in a folder of the test, as they would in /dev/shm, or beside the cache files."""
+    """Of the cache files.
+
+    The workplaces lie in a folder of the test, as they would in /dev/shm, or beside the cache
+    files.
+    """
     if request.param == "in memory":
         (tmp_path / "shm").mkdir()
     monkeypatch.setattr(cache_module, "MEMORY", tmp_path / "shm")
@@ -158,6 +169,133 @@ def test_an_index_that_tantivy_cannot_open_is_made_anew(
     again = Index.build(DOCUMENTS, cache=Cache("library", folder))
     assert len(again.search(Query("common", max_results=100)).hits) == 60
     assert "made anew" in caplog.text
+
+
+def keep(cache: Cache, content: bytes) -> None:
+    """Write a cache file whose checksum is right, whatever its content is."""
+    cache.path.parent.mkdir(parents=True, exist_ok=True)
+    cache.path.write_bytes(cache_module._header(content) + content)
+
+
+def first_name(files: dict[str, bytes], suffix: str) -> str:
+    return min(name for name in files if name.endswith(suffix))
+
+
+def changed_index(content: CacheFile, suffix: str, change: Callable[[bytes], bytes]) -> CacheFile:
+    name = first_name(content.files, suffix)
+    return replace(content, files={**content.files, name: change(content.files[name])})
+
+
+FAULTS: dict[str, Callable[[CacheFile], CacheFile | bytes]] = {
+    "nothing": lambda _: b"",
+    "another type": lambda _: b"\xc0",
+    "100,000 levels": lambda _: b"\x91" * 100_000 + b"\xc0",
+    "text that is not UTF-8": lambda content: msgspec.msgpack.encode(content).replace(
+        b"word3", b"wo\xff\xff3"
+    ),
+    "the name of a file with NUL": lambda content: replace(
+        content, files={**content.files, "a\0b": b""}
+    ),
+    "a file in another folder": lambda content: replace(
+        content, files={**content.files, "../outside": b""}
+    ),
+    "the same number twice": lambda content: replace(content, numbers=[0] * 60),
+    "the numbers of others": lambda content: replace(
+        content, numbers=[number + 100 for number in content.numbers], next_number=200
+    ),
+    "numbers of one another": lambda content: replace(content, numbers=content.numbers[::-1]),
+    "numbers below zero": lambda content: replace(content, numbers=list(range(-60, 0))),
+    "numbers that no index has": lambda content: replace(content, next_number=2**64 - 1),
+    "two documents of one file": lambda content: replace(
+        content, documents=[*content.documents[1:], replace(content.documents[1], uri="x://y")]
+    ),
+    "no index": lambda content: replace(content, files={}),
+    "an index of another schema": lambda content: changed_index(
+        content, "meta.json", lambda data: data.replace(b'"purposes"', b'"purposed"')
+    ),
+    "a changed byte in the terms": lambda content: changed_index(
+        content, ".term", lambda data: bytes([data[0] ^ 1]) + data[1:]
+    ),
+    "half of the postings": lambda content: changed_index(
+        content, ".idx", lambda data: data[: len(data) // 2]
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_bad_content_with_the_right_checksum_is_no_cache_and_no_error(
+    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "MEMORY", tmp_path / "shm")
+    Index.build(DOCUMENTS, cache=Cache("library", tmp_path))
+    good = Cache("library", tmp_path).load()
+    assert good is not None
+    bad = FAULTS[fault](good)
+    keep(Cache("library", tmp_path), bad if isinstance(bad, bytes) else msgspec.msgpack.encode(bad))
+    index = Index.build(DOCUMENTS, cache=Cache("library", tmp_path))
+    assert len(index.search(Query("common", max_results=100)).hits) == 60
+    assert [hit.document.id for hit in index.search(Query("word3")).hits] == ["d3"]
+    index.update([made("new", "zebra")])
+    assert len(index.search(Query("zebra")).hits) == 1
+    # It was written anew.
+    again = Cache("library", tmp_path).load()
+    assert again is not None
+    assert again.documents == DOCUMENTS
+
+
+def test_a_cached_document_that_is_not_of_its_file_is_read_again(tmp_path: Path) -> None:
+    resources = tmp_path / "resources" / "notes"
+    resources.mkdir(parents=True)
+    (resources / "a.md").write_text("# A\n\nApples.\n")
+    found = Folder(resources.parent, max_file_bytes=1000, max_files=10).listing().files
+    [own] = found.values()
+    for change in ({"uri": "orchestr8://notes/b"}, {"category": "recipes"}):
+        loader = FileLoader(
+            "orchestr8", Folder(resources.parent, max_file_bytes=1000, max_files=10), None
+        )
+        known = made("a", "pears", category="notes")
+        known = replace(known, size=own.size, mtime_ns=own.mtime_ns)
+        loader.known = {own.path: replace(known, **change)}
+        [item] = loader.refresh().items.values()
+        assert isinstance(item, Document)
+        assert (item.uri, item.category) == ("orchestr8://notes/a", "notes")
+        assert "Apples" in item.body
+
+
+def test_a_server_starts_and_answers_with_a_cache_of_bad_content(tmp_path: Path) -> None:
+    (tmp_path / "library" / "resources" / "notes").mkdir(parents=True)
+    (tmp_path / "library" / "resources" / "notes" / "a.md").write_text("# Apples\n\nRed ones.\n")
+    ask = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "resources/read",
+        "params": {
+            "uri": "orchestr8://match?query=apples",
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+            },
+        },
+    }
+
+    def serve() -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", "concertino", "serve", str(tmp_path / "library")],
+            input=json.dumps(ask).encode() + b"\n",
+            capture_output=True,
+            check=True,
+            timeout=30,
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CONCERTINO_DRAIN_S": "20"},
+        )
+        return json.loads(done.stdout)["result"]["contents"][0]["text"]
+
+    right = serve()
+    assert "Apples" in right
+    [file] = (tmp_path / "concertino" / "library").glob("*.cache")
+    start = len(cache_module._header(b""))
+    content = file.read_bytes()[start:].replace(b"Red ones", b"Red\xff\xfe\xfds")
+    file.write_bytes(cache_module._header(content) + content)
+    assert serve() == right
 
 
 def test_a_folder_that_cannot_be_written_costs_the_cache_and_a_line_in_the_log(
@@ -313,7 +451,8 @@ def child(code: str, folder: Path) -> subprocess.Popen[str]:
 
 def test_what_a_killed_process_left_is_removed_by_the_next(folder: Path) -> None:
     process = child(
-        "index = Index.build([made('a', 'word')], cache=Cache('x', folder)); print('made', flush=True); sys.stdin.read()",
+        "index = Index.build([made('a', 'word')], cache=Cache('x', folder)); print('made',"
+        " flush=True); sys.stdin.read()",
         folder,
     )
     assert process.stdout is not None
@@ -334,13 +473,12 @@ def test_what_a_killed_process_left_is_removed_by_the_next(folder: Path) -> None
 @pytest.mark.slow
 def test_processes_that_read_and_write_at_once_all_find_the_same(folder: Path) -> None:
     code = (
-        "for turn in range(6):\n"
-        "    documents = [made(f'd{n}', f'common word{n}') for n in range(30)] + [made('t', f'turn {turn} ' + sys.argv[0])]\n"
-        "    index = Index.build(documents, cache=Cache('x', folder))\n"
-        "    assert len(index.search(Query('common', max_results=99)).hits) == 30\n"
-        "    index.update([made('d1', 'zebra')])\n"
-        "    assert len(index.search(Query('zebra')).hits) == 1\n"
-        "print('fine')"
+        "for turn in range(6):\n    documents = [made(f'd{n}', f'common word{n}') for n in"
+        " range(30)] + [made('t', f'turn {turn} ' + sys.argv[0])]\n    index ="
+        " Index.build(documents, cache=Cache('x', folder))\n    assert"
+        " len(index.search(Query('common', max_results=99)).hits) == 30\n   "
+        " index.update([made('d1', 'zebra')])\n    assert len(index.search(Query('zebra')).hits) =="
+        " 1\nprint('fine')"
     )
     processes = [child(code, folder) for _ in range(4)]
     assert [process.communicate(timeout=120)[0] for process in processes] == ["fine\n"] * 4

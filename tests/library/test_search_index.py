@@ -25,7 +25,8 @@ from concertino.library.document import Document
 from concertino.library.index import DIGITS, WEIGHTS, Index, category_term
 from concertino.library.query import MAX_TERMS, Query
 
-# An index takes 10 ms and a few threads to make: fewer examples than usual, each with several queries.
+# An index takes 10 ms and a few threads to make: fewer examples than usual, each with several
+# queries.
 few = settings(max_examples=15, deadline=None)
 
 
@@ -65,8 +66,8 @@ def test_technical_names_find_theirs_and_no_other(name: str) -> None:
     names = ["C++", "C#", ".NET", "node.js", "k8s", "CI/CD", "F#", "C", "net", "script"]
     index = Index.build(
         [
-            made(f"d{number}", f"All about {each} here", title="x")
-            for number, each in enumerate(names)
+            made(f"d{number}", f"All about {item} here", title="x")
+            for number, item in enumerate(names)
         ]
     )
     assert found(index, name)[0] == f"d{names.index(name)}"
@@ -217,7 +218,9 @@ def test_what_fits_as_well_is_in_the_order_of_the_uris_wherever_the_cut_is() -> 
 
 
 def model_scores(documents: list[Document], text: str) -> dict[str, float]:
-    """What index.py says the score is, from the formula of BM25 (k1 = 1.2, b = 0.75) and the terms of the analyser."""
+    """What index.py says the score is, from the formula of BM25 (k1 = 1.2, b = 0.75) and the terms
+    of the analyser.
+    """
     flat = shared_analyser().analyse
     entries = []
     for document in documents:

@@ -11,7 +11,8 @@ import pytest
 from corpora import EXAMPLE, each_corpus
 
 ROOT = Path(__file__).parents[2]
-# The documents of the example are few, and all about one thing: more of them fit a query as well as the one that is looked for.
+# The documents of the example are few, and all about one thing: more of them fit a query as well as
+# the one that is looked for.
 PROMISED = {"line": 0.60, "four": 0.45, "line above stock": 0.04, "four above stock": 0.04}
 OF_THE_EXAMPLE = {"line": 0.40, "four": 0.33, "line above stock": 0.01, "four above stock": 0.01}
 

@@ -1,6 +1,7 @@
 """A Library, asked in each revision; every message is validated against its schema (tests/wire.py).
 
-BEHAVIOUR.md: URIs, errors, mimeType, templates, catalogues, completion, prompts. RELIABILITY.md: reads outside of the folder.
+BEHAVIOUR.md: URIs, errors, mimeType, templates, catalogues, completion, prompts. RELIABILITY.md:
+reads outside of the folder.
 """
 
 from __future__ import annotations
@@ -23,10 +24,14 @@ from server.served import Served
 from concertino import Library
 from concertino.errors import RegistrationError
 from concertino.library import resource_reader as reader_module
+from concertino.library.tokens import estimate
 
 version = pytest.mark.parametrize("version", wire.REVISIONS)
 
-CORE = "---\nid: ts-core\ntitle: Types\ndescription: Of values.\ntags: [types, C++]\n---\n\n# Types\n\nInference of generics.\n"
+CORE = (
+    "---\nid: ts-core\ntitle: Types\ndescription: Of values.\ntags: [types, C++]\n---\n\n#"
+    " Types\n\nInference of generics.\n"
+)
 RESOURCES: dict[str, str | bytes] = {
     "agents/_fragments/typescript-core.md": CORE,
     "agents/bom.md": "\ufeff---\nid: bom\n---\ntext\r\nmore",
@@ -40,8 +45,10 @@ RESOURCES: dict[str, str | bytes] = {
     "README.md": "# Read me",
 }
 PROMPTS: dict[str, str | bytes] = {
-    "fix.md": "---\nname: fix\narguments:\n- name: task\n  required: true\n- name: where\n  values: [here, there]\n"
-    "- name: category\n---\nFix {{task}} {{where}}",
+    "fix.md": (
+        "---\nname: fix\narguments:\n- name: task\n  required: true\n- name: where\n  values:"
+        " [here, there]\n- name: category\n---\nFix {{task}} {{where}}"
+    ),
     "all.md": "Do $ARGUMENTS",
     "bad.md": b"\xff\xfe",
 }
@@ -64,7 +71,7 @@ async def test_everything_listed_can_be_read(version: str, tmp_path: Path) -> No
     async with Served(library(tmp_path, page_size=3), version) as served:  # pyright: ignore[reportArgumentType]
         assert {"resources", "prompts"} <= served.opened["capabilities"].keys()
         listed = await served.all_pages("resources/list", "resources")
-        assert [each["uri"] for each in listed] == [
+        assert [item["uri"] for item in listed] == [
             "orchestr8://README.md",
             "orchestr8://agents/_fragments/typescript-core",
             "orchestr8://agents/bom",
@@ -82,17 +89,17 @@ async def test_everything_listed_can_be_read(version: str, tmp_path: Path) -> No
             "text/markdown",
             "Of values.",
         )
-        for each in listed:
-            [contents] = (await served.ask("resources/read", uri=each["uri"]))["contents"]
-            assert contents["uri"] == each["uri"]
-            assert contents["mimeType"] == each["mimeType"]
+        for item in listed:
+            [contents] = (await served.ask("resources/read", uri=item["uri"]))["contents"]
+            assert contents["uri"] == item["uri"]
+            assert contents["mimeType"] == item["mimeType"]
             size = (
                 len(base64.b64decode(contents["blob"]))
                 if "blob" in contents
                 else len(contents["text"].encode())
             )
-            assert size == each["size"] - 3 * (
-                each["uri"] == "orchestr8://agents/bom"
+            assert size == item["size"] - 3 * (
+                item["uri"] == "orchestr8://agents/bom"
             )  # its byte order mark
 
 
@@ -186,18 +193,18 @@ async def test_catalogues_hold_what_can_be_read(tmp_path: Path) -> None:
         registry = json.loads(
             text_of(await served.ask("resources/read", uri="orchestr8://registry"))
         )
-        listed = [each["uri"] for each in (await served.ask("resources/list"))["resources"]]
-        assert [each["uri"] for each in registry["resources"]] == listed
-        assert [each["category"] for each in registry["categories"]] == [
+        listed = [item["uri"] for item in (await served.ask("resources/list"))["resources"]]
+        assert [item["uri"] for item in registry["resources"]] == listed
+        assert [item["category"] for item in registry["categories"]] == [
             "agents",
             "one",
             "skills",
             "two",
         ]
         found: list[str] = []
-        for each in registry["categories"]:
-            catalogue = json.loads(text_of(await served.ask("resources/read", uri=each["uri"])))
-            assert catalogue["category"] == each["category"]
+        for item in registry["categories"]:
+            catalogue = json.loads(text_of(await served.ask("resources/read", uri=item["uri"])))
+            assert catalogue["category"] == item["category"]
             found += [entry["uri"] for entry in catalogue["resources"]]
         assert sorted(["orchestr8://README.md", *found]) == sorted(listed)
         agents = json.loads(text_of(await served.ask("resources/read", uri="orchestr8://agent")))
@@ -208,7 +215,7 @@ async def test_catalogues_hold_what_can_be_read(tmp_path: Path) -> None:
             "description": "Of values.",
             "category": "agents",
             "tags": ["types", "C++"],
-            "tokens": 9,  # 34 characters / 4.1, rounded up: "\n# Types\n\nInference of generics.\n"
+            "tokens": estimate("\n# Types\n\nInference of generics.\n"),
         }
 
 
@@ -232,7 +239,7 @@ async def test_a_match_assembles_what_fits(version: str, tmp_path: Path) -> None
                 await served.ask("resources/read", uri="orchestr8://match?query=api&mode=minimal")
             )
         )
-        assert [each["uri"] for each in minimal["fragments"]] == ["orchestr8://skills/api-design"]
+        assert [item["uri"] for item in minimal["fragments"]] == ["orchestr8://skills/api-design"]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +310,7 @@ async def test_within_a_category_there_is_no_parameter_for_it(tmp_path: Path) ->
 async def test_templates_are_listed_and_complete(version: str, tmp_path: Path) -> None:
     async with Served(library(tmp_path), version) as served:  # pyright: ignore[reportArgumentType]
         listed = (await served.ask("resources/templates/list"))["resourceTemplates"]
-        uris = [each["uriTemplate"] for each in listed]
+        uris = [item["uriTemplate"] for item in listed]
         assert uris == [
             "orchestr8://match{?query,maxTokens,maxResults,minScore,tags,categories,mode}",
             "orchestr8://{category}/match{?query,maxTokens,maxResults,minScore,tags,mode}",
@@ -349,10 +356,10 @@ async def test_templates_are_listed_and_complete(version: str, tmp_path: Path) -
 async def test_prompts_are_listed_filled_and_completed(version: str, tmp_path: Path) -> None:
     async with Served(library(tmp_path, page_size=1), version) as served:  # pyright: ignore[reportArgumentType]
         listed = await served.all_pages("prompts/list", "prompts")
-        assert [each["name"] for each in listed] == ["all", "fix"]  # one is no UTF-8
-        assert [each["name"] for each in listed[1]["arguments"]] == ["task", "where", "category"]
+        assert [item["name"] for item in listed] == ["all", "fix"]  # one is no UTF-8
+        assert [item["name"] for item in listed[1]["arguments"]] == ["task", "where", "category"]
         got = await served.ask("prompts/get", name="fix", arguments={"task": "{{where}}"})
-        assert [each["content"]["text"] for each in got["messages"]] == ["Fix {{where}}"]
+        assert [item["content"]["text"] for item in got["messages"]] == ["Fix {{where}}"]
         assert await served.invalid("prompts/get", name="fix") == "Missing required field: task"
         assert (await served.refused("prompts/get", name="x")).message == "Unknown prompt: x"
         assert (
@@ -436,7 +443,7 @@ async def test_a_library_serves_again_after_its_end(tmp_path: Path) -> None:
 @on_a_loop
 async def test_every_uri_printed_in_any_mode_can_be_read(corpus: Path) -> None:
     async with Served(Library(corpus / "resources", corpus / "prompts", watch=False)) as served:  # pyright: ignore[reportArgumentType]
-        listed = {each["uri"] for each in await served.all_pages("resources/list", "resources")}
+        listed = {item["uri"] for item in await served.all_pages("resources/list", "resources")}
         assert len(listed) == len(list((corpus / "resources").rglob("*.md")))
         for uri in listed:
             assert text_of(await served.ask("resources/read", uri=uri))
@@ -464,7 +471,7 @@ async def test_every_uri_printed_in_any_mode_can_be_read(corpus: Path) -> None:
 def printed_uris(text: str, mode: str) -> list[str]:
     """Each mode's own place for a URI."""
     if mode == "minimal":
-        return [each["uri"] for each in json.loads(text)["fragments"]]
+        return [item["uri"] for item in json.loads(text)["fragments"]]
     return [line.split(" ")[0] for line in text.splitlines() if line.startswith("orchestr8://")]
 
 

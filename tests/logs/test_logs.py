@@ -24,8 +24,7 @@ import pytest
 from concertino.logs import redact
 from concertino.logs import stderr_redirect as diverted_module
 from concertino.logs import writer as writer_module
-from concertino.logs.correlation import LogContext, current_context
-from concertino.logs.formats import FORMATS, make_entry, message_line
+from concertino.logs.formats import FORMATS, LogContext, current_context, make_entry, message_line
 from concertino.logs.handler import StderrHandler, configure, logger
 from concertino.logs.stderr_redirect import StderrRedirect, adopt_handlers
 from concertino.logs.writer import BoundedWriter
@@ -130,6 +129,39 @@ def test_whole_lines_beyond_the_limit_are_dropped_and_counted(
     assert writer.flush()
     writer.write(b"next\n")
     assert read(pipe[0]) == b"0\n" + LINE * 9 + b"6 lines dropped (stderr was not read)\nnext\n"
+
+
+def test_a_line_that_others_wait_for_precedes_held_ones_and_is_never_dropped(
+    pipe: Pipe, writer: BoundedWriter
+) -> None:
+    fill(pipe[1])
+    writer.write(LINE * 20)
+    writer.write_first(b"READY\n")
+    writer.write(LINE)
+    read(pipe[0])
+    assert writer.flush()
+    assert read(pipe[0]) == (b"READY\n" + LINE * 10 + b"11 lines dropped (stderr was not read)\n")
+
+
+@pytest.mark.parametrize(
+    ("written", "held", "expected"),
+    [
+        (b"a part", b"", b"a part\nREADY\n"),
+        (b"a part", b" and its end\n", b"a part and its end\nREADY\n"),
+        (b"a part", b" that goes on", b"a part\nREADY\n that goes on"),
+    ],
+)
+def test_a_line_that_others_wait_for_is_a_line_of_its_own(
+    pipe: Pipe, writer: BoundedWriter, written: bytes, held: bytes, expected: bytes
+) -> None:
+    writer.write(written)
+    assert read(pipe[0]) == written
+    fill(pipe[1])
+    writer.write(held)
+    writer.write_first(b"READY\n")
+    read(pipe[0])
+    assert writer.flush()
+    assert written + read(pipe[0]) == expected
 
 
 def test_one_dropped_line_is_told_in_the_singular(pipe: Pipe, writer: BoundedWriter) -> None:

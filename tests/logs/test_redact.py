@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -564,3 +565,136 @@ def test_what_is_clean_follows_the_environment() -> None:
         assert not is_clean("hunter2hunter2")
     finally:
         redact.refresh()
+
+
+# ---- Fields in the form of Python, and tokens of known shapes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{'password': 'x'}", "{'password': '[REDACTED]'}"),
+        (
+            "ValueError: bad {'a': 1, 'api_key': 'it\\'s', 'b': 'y'}",
+            "ValueError: bad {'a': 1, 'api_key': '[REDACTED]', 'b': 'y'}",
+        ),
+        ("{'password': \"it's\"}", "{'password': \"[REDACTED]\"}"),
+        ("{'secret': b'x', 'n': 1}", "{'secret': b'[REDACTED]', 'n': 1}"),
+        ("{'log': \"{'password': 'x'}\"}", "{'log': \"{'password': '[REDACTED]'}\"}"),
+        ("Login(user='a', password='x')", "Login(user='a', password='[REDACTED]')"),
+        ('body={"password":"x"}', 'body={"password":"[REDACTED]"}'),
+        ("{'password': 'cut of", "{'password': '[REDACTED]"),
+    ],
+)
+def test_a_field_of_a_dict_in_a_text_is_hidden(text: str, expected: str) -> None:
+    assert Redactor().text(text) == expected
+    assert Redactor().text(expected) is expected
+    # In a trace, inside of a JSON string.
+    frame = json.dumps({"message": text}).encode()
+    assert json.loads(Redactor().frame(frame)) == {"message": expected}
+    # With --redact, in a result.
+    assert Redactor().value([text]) == [expected]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'passwords': 'x'}",
+        "{'password': None, 'secret': 5}",
+        "the password: 'x' is wrong",
+        "it's a secret, isn't it: 'x'",
+        "my_password='x'",
+    ],
+)
+def test_a_text_without_a_quoted_field_stays(text: str) -> None:
+    assert Redactor().text(text) is text
+
+
+def test_a_dict_with_a_secret_is_hidden_in_an_escaped_repr() -> None:
+    text = repr(repr({"password": 'it\'s "x"', "user": "me"}))
+    assert "it" not in Redactor().text(text)
+    assert "me" in Redactor().text(text)
+
+
+# Made up, in the lengths that are issued.
+TOKENS = {
+    "GitHub": "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
+    "GitHub, server": "ghs_16C7e42F292c6912E7710c838347Ae178B4a",
+    "GitHub, fine-grained": "github_pat_11ABCDEFG0aBcDeFgHiJkL_0123456789abcdefghij",
+    "OpenAI": "sk-abcdefghijklmnopqrst0123456789ABCDEFGHIJKLMN",
+    "OpenAI, project": "sk-proj-Ab1_cd-EfGhIjKlMnOpQrSt",
+    "Anthropic": "sk-ant-api03-AbCdEfGhIjKlMnOp-QrStUvWx",
+    "Stripe": "sk_live_4eC39HqLyjWDarjtT1zdp7dc",
+    "AWS": "AKIAIOSFODNN7EXAMPLE",
+    "AWS, temporary": "ASIAIOSFODNN7EXAMPLE",
+    "Google": "AIzaSyA-0123456789abcdefghijklmnopqrstu",
+    "Slack": "xoxb-123456789012-1234567890123-AbCdEfGhIjKl",
+    "GitLab": "glpat-AbCdEfGhIj0123456789",
+    "npm": "npm_0123456789abcdefghijABCDEFGHIJ012345",
+    "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U",
+    "PEM": "-----BEGIN RSA PRIVATE KEY-----\nMIIEow==\n-----END RSA PRIVATE KEY-----",
+}
+
+
+@pytest.mark.parametrize("token", TOKENS.values(), ids=TOKENS)
+def test_a_token_of_a_known_shape_is_hidden(token: str) -> None:
+    texts = [f"use {token} here", f"a\n{token}\nb", f"k={token}", f"'{token}'", token]
+    for text in [*texts, f"{'long ' * 200}{token}"]:
+        expected = text.replace(token, "[REDACTED]")
+        assert Redactor().text(text) == expected
+        assert Redactor().value({"text": [text]}) == {"text": [expected]}
+        frame = json.dumps({"text": text}).encode()
+        assert json.loads(Redactor().frame(frame)) == {"text": expected}
+        assert json.loads(json.loads(Redactor().frame(json.dumps(frame.decode()).encode()))) == {
+            "text": expected
+        }
+    assert not redact.make_clean_check(1000)(f"use {token} here")
+
+
+@pytest.mark.parametrize("word", ["Bearer", "bearer", "BEARER"])
+@pytest.mark.parametrize("token", ["abc.def.ghi", "0123456789abcdef", "dXNlcjpwYXNzd29yZA=="])
+def test_what_follows_bearer_is_hidden(word: str, token: str) -> None:
+    text = f"Authorization: {word} {token}, x"
+    assert Redactor().text(text) == f"Authorization: {word} [REDACTED], x"
+    frame = json.dumps({"headers": text}).encode()
+    assert json.loads(Redactor().frame(frame)) == {
+        "headers": f"Authorization: {word} [REDACTED], x"
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-loading-spinner-container is a class",
+        "task-1234567890123456789",
+        "bearer authentication is required; the bearer token is missing",
+        "ghp_short, AKIA, eyJ, xoxb-",
+        'WWW-Authenticate: Bearer realm="example"',
+        "a_name-with_many-parts and an MIAMI-1234567890123456",
+    ],
+)
+def test_what_only_begins_as_a_token_stays(text: str) -> None:
+    assert Redactor().text(text) is text
+    assert redact.make_clean_check(1000)(text)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "eyJ", "eyJaaaaaa.", "eyJaaaaaa-", "sk-", "sk-a", "-sk-", "ghp_", "ghp_a-", "bearer ", "bearer\t\t", "'", '"',
+        "'password':", "'password': '", "password=", "password='\\", "-----BEGIN ", "-----BEGIN A PRIVATE KEY-----",
+        "{'password': '\\'", "\\\\'", "authorization: basic ",
+    ],
+)  # fmt: skip
+def test_a_hostile_text_takes_linear_time(piece: str) -> None:
+    def seconds(characters: int) -> float:
+        text = "secret password AKIA eyJ " + piece * (characters // len(piece))
+        began = time.process_time()
+        Redactor().text(text)
+        Redactor().frame(json.dumps([text]).encode())
+        return time.process_time() - began
+
+    seconds(1000)  # imports and compiles
+    small = min(seconds(5_000) for _ in range(3))
+    # 16 times the text; a quadratic search would take 256 times as long.
+    assert seconds(80_000) < 64 * small + 0.2

@@ -156,7 +156,7 @@ def test_integers_beyond_a_double_arrive_as_they_are(local: Hub) -> None:
         process.initialize()
         answer = process.ask(call(1, "echo", {"n": 12345678901234567890, "m": 3, "x": 1.5}))
         assert answer["result"]["content"] == [
-            {"type": "text", "text": '{"n":12345678901234567890,"m":3,"x":1.5}'}
+            {"type": "text", "text": '{"m":3,"n":12345678901234567890,"x":1.5}'}
         ]
 
 

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -160,6 +161,28 @@ def test_a_hub_that_stands_still_is_noticed_by_health_pings(folder: Path) -> Non
         assert process.ask(request("ping", "ping"))["result"] == {}
         assert process.answer(1, 20)["error"]["code"] == -32603
         process.until_stderr("health ping")
+
+
+@pytest.mark.slow
+def test_a_bridge_that_is_killed_is_noticed_within_ten_seconds_and_its_call_ends(
+    folder: Path,
+) -> None:
+    """SIGKILL: over QUIC, no packet tells the hub of it."""
+    hub = Hub("quic", folder)
+    hub.answers["tool_call"] = hub.hang
+    hub.start()
+    try:
+        with bridge(hub) as process:
+            process.initialize()
+            process.until_stderr("transport.stdio: connected to orchestrator at ")
+            process.send(call(1, "greet"))
+            hub.until_asked()
+            process.signal(signal.SIGKILL)
+            began = time.monotonic()
+            hub.until_cancelled()
+            assert time.monotonic() - began < 10
+    finally:
+        hub.close()
 
 
 # Hangs

@@ -110,7 +110,7 @@ ROWS: list[Row] = [
         {"tool_call": gave({"n": 3})},
         "tools/call",
         {"name": "x"},
-        text('{"n":3}'),
+        {**text('{"n":3}'), "structuredContent": {"n": 3}},
     ),
     # Upstream's gives a content without text for these two, which MCP does not allow.
     (
@@ -118,14 +118,14 @@ ROWS: list[Row] = [
         {"tool_call": gave({"text": "", "n": 1})},
         "tools/call",
         {"name": "x"},
-        text(""),
+        {**text(""), "structuredContent": {"n": 1, "text": ""}},
     ),
     (
         "a text that is none",
         {"tool_call": gave({"text": 3})},
         "tools/call",
         {"name": "x"},
-        text('{"text":3}'),
+        {**text('{"text":3}'), "structuredContent": {"text": 3}},
     ),
     ("nothing at all", {"tool_call": gave({})}, "tools/call", {"name": "x"}, text("{}")),
     ("tools/call without a name", {}, "tools/call", {"arguments": {}}, error(-32602, "name")),
@@ -161,6 +161,35 @@ ROWS: list[Row] = [
             "description": "Review main.go",
             "messages": [{"role": "user", "content": {"type": "text", "text": "Look at main.go"}}],
         },
+    ),
+    (
+        "prompts/get of an unknown prompt, as upstream's hub says it",
+        {
+            "prompt_get": PluginResponse(
+                prompt_get=PromptGetResponse(description='no plugin provides prompt "x"')
+            )
+        },
+        "prompts/get",
+        {"name": "x"},
+        error(-32602, 'no plugin provides prompt "x"'),
+    ),
+    (
+        "prompts/get that fails in upstream's plugin",
+        {
+            "prompt_get": PluginResponse(
+                prompt_get=PromptGetResponse(description="prompt handler error: no file")
+            )
+        },
+        "prompts/get",
+        {"name": "x"},
+        error(-32603, "no file"),
+    ),
+    (
+        "a prompt without messages",
+        {"prompt_get": PluginResponse(prompt_get=PromptGetResponse(description="prompts none"))},
+        "prompts/get",
+        {"name": "x"},
+        {"description": "prompts none", "messages": []},
     ),
     ("prompts/get without a name", {}, "prompts/get", {}, error(-32602, "name")),
     (

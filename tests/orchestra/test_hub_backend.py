@@ -6,6 +6,7 @@ The shuffled Structs are made as upstream's Go makes them: the members of a map 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 from loops import on_a_loop
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from orchestra.bridges import definition, failed, gave, tools
 
 from concertino.backend.interface import Call
@@ -88,6 +89,49 @@ async def test_a_list_in_another_order_is_the_same_object_and_no_change() -> Non
     told.answer = tools(definition("count"), definition("greet", "", SHUFFLED))
     await told.front.refresh()
     assert await told.call("tools/list") is first  # so that it is encoded once
+    assert told.lists == []
+
+
+@on_a_loop
+async def test_two_tools_of_one_name_in_any_order_are_one_list_and_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Upstream's hub lists both, and calls the last; 24 lists are two minutes of a bridge."""
+    caplog.set_level("WARNING", "concertino")
+    told = Told()
+    await told.front.start(told)  # type: ignore[arg-type]
+    definitions = [
+        definition("list_notes", "of the workspace", SCHEMA),
+        definition("list_notes", "of everybody"),
+        definition("list_notes", "of everybody", SCHEMA),
+        definition("greet"),
+    ]
+    told.answer = tools(*definitions)
+    first = await told.call("tools/list")
+    assert [tool.name for tool in first.tools] == ["greet", "list_notes"]
+    for order in itertools.permutations(definitions):
+        shuffled = [
+            definition(each.name, each.description, SHUFFLED) if each.input_schema else each
+            for each in order
+        ]
+        told.answer = tools(*shuffled)
+        await told.front.refresh()
+        assert await told.call("tools/list") is first
+    assert told.lists == []
+    said = [each.getMessage() for each in caplog.records if "list_notes" in each.getMessage()]
+    assert said == ["a tool is left out: there are two of the name 'list_notes'"]
+
+
+@on_a_loop
+async def test_two_prompts_of_one_name_in_any_order_are_one_list() -> None:
+    told = Told()
+    await told.front.start(told)  # type: ignore[arg-type]
+    prompts = [PromptDefinition(name="hello", description=each) for each in ("one", "two")]
+    told.answer = PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts))
+    first = await told.call("prompts/list")
+    told.answer = PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts[::-1]))
+    await told.front.refresh()
+    assert await told.call("prompts/list") is first
     assert told.lists == []
 
 
@@ -261,6 +305,42 @@ def _floats(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _floats(each) for key, each in value.items()}
     return value
+
+
+def test_the_json_of_a_result_has_sorted_keys_whatever_their_order_on_the_wire() -> None:
+    orders: list[dict[str, Any]] = [
+        {"b": {"d": 1, "c": [{"f": 2**60, "e": 0}]}, "a": "\u00e9"},
+        {"a": "\u00e9", "b": {"c": [{"e": 0, "f": 2**60}], "d": 1}},
+    ]
+    for order in orders:
+        found = call_result(gave(order).tool_call)
+        expected = '{"a":"\u00e9","b":{"c":[{"e":0,"f":1152921504606846976}],"d":1}}'
+        assert found.content == [TextContent(expected)]
+        assert found.structured_content == Raw(expected.encode())
+
+
+@pytest.mark.parametrize(
+    ("result", "structured"),
+    [
+        ({"text": "just a text"}, None),
+        ({}, None),
+        ({"n": 3}, {"n": 3}),
+        ({"text": 3}, {"text": 3}),
+        ({"text": "3 items", "items": [1, 2, 3]}, {"text": "3 items", "items": [1, 2, 3]}),
+        (
+            {"text": "", "content": [{"type": "image", "data": "AAEC", "mimeType": "image/png"}]},
+            None,
+        ),
+    ],
+)
+def test_an_object_of_upstream_s_plugins_is_structured_content(
+    result: dict[str, Any], structured: dict[str, Any] | None
+) -> None:
+    found = call_result(gave(result).tool_call)
+    if structured is None:
+        assert found.structured_content is UNSET
+    else:
+        assert json.loads(bytes(found.structured_content)) == structured
 
 
 def test_pictures_of_plugins_made_with_the_sdk_follow_the_text() -> None:

@@ -124,6 +124,17 @@ say("[not a log line] as it is")
     assert ("INFO", "[not a log line] as it is") in said
 
 
+@on_a_loop
+async def test_ready_is_found_behind_a_line_that_somebody_else_has_not_ended(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "concertino.hub")
+    body = "tools.append('echo'); os.write(2, b'loading ...')"
+    async with running(written(folder, raw(folder, "loud", body))) as hub:
+        assert hub.plugins["loud"].state == "running"
+    assert "loading ..." in [each.getMessage() for each in caplog.records]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -191,7 +202,8 @@ async def test_tools_prompts_and_storage_of_several_plugins_are_behind_one_addre
         assert (await stored(hub, "a", b"content", "memory")).storage_write.success
         assert (await read(hub, "a", "memory")).storage_read.content == b"content"
         nobody = await read(hub, "a")
-        assert nobody.tool_call.error_message == "no plugin has the storage 'markdown'"
+        assert nobody.storage_read.failure.code == "storage_not_found"
+        assert nobody.storage_read.failure.message == "no plugin has the storage 'markdown'"
         health = (await link.request(PluginRequest(health=HealthRequest()))).health
         assert (health.status, health.message) == (HealthResult.HEALTHY, "2 of 2 plugins run")
         unknown = await link.request(PluginRequest(subscribe=Subscribe(topic="x")))

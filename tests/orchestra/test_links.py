@@ -11,7 +11,7 @@ from loops import on_a_loop
 from orchestra.linked import TRANSPORTS, Holding, Place, call, echo, health
 
 from concertino.errors import Disconnected, TimedOut
-from concertino.orchestra import link
+from concertino.orchestra import link, rpc
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.frames import MAX_FRAME_BYTES, FrameTooLarge
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse, ToolResponse
@@ -64,6 +64,26 @@ async def test_a_slow_one_does_not_hold_up_the_others(place: Place) -> None:
         assert not slow.done()
         holding.go.set()
         await slow
+
+
+@on_a_loop
+async def test_responses_that_nobody_reads_are_dropped_beyond_a_limit(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc, "MAX_UNREAD_BYTES", 2_000_000)
+    holding = Holding()
+    async with place.linked(holding) as link:
+        large = call(arguments=bytes(900_000))
+        tasks = [asyncio.create_task(link.request(large)) for _ in range(10)]
+        for _ in tasks:
+            await holding.began.acquire()
+        # All responses arise before anything can be read.
+        holding.go.set()
+        answers = [response.tool_call for response in await asyncio.gather(*tasks)]
+        sent = [answer for answer in answers if answer.success]
+        assert 1 <= len(sent) <= 3
+        assert {answer.error_code for answer in answers if not answer.success} == {"unread"}
+        assert (await link.request(large)).tool_call.success
 
 
 @pytest.mark.parametrize("size", [0, 1, 1452, 65535, 65536, 2**20 + 7])

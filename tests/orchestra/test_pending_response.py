@@ -11,9 +11,6 @@ from concertino.runtime.tasks import eager_task_runner
 
 
 class Link:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-
     def forget(self, key: Hashable) -> None:
         raise AssertionError("nothing is given up here")
 
@@ -24,7 +21,7 @@ def test_what_a_task_sets_after_a_request_stays_set() -> None:
 
     async def main() -> str:
         loop = asyncio.get_running_loop()
-        waiting = PendingResponse(Link(loop), "a request", 10.0, loop.time() + 10.0)
+        waiting = PendingResponse(loop, Link(), "a request", 10.0, loop.time() + 10.0)
 
         async def task() -> str:
             loop.call_soon(waiting.resolve, b"response")
@@ -49,7 +46,7 @@ def test_a_cancel_between_the_first_step_and_the_task_reaches_the_sender() -> No
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        pending = PendingResponse(Sender(loop), "a request", 10.0, loop.time() + 10.0, "key")
+        pending = PendingResponse(loop, Sender(), "a request", 10.0, loop.time() + 10.0, "key")
 
         async def call() -> bytes:
             return await pending

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,42 @@ def test_a_result_that_no_struct_holds_is_an_error_of_the_call(plugin: Plugin) -
     assert "too large for a double" in response.tool_call.error_message
 
 
+def test_a_tool_error_keeps_its_code_and_its_message_on_the_wire(plugin: Plugin) -> None:
+    @plugin.tool
+    def coded() -> str:
+        raise ToolError("NO_SHELF", "there is no shelf")
+
+    @plugin.tool
+    def advised() -> str:
+        raise ToolError("NO_SHELF", "there is no shelf", suggestion="Build one")
+
+    @plugin.tool
+    def uncoded() -> str:
+        raise ToolError("there is no shelf", suggestion="Build one")
+
+    found = ask(plugin, call("coded")).tool_call
+    assert (found.success, found.error_code, found.error_message) == (
+        False,
+        "NO_SHELF",
+        "there is no shelf",
+    )
+    # What has more than that keeps it: upstream's bridge shows the model this text.
+    found = ask(plugin, call("advised")).tool_call
+    assert (found.error_code, found.error_message) == (
+        "NO_SHELF",
+        '{"error":"there is no shelf","code":"NO_SHELF","suggestion":"Build one"}',
+    )
+    assert ask(plugin, call("uncoded")).tool_call.error_code == "handler_error"
+
+
+def test_tools_are_listed_with_their_output_schemas(plugin: Plugin) -> None:
+    tools = ask(plugin, PluginRequest(list_tools=ListToolsRequest())).list_tools.tools
+    found = {tool.name: json.loads(tool.output_schema) for tool in tools if tool.output_schema}
+    assert set(found) == {"count", "both", "who"}
+    assert found["count"] == {"type": "integer"}
+    assert found["both"]["additionalProperties"] == {"type": "integer"}
+
+
 def test_tools_are_listed_in_order_with_their_schemas(plugin: Plugin) -> None:
     tools = ask(plugin, PluginRequest(list_tools=ListToolsRequest())).list_tools.tools
     assert [tool.name for tool in tools] == [
@@ -268,7 +304,11 @@ def test_prompts_are_listed_and_filled_in(plugin: Plugin) -> None:
         (asked, "validation_error"),
     ):
         wrong.arguments.pop("topic", "")
-        assert ask(plugin, PluginRequest(prompt_get=wrong)).tool_call.error_code == code
+        response = ask(plugin, PluginRequest(prompt_get=wrong))
+        # The description is all that upstream's peers see.
+        assert response.prompt_get.failure.code == code
+        assert response.prompt_get.description == response.prompt_get.failure.message
+        assert not response.prompt_get.messages
 
 
 def test_a_plugin_without_prompts_has_none() -> None:
@@ -566,6 +606,54 @@ async def test_a_plugin_s_life_under_a_hub(
     await listening.close()
 
 
+@pytest.mark.parametrize("transport", ["unix", pytest.param("quic", marks=pytest.mark.slow)])
+@on_a_loop
+async def test_a_plugin_ends_when_its_parent_and_the_hub_are_gone_whatever_the_hub_is(
+    transport: str, folder: Path, certificates: Certificates
+) -> None:
+    """Upstream's hub starts a plugin too, and says nothing of its process id."""
+    at, hub_at = places(transport, folder)
+    registered = asyncio.Semaphore(0)
+
+    async def hub(request: PluginRequest, peer: RemotePeer) -> PluginResponse:
+        if request.HasField("register"):
+            registered.release()
+        return PluginResponse(register=RegistrationResult(accepted=True))
+
+    listening = await listen_for_links(hub_at, hub, certificates=certificates, name="orchestrator")
+    (folder / "greeter.py").write_text(GREETER)
+    flags = ("--orchestrator-addr", listening.address, "--certs-dir", str(certificates.folder))
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])"),
+        *(sys.executable, folder / "greeter.py", "--listen-addr", at, *flags),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        plugin = Process(parent)
+        ready = (await plugin.until("READY ")).removeprefix("READY ")
+        await registered.acquire()
+        parent.kill()
+        # A program that somebody has put into the background is served as long as its hub is there.
+        link = await open_link(
+            ready,
+            certificates=certificates,
+            name="orchestrator-to-tools.greeter",
+            expects="tools.greeter",
+        )
+        assert result(await link.request(call("greet", {"name": "Ada"}))) == {"text": "Hello, Ada!"}
+        await link.close()
+        await listening.close()
+        # Its stderr ends with it.
+        await plugin.ended()
+        assert "bye" in plugin.said
+        assert "the hub and the process that started this plugin are gone" in plugin.said[-2]
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
 @pytest.mark.slow
 @on_a_loop
 async def test_a_signal_drains_and_ends_the_plugin(folder: Path) -> None:
@@ -581,6 +669,54 @@ async def test_a_signal_drains_and_ends_the_plugin(folder: Path) -> None:
             await hanging
         await link.close()
     assert not (folder / "p").exists()
+
+
+FLOODING = """
+import sys
+from collections.abc import Iterator
+from concertino import Plugin
+
+plugin = Plugin("tools.loud")
+
+@plugin.lifespan
+def opened() -> Iterator[None]:
+    for number in range(4000):
+        print("x" * 99, file=sys.stderr)
+    yield None
+
+plugin.run()
+"""
+
+
+@on_a_loop
+async def test_ready_is_not_among_the_lines_that_are_dropped(folder: Path) -> None:
+    """The hub of a busy machine does not read for a while, and the plugin says more than is held."""
+    (folder / "loud.py").write_text(FLOODING)
+    process = subprocess.Popen(
+        [sys.executable, folder / "loud.py", "--listen-addr", f"unix:{folder}/p"],
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(20):
+            while not (folder / "p").is_socket():
+                await asyncio.sleep(0.01)
+            # It answers, so all of that has been said.
+            link = await open_link(f"unix:{folder}/p")
+            await link.request(PluginRequest(health=HealthRequest()))
+            await link.close()
+        os.set_blocking(process.stderr.fileno(), False)
+        said = b""
+        async with asyncio.timeout(10):
+            while f"READY unix:{folder}/p\n".encode() not in said:
+                said += process.stderr.read() or b""
+                await asyncio.sleep(0.01)
+        # A line of its own, and the flood was more than could be held.
+        assert f"\nREADY unix:{folder}/p\n".encode() in said
+        assert said.count(b"x" * 99 + b"\n") < 4000
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @on_a_loop

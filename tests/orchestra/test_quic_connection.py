@@ -95,6 +95,19 @@ async def test_acknowledgements_go_with_requests_and_responses(
 
 
 @on_a_loop
+async def test_a_connection_that_is_idle_does_nothing(
+    certificates: Certificates, sent: list[list[int]]
+) -> None:
+    async with linked(certificates) as (link, _):
+        await link.request(call())
+        # What is due after a request: acknowledgements, after 25 ms at most, and their timers.
+        await asyncio.sleep(0.2)
+        sent.clear()
+        await asyncio.sleep(0.5)
+        assert len(sent) <= 2
+
+
+@on_a_loop
 async def test_an_acknowledgement_that_nothing_goes_with_is_sent_by_itself(
     certificates: Certificates,
 ) -> None:

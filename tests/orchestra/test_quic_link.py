@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,11 +18,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from loops import on_a_loop
-from orchestra.linked import Recording, call, echo, health
+from orchestra.linked import Holding, Recording, call, echo, health
 from orchestra.quics import client, hub
 
 from concertino.errors import ConcertinoError, Disconnected
-from concertino.orchestra import handshake, quic_connection, quic_link
+from concertino.orchestra import handshake, quic_connection, quic_link, quic_listener
 from concertino.orchestra.authority import create_authority, issue, renew, throwaway
 from concertino.orchestra.certificates import Certificates, Identity
 from concertino.orchestra.link import listen_for_links, open_link
@@ -31,6 +32,7 @@ from concertino.orchestra.rpc_interface import (
     RpcConnection,
     RpcListener,
 )
+from concertino.orchestra.udp import UdpSocket
 
 NOW = datetime.now(UTC)
 SERVER, CLIENT = (
@@ -387,14 +389,15 @@ async def test_many_who_knock_and_go_no_further_keep_nobody_out(
         link = await client(listening, certificates)
         await link.request(health())
         server = listening.server  # type: ignore[attr-defined]
-        assert server.half_open <= quic_link.MAX_HALF_OPEN
+        assert len(server.half_open) <= quic_listener.MAX_UNPROVEN
         async with asyncio.timeout(10):
             while server.half_open:
                 await link.request(health())
-        assert len(server.clients) == 1
-        assert {id(each) for each in server._protocols.values()} == {
-            id(each) for each in server.clients
-        }
+            assert len(server.clients) == 1
+            # aioquic keeps a connection that was closed for three times its timeout.
+            while len(set(server._protocols.values())) > 1:
+                await link.request(health())
+        assert set(server._protocols.values()) == server.clients
         transport.close()
         await link.close()
 
@@ -403,7 +406,7 @@ async def test_many_who_knock_and_go_no_further_keep_nobody_out(
 async def test_beyond_the_limit_of_connections_one_more_is_sent_away(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(quic_link, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(quic_listener, "MAX_CONNECTIONS", 2)
     async with hub(certificates) as listening:
         two = [await client(listening, certificates) for _ in range(2)]
         with pytest.raises(Disconnected):
@@ -461,6 +464,93 @@ async def test_a_quiet_connection_is_kept_alive(
 
 
 @on_a_loop
+async def test_a_peer_of_whom_nothing_is_heard_is_given_up_at_either_end(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process was killed, or its cable pulled: no packet says so."""
+    monkeypatch.setattr(quic_connection, "PING_S", 0.05)
+    monkeypatch.setattr(quic_connection, "ANSWER_S", 0.05)
+    holding = Holding()
+    async with hub(certificates, holding) as listening:
+        link = await client(listening, certificates)
+        calling = asyncio.create_task(link.request(call()))
+        await holding.began.acquire()
+        # From now on, datagrams are lost in both directions.
+        monkeypatch.setattr(UdpSocket, "sendto", lambda *_: None)
+        async with asyncio.timeout(5):
+            with pytest.raises(Disconnected, match=r"nothing was heard for 0\.1 s"):
+                await calling
+            await holding.cancelled.acquire()
+            while listening.server.clients:  # type: ignore[attr-defined]
+                await asyncio.sleep(0)
+
+
+@on_a_loop
+async def test_a_process_that_stood_still_itself_does_not_blame_its_peers(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quic_connection, "PING_S", 0.05)
+    monkeypatch.setattr(quic_connection, "ANSWER_S", 0.1)
+    async with hub(certificates) as listening:
+        link = await client(listening, certificates)
+        time.sleep(0.3)
+        assert (await link.request(health())).HasField("health")
+        assert not link.end_reason.done()
+        await link.close()
+
+
+@pytest.mark.parametrize(
+    ("count", "strangers"),
+    [(60, 0), (60, 80), pytest.param(300, 300, marks=pytest.mark.slow)],
+)
+@on_a_loop
+async def test_many_who_connect_at_once_all_get_in(
+    certificates: Certificates, count: int, strangers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers have an address of their own and answer Retry packets, and then say no more."""
+    # Both ends share this process, and the machine may be busy: nobody may be refused, which says
+    # nothing of how long it takes.
+    monkeypatch.setattr(quic_connection, "HANDSHAKE_S", 30)
+    if count == 60:
+        monkeypatch.setattr(quic_listener, "MAX_HALF_OPEN", 70)
+    async with hub(certificates) as listening:
+        held = [await knock(listening.address, certificates) for _ in range(strangers)]
+        links = await asyncio.gather(
+            *(client(listening, certificates, "orchestrator") for _ in range(count))
+        )
+        answers = await asyncio.gather(*(link.request(health()) for link in links))
+        assert all(answer.HasField("health") for answer in answers)
+        for sock in held:
+            sock.close()
+        for link in links:
+            await link.close()
+
+
+async def knock(address: str, certificates: Certificates) -> socket.socket:
+    """Begin a handshake, prove the address if that is asked for, and leave it there."""
+    loop = asyncio.get_running_loop()
+    host, port = address.split(":")
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setblocking(False)
+    sock.connect((host, int(port)))
+    begun = QuicConnection(
+        configuration=handshake.configuration(
+            "client", certificates.identity("tools.greeter-client"), host
+        )
+    )
+    begun.connect((host, int(port)), now=loop.time())
+    for _ in range(2):
+        for data, _address in begun.datagrams_to_send(loop.time()):
+            sock.send(data)
+        answer = await loop.sock_recv(sock, 2048)
+        # A Retry packet has the type 3; anything else is the server's first flight.
+        if answer[0] & 0x30 != 0x30:
+            break
+        begun.receive_datagram(answer, (host, int(port)), loop.time())
+    return sock
+
+
+@on_a_loop
 async def test_localhost_is_where_go_looks_for_it(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,14 +594,17 @@ async def test_a_connect_that_is_cancelled_as_its_socket_is_made_leaves_nothing_
 ) -> None:
     async with hub(certificates) as listening:
         connecting = asyncio.create_task(client(listening, certificates))
-        monkeypatch.setattr(
-            quic_link._QuicClientConnection,
-            "connection_made",
-            lambda self, transport: connecting.cancel(),
-        )
+        made = quic_link._QuicClientConnection.connection_made
+
+        def cancelled(self: Any, transport: asyncio.BaseTransport) -> None:
+            made(self, transport)
+            connecting.cancel()
+
+        monkeypatch.setattr(quic_link._QuicClientConnection, "connection_made", cancelled)
         with pytest.raises(asyncio.CancelledError):
             await connecting
-        assert not clocks()
+        # The hub may have got its first packet, and has a clock for it.
+        assert not [item for item in clocks() if isinstance(item, quic_link._QuicClientConnection)]
 
 
 @on_a_loop

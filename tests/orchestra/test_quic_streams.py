@@ -16,7 +16,7 @@ from orchestra.linked import Holding, Recording, call, echo, health
 from orchestra.quics import client, hub, other_end
 
 from concertino.errors import ProtocolError, TimedOut
-from concertino.orchestra import handshake, quic_connection, quic_link
+from concertino.orchestra import handshake, quic_connection, quic_listener
 from concertino.orchestra.certificates import Certificates
 from concertino.orchestra.plugin_pb2 import PluginRequest, PluginResponse
 from concertino.orchestra.rpc_interface import RemotePeer, RpcListener
@@ -343,9 +343,9 @@ async def test_cancelled_requests_give_their_streams_back(certificates: Certific
 async def test_whatever_a_broken_hub_says_a_request_ends(
     certificates: Certificates, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = quic_link._QuicServerConnection._send
+    send = quic_listener._QuicServerConnection._send
     monkeypatch.setattr(
-        quic_link._QuicServerConnection,
+        quic_listener._QuicServerConnection,
         "_send",
         lambda self, stream, frame: send(self, stream, said),
     )

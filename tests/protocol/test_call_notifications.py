@@ -21,9 +21,9 @@ from session_rig import (
     received_levels,
 )
 
-from concertino.jsonrpc.token_bucket import TokenBucket
+from concertino.jsonrpc.requests import TokenBucket
 from concertino.protocol.call import ServerFeatures
-from concertino.protocol.session_request import SessionRequest
+from concertino.protocol.request_profile import SessionRequest
 from concertino.types.results import Implementation
 
 

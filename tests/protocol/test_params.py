@@ -1,4 +1,4 @@
-"""params.py: members of params, and the texts of errors about them."""
+"""request_profile.py: members of params, and the texts of errors about them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.errors import RpcError
-from concertino.protocol.params import QUOTED_CHARS, describe_with_path, pop_member
+from concertino.protocol.request_profile import QUOTED_CHARS, describe_with_path, pop_member
 
 BAD_PARAMS = -32602
 

@@ -58,9 +58,8 @@ from concertino.errors import RpcError
 from concertino.jsonrpc.limits import Limits
 from concertino.protocol.call import InputRequired, ServerFeatures
 from concertino.protocol.dialogue import to_wire_request
-from concertino.protocol.lifecycle import State
+from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.session import Session
-from concertino.protocol.session_request import SessionRequest
 from concertino.types.results import (
     CallToolResult,
     Implementation,
@@ -174,24 +173,24 @@ def test_initialize_is_not_served_in_a_batch():
     rig.onlooker = None
     [[answer]] = rig.feed([message])
     assert code(answer) == INVALID
-    assert rig.session.state is State.FRESH
+    assert rig.session.state == "fresh"
 
 
 def test_a_handshake_without_initialized_is_completed_by_the_first_request():
     rig = Rig()
     rig.ask(1, "initialize", opening(D))
-    assert rig.session.state is State.OPENED
+    assert rig.session.state == "opened"
     rig.call(2, "tools/list")
-    assert rig.session.state is State.READY
+    assert rig.session.state == "ready"
 
 
 def test_initialized_out_of_turn_changes_nothing():
     rig = Rig()
     assert rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"}) == []
-    assert rig.session.state is State.FRESH
+    assert rig.session.state == "fresh"
     rig.opened()
     assert rig.feed({"jsonrpc": "2.0", "method": "notifications/initialized"}) == []
-    assert rig.session.state is State.READY
+    assert rig.session.state == "ready"
 
 
 def test_a_pipelined_handshake_is_served_in_order():
@@ -233,6 +232,18 @@ def test_a_request_before_initialize_says_what_is_missing_and_initialize_works_a
     }
     assert rig.started == []
     assert "result" in rig.ask(2, "initialize", opening(D))
+
+
+def test_a_call_or_an_empty_initialize_by_hand_says_what_to_send_first():
+    """Echoes of the source documents: both are refused (LC-1, JR-16), with a line that works."""
+    rig = Rig()
+    message = rig.ask(2, "tools/list")["error"]["message"]
+    line = message.partition("; send first: ")[2]
+    error = rig.ask(1, "initialize", {})["error"]
+    assert error["data"] == {"details": "Missing required field: protocolVersion", "send": line}
+    [answer] = rig.feed(json.loads(line))
+    assert answer["result"]["protocolVersion"] == D
+    rig.call(3, "tools/list")
 
 
 @pytest.mark.requirement("LC-14")
@@ -388,7 +399,7 @@ def test_malformed_meta_is_refused_with_its_place(meta: Any, text: str):
 def test_what_2026_07_28_removed_is_not_found_with_modern_meta(method: str):
     rig = Rig()
     assert code(rig.ask(1, method, modern(opening(D)))) == NO_METHOD
-    assert rig.session.state is State.FRESH
+    assert rig.session.state == "fresh"
 
 
 def test_discover_does_not_exist_for_those_who_shook_hands():
@@ -425,10 +436,10 @@ def test_meta_is_looked_at_for_each_request():
 def test_a_modern_request_does_not_move_the_handshake():
     rig = Rig()
     rig.call(1, "tools/list", modern())
-    assert rig.session.state is State.FRESH
+    assert rig.session.state == "fresh"
     rig.ask(2, "initialize", opening(D))
     rig.call(3, "tools/list", modern())
-    assert rig.session.state is State.OPENED
+    assert rig.session.state == "opened"
 
 
 @pytest.mark.requirement("ME-18")
@@ -874,7 +885,7 @@ def test_a_client_that_forgets_initialized_hears_of_changes_once_it_has_subscrib
         "notifications/resources/updated",
         "notifications/tools/list_changed",
     ]
-    assert rig.session.state is State.READY
+    assert rig.session.state == "ready"
 
 
 def test_nobody_hears_of_an_update_before_the_handshake_is_complete():
@@ -1286,9 +1297,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_initialize_opens_and_only_operation_completes_the_handshake(self) -> None:
-        state = (
-            State.FRESH if self.negotiated is None else State.READY if self.ready else State.OPENED
-        )
+        state = "fresh" if self.negotiated is None else "ready" if self.ready else "opened"
         assert self.rig.session.state is state
 
 
@@ -1389,7 +1398,7 @@ def test_the_first_call_after_the_handshake_may_have_members_of_a_retry():
     rig = Rig()
     rig.ask("hello", "initialize", opening(D))
     rig.call(1, "tools/call", {**CALL, "requestState": 5, "_meta": {"progressToken": 1}})
-    assert rig.session.state is State.READY
+    assert rig.session.state == "ready"
 
 
 def test_a_suspended_call_is_answered_with_input_required():

@@ -1,8 +1,8 @@
-"""session_request.py: a request before the session has read it."""
+"""request_profile.py: a request before the session has read it."""
 
 from __future__ import annotations
 
-from concertino.protocol.session_request import SessionRequest
+from concertino.protocol.request_profile import SessionRequest
 
 
 def test_a_new_request_has_no_call_no_dialogue_and_no_hooks():

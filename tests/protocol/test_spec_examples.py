@@ -20,7 +20,7 @@ from msgspec.json import decode, encode
 from concertino.jsonrpc import messages
 from concertino.protocol.revisions import MODERN
 from concertino.protocol.wire_results import ResultEncoder
-from concertino.types import client_requests, results
+from concertino.types import client_requests, completion, results
 from concertino.types.results import ContentBlock
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
@@ -37,7 +37,7 @@ TYPES: dict[str, Any] = {
     "TextResourceContents": results.ResourceContents,
     "Resource": results.Resource,
     "Tool": results.Tool,
-    "CompleteRequestParams": results.CompleteParams,
+    "CompleteRequestParams": completion.CompleteParams,
     # What a server asks of its client, and what it gets back.
     "CreateMessageRequestParams": client_requests.Sampling,
     "CreateMessageResult": client_requests.CreateMessageResult,

@@ -220,6 +220,138 @@ async def test_one_more_than_may_be_is_sent_away_until_another_leaves(
             await second.aclose()
 
 
+def stranger(accepting: Acceptor, number: int = 0, source: str = "127.0.0.1") -> socket.socket:
+    """A client at a TCP port that has sent nothing. It is connected, and accepted a moment later."""
+    return socket.create_connection(
+        ("127.0.0.1", port(accepting, number)), source_address=(source, 0)
+    )
+
+
+def is_gone(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+@on_a_loop
+async def test_silent_strangers_at_a_tcp_port_do_not_lock_the_owner_of_a_unix_socket_out(
+    path: Path,
+) -> None:
+    async with Host(Shop().server, Limits(max_connections=4)) as host:
+        with serve_connections(host, listen_tcp("127.0.0.1", 0), listen_unix(path)) as accepting:
+            silent = [stranger(accepting) for _ in range(10)]
+            await until(lambda: sum(map(is_gone, silent)) == 7)
+            owners = [await opened(await connect_unix(path)) for _ in range(4)]
+            # Nor a client that speaks, at the same port.
+            speaking = await opened(await connect_tcp("127.0.0.1", port(accepting)))
+            for caller in (*owners, speaking):
+                assert await call(caller, "echo", text="x") == "x"
+                await caller.aclose()
+            for client in silent:
+                client.close()
+
+
+@on_a_loop
+async def test_while_more_than_half_of_the_places_are_taken_the_oldest_silent_stranger_goes_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Host(Shop().server) as host:
+        with serve_connections(host, listen_tcp("127.0.0.1", 0), max_connections=8) as accepting:
+            silent: list[socket.socket] = []
+            for number in range(5):
+                silent.append(stranger(accepting))
+                await until(lambda number=number: accepting.clients == number + 1)
+            # Half of them were taken when the fifth came, so nobody had to go.
+            assert not any(map(is_gone, silent))
+            assert caplog.text == ""
+
+            speaking = [await opened(await connect_tcp("127.0.0.1", port(accepting)))]
+            assert [is_gone(client) for client in silent] == [True, False, False, False, False]
+            speaking.append(await opened(await connect_tcp("127.0.0.1", port(accepting))))
+            assert [is_gone(client) for client in silent] == [True, True, False, False, False]
+            assert accepting.clients == 5
+            assert caplog.text.count("was disconnected: it has sent nothing") == 1
+            for caller in speaking:
+                await caller.aclose()
+            for client in silent:
+                client.close()
+
+
+@on_a_loop
+async def test_clients_that_have_spoken_stay_however_silent_they_are_now(path: Path) -> None:
+    async with Host(Shop().server) as host:
+        with serve_connections(host, listen_tcp("127.0.0.1", 0), max_connections=4) as accepting:
+            hosts = [
+                await opened(await connect_tcp("127.0.0.1", port(accepting))) for _ in range(3)
+            ]
+            silent = [stranger(accepting, source="127.0.0.2") for _ in range(3)]
+            await until(lambda: sum(map(is_gone, silent)) == 2)
+            for caller in hosts:
+                assert await call(caller, "echo", text="x") == "x"
+                await caller.aclose()
+            for client in silent:
+                client.close()
+
+
+@on_a_loop
+async def test_a_client_whose_first_bytes_have_arrived_is_not_silent() -> None:
+    async with Host(Shop().server) as host:
+        with serve_connections(host, listen_tcp("127.0.0.1", 0), max_connections=64) as accepting:
+            clients = [stranger(accepting, source=f"127.0.0.{n}") for n in range(1, 61)]
+            # All of them before the loop has accepted the first one.
+            for client in clients:
+                client.sendall(b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n')
+            await until(lambda: accepting.clients == 60)
+            for client in clients:
+                client.setblocking(False)
+                answer = await asyncio.get_running_loop().sock_recv(client, 100)
+                assert answer.startswith(b'{"jsonrpc":"2.0","id":1,')
+                client.close()
+
+
+@on_a_loop
+async def test_one_address_gets_three_quarters_of_the_places(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Host(Shop().server) as host:
+        with serve_connections(host, listen_tcp("127.0.0.1", 0), max_connections=4) as accepting:
+            callers = [
+                await opened(await connect_tcp("127.0.0.1", port(accepting))) for _ in range(3)
+            ]
+            with pytest.raises(Disconnected):
+                await opened(await connect_tcp("127.0.0.1", port(accepting)))
+            assert (
+                "a client was refused: 3 are connected from 127.0.0.1, which is the maximum for one"
+                in caplog.text
+            )
+            other = stranger(accepting, source="127.0.0.2")
+            await until(lambda: accepting.clients == 4)
+            assert not is_gone(other)
+            other.close()
+            # The place of a client that leaves is free for another of the same address.
+            await callers.pop().aclose()
+            await until(lambda: accepting.clients == 2)
+            callers.append(await opened(await connect_tcp("127.0.0.1", port(accepting))))
+            for caller in callers:
+                await caller.aclose()
+
+
+@on_a_loop
+async def test_silent_processes_of_our_own_user_stay(path: Path) -> None:
+    async with Host(Shop().server) as host:
+        with serve_connections(host, listen_unix(path), max_connections=4) as accepting:
+            silent = [await connect_unix(path) for _ in range(4)]
+            await until(lambda: accepting.clients == 4)
+            with pytest.raises(Disconnected):
+                await opened(await connect_unix(path))
+            assert accepting.clients == 4
+            callers = [await opened(connection) for connection in silent]
+            for caller in callers:
+                await caller.aclose()
+
+
 @on_a_loop
 async def test_the_number_of_clients_may_be_given_to_accept(path: Path) -> None:
     async with Host(Shop().server) as host:

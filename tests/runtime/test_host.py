@@ -333,7 +333,7 @@ async def test_a_start_that_fails_answers_the_calls_that_wait() -> None:
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
         gate.set()
-        with pytest.raises(RpcError, match="failed to start"):
+        with pytest.raises(RpcError, match=r"^cannot start: "):
             await call
 
 
@@ -353,7 +353,7 @@ async def test_a_start_that_ends_in_a_cancel_answers_the_calls_that_wait_and_tho
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
         gate.set()
-        with pytest.raises(RpcError, match="failed to start"):
+        with pytest.raises(RpcError, match=r"^cannot start: "):
             await call
 
 
@@ -407,8 +407,47 @@ async def test_leaving_the_host_cuts_off_calls_after_the_drain_time() -> None:
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
     assert ended == [True]
-    with pytest.raises(Disconnected):
+    with pytest.raises(RpcError, match="the server is shutting down"):
         await call
+
+
+@pytest.mark.parametrize("failing", ["write", "fail"])
+@on_a_loop
+async def test_calls_are_cancelled_once_also_if_the_first_cannot_be_told_of_the_shutdown(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by tests/simulation: the handler of the call without an answer ran on for ever."""
+    ended = []
+
+    async def handle(call: Call, context: Context) -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # A second cancel would interrupt this.
+            await asyncio.sleep(0.01)
+            ended.append(context.cancelled)
+
+    async with Host(Backend(handle), Limits(drain_s=0.05)) as host:
+        caller = await opened(host)
+        calls = [asyncio.create_task(caller.request("tools/call", CALL)) for _ in range(3)]
+        await caller.request("ping")
+        peer = next(iter(host.connections)).session.peer
+        function = peer.send if failing == "write" else peer.fail
+        used = []
+
+        def fail_first(*args: Any) -> Any:
+            used.append(args)
+            if len(used) == 1:
+                raise MemoryError
+            return function(*args)
+
+        monkeypatch.setattr(peer, "send" if failing == "write" else "fail", fail_first)
+    assert ended == [True] * 3
+    with pytest.raises(Disconnected):
+        await calls[0]
+    for call in calls[1:]:
+        with pytest.raises(RpcError, match="the server is shutting down"):
+            await call
 
 
 @on_a_loop
@@ -426,7 +465,7 @@ async def test_a_handler_that_swallows_its_cancel_does_not_hold_the_end() -> Non
         call = asyncio.create_task(caller.request("tools/call", CALL))
         await caller.request("ping")
     assert asyncio.get_running_loop().time() - before < 2
-    with pytest.raises(Disconnected):
+    with pytest.raises(RpcError, match="the server is shutting down"):
         await call
     for _ in range(2):
         for task in asyncio.all_tasks() - {asyncio.current_task()}:

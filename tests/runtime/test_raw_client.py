@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from loops import on_a_loop
 
 from concertino import Disconnected, ProtocolError, RpcError
-from concertino.transports import connect, memory_pair
+from concertino.transports import connect, memory_pair, spawn
 from concertino.transports.memory import MemoryConnection
+
+CALCULATOR = Path(__file__).parents[2] / "examples" / "calculator.py"
+INFO = {"name": "test", "version": "1"}
 
 
 class Other:
@@ -240,3 +245,32 @@ async def test_a_malformed_error_object_is_told_from_an_error() -> None:
         other.send({"jsonrpc": "2.0", "id": other.came[-1]["id"], "error": body})
         with pytest.raises(ProtocolError, match="expected an error object"):
             await asked
+
+
+@on_a_loop
+async def test_a_program_that_is_spawned_is_spoken_to_and_ended() -> None:
+    """MCP 2024-11-05 as by hand: initialize, one call, the end of stdin."""
+    lines: list[bytes] = []
+    child = spawn([sys.executable, str(CALCULATOR)], stderr=lines.append)
+    async with connect(child) as client:
+        hello = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": INFO}
+        opened = await client.request("initialize", hello, timeout_s=30)
+        assert opened["protocolVersion"] == "2024-11-05"
+        client.notify("notifications/initialized")
+        call = {"name": "add", "arguments": {"a": 1, "b": 2}}
+        result = await client.request("tools/call", call, timeout_s=30)
+        assert result["content"] == [{"type": "text", "text": "3"}]
+        assert child.exit_status is None
+    assert child.exit_status == 0
+    assert b"[INFO]" in b"".join(lines)
+    with pytest.raises(Disconnected):
+        await client.request("tools/list")
+
+
+@on_a_loop
+async def test_a_program_that_ends_fails_what_is_under_way() -> None:
+    child = spawn([sys.executable, "-c", "import sys; sys.stdin.readline(); sys.exit(3)"])
+    async with connect(child) as client:
+        with pytest.raises(Disconnected):
+            await client.request("initialize", timeout_s=30)
+        assert child.exit_status == 3

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from concertino.runtime.tasks import eager_task_runner
+from concertino.runtime.tasks import eager_task_runner, subject_of
 
 Work = Coroutine[Any, Any, Any]
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
@@ -773,3 +773,41 @@ async def test_a_cancel_right_after_the_first_step_waits_until_the_awaited_task_
     assert bench.ended == []
     release.set()
     assert await bench.all(1) == [("x", "ended")]
+
+
+class _Value:
+    """A result that tells whether it is still alive."""
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["first step", "later"])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_asking_for_the_subject_of_a_task_keeps_no_result_alive(later: bool, loop: str) -> None:
+    async def work() -> _Value:
+        if later:
+            await asyncio.sleep(0)
+        return _Value()
+
+    async def main() -> None:
+        running = asyncio.get_running_loop()
+        ended: asyncio.Future[weakref.ref[_Value]] = running.create_future()
+
+        def on_done(subject: str, value: _Value, error: BaseException | None) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            assert subject_of(task) == subject == "call"
+            ended.set_result(weakref.ref(value))
+
+        start = eager_task_runner(running, on_done)
+        running.call_soon(start, work(), "call")
+        result = await ended
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert result() is None
+
+    gc.collect()
+    gc.disable()
+    try:
+        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+            runner.run(main())
+    finally:
+        gc.enable()

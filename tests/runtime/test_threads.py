@@ -117,6 +117,36 @@ def test_a_job_that_blocks_does_not_hold_up_the_one_that_came_with_it() -> None:
     assert asyncio.run(main()) == "both"
 
 
+def test_the_log_names_what_holds_the_threads_and_not_what_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("concertino.runtime.threads.BLOCKED_S", 0.05)
+    gate = threading.Event()
+
+    def holder() -> None:
+        gate.wait(10)
+
+    def waiter() -> None:
+        pass
+
+    async def main() -> None:
+        threads = Threads(2)
+        jobs = [asyncio.create_task(threads.run(job)) for job in (holder, holder, waiter)]
+        async with asyncio.timeout(10):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+        gate.set()
+        await asyncio.gather(*jobs)
+        threads.close()
+
+    asyncio.run(main())
+    [text] = caplog.messages
+    assert text.startswith("all 2 threads have been taken for 0.05 s, and 1 calls wait; ")
+    assert "holder at test_threads.py:" in text
+    assert "(2 calls)" in text
+    assert "waiter" not in text
+
+
 def test_jobs_begin_in_order() -> None:
     async def main() -> list[int]:
         threads, seen = Threads(1), []

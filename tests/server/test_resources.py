@@ -18,8 +18,8 @@ from server.served import Served
 
 from concertino import Context, ResourceNotFound, RpcError, Server, ToolError, image
 from concertino.errors import RegistrationError
+from concertino.logs import redact
 from concertino.logs.redact import Redactor
-from concertino.server import tool_errors
 from concertino.types import Annotations, Icon, ReadResourceResult, ResourceContents, TextContent
 
 version = pytest.mark.parametrize("version", wire.REVISIONS)
@@ -264,6 +264,26 @@ async def test_a_link_that_is_put_in_a_files_way_later_is_not_followed(tmp_path:
 
 
 @on_a_loop
+async def test_a_file_whose_path_became_a_folder_is_not_found_and_nothing_is_left_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("notes")
+    server = Server("x")
+    server.add_resource("f:notes", path=file)
+    async with Served(server) as served:
+        file.unlink()
+        file.mkdir()
+        await served.refused("resources/read", uri="f:notes")
+        before = len(os.listdir("/proc/self/fd"))
+        error = await served.refused("resources/read", uri="f:notes")
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert (error.message, error.data) == ("Resource not found", {"uri": "f:notes"})
+        assert "size" not in (await served.ask("resources/list"))["resources"][0]
+    assert caplog.records == []
+
+
+@on_a_loop
 async def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
     file = tmp_path / "large"
     file.touch()
@@ -385,7 +405,7 @@ async def test_what_a_function_raises_is_an_error_in_its_words_or_by_its_name(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server("x")
-    monkeypatch.setattr(tool_errors, "redactor", lambda: Redactor(["hunter2hunter2"]))
+    monkeypatch.setattr(redact, "redactor", lambda: Redactor(["hunter2hunter2"]))
 
     def failing(error: BaseException) -> Callable[[], str]:
         def handler() -> str:

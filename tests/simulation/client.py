@@ -1,4 +1,5 @@
-"""The client's process: it sends its script, reads, stalls, closes and dies, at moments of the dice's choosing.
+"""The client's process: it sends its script, reads, stalls, closes and dies, at moments of the
+dice's choosing.
 
 It acts on timers of its own, and now and then in the middle of a system call of the server's.
 """

@@ -43,7 +43,9 @@ class Dice:
 
 
 class Calm(Dice):
-    """No choices: everything happens at once, in order, in full. For runs in which one thing alone shall go wrong."""
+    """No choices: everything happens at once, in order, in full. For runs in which one thing alone
+    shall go wrong.
+    """
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -1,7 +1,9 @@
-"""Small fixed dialogues, without chance, in which one thing fails: the n-th system call, allocation, step or turn, for every n.
+"""Small fixed dialogues, without chance, in which one thing fails: the n-th system call,
+allocation, step or turn, for every n.
 
-As SQLite tests itself: run once and count, then once for every point with a failure there. What must hold is what always holds
-(world.py), and that every call that came was answered, or the connection was closed.
+As SQLite tests itself: run once and count, then once for every point with a failure there. What
+must hold is what always holds (world.py), and that every call that came was answered, or the
+connection was closed.
 """
 
 from __future__ import annotations
@@ -133,7 +135,8 @@ SYSTEM_CALLS: Mapping[str, Sequence[Any]] = {
     "set_blocking": (OSError(errno.EBADF, "bad"),),
 }  # fmt: skip
 
-# Where concertino makes something new on the way of a call. Each is looked up under this name when it is used.
+# Where concertino makes something new on the way of a call. Each is looked up under this name when
+# it is used.
 ALLOCATIONS = (
     "concertino.jsonrpc.peer:decode",
     "concertino.jsonrpc.peer:decode_batch",
@@ -150,7 +153,7 @@ ALLOCATIONS = (
     "concertino.protocol.call_notifications:encode_notification",
     "concertino.protocol.session:encode",
     "concertino.protocol.session:Decoder",
-    "concertino.protocol.params:Decoder",
+    "concertino.protocol.request_profile:Decoder",
     "concertino.protocol.call_notifications:encode",
     "concertino.protocol.wire_results:ResultEncoder.encode",
     "concertino.protocol.wire_results:decode",
@@ -169,7 +172,9 @@ ALLOCATIONS = (
 
 
 class Failing:
-    """A function that raises `error` when it is called for the n-th time; n = 0: never, it only counts."""
+    """A function that raises `error` when it is called for the n-th time; n = 0: never, it only
+    counts.
+    """
 
     def __init__(self, function: Any, at: int, error: type[BaseException] = MemoryError) -> None:
         self.function = function
@@ -190,8 +195,8 @@ def allocations(name: str, at: int) -> Iterator[Failing]:
     module, _, path = name.partition(":")
     owner: Any = importlib.import_module(module)
     *way, last = path.split(".")
-    for each in way:
-        owner = getattr(owner, each)
+    for item in way:
+        owner = getattr(owner, item)
     failing = Failing(getattr(owner, last), at)
     stand_in: Any = failing
     if isinstance(owner, type):  # a method: found through its class it must bind
@@ -250,9 +255,11 @@ STAYS_S = 20.0  # seconds that a client waits for its answers
 
 
 def out_of_memory(scenario: str, name: str, n: int) -> Sequence[str]:
-    """The n-th use of a function finds no memory. The client, which waits, gets an answer to each call or the end.
+    """The n-th use of a function finds no memory. The client, which waits, gets an answer to each
+    call or the end.
 
-    What the answer says is free; the model's other rules do not know what memory is and are not asked.
+    What the answer says is free; the model's other rules do not know what memory is and are not
+    asked.
     """
     setting = SCENARIOS[scenario]()
     leaving = setting.scripts[0].leaving
@@ -266,7 +273,7 @@ def out_of_memory(scenario: str, name: str, n: int) -> Sequence[str]:
         line = world.lines[0]
         if not line.down.writer_open:
             return
-        answered = [each.get("id") for each in answers(bytes(line.client.received))]
+        answered = [item.get("id") for item in answers(bytes(line.client.received))]
         gone = {said.target for said in line.said() if said.kind == "cancel"}
         unanswered.extend(
             f"{said.kind} {said.id!r} was neither answered nor was the connection closed"
@@ -281,8 +288,8 @@ def out_of_memory(scenario: str, name: str, n: int) -> Sequence[str]:
     except Exception as why:
         return [f"raised out of the loop: {why!r}"]
     if not world.lines[0].attached:  # no memory to begin with: who serves is told
-        problems = [each for each in problems if "serving raised MemoryError" not in each]
-    answered = Counter(each.get("id") for each in answers(bytes(world.lines[0].client.received)))
+        problems = [item for item in problems if "serving raised MemoryError" not in item]
+    answered = Counter(item.get("id") for item in answers(bytes(world.lines[0].client.received)))
     twice = [
         f"{id!r} was answered {times} times"
         for id, times in answered.items()
@@ -292,13 +299,16 @@ def out_of_memory(scenario: str, name: str, n: int) -> Sequence[str]:
 
 
 def answers(received: bytes) -> list[dict[str, Any]]:
-    """All answers among the whole lines that came, those of arrays too. Raises ValueError for a line that is no JSON."""
+    """All answers among the whole lines that came, those of arrays too.
+
+    Raises ValueError for a line that is no JSON.
+    """
     found: list[dict[str, Any]] = []
     for line in received.split(b"\n")[:-1]:
         message = json.loads(line)
         found += [
-            each
-            for each in (message if isinstance(message, list) else [message])
-            if "method" not in each
+            item
+            for item in (message if isinstance(message, list) else [message])
+            if "method" not in item
         ]
     return found

@@ -1,7 +1,9 @@
-"""The operating system under transports/pipe.py: what it calls as `os` and `select`, over descriptors that are not real.
+"""The operating system under transports/pipe.py: what it calls as `os` and `select`, over
+descriptors that are not real.
 
-Linux semantics: a write end whose readers are gone is ready for everything and EPIPE; a read end without writers gives what is
-left, then b"". Reads and writes may fall short, be interrupted, and find nothing although they were announced.
+Linux semantics: a write end whose readers are gone is ready for everything and EPIPE; a read end
+without writers gives what is left, then b"". Reads and writes may fall short, be interrupted, and
+find nothing although they were announced.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ READABLE, WRITABLE = 1, 2
 
 
 class Channel:
-    """Bytes on their way in one direction. passed: how many were ever put in; wake: tells the client that something changed."""
+    """Bytes on their way in one direction.
+
+    passed: how many were ever put in; wake: tells the client that something changed.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -66,8 +71,9 @@ class Descriptor:
 class Kernel:
     """Stands in the place of the module `os` in transports/pipe.py.
 
-    faults: (call, n) -> what the n-th call of that name does instead: an OSError is raised; for `read`, b"" is returned; for
-    `write`, an int is the most bytes taken. before: called before each read, write and close: the client may act meanwhile.
+    faults: (call, n) -> what the n-th call of that name does instead: an OSError is raised; for
+    `read`, b"" is returned; for `write`, an int is the most bytes taken. before: called before each
+    read, write and close: the client may act meanwhile.
     """
 
     O_RDONLY, O_WRONLY, O_NONBLOCK, O_CLOEXEC, O_NOCTTY = (

@@ -1,8 +1,9 @@
 """An asyncio loop with a virtual clock, over a selector that asks the simulated kernel.
 
-What asyncio promises is kept: callbacks run in the order in which they were scheduled, timers not before their time and in its
-order. What it does not promise is up to the dice: in which order descriptors are found ready, whether one that becomes ready
-beside a timer is found before or after it, the order of timers with one due time, and how late a timer is.
+What asyncio promises is kept: callbacks run in the order in which they were scheduled, timers not
+before their time and in its order. What it does not promise is up to the dice: in which order
+descriptors are found ready, whether one that becomes ready beside a timer is found before or after
+it, the order of timers with one due time, and how late a timer is.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ class Stuck(Exception):
 
 
 class Poller:
-    """In the place of a selector. ready: the events (EVENT_READ 1, EVENT_WRITE 2) that a descriptor has now.
+    """In the place of a selector. ready: the events (EVENT_READ 1, EVENT_WRITE 2) that a descriptor
+    has now.
 
-    turn: called at each turn of the loop; true: it made something ready. rest: called when nothing is ready, before the
-    clock jumps. registering: called with each descriptor that is to be watched.
+    turn: called at each turn of the loop; true: it made something ready. rest: called when nothing
+    is ready, before the clock jumps. registering: called with each descriptor that is to be
+    watched.
     """
 
     def __init__(self, ready: Callable[[int], int], dice: Dice) -> None:

@@ -1,12 +1,13 @@
 """What may pass, and when: every frame in and out, and every handler's beginning, in their order.
 
-A Tap is put between the real connection and the real host; it changes nothing. The model behind it knows the protocol, not the
-code: which message must be answered by what (2025-11-25 basic/lifecycle, 2026-07-28 basic/versioning, JSON-RPC 2.0,
-docs/architecture.md), that answers are given once, that nothing is said about a request after its answer or its cancel, that
-progress grows.
+A Tap is put between the real connection and the real host; it changes nothing. The model behind it
+knows the protocol, not the code: which message must be answered by what (2025-11-25
+basic/lifecycle, 2026-07-28 basic/versioning, JSON-RPC 2.0, docs/architecture.md), that answers are
+given once, that nothing is said about a request after its answer or its cancel, that progress grows.
 
-Kinds of messages: call (goes to the workshop), ping, initialize, discover, level, unknown (method), badparams, badversion, nomethod
-(answered by the session), cancel, silent (never answered), garbage (answered without an id, at a bounded rate), overlong, batch.
+Kinds of messages: call (goes to the workshop), ping, initialize, discover, level, unknown (method),
+badparams, badversion, nomethod (answered by the session), cancel, silent (never answered), garbage
+(answered without an id, at a bounded rate), overlong, batch.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ __all__ = ["Entry", "Model", "Tap"]
 
 ERRORS = {"unknown": -32601, "badparams": -32602, "badversion": -32022, "nomethod": -32600}
 BURST = 10  # answers to garbage at once, and a second
+
+# The error of a call that was cut off.
+SHUTTING_DOWN = {"code": -32603, "message": "the server is shutting down"}
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +160,8 @@ class Model:
         assert said.id is not None
         code = 0
         entry = self.open.get(said.id)
-        # What a batch has an answer for is no longer in flight, although the answer waits for the others.
+        # What a batch has an answer for is no longer in flight, although the answer waits for the
+        # others.
         in_use = entry is not None and not (entry.batch is not None and entry.ended)
         if in_use or (batch is not None and batch.expected[said.id]):
             code = -32600
@@ -216,18 +221,18 @@ class Model:
         self._batches.append(batch)
         self._fresh.append(batch)
         served: list[tuple[Said, bool]] = []
-        for each in said.elements:  # ids are compared before any of them is opened
-            if each.kind == "garbage":
+        for item in said.elements:  # ids are compared before any of them is opened
+            if item.kind == "garbage":
                 batch.idless += 1
-            elif each.id is not None:
-                served.append((each, each.kind == "call" and self._served(each, batch)))
-                batch.expected[each.id] += 1
-        opened = {id(each): is_served for each, is_served in served}
-        for each in said.elements:
-            if each.kind == "cancel":
-                self._cancel(each, batch)
-            elif each.kind == "call" and opened[id(each)]:
-                self._call(each, batch)
+            elif item.id is not None:
+                served.append((item, item.kind == "call" and self._served(item, batch)))
+                batch.expected[item.id] += 1
+        opened = {id(item): is_served for item, is_served in served}
+        for item in said.elements:
+            if item.kind == "cancel":
+                self._cancel(item, batch)
+            elif item.kind == "call" and opened[id(item)]:
+                self._call(item, batch)
         self._complete(batch)
 
     # What handlers do
@@ -246,7 +251,8 @@ class Model:
         self._last_started = entry.order
         if running >= self._limits.max_in_flight:
             self._wrong(
-                f"call {handler.n} was started beside {running} others; the limit is {self._limits.max_in_flight}"
+                f"call {handler.n} was started beside {running} others; the limit is"
+                f" {self._limits.max_in_flight}"
             )
         return None
 
@@ -285,7 +291,8 @@ class Model:
             return self._wrote_array(message)  # pyright: ignore[reportUnknownArgumentType]
         if len(frame) > self._limits.max_message_bytes:
             self._wrong(
-                f"{len(frame)} bytes were written; a message has at most {self._limits.max_message_bytes}"
+                f"{len(frame)} bytes were written; a message has at most"
+                f" {self._limits.max_message_bytes}"
             )
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return self._wrong(f"no JSON-RPC was written: {frame[:80]!r}")
@@ -307,7 +314,8 @@ class Model:
         if method == "notifications/progress":
             if entry.said.token is None or params["progressToken"] != entry.said.token:
                 return self._wrong(
-                    f"progress with the token {params['progressToken']!r}, expected {entry.said.token!r}"
+                    f"progress with the token {params['progressToken']!r}, expected"
+                    f" {entry.said.token!r}"
                 )
             if params["progress"] <= entry.progress:
                 return self._wrong(f"progress {params['progress']} after {entry.progress}")
@@ -346,9 +354,15 @@ class Model:
     def _check(self, entry: Entry, message: Mapping[str, Any], code: int) -> None:
         """Whether the answer is what the handler gave."""
         handler = entry.handler
+        if message.get("error") == SHUTTING_DOWN:
+            if self.drain_by is None or self._time() < self.drain_by - 1e-6:
+                self._wrong(f"call {entry.said.n} was cut off before the drain time was over")
+            elif handler is not None and handler.ended and not handler.cancels:
+                self._wrong(f"call {handler.n} had ended, and was cut off")
+            return
         if code == -31001:
-            waiting = [each for each in self.waiting() if each is not entry]
-            size = sum(len(each.said.frame) for each in waiting)
+            waiting = [item for item in self.waiting() if item is not entry]
+            size = sum(len(item.said.frame) for item in waiting)
             limits = self._limits
             if handler is not None:
                 self._wrong(f"call {handler.n} was started, and is answered as busy")
@@ -388,7 +402,8 @@ class Model:
                 code == -32603 if listing else not code and message["result"].get("isError") is True
             ):
                 self._wrong(
-                    f"call {handler.n} returned what cannot be sent; it was answered with {text[:200]}"
+                    f"call {handler.n} returned what cannot be sent; it was answered with"
+                    f" {text[:200]}"
                 )
         elif kind == "rpc" and end[1] == 7:
             if code != 7 or f"n={handler.n};" not in text:
@@ -401,7 +416,7 @@ class Model:
     def _wrote_array(self, answers: Sequence[Any]) -> None:
         if not answers:
             return self._wrong("an empty array was written")
-        ids = Counter[Id](each["id"] for each in answers if each.get("id") is not None)
+        ids = Counter[Id](item["id"] for item in answers if item.get("id") is not None)
         idless = len(answers) - ids.total()
         for batch in reversed(self._batches):  # the newer of two alike was refused at once
             if batch.idless == idless and batch.answered_by(ids):
@@ -414,13 +429,13 @@ class Model:
         self._batches.remove(batch)
         self.wrote_answer = any(entry.handler is not None for entry in batch.calls)
         by_id = {entry.said.id: entry for entry in batch.calls if not entry.cancelled}
-        for each in answers:
-            if each.get("jsonrpc") != "2.0" or ("result" in each) is ("error" in each):
-                self._wrong(f"no answer, in an array: {each}")
-            entry = by_id.get(each.get("id"))
-            code = each.get("error", {}).get("code", 0)
+        for item in answers:
+            if item.get("jsonrpc") != "2.0" or ("result" in item) is ("error" in item):
+                self._wrong(f"no answer, in an array: {item}")
+            entry = by_id.get(item.get("id"))
+            code = item.get("error", {}).get("code", 0)
             if entry is not None and code != -32600 and not entry.closed:
-                self._check(entry, each, code)
+                self._check(entry, item, code)
                 entry.closed = True
         for entry in batch.calls:
             entry.closed = True
@@ -503,17 +518,11 @@ class Model:
             return self._wrong("the connection closes, and nothing had ended it")
         if self.closing_at < self.drain_by - 1e-6 and self.open:
             self._wrong(
-                f"closed {self.drain_by - self.closing_at:g} s before its time, without answering {list(self.open)}"
+                f"closed {self.drain_by - self.closing_at:g} s before its time, without answering"
+                f" {list(self.open)}"
             )
-        for entry in self.open.values():
-            handler = entry.handler  # one that was cut off ends only after that
-            if (
-                handler is not None
-                and handler.ended
-                and not handler.cancels
-                and (entry.batch is None or self._ready(entry.batch))
-            ):
-                self._wrong(f"closed without answering call {handler.n}, which had ended")
+        if self.open:
+            self._wrong(f"closed without answering {list(self.open)}")
         return None
 
     def garbage_answered(self) -> None:
@@ -544,7 +553,9 @@ class _Noted(Sequence[bytes]):
 
 
 class Tap:
-    """A Connection around the real one, and a Receiver around the real host: passes everything on, and tells the model."""
+    """A Connection around the real one, and a Receiver around the real host: passes everything on,
+    and tells the model.
+    """
 
     def __init__(
         self, inner: Connection, model: Model, limits: Limits, time: Callable[[], float]

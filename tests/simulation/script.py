@@ -1,4 +1,5 @@
-"""What one simulated client sends, and how it leaves; and what the handlers of its calls do. Made from a seed.
+"""What one simulated client sends, and how it leaves; and what the handlers of its calls do. Made
+from a seed.
 
 A Said is one line with what it means: the model takes the meaning from here, never from concertino.
 """
@@ -48,7 +49,10 @@ class Plan:
 
 @dataclass(slots=True, eq=False)
 class Said:
-    """One line of the client's. kind: see model.py; line: the bytes, with the newline; frame: what the framer makes of it."""
+    """One line of the client's.
+
+    kind: see model.py; line: the bytes, with the newline; frame: what the framer makes of it.
+    """
 
     kind: str
     line: bytes
@@ -66,9 +70,10 @@ class Said:
 class Leaving:
     """How the connection ends.
 
-    how: end (input ends `after_s` after all is said), cut (it ends after `at` bytes), kill (both directions, after `at` bytes),
-    deaf (stops reading for good and closes that direction after `at` bytes received, sends on), drain (the server ends it,
-    after `after_s`), cancel (the task that serves is cancelled, after `after_s`), by hand (the client does nothing but read).
+    how: end (input ends `after_s` after all is said), cut (it ends after `at` bytes), kill (both
+    directions, after `at` bytes), deaf (stops reading for good and closes that direction after `at`
+    bytes received, sends on), drain (the server ends it, after `after_s`), cancel (the task that
+    serves is cancelled, after `after_s`), by hand (the client does nothing but read).
     """
 
     how: str = "end"
@@ -78,7 +83,9 @@ class Leaving:
 
 @dataclass(slots=True)
 class Script:
-    """items: (seconds before it is said, or -1: when all answers so far are there, or a second has passed; what is said)."""
+    """items: (seconds before it is said, or -1: when all answers so far are there, or a second has
+    passed; what is said).
+    """
 
     items: list[tuple[float, Said]] = field(default_factory=list[tuple[float, Said]])
     plans: dict[int, Plan] = field(default_factory=dict[int, Plan])
@@ -128,7 +135,10 @@ def call(
     listing: bool = False,
     pad: int = 0,
 ) -> Said:
-    """A call that the workshop answers by plan n. The session passes unknown members of params on."""
+    """A call that the workshop answers by plan n.
+
+    The session passes unknown members of params on.
+    """
     params: dict[str, Any] = {"n": n} if listing else {"name": "t", "n": n}
     if pad:
         params["pad"] = "x" * pad

@@ -64,16 +64,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failed |= found
             if sys.stdout.isatty():
                 print(
-                    f"\r{min(number * PIECE, options.seeds)} of {options.seeds} seeds, {len(failed)} failed",
+                    f"\r{min(number * PIECE, options.seeds)} of {options.seeds} seeds,"
+                    f" {len(failed)} failed",
                     end="",
                     flush=True,
                 )
     print(
-        f"\r{options.seeds} seeds from {options.first} in {time.monotonic() - began:.0f} s: {len(failed)} failed"
+        f"\r{options.seeds} seeds from {options.first} in {time.monotonic() - began:.0f} s:"
+        f" {len(failed)} failed"
     )
     for seed, problems in sorted(failed.items())[:SHOWN]:
         print(
-            f"seed {seed}: {len(problems)} violations, the first: {problems[0][:1000]}\n    scripts/soak simulation --replay {seed}"
+            f"seed {seed}: {len(problems)} violations, the first: {problems[0][:1000]}\n   "
+            f" scripts/soak simulation --replay {seed}"
         )
     keep(failed)
     return 1 if failed else 0

@@ -1,4 +1,6 @@
-"""The n-th system call, allocation or turn of a dialogue fails, for every n; every run must end clean. See faults.py."""
+"""The n-th system call, allocation or turn of a dialogue fails, for every n; every run must end
+clean. See faults.py.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,9 @@ def test_a_call_that_is_forgotten_for_want_of_memory_is_found():
             for n in range(1, 4)
         ]
     assert any(
-        "neither answered nor was the connection closed" in each
+        "neither answered nor was the connection closed" in item
         for problems in found
-        for each in problems
+        for item in problems
     )
 
 

@@ -1,8 +1,10 @@
-"""Every order of {the answer is ready, the caller cancels, input ends, time runs out}, and every closeness of one to the next.
+"""Every order of {the answer is ready, the caller cancels, input ends, time runs out}, and every
+closeness of one to the next.
 
-On both sides: a server's calls, where time runs out when the drain does, and a caller's requests, where it is their own limit.
-One request and two; two also with room for one at a time, and in one batch. What must hold of a server is in model.py and world.py;
-what a request must come to is written here.
+On both sides: a server's calls, where time runs out when the drain does, and a caller's requests,
+where it is their own limit. One request and two; two also with room for one at a time, and in one
+batch. What must hold of a server is in model.py and world.py; what a request must come to is
+written here.
 """
 
 from __future__ import annotations
@@ -27,14 +29,17 @@ from simulation.loop import Poller, VirtualLoop
 from simulation.script import Leaving, Plan, Said, Script, batch, call, cancel, initialize
 from simulation.world import Setting, World
 
-SETTLED = -1  # between two events: all that the first one causes has happened. Else: so many turns of the loop.
+# between two events: all that the first one causes has happened. Else: so many turns of the loop.
+SETTLED = -1
 CLOSENESS = (0, 1, 2, SETTLED)
 DRAIN_S = 2.0
 Event = Callable[[], object]
 
 
 def gaps_of(events: int, full: bool) -> Iterator[tuple[int, ...]]:
-    """How close the events follow one another: all combinations, or all alike and one of them unlike the others."""
+    """How close the events follow one another: all combinations, or all alike and one of them
+    unlike the others.
+    """
     if full:
         yield from product(CLOSENESS, repeat=events - 1)
         return
@@ -74,9 +79,9 @@ class Server:
         requests = [call(n, n, token=f"t{n}") for n in range(1, calls + 1)]
         script = Script(leaving=Leaving("by hand"))
         script.add(initialize(0, "2025-03-26"))
-        for each in [batch(requests)] if batched else requests:
-            script.add(each)
-        self.opening = [each for _, each in script.items]
+        for item in [batch(requests)] if batched else requests:
+            script.add(item)
+        self.opening = [item for _, item in script.items]
         self.cancels = {f"cancel {n}": cancel(n) for n in range(1, calls + 1)}
         for event in order:
             if event in self.cancels and ("end" not in order[: order.index(event)]):
@@ -109,8 +114,8 @@ class Server:
                 world.poller.now += DRAIN_S
 
         def open() -> None:
-            for each in self.opening:
-                self.say(each)
+            for item in self.opening:
+                self.say(item)
 
         world.loop.call_later(0.1, open)
         play(world.loop, [lambda event=event: happen(event) for event in order], gaps)
@@ -178,7 +183,7 @@ class Client:
         ):
             result = self.loop.run_until_complete(self._run(count, order, gaps))
         self.problems += [f"a task is left: {task}" for task in asyncio.all_tasks(self.loop)]
-        self.problems += [f"left open: {each}" for each in self.kernel.open_now]
+        self.problems += [f"left open: {item}" for item in self.kernel.open_now]
         self.loop.close()
         return result
 
@@ -232,20 +237,21 @@ def called(count: int, full: bool, first: str = "") -> int:
             assert client.caller.peer.next_deadline is None, case
             told = [json.loads(line) for line in bytes(client.down.data).splitlines()]
             given_up = [
-                each["params"]["requestId"]
-                for each in told
-                if each["method"] == "notifications/cancelled"
+                item["params"]["requestId"]
+                for item in told
+                if item["method"] == "notifications/cancelled"
             ]
             assert len(given_up) == len(set(given_up)), case
             for n, outcome in enumerate(outcomes, 1):
                 assert type(outcome) in OUTCOME.values(), case
                 assert type(outcome) is not dict or outcome == {"n": n}, case
-                # An answer, or the end, is nothing to tell the other side; that nobody waits any more is.
+                # An answer, or the end, is nothing to tell the other side; that nobody waits any
+                # more is.
                 assert (n in given_up) <= (not isinstance(outcome, (dict, Disconnected))), case
                 ours = [
-                    (at, each)
-                    for at, each in enumerate(order)
-                    if each in (f"answer {n}", f"cancel {n}", "end", "time")
+                    (at, item)
+                    for at, item in enumerate(order)
+                    if item in (f"answer {n}", f"cancel {n}", "end", "time")
                 ]
                 (first, what), (second, _) = ours[:2]
                 if all(

@@ -1,4 +1,6 @@
-"""A backend whose handlers do what the plan of their call says, and tell the model when they begin, end and are cancelled."""
+"""A backend whose handlers do what the plan of their call says, and tell the model when they begin,
+end and are cancelled.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ __all__ = ["Handler", "Workshop"]
 
 
 class Handler:
-    """One call's handler, as the model sees it. waits: it is at an await that a cancel must interrupt."""
+    """One call's handler, as the model sees it.
+
+    waits: it is at an await that a cancel must interrupt.
+    """
 
     __slots__ = ("cancels", "ended", "n", "order", "plan", "waits")
 

@@ -89,16 +89,27 @@ def test_200_000_nested_arrays_are_an_error_and_no_stack_overflow() -> None:
         ] == [True, True]
 
 
-def test_an_argument_nested_too_deeply_is_an_error() -> None:
-    """The gap: msgspec refuses the whole message (beyond 1,000 levels on 3.11): the answer has no id, the caller waits."""
+@pytest.mark.parametrize(
+    "deep", ["[" * 200_000 + "]" * 200_000, '{"a":' * 200_000], ids=["closed", "open"]
+)
+@pytest.mark.parametrize(
+    "frame",
+    [
+        '{"jsonrpc":"2.0","id":"a-1","method":"tools/call","params":{"name":"echo","arguments":@}}',
+        '{"method":"tools/call","params":{"name":"echo","arguments":@},"jsonrpc":"2.0","id":"a-1"}',
+    ],
+    ids=["id first", "id last"],
+)
+def test_a_request_nested_too_deeply_is_answered_on_its_id(deep: str, frame: str) -> None:
+    if deep.startswith("{"):
+        # Valid as far as nesting goes, or the id at the end would be inside of it.
+        deep += "1" + "}" * deep.count("{")
     with Process() as process:
         process.initialize("2025-06-18")
-        process.write(
-            frame(call(1, "echo", {"text": "@"})).replace(b'"@"', b"[" * 200_000 + b"]" * 200_000)
-        )
+        process.write(frame.replace("@", deep).encode() + b"\n")
         served(process)
         assert [(m["id"], m["error"]["code"]) for m in process.messages[1:-1]] == [
-            (None, PARSE_ERROR)
+            ("a-1", PARSE_ERROR)
         ]
 
 

@@ -614,6 +614,11 @@ def test_an_id_in_use_is_refused_and_the_first_call_is_still_answered() -> None:
 def test_10_000_calls_at_once_are_each_answered_or_told_that_the_server_is_busy() -> None:
     with Process() as process:
         process.initialize()
+        # Before the first result of a tool only a few calls of it start at once.
+        process.send(
+            call("first", "wait_at", {"name": "g"}), call("open", "open_gate", {"name": "g"})
+        )
+        process.pump(lambda: process.answers("first") != [])
         process.send(*(call(n, "wait_at", {"name": f"g{n % 2}"}) for n in range(10_000)))
         process.ask(request("ping", "ping"), within_s=5)
         busy = [

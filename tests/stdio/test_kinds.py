@@ -246,7 +246,10 @@ def test_dev_null_at_stdout_takes_everything(tmp_path: Path) -> None:
 def test_dev_full_at_stdout_ends_the_server() -> None:
     with open("/dev/full", "wb") as full, Process(stdout=full.fileno()) as process:
         process.send(*DIALOGUE)
-        assert process.wait(5) == 0
+        assert process.wait(5) == 1
+        assert b"[ERROR] [stdio] stdout cannot be written: No space left on device" in (
+            process.stderr
+        )
         assert b"Traceback" not in process.stderr
 
 

@@ -25,6 +25,14 @@ OPENING = {
 IDEA = "Build a SaaS application with user authentication and subscription billing"
 
 
+def data_of(answer: dict[str, Any]) -> Any:
+    """What is in the envelope of a result ("Consistent Response Format")."""
+    envelope = json.loads(text_of(answer))
+    assert list(envelope) == ["success", "data", "metadata"]
+    assert envelope["success"] is True
+    return envelope["data"]
+
+
 @pytest.fixture(params=COMMANDS)
 def orchestre(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Process]:
     with Process(COMMANDS[request.param], env={"ORCHESTRE_ROOT": str(tmp_path)}) as process:
@@ -92,7 +100,7 @@ def test_the_document_s_messages_get_the_document_s_answers(
     )
     assert answer["id"] == 1
     [block] = answer["result"]["content"]
-    analysis = json.loads(block["text"])
+    analysis = json.loads(block["text"])["data"]
     assert block["type"] == "text"
     assert {
         "summary",
@@ -115,10 +123,10 @@ def test_the_document_s_messages_get_the_document_s_answers(
         )
         [block] = answer["result"]["content"]
         assert block["type"] == "text"
-        assert block["text"].startswith('{"phases":[{')
-    plan = json.loads(block["text"])
+    plan = json.loads(block["text"])["data"]
+    assert next(iter(plan)) == "phases"
     # "Tool Composition".
-    review = json.loads(text_of(ask(orchestre, call(3, "multi_llm_review", {"plan": plan}))))
+    review = data_of(ask(orchestre, call(3, "multi_llm_review", {"plan": plan})))
     assert review["verdict"] in ("approve", "revise")
     # "Error Response Format".
     assert ask(orchestre, call(3, "analyze_project", {})) == {
@@ -159,12 +167,10 @@ def test_the_document_s_messages_get_the_document_s_answers(
     )
     assert (tmp_path / "shop" / "src" / "index.ts").is_file()
     # "Context Preservation".
-    kept = json.loads(
-        text_of(ask(orchestre, call(7, "set_context", {"key": "plan", "value": {"days": 1}})))
-    )
+    kept = data_of(ask(orchestre, call(7, "set_context", {"key": "plan", "value": {"days": 1}})))
     assert kept["success"] is True
     got = ask(orchestre, call(8, "get_context", {"context": kept["context"], "key": "plan"}))
-    assert json.loads(text_of(got))["values"] == {"plan": {"days": 1}}
+    assert data_of(got)["values"] == {"plan": {"days": 1}}
 
 
 def test_the_standard_error_codes(orchestre: Process) -> None:
@@ -236,11 +242,9 @@ def test_secrets_do_not_leave_and_what_only_looks_like_one_stays_whole(tmp_path:
             "progressToken": "p",
             "note": "gemini-canary-0123456789",
         }
-        kept = json.loads(
-            text_of(ask(process, call(1, "set_context", {"key": "k", "value": value})))
-        )
+        kept = data_of(ask(process, call(1, "set_context", {"key": "k", "value": value})))
         answer = ask(process, call(2, "get_context", {"context": kept["context"]}))
-        shown = answer["result"]["structuredContent"]["values"]["k"]
+        shown = data_of(answer)["values"]["k"]
         assert shown == {
             "apiKey": "[REDACTED]",
             "maxTokens": 5,
@@ -252,8 +256,14 @@ def test_secrets_do_not_leave_and_what_only_looks_like_one_stays_whole(tmp_path:
 
 
 def test_debugging_prints_each_message_on_stderr(tmp_path: Path) -> None:
-    """ "Log Message Flow": [MCP] <- and [MCP] ->, if ORCHESTRE_DEBUG is true."""
-    for setting, shown in (("true", True), ("false", False)):
+    """ "Log Message Flow": [MCP] <- and [MCP] ->, for any ORCHESTRE_DEBUG but 0, false and empty."""
+    for setting, shown in (
+        ("true", True),
+        ("yes", True),
+        ("False", False),
+        ("0", False),
+        ("", False),
+    ):
         env = {"ORCHESTRE_ROOT": str(tmp_path), "ORCHESTRE_DEBUG": setting}
         with Process([SERVER], env=env) as process:
             ask(process, {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": OPENING})

@@ -161,6 +161,102 @@ def test_an_unknown_log_level_is_said_and_does_not_matter() -> None:
         assert b"LOG_LEVEL" in process.stderr
 
 
+# Malformed input
+
+
+def of_malformed(process: Process) -> list[tuple[str, str]]:
+    return [(level, text) for level, _, text in lines(process) if "malformed" in text]
+
+
+def test_5000_malformed_lines_are_one_that_is_shown_and_a_count_at_the_end() -> None:
+    with Process() as process:
+        process.write(b'{"password": "hunter2", nonsense\n' + b"nonsense\n" * 4999)
+        assert process.finish() == 0
+        first, *counts = of_malformed(process)
+        assert first[0] == "WARN"
+        assert first[1].startswith("malformed input: Parse error: ")
+        assert first[1].endswith(': {"password": "[REDACTED]", nonsense')
+        assert 1 <= len(counts) <= 2
+        level, text = counts[-1]
+        # Ten at once, and ten more a second, are answered.
+        assert (level, text[:30]) == ("WARN", "5000 malformed messages in all")
+        assert "malformed messages were not answered: too many at once" in text
+        assert b"hunter2" not in process.stderr
+
+
+def test_a_single_malformed_line_is_shown_and_not_counted() -> None:
+    with Process() as process:
+        process.write(b"x" * 3000 + b"\x1b[31m\n")
+        assert process.finish() == 0
+        [(level, text)] = of_malformed(process)
+        assert level == "WARN"
+        assert text.endswith(": " + "x" * 200 + "...")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":99,"result":{},"error":{}}',
+        b'{"jsonrpc":"2.0","method":"notifications/initialized","params":[]}',
+        b'{"id":1,"method":"ping"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"ping","params":7}',
+        b"\xff\xfe",
+        b"[]",
+    ],
+)
+def test_malformed_messages_are_shown_whether_they_are_answered_or_not(line: bytes) -> None:
+    with Process() as process:
+        process.initialize()
+        process.write(line + b"\n")
+        assert process.finish() == 0
+        assert len(of_malformed(process)) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b" \t ",
+        b'{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"x"}}',
+        b'{"jsonrpc":"2.0","id":1,"result":{}}',
+        b'{"jsonrpc":"2.0","method":"no/such"}',
+        b'{"jsonrpc":"2.0","id":1,"method":"no/such"}',
+    ],
+)
+def test_messages_that_only_nobody_wants_are_not_malformed(line: bytes) -> None:
+    with Process() as process:
+        process.initialize()
+        process.write(line + b"\n")
+        assert process.finish() == 0
+        assert of_malformed(process) == []
+
+
+def test_the_trace_profile_calls_malformed_input_an_error() -> None:
+    """Source: the stdio reference, "Message Format": `Error:` for errors."""
+    with Process(
+        env={"CONCERTINO_LOG_FORMAT": "trace", "CONCERTINO_MAX_MESSAGE_BYTES": "2000"}
+    ) as process:
+        process.write(b"nonsense\n" * 20 + b"x" * 3000 + b"\n")
+        assert process.finish() == 0
+        errors = [line for line in process.stderr.splitlines() if line.startswith(b"Error: ")]
+        assert b"Error: a message of more than 2000 bytes was refused" in errors
+        assert errors[0].startswith(b"Error: malformed input: Parse error: ")
+        assert errors[0].endswith(b": nonsense")
+        assert errors[-1].startswith(b"Error: 20 malformed messages in all")
+
+
+def test_the_json_log_has_no_trace_of_the_trace_profile() -> None:
+    with Process(env={"CONCERTINO_LOG_FORMAT": "json"}) as process:
+        process.write(b"nonsense\n")
+        assert process.finish() == 0
+        [entry] = [
+            entry
+            for line in process.stderr.splitlines()
+            if "malformed" in (entry := json.loads(line))["text"]
+        ]
+        assert entry.keys() == {"time", "level", "component", "text"}
+
+
 # Exit codes
 
 

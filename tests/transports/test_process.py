@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import select
 import signal
 import sys
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from concertino.errors import SpawnError
-from concertino.transports import process
-from concertino.transports.process import ChildProcess, ShutdownTimeouts, live_members, spawn
+from concertino.transports import escaped_processes, polling, process_exit
+from concertino.transports.process import ChildProcess, ShutdownTimeouts, spawn
+from concertino.transports.process_exit import live_members
 
 pytestmark = pytest.mark.waits
 
@@ -205,19 +207,143 @@ async def test_what_a_child_left_behind_when_it_ended_is_gone_too() -> None:
         assert len(live_members(child.pid)) == 1
 
 
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+SLEEP = "subprocess.Popen({command}, start_new_session=True, **{options})"
+NULL = "dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)"
+STUBBORN = (
+    "[sys.executable, '-c', 'import signal, sys, time; signal.signal(15, signal.SIG_IGN);"
+    ' open(sys.argv[1], "w"); time.sleep(600)\', sys.argv[1]]'
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "signals"),
+    [
+        ("['sleep', '600']", "{}", ["SIGTERM"]),
+        ("['sleep', '600']", NULL, ["SIGTERM"]),
+        ("['/bin/sleep', '600']", NULL[:-1] + ", env={})", ["SIGTERM"]),
+        (STUBBORN, NULL, ["SIGTERM", "SIGKILL"]),
+    ],
+    ids=["as it is", "with its own output", "with its own environment", "that ignores SIGTERM"],
+)
 @on_a_loop
-async def test_what_left_the_group_and_holds_stdout_is_reported(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
+async def test_what_left_the_group_is_found_and_ended(
+    command: str, options: str, signals: list[str], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    code = (
+        f"import os, subprocess, sys, time\none = {SLEEP.format(command=command, options=options)}\n"
+        "while 'Popen' in sys.argv[2] and not os.path.exists(sys.argv[1]): time.sleep(0.001)\n"
+        "print(one.pid, flush=True)\nsys.stdin.read()"
+    )
+    waits = "Popen" if command is STUBBORN else ""
+    async with started(code, str(ready), waits, ladder=QUICK) as (child, ear):
+        await ear.until(lambda: ear.lines)
+        pid = int(ear.lines[0])
+        assert is_running(pid)
+    assert child.exit_status == 0
+    assert not is_running(pid)
+    text = (
+        rf"process {pid} \(\w+\), started by process {child.pid}, has left its process group: (\w+)"
+    )
+    assert re.findall(text, caplog.text) == signals
+    assert "holds its stdout open" not in caplog.text
+
+
+@on_a_loop
+async def test_what_left_the_group_of_a_child_that_crashed_is_killed_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    code = (
+        "import os, subprocess, sys\none = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print(one.pid, flush=True)\nos._exit(7)"
+    )
+    async with started(code, ladder=PATIENT) as (_, ear):
+        await ear.until(lambda: ear.over)
+    assert not is_running(int(ear.lines[0]))
+    assert "has left its process group: SIGKILL" in caplog.text
+
+
+@on_a_loop
+async def test_what_left_the_group_and_changed_its_user_is_reported_and_not_waited_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
         "import subprocess, sys\n"
-        "one = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "one = subprocess.Popen(['/bin/sleep', '60'], start_new_session=True, env={})\n"
+        "print(one.pid, flush=True)\nsys.stdin.read()"
+    )
+    async with started(code, ladder=PATIENT) as (child, ear):
+        await ear.until(lambda: ear.lines)
+        pid = int(ear.lines[0])
+
+        def refuse(pid: int, number: int) -> None:
+            raise PermissionError
+
+        monkeypatch.setattr(escaped_processes.os, "kill", refuse)
+        async with asyncio.timeout(10):
+            await child.close(1)
+        monkeypatch.undo()
+        assert is_running(pid)
+        os.kill(pid, signal.SIGKILL)
+    assert f"process {pid} (sleep), started by process {child.pid}" in caplog.text
+    assert caplog.text.count("belongs to another user and is not ended") == 1
+
+
+@on_a_loop
+async def test_what_left_the_group_ends_with_a_loop_that_ends_at_once() -> None:
+    code = (
+        "import subprocess, sys\none = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print(one.pid, flush=True)\nsys.stdin.read()"
+    )
+    child = spawn([sys.executable, "-c", code])
+    ear = Ear()
+    child.open(ear)
+    await ear.until(lambda: ear.lines)
+    child.abandon()
+    # Nobody waits for its end there.
+    async with asyncio.timeout(20):
+        while is_running(int(ear.lines[0])):
+            await asyncio.sleep(0.001)
+
+
+@on_a_loop
+async def test_the_children_of_other_clients_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other child was started by this process too, and by one that is a child itself."""
+    monkeypatch.setenv("CONCERTINO_STARTED_BY", "outer")
+    async with started(ECHO) as (_, _):
+        code = "import os; print(os.environ['CONCERTINO_STARTED_BY'])"
+        async with started(code, ladder=QUICK) as (_, ear):
+            await ear.until(lambda: ear.lines)
+            outer, mark = ear.lines[0].split(b",")
+            assert outer == b"outer"
+            assert len(mark) == 24
+        async with started(ECHO, ladder=QUICK) as (other, _):
+            pass
+        assert other.exit_status == 0
+
+
+@on_a_loop
+async def test_what_cannot_be_found_and_holds_stdout_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It has an environment of its own."""
+    code = (
+        "import subprocess, sys\n"
+        "one = subprocess.Popen(['/bin/sleep', '60'], start_new_session=True, env={})\n"
         "print(one.pid, flush=True)"
     )
     async with started(code, ladder=QUICK) as (_, ear):
         await ear.until(lambda: ear.over)
     os.kill(int(ear.lines[0]), signal.SIGKILL)
-    assert "has left its process group" in caplog.text
+    assert "has left its process group and holds its stdout open" in caplog.text
 
 
 @on_a_loop
@@ -260,7 +386,8 @@ async def test_only_the_variables_that_are_named_reach_the_child(
     variables = dict(eval(ear.lines[0]))
     assert variables.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python's own doing (PEP 538)
     allowed = {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "TZ", "TMPDIR", "LC_ALL"}
-    assert variables.keys() <= allowed | {"MINE", "PYTHONUNBUFFERED", "PYTHONUTF8"}
+    ours = {"PYTHONUNBUFFERED", "PYTHONUTF8", "CONCERTINO_STARTED_BY"}
+    assert variables.keys() <= allowed | ours | {"MINE"}
     assert variables["MINE"] == "1"
     assert variables["LANG"] == "de_DE.UTF-8"
     assert variables["PYTHONUTF8"] == "0"
@@ -379,7 +506,7 @@ async def test_a_system_without_pidfd_waitid_and_proc_sees_the_end_of_the_whole_
     await ear.until(lambda: ear.lines)
     assert len(live_members(child.pid)) == 2
     with monkeypatch.context() as without:
-        without.setattr(process, "PROC", Path("/nonexistent"))
+        without.setattr(process_exit, "PROC", Path("/nonexistent"))
         if status:
             child.write(b"go", None)
             child.flush()
@@ -446,7 +573,7 @@ async def test_somebody_who_writes_for_ever_does_not_hold_up_the_end(
         assert reads < 100
         return b"x" * size
 
-    monkeypatch.setattr(process.os, "read", read)
+    monkeypatch.setattr(polling.os, "read", read)
     assert not child._is_stdout_closed()
     monkeypatch.undo()
     await child.close(1)
@@ -558,7 +685,7 @@ async def test_what_was_postponed_is_not_told_of_a_child_whose_end_was_told() ->
 @on_a_loop
 async def test_the_loop_gets_its_turn_from_a_caller_that_is_always_answered_at_once() -> None:
     async with looked_at() as (child, ear):
-        for _ in range(process.MAX_POLLS):
+        for _ in range(polling.MAX_POLLS):
             child.send(b"1", None)
             until_it_spoke(child)
             assert child.send_and_poll(b"-", None) == b"1"
@@ -583,9 +710,9 @@ async def test_a_child_that_never_answers_at_once_is_looked_at_ever_more_rarely(
 
         for number in range(40):
             with monkeypatch.context() as before_it_answers:
-                before_it_answers.setattr(process.os, "read", nothing)
+                before_it_answers.setattr(polling.os, "read", nothing)
                 assert child.send_and_poll(b"%d" % number, None) == 0
-            assert process.os.read is read
+            assert polling.os.read is read
             await ear.until(lambda number=number: len(ear.lines) == number + 1)
         assert len(looks) == 7  # of 40: the 1st, then 1, 2, 4, 8, 8 and 8 others between two
 

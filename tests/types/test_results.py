@@ -12,7 +12,7 @@ from catalogue import ICONS, INFO
 from example_messages import Example, examples
 from msgspec import UNSET
 
-from concertino.types import results
+from concertino.types import completion, results
 from concertino.types.results import (
     LEVELS,
     Annotations,
@@ -50,7 +50,7 @@ SHAPES: dict[str, Any] = {
     "ListPromptsResult": results.ListPromptsResult,
     "GetPromptResult": results.GetPromptResult,
     "CompleteResult": results.CompleteResult,
-    "CompleteRequestParams": results.CompleteParams,
+    "CompleteRequestParams": completion.CompleteParams,
 }
 ADDED = ("resultType",)  # on all results alike: lowering.py's
 TAKEN = {"CompleteRequestParams": ("_meta",)}  # by the session, before anybody decodes the rest
@@ -123,8 +123,8 @@ META = {"example.com/k": [None]}
             "Prompt",
         ),
         (results.PromptMessage("assistant", AudioContent(b"", "audio/wav")), "PromptMessage"),
-        (results.PromptReference("n", "t"), "PromptReference"),
-        (results.ResourceTemplateReference("a:{b}"), "ResourceTemplateReference"),
+        (completion.PromptReference("n", "t"), "PromptReference"),
+        (completion.ResourceTemplateReference("a:{b}"), "ResourceTemplateReference"),
     ],
 )
 def test_every_type_is_written_in_the_shape_of_2026_07_28_and_survives_it(

@@ -7,31 +7,22 @@ from concertino.loading import lazy_names
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from concertino.backend.interface import (
-        Backend,
-        BackendWrapper,
-        ChangeKind,
-        Context,
-        ContextWrapper,
-        Notifier,
+        Backend as Backend,
+        BackendWrapper as BackendWrapper,
+        ChangeKind as ChangeKind,
+        Context as Context,
+        ContextWrapper as ContextWrapper,
+        Notifier as Notifier,
     )
-    from concertino.protocol.call import Call, ClientFacts, InputRequired, ServerFeatures
-    from concertino.runtime.host import Host
+    from concertino.protocol.call import (
+        Call as Call,
+        ClientFacts as ClientFacts,
+        InputRequired as InputRequired,
+        ServerFeatures as ServerFeatures,
+    )
+    from concertino.runtime.host import Host as Host
 
-__all__ = [
-    "Backend",
-    "BackendWrapper",
-    "Call",
-    "ChangeKind",
-    "ClientFacts",
-    "Context",
-    "ContextWrapper",
-    "Host",
-    "InputRequired",
-    "Notifier",
-    "ServerFeatures",
-]
-
-__getattr__, __dir__ = lazy_names(
+__all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "concertino.backend.interface": (

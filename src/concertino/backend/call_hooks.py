@@ -17,24 +17,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from types import MethodType
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast, runtime_checkable
 
 from msgspec import Raw, Struct
 
 from concertino.backend.interface import Backend, Call, Context
-from concertino.protocol.call_hooks import CallHooks, CallTimer, Permits
+
+if TYPE_CHECKING:
+    from concertino.protocol.call_hooks import CallHooks
 
 __all__ = [
+    "ArgumentsRefused",
     "BeginCall",
-    "CallHooks",
     "CallStarter",
-    "CallTimer",
+    "CheckArguments",
     "Handle",
     "HooksSlot",
-    "Permits",
+    "SupportsArgumentChecks",
     "SupportsCallStarter",
     "SupportsOperationHandlers",
     "Work",
+    "argument_check_of",
     "call_starter_of",
     "has_method_of",
     "operation_handler_of",
@@ -42,6 +45,8 @@ __all__ = [
 
 Work = Coroutine[Any, Any, Struct | Raw]
 Handle = Callable[[Call, Context], Work]
+CheckArguments = Callable[[Call, Context], None]
+BeginCall: TypeAlias = "Callable[[Call, Context, HooksSlot], Work]"
 
 
 class HooksSlot(Protocol):
@@ -50,7 +55,15 @@ class HooksSlot(Protocol):
     hooks: CallHooks | None
 
 
-BeginCall = Callable[[Call, Context, HooksSlot], Work]
+class ArgumentsRefused(Exception):
+    """The arguments of a call do not fit, so its handler was not called. result: answers it.
+
+    Raised before there is any work, so that the call does not count for a rate limit.
+    """
+
+    def __init__(self, result: Struct) -> None:
+        super().__init__()
+        self.result = result
 
 
 class CallStarter(Struct, frozen=True):
@@ -85,9 +98,23 @@ class SupportsOperationHandlers(Protocol):
     def operation_handler(self, method: str, name: str) -> Handle | None:
         """Return a function that handles all calls of this operation as `handle` would.
 
-        The function must still work when the operation is removed or replaced. None if only
-        `handle` may be used.
+        The function must still work when the operation is removed or replaced. It may raise
+        RpcError or ArgumentsRefused at once, before it returns the work. None if only `handle` may
+        be used.
         method, name: for example `tools/call` and the name of the tool.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsArgumentChecks(Protocol):
+    """A Backend that can check the arguments of a call before the call is counted."""
+
+    def argument_check(self, method: str, name: str) -> CheckArguments | None:
+        """Return a function that checks the arguments of this operation's calls.
+
+        It raises ArgumentsRefused or RpcError for arguments that do not fit. None if only `handle`
+        can tell.
         """
         ...
 
@@ -106,6 +133,13 @@ def operation_handler_of(backend: Backend, method: str, name: str) -> Handle | N
     if not issubclass(type(backend), SupportsOperationHandlers):
         return None
     return cast("SupportsOperationHandlers", backend).operation_handler(method, name)
+
+
+def argument_check_of(backend: Backend, method: str, name: str) -> CheckArguments | None:
+    """Return a backend's check of the arguments of one operation; None if it offers none."""
+    if not issubclass(type(backend), SupportsArgumentChecks):
+        return None
+    return cast("SupportsArgumentChecks", backend).argument_check(method, name)
 
 
 def has_method_of(backend: object, function: Callable[..., object], method: object) -> bool:

@@ -9,7 +9,7 @@ interface are in backend/call_hooks.py.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 from msgspec import Raw, Struct
 
@@ -37,6 +37,7 @@ __all__ = [
     "InputRequired",
     "Notifier",
     "ServerFeatures",
+    "SupportsEarlyOpening",
     "describe_non_backend",
 ]
 
@@ -53,6 +54,18 @@ class Notifier(Protocol):
 
     def report_update(self, uri: str) -> None:
         """Notify the subscribers of this resource that its content has changed."""
+        ...
+
+
+@runtime_checkable
+class SupportsEarlyOpening(Protocol):
+    """A Notifier whose clients wait, for a moment, until the backend has started."""
+
+    def open_early(self) -> None:
+        """Answer clients' first requests from now on. Call it in start(), on its loop.
+
+        For a backend that takes long to start and will hardly fail any more. Calls still wait.
+        """
         ...
 
 
@@ -84,7 +97,10 @@ class Context(Protocol):
         ...
 
     def progress(
-        self, done: float, total: float | None = None, message: str | None = None
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
     ) -> Awaitable[None]:
         """Report progress to the client.
 
@@ -94,7 +110,12 @@ class Context(Protocol):
         """
         ...
 
-    def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
+    def log(
+        self,
+        level: Level,
+        data: object,
+        logger: str | None = None,
+    ) -> Awaitable[None]:
         """Send the client a log message, if it wants that level. data: any JSON value."""
         ...
 
@@ -104,10 +125,18 @@ class Context(Protocol):
     ) -> Coroutine[Any, Any, CallToolResult]: ...
     @overload
     def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: type[T]
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: type[T],
     ) -> Coroutine[Any, Any, T]: ...
     def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
     ) -> Any:
         """Call another tool of the same server, in process, with its validation and every guard.
 
@@ -125,9 +154,9 @@ class Context(Protocol):
         """Send the client several requests at once and return its answers, undecoded, by key.
 
         elicit(), sample() and roots() use this. Since 2026-07-28 a client answers with a new call:
-        this call ends here, by Suspended; the handler then runs again from its start, and this
-        method returns the answers at once. So all code before a question runs again. Use once() for
-        values that must not be made twice.
+        this method raises Suspended, which ends the current call. With the answers, the handler
+        runs again from its start, and this method returns at once. So all code before a question
+        runs again. Use once() for values that must not be made twice.
         Only tools, prompts and resources may ask, at most 16 times in a call.
         Raises MissingCapability, InvalidClientResponse, RpcError when the client answers with an
         error, TimedOut after ten minutes, and ValueError for a key that another question has.
@@ -136,14 +165,26 @@ class Context(Protocol):
 
     @overload
     async def elicit(
-        self, message: str, form: type[T], *, key: str | None = None
+        self,
+        message: str,
+        form: type[T],
+        *,
+        key: str | None = None,
     ) -> Accepted[T] | Declined: ...
     @overload
     async def elicit(
-        self, message: str, form: Mapping[str, Any], *, key: str | None = None
+        self,
+        message: str,
+        form: Mapping[str, Any],
+        *,
+        key: str | None = None,
     ) -> Accepted[dict[str, Any]] | Declined: ...
     async def elicit(
-        self, message: str, form: Any, *, key: str | None = None
+        self,
+        message: str,
+        form: Any,
+        *,
+        key: str | None = None,
     ) -> Accepted[Any] | Declined:
         """Ask the user to fill in a form.
 
@@ -155,7 +196,11 @@ class Context(Protocol):
         ...
 
     async def elicit_url(
-        self, message: str, url: str, *, key: str | None = None
+        self,
+        message: str,
+        url: str,
+        *,
+        key: str | None = None,
     ) -> Literal["accept", "decline", "cancel"]:
         """Ask the user to open a web page, for data that a form must not ask for.
 
@@ -186,10 +231,20 @@ class Context(Protocol):
         ...
 
     @overload
-    async def once(self, key: str, make: Callable[[], Awaitable[T]], kind: type[T]) -> T: ...
+    async def once(
+        self,
+        key: str,
+        make: Callable[[], Awaitable[T]],
+        kind: type[T],
+    ) -> T: ...
     @overload
     async def once(self, key: str, make: Callable[[], object]) -> Any: ...
-    async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
+    async def once(
+        self,
+        key: str,
+        make: Callable[[], object],
+        kind: Any = Any,
+    ) -> Any:
         """Return a value that is made only once in a call, even if questions repeat the handler.
 
         make: returns a JSON value, or an awaitable of one. Since 2026-07-28 the client keeps the
@@ -310,15 +365,27 @@ class ContextWrapper:
         return self.inner.meta
 
     def progress(
-        self, done: float, total: float | None = None, message: str | None = None
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
     ) -> Awaitable[None]:
         return self.inner.progress(done, total, message)
 
-    def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
+    def log(
+        self,
+        level: Level,
+        data: object,
+        logger: str | None = None,
+    ) -> Awaitable[None]:
         return self.inner.log(level, data, logger)
 
     def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
     ) -> Coroutine[Any, Any, Any]:
         return self.inner.call_tool(name, arguments, into=into)
 
@@ -326,12 +393,20 @@ class ContextWrapper:
         return await self.inner.ask(questions)
 
     async def elicit(
-        self, message: str, form: Any, *, key: str | None = None
+        self,
+        message: str,
+        form: Any,
+        *,
+        key: str | None = None,
     ) -> Accepted[Any] | Declined:
         return await self.inner.elicit(message, form, key=key)
 
     async def elicit_url(
-        self, message: str, url: str, *, key: str | None = None
+        self,
+        message: str,
+        url: str,
+        *,
+        key: str | None = None,
     ) -> Literal["accept", "decline", "cancel"]:
         return await self.inner.elicit_url(message, url, key=key)
 
@@ -348,7 +423,12 @@ class ContextWrapper:
     async def roots(self, *, key: str | None = None) -> list[Root]:
         return await self.inner.roots(key=key)
 
-    async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
+    async def once(
+        self,
+        key: str,
+        make: Callable[[], object],
+        kind: Any = Any,
+    ) -> Any:
         # Any: the call fits either overload.
         inner: Any = self.inner
         return await inner.once(key, make, kind)

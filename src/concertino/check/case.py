@@ -9,8 +9,6 @@ from msgspec import Struct
 from concertino.check.case_context import CaseContext
 from concertino.check.stdio_setup import StdioSetup
 
-__all__ = ["SECTIONS", "Case"]
-
 # The sections of docs/reference/check.md.
 SECTIONS = {
     1: "bytes and framing",

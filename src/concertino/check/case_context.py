@@ -8,7 +8,6 @@ either, and Violation if it does.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,8 +31,6 @@ from concertino.check.server_output import IdKey
 from concertino.check.server_process import ServerProcess
 from concertino.check.server_under_test import CheckTool, ServerUnderTest
 
-__all__ = ["INITIALIZED", "CaseContext", "ExpectedReplies", "tool_result_text"]
-
 INITIALIZED: Message = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
@@ -55,7 +52,12 @@ class CaseContext:
     although the id was never sent.
     """
 
-    def __init__(self, server: ServerUnderTest, process: ServerProcess, era: str = "") -> None:
+    def __init__(
+        self,
+        server: ServerUnderTest,
+        process: ServerProcess,
+        era: str = "",
+    ) -> None:
         self.server = server
         self.settings = server.settings
         self.process = process
@@ -86,6 +88,10 @@ class CaseContext:
     def report(self, finding: CheckFinding) -> None:
         """Record a finding and continue the case."""
         self.findings.append(finding)
+
+    def report_deviation(self, text: str) -> None:
+        """Record that a policy is not met, and continue the case."""
+        self.report(Deviation(text))
 
     @property
     def start_grace_s(self) -> float:
@@ -136,6 +142,10 @@ class CaseContext:
         """
         return self.make_request("server/discover" if self.modern else "ping", params, id)
 
+    def make_listing(self) -> Message:
+        """Return a tools/list request, or a ping for a server without tools."""
+        return self.make_request("tools/list") if self.server.tool_names else self.make_ping()
+
     def make_initialize(self, version: str = LEGACY, **more: Any) -> Message:
         """Return an initialize request. more: further members of its params."""
         client = {"name": "concertino-check", "version": "1"}
@@ -159,7 +169,13 @@ class CaseContext:
             raise SkipCase(f"the server has no tool {name}")
         return tool
 
-    def expect(self, id: Id, subject: str, least: int = 1, most: int = 1) -> None:
+    def expect(
+        self,
+        id: Id,
+        subject: str,
+        least: int = 1,
+        most: int = 1,
+    ) -> None:
         """Register how many responses an id may get. subject: the purpose of its request."""
         self.expected[type(id), id] = ExpectedReplies(subject, least, most)
 
@@ -178,7 +194,10 @@ class CaseContext:
         self.process.write(data, self.settings.timeout_s if within_s is None else within_s)
 
     def write_malformed_lines(
-        self, data: bytes, lines: int = 1, within_s: float | None = None
+        self,
+        data: bytes,
+        lines: int = 1,
+        within_s: float | None = None,
     ) -> None:
         """Write malformed lines. The server may answer each of them once, without an id."""
         self.malformed_lines += lines
@@ -244,6 +263,21 @@ class CaseContext:
                 subject = self.expected[type(id), id].subject
                 raise Violation(f"{subject} was refused: {excerpt(response)}")
 
+    def exchange(self, *messages: Message, within_s: float | None = None) -> list[Message]:
+        """Send messages and return the first response to each request among them.
+
+        Raises as wait_for_responses() does.
+        """
+        self.send(*messages)
+        ids = [message["id"] for message in messages if "id" in message]
+        self.wait_for_responses(ids, within_s)
+        return [self.responses(id)[0] for id in ids]
+
+    def require_success(self, *requests: Message, within_s: float | None = None) -> None:
+        """Send requests and wait for a result to each. Raises as require_results() does."""
+        self.send(*requests)
+        self.require_results([request["id"] for request in requests], within_s)
+
     def request(
         self,
         method: str,
@@ -253,15 +287,41 @@ class CaseContext:
         modern: bool | None = None,
     ) -> Message:
         """Send a request and return its response. Raises as wait_for_responses() does."""
-        message = self.make_request(method, params, id, modern=modern)
-        self.send(message)
-        return self.wait_for_response(message["id"])
+        return self.exchange(self.make_request(method, params, id, modern=modern))[0]
 
     def call_tool(self, name: str, **arguments: object) -> Message:
         """Call one of server_under_test.TOOLS and return the response."""
-        message = self.make_call(name, **arguments)
-        self.send(message)
-        return self.wait_for_response(message["id"])
+        return self.exchange(self.make_call(name, **arguments))[0]
+
+    def probe_line(
+        self,
+        line: bytes,
+        id: Id | None = None,
+        *,
+        within_s: float | None = None,
+        grace_s: float | None = None,
+    ) -> Message | None:
+        """Write a line that the server may refuse, require service, and return the response.
+
+        id: of the request in the line, registered before; None if it has none. A refusal may come
+        without an id. within_s: the longest wait until the server reads the line. grace_s: the
+        longest wait for the response; None is returned when there is none by then.
+        """
+        without_id = self.process.output.responses_without_id
+        count_before = len(without_id)
+        if id is not None:
+            self.make_optional(id)
+        self.write_malformed_lines(line, within_s=within_s)
+        self.require_service()
+
+        def find_responses() -> list[Message]:
+            # A response on the id tells more than one without.
+            on_id = [] if id is None else self.responses(id)
+            return on_id or without_id[count_before:]
+
+        grace_s = self.settings.grace_s if grace_s is None else grace_s
+        self.process.wait_until(lambda: bool(find_responses()), grace_s)
+        return next(iter(find_responses()), None)
 
     def require_echo(self, text: str) -> None:
         """Call the echo tool. Raises Violation when it returns another text."""
@@ -280,8 +340,7 @@ class CaseContext:
         """
         message = self.make_ping()
         key: IdKey = (int, message["id"])
-        waited_before_s = process_stats.cpu_wait_s(self.process.pid)
-        began = time.monotonic()
+        watch = process_stats.Stopwatch(self.process.pid)
         try:
             self.send(message)
         except Hang:
@@ -293,13 +352,14 @@ class CaseContext:
                 raise self.process.crash_or_hang("the next request was not answered")
             return False
 
-        took_s = self.process.output.arrival_times[key] - began
+        arrival = self.process.output.arrival_times[key]
+        took_s = arrival - watch.began
         # Reading /proc costs more than the request, so only a late response is corrected.
         if took_s > self.settings.served_s:
-            took_s -= process_stats.cpu_wait_s(self.process.pid) - waited_before_s
+            took_s = watch.elapsed_s(arrival)
         if took_s > self.settings.served_s:
             allowed = f"{self.settings.served_s:g} s are allowed"
-            self.report(Deviation(f"the next request was served after {took_s:.1f} s; {allowed}"))
+            self.report_deviation(f"the next request was served after {took_s:.1f} s; {allowed}")
         return True
 
     def require_service(self) -> None:
@@ -348,20 +408,37 @@ class CaseContext:
         self.ended = True
         self.process.close_stdin()
 
-    def require_exit(self, within_s: float, cause: str) -> int:
+    def wait_for_exit(
+        self,
+        cause: str,
+        failure: type[CheckFinding] = Hang,
+        within_s: float | None = None,
+    ) -> int:
+        """Wait for the end of the process and all it started, and return the exit code.
+
+        Raises `failure` when one of them still runs. within_s: exit_s of the settings by default.
+        """
+        self.ended = True
+        within_s = self.settings.exit_s if within_s is None else within_s
+        if not self.process.wait_for_exit(within_s):
+            raise failure(f"still running {within_s:g} s after {cause}")
+        code = self.process.exit_code
+        assert code is not None
+        return code
+
+    def require_exit(self, cause: str) -> int:
         """Wait for the end of the process and return its exit code.
 
         Raises Hang when it still runs, and Violation when it left other processes behind.
         """
-        self.ended = True
-        if not self.process.wait_for_exit(within_s):
+        try:
+            return self.wait_for_exit(cause)
+        except Hang:
             if self.process.exit_code is None:
-                raise Hang(f"still running {within_s:g} s after {cause}")
+                raise
             left = sorted(process_stats.find_group_pids(self.process.pid) or ())
-            raise Violation(f"ended after {cause}, but left processes behind: {left}")
-        code = self.process.exit_code
-        assert code is not None
-        return code
+            text = f"ended after {cause}, but left processes behind: {left}"
+            raise Violation(text) from None
 
 
 def tool_result_text(response: Message) -> str | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["RANK", "CheckFinding", "Crash", "Deviation", "Hang", "SkipCase", "Verdict", "Violation"]
-
 Verdict = Literal["ok", "differs", "wrong", "hang", "crash", "skipped"]
 
 # The verdict of a case is the one with the highest rank among its findings.

@@ -16,13 +16,14 @@ from concertino.check.findings import Crash, Deviation, Hang, Violation
 from concertino.check.messages import excerpt, find_stack_trace
 from concertino.check.process_stats import ProcessStats
 
-__all__ = ["check_output", "check_running", "check_shutdown"]
-
 MIB = 2**20
 # The growth of memory that is allowed besides one message of the largest size.
 SPARE_BYTES = 64 * MIB
 # Some descriptors are opened on first use and kept, such as those of an event loop or a log.
 SPARE_DESCRIPTORS = 4
+# Beyond these a client that kept the rules has been wronged: the server soon ends.
+LEAK_BYTES = 256 * MIB
+LEAK_DESCRIPTORS = 64
 
 
 def check_running(context: CaseContext, before: ProcessStats | None) -> None:
@@ -65,8 +66,9 @@ def check_output(context: CaseContext) -> None:
         expected = context.expected.get(key)
         if expected is None:
             if not context.allows_unknown_id(key[1]):
-                text = f"an answer with an id that was never sent: {excerpt(responses[0])}"
-                context.report(Violation(text))
+                context.report(
+                    Violation(f"an answer with an id that was never sent: {excerpt(responses[0])}")
+                )
         elif len(responses) > expected.most:
             times = f"was answered {len(responses)} times: {excerpt(responses[-1])}"
             context.report(Violation(f"{expected.subject} (id {excerpt(key[1])}) {times}"))
@@ -81,8 +83,9 @@ def check_output(context: CaseContext) -> None:
 
     for message in chain(without_id, *output.responses.values()):
         if mark := find_stack_trace(message):
-            text = f"a stack trace ({mark}) was sent to the client: {excerpt(message, 400)}"
-            context.report(Violation(text))
+            context.report(
+                Violation(f"a stack trace ({mark}) was sent to the client: {excerpt(message, 400)}")
+            )
             break
 
 
@@ -102,8 +105,9 @@ def check_shutdown(context: CaseContext) -> None:
 
     if not process.wait_for_exit(2.0):
         left = sorted(process_stats.find_group_pids(process.pid) or ())
-        text = f"the server ended, but processes that it started still run: {left}"
-        context.report(Violation(text))
+        context.report(
+            Violation(f"the server ended, but processes that it started still run: {left}")
+        )
     if code < 0:
         context.report(Crash(f"died of signal {-code} after the end of its input"))
 
@@ -131,11 +135,15 @@ def _check_resources(context: CaseContext, before: ProcessStats | None) -> None:
     if now is None:
         return
 
+    keeps_rules = not context.malformed_lines
     if (growth := now.rss_bytes - before.rss_bytes) > allowed:
         limit = f"{allowed / MIB:.0f} MiB are allowed"
         text = f"memory grew by {growth / MIB:.0f} MiB and did not shrink; {limit}"
-        context.report(Deviation(text))
+        is_leak = keeps_rules and growth > allowed + LEAK_BYTES
+        context.report(Violation(text) if is_leak else Deviation(text))
     if (more := now.descriptors - before.descriptors) > SPARE_DESCRIPTORS:
-        context.report(Deviation(f"{more} more descriptors are open than before"))
+        text = f"{more} more descriptors are open than before"
+        is_leak = keeps_rules and more > LEAK_DESCRIPTORS
+        context.report(Violation(text) if is_leak else Deviation(text))
     if left := now.pids - before.pids:
-        context.report(Deviation(f"processes that were not there before are left: {sorted(left)}"))
+        context.report_deviation(f"processes that were not there before are left: {sorted(left)}")

@@ -11,23 +11,6 @@ from typing import Any, TypeGuard, cast
 
 from msgspec import Struct
 
-__all__ = [
-    "CAPABILITIES",
-    "LEGACY",
-    "MODERN",
-    "VERSION",
-    "Id",
-    "Message",
-    "StrayLine",
-    "as_array",
-    "as_object",
-    "encode_line",
-    "excerpt",
-    "find_stack_trace",
-    "is_id",
-    "parse_line",
-]
-
 # A fraction is not a valid id, but a server may still send one back.
 Id = int | str | float
 # JSON from outside may hold anything.
@@ -106,7 +89,9 @@ def _find_error(message: Message) -> str:
     if "result" in message:
         if as_object(message["result"]) is None:
             return "result is not an object"
-        return "" if has_id else "a result without an id"
+        # JSON-RPC discourages the id null but allows it, so a server may answer a request with it.
+        has_null = "id" in message and message["id"] is None
+        return "" if has_id or has_null else "a result without an id"
 
     error = as_object(message["error"])
     if error is None or type(error.get("code")) is not int or type(error.get("message")) is not str:

@@ -8,11 +8,10 @@ checks that need it are left out.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from msgspec import Struct
-
-__all__ = ["ProcessStats", "cpu_wait_s", "find_group_pids", "measure"]
 
 PROC = Path("/proc")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -90,6 +89,23 @@ def cpu_wait_s(group: int) -> float:
         except (OSError, ValueError, IndexError):
             continue
     return total_ns / 1e9
+
+
+class Stopwatch:
+    """Measures time from its creation on, without the time in which a group had no CPU.
+
+    began: time.monotonic() at its creation.
+    """
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._waited_before_s = cpu_wait_s(group)
+        self.began = time.monotonic()
+
+    def elapsed_s(self, until: float | None = None) -> float:
+        """Return the seconds that have passed, until now or an earlier time.monotonic()."""
+        waited_s = cpu_wait_s(self._group) - self._waited_before_s
+        return (time.monotonic() if until is None else until) - self.began - waited_s
 
 
 def _read_stat(pid: int) -> list[str]:

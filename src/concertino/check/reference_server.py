@@ -18,8 +18,6 @@ from concertino.backend.interface import Context
 from concertino.errors import ToolError
 from concertino.server.server import Server
 
-__all__ = ["server"]
-
 server = Server("check toolbox", version="1")
 # The event loop holds only weak references to its tasks.
 _background_tasks: list[asyncio.Task[None]] = []

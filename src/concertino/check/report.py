@@ -14,8 +14,6 @@ from concertino.check.messages import excerpt
 from concertino.check.run import CaseResult
 from concertino.check.server_under_test import ServerUnderTest
 
-__all__ = ["TerminalReport", "format_case_list", "format_json", "format_summary"]
-
 # Parameters of the ANSI escape sequence SGR.
 COLOURS: dict[Verdict, str] = {
     "ok": "32",
@@ -92,6 +90,22 @@ def format_summary(results: Sequence[CaseResult]) -> str:
     return f"{len(results)} cases in {seconds:.0f} s: {', '.join(parts) or 'none'}"
 
 
+def format_skips(results: Sequence[CaseResult]) -> str:
+    """Return why cases were skipped and how to run them; "" if none was."""
+    reasons = Counter(result.came[0] for result in results if result.verdict == "skipped")
+    if not reasons:
+        return ""
+    lines = [f"{reasons.total()} of {len(results)} cases were skipped:"]
+    lines += [f"{count:5}  {reason}" for reason, count in reasons.most_common()]
+    if any(" has no tool " in reason for reason in reasons):
+        lines += [
+            "  To run them, offer these tools in a test build of the server.",
+            "  docs/reference/check.md says what each must do. A server that has all of them:",
+            "  concertino check -- python -m concertino.check.reference_server",
+        ]
+    return "\n".join(lines)
+
+
 def format_case_list(cases: Sequence[Case]) -> str:
     """Return every case with what it does, expects and needs."""
     lines: list[str] = []
@@ -108,12 +122,17 @@ def format_case_list(cases: Sequence[Case]) -> str:
 
 
 def format_json(
-    server: ServerUnderTest | None, results: Sequence[CaseResult], exit_code: int, problem: str = ""
+    server: ServerUnderTest | None,
+    results: Sequence[CaseResult],
+    exit_code: int,
+    problem: str = "",
+    cut_off: str = "",
 ) -> str:
     """Return the whole run as one JSON document.
 
-    server: None if it could not be opened; problem then says why. The keys are public: they are
-    listed in docs/reference/check.md, and none may change.
+    server: None if it could not be opened; problem then says why.
+    cut_off: what ended the run before its last case; results are those until then. The keys are
+    public: they are listed in docs/reference/check.md, and none may change.
     """
     counts = Counter(result.verdict for result in results)
     cases = [
@@ -130,13 +149,15 @@ def format_json(
         }
         for result in results
     ]
-    document = {
+    document: dict[str, Any] = {
         "server": None if server is None else _describe_server(server),
         "problem": problem or None,
         "cases": cases,
         "summary": {verdict: counts[verdict] for verdict in RANK},
         "exit": exit_code,
     }
+    if cut_off:
+        document["cut_off"] = cut_off
     return json.dumps(document, indent=1, ensure_ascii=True)
 
 

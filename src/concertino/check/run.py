@@ -23,8 +23,6 @@ from concertino.check.server_under_test import (
 )
 from concertino.check.stdio_setup import PLAIN
 
-__all__ = ["CaseResult", "has_failures", "inspect_server", "run_cases", "select_cases"]
-
 # A server that repeats its cursor must not keep the check busy forever.
 MAX_PAGES = 100
 
@@ -205,7 +203,7 @@ def _inspect_era(server: ServerUnderTest, era: str) -> None:
             _record_name(server, opening)
             _record_tools(server, context)
             process.close_stdin()
-            server.obeys_eof = process.wait_for_exit(5.0)
+            server.obeys_eof = process.wait_for_exit(server.settings.exit_s)
 
 
 def _explain_failed_opening(process: ServerProcess, finding: CheckFinding) -> str:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from concertino.check.findings import Violation
 from concertino.check.messages import Id, Message, StrayLine, is_id, parse_line
 
-__all__ = ["IdKey", "ServerOutput"]
-
 # A server that writes more than this in one case floods its client.
 MAX_OUTPUT_BYTES = 512 * 2**20
 MAX_STRAY_LINES = 1000

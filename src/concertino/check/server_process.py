@@ -33,8 +33,6 @@ from concertino.check.stdio_setup import (
     shell_prefix,
 )
 
-__all__ = ["ServerProcess", "StderrTail", "kill_all"]
-
 STDERR_TAIL_BYTES = 64 * 1024
 CHUNK_BYTES = 1 << 20
 # The longest single poll. The exit of a process is an event on Linux only; elsewhere it is polled.
@@ -120,7 +118,11 @@ class ServerProcess:
         return self.popen.poll()
 
     def wait_until(
-        self, condition: Callable[[], bool], within_s: float, *, read_stdout: bool = True
+        self,
+        condition: Callable[[], bool],
+        within_s: float,
+        *,
+        read_stdout: bool = True,
     ) -> bool:
         """Read output until the condition holds, and return whether it does.
 
@@ -144,7 +146,11 @@ class ServerProcess:
         self.wait_until(lambda: False, seconds)
 
     def _poll_once(
-        self, within_s: float, *, read_stdout: bool = True, for_write: bool = False
+        self,
+        within_s: float,
+        *,
+        read_stdout: bool = True,
+        for_write: bool = False,
     ) -> bool:
         """Wait for one event and handle it. Return False when none came in time."""
         ends = self.ends
@@ -183,7 +189,13 @@ class ServerProcess:
 
     # Writing
 
-    def write(self, data: bytes, within_s: float, *, read_stdout: bool = True) -> None:
+    def write(
+        self,
+        data: bytes,
+        within_s: float,
+        *,
+        read_stdout: bool = True,
+    ) -> None:
         """Write all the data, reading output meanwhile.
 
         Raises Hang when the server does not read it in time, and Crash when its stdin is closed.

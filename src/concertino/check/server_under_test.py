@@ -15,17 +15,6 @@ from msgspec import Struct
 
 from concertino.check.messages import Message, as_array, as_object
 
-__all__ = [
-    "SECRET",
-    "TOOLS",
-    "CheckSettings",
-    "CheckTool",
-    "ServerUnderTest",
-    "ToolShape",
-    "find_tools",
-    "make_environment",
-]
-
 MIB = 2**20
 # A made-up key. The server finds it in CHECK_API_KEY; the case secret-in-exception leaks it.
 SECRET = "sk-check-c0ncert1no0123456789abcdefABCDEF"
@@ -42,13 +31,19 @@ class CheckSettings(Struct, frozen=True):
     timeout_s: the longest wait for a response. start_s: the same for the first response of a
     process (npx may download the server first). served_s: the time within which the server must
     answer the request that follows a fault. grace_s: how long to wait for a response that may
-    legitimately never come. era: "legacy" or "modern" to insist on one; None prefers legacy.
+    legitimately never come.
+    exit_s: the time within which the server must end after its input; clients wait about so long
+    before they kill it. orphan_s: the same after the end of its parent, which it may notice after
+    5 s of silence only.
+    era: "legacy" or "modern" to insist on one; None prefers legacy.
     """
 
     timeout_s: float = 10.0
     start_s: float = 60.0
     served_s: float = 1.0
     grace_s: float = 0.3
+    exit_s: float = 5.0
+    orphan_s: float = 10.0
     message_limit_bytes: int = 10 * MIB
     era: str | None = None
 

@@ -13,8 +13,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["PLAIN", "OwnEnds", "StdioSetup", "close_descriptor", "open_stdio", "shell_prefix"]
-
 Kind = Literal["pipe", "socket", "terminal", "file", "null", "closed", "full", "unread"]
 
 

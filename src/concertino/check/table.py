@@ -10,13 +10,13 @@ from concertino.check.cases import (
     limits,
     pressure,
     shapes,
+    stdio_kinds,
     tools,
 )
 
-__all__ = ["CASES"]
-
 CASES = (
     *framing.CASES,
+    *stdio_kinds.CASES,
     *limits.CASES,
     *shapes.CASES,
     *lifecycle.CASES,

@@ -13,9 +13,7 @@ from typing import NoReturn
 
 from concertino.loading import load
 
-__all__ = ["main"]
-
-USAGE = 2
+FAILED, USAGE = 1, 2
 
 # Command -> its module and its line in the help. Each module has DESCRIPTION,
 # add_arguments(parser), and run(args, server), which ends the process or returns an exit code.
@@ -38,6 +36,10 @@ COMMANDS = {
 }
 
 
+# Commands that an MCP client starts.
+STDIO_COMMANDS = frozenset(("serve", "bridge"))
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and end the process.
 
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     commands have more.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="concertino",
         formatter_class=_Formatter,
         description="Servers and clients for MCP, the Model Context Protocol.",
@@ -76,16 +78,49 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         index = words.index("--")
         words, server = words[:index], words[index + 1 :]
 
-    args = parser.parse_args(words)
-    if args.version:
-        from concertino.cli.version import describe_versions
+    try:
+        args = parser.parse_args(words)
+        if args.version:
+            from concertino.cli.version import describe_versions
 
-        print(describe_versions())  # noqa: T201
-        sys.exit(0)
-    if module is None:
-        parser.print_help(sys.stderr)
+            print(describe_versions())  # noqa: T201
+            sys.exit(0)
+        if module is None:
+            parser.print_help(sys.stderr)
+            sys.exit(USAGE)
+        sys.exit(module.run(args, server))
+    except _InvalidArguments as exc:
+        sys.exit(FAILED if name in STDIO_COMMANDS and _tell_client(exc, words) else USAGE)
+    except UsageError as exc:
+        print(f"concertino {name}: {exc}", file=sys.stderr)  # noqa: T201
         sys.exit(USAGE)
-    sys.exit(module.run(args, server))
+
+
+class UsageError(Exception):
+    """The command line is not valid. main() prints the text and exits with 2."""
+
+
+class _InvalidArguments(SystemExit):
+    """argparse has refused the command line, and has written why to stderr."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(USAGE)
+        self.text = text
+
+
+def _tell_client(error: _InvalidArguments, words: Sequence[str]) -> bool:
+    """Answer the client that started this command. Returns whether there is one."""
+    if any(word.startswith(("--unix", "--tcp")) for word in words):
+        return False
+    return load("concertino.runtime.refusal").refuse_requests(0, 1, error.text)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Write the usage and the message to stderr. Raises _InvalidArguments, a SystemExit."""
+        self.print_usage(sys.stderr)
+        print(f"{self.prog}: error: {message}", file=sys.stderr)  # noqa: T201
+        raise _InvalidArguments(message)
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from concertino.cli.guards import add_guard_options, make_guard
-from concertino.cli.serving import add_log_format, add_trace, exit_on_signals, reject_extra_args
+from concertino.cli.options import add_log_format, add_trace
+from concertino.cli.serving import exit_on_signals, reject_extra_args
 from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
-from concertino.runtime.process import exit_process
+from concertino.runtime.process import StdioFrontend, exit_process
 from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
-
-__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 FAILED = 1
 
@@ -53,6 +52,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         reject_usage(str(exc))
 
     stdio = take_over()
+    frontend = StdioFrontend(stdio)
     format = logging_setup.configure(
         format=args.log_format, component="orchestra", writer=stdio.writer
     ).format_name
@@ -77,10 +77,11 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         )
     except (ConcertinoError, ImportError, ValueError) as exc:
         log.error("Failed to start: %s", exc)
+        frontend.refuse(str(exc))
         exit_process(FAILED, stdio.writer)
     run_process(
         guard(bridge) if guard else bridge,
-        taken=stdio,
+        frontend,
         log_format=args.log_format,
         trace=args.trace,
     )

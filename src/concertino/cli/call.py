@@ -18,6 +18,8 @@ from typing import Any, NoReturn, cast
 from msgspec import UNSET, DecodeError, Raw
 from msgspec.json import decode, encode, format
 
+from concertino.cli import UsageError
+from concertino.cli.options import add_repeatable
 from concertino.client.client import Client, Timeouts
 from concertino.client.pending_request import Progress
 from concertino.client.targets import ServerParameters, Target, parse_target
@@ -48,9 +50,7 @@ from concertino.types.results import (
     Tool,
 )
 
-__all__ = ["DESCRIPTION", "EXITS", "add_arguments", "run"]
-
-FAILED, USAGE, UNREACHABLE, LATE, GARBLED = 1, 2, 3, 4, 5
+FAILED, UNREACHABLE, LATE, GARBLED = 1, 3, 4, 5
 # Error -> exit code; the first match counts.
 EXITS: tuple[tuple[type[ConcertinoError], int], ...] = (
     (SpawnError, UNREACHABLE),
@@ -66,10 +66,6 @@ USAGES = {"call": " NAME [ARGUMENT...]", "read": " URI", "prompt": " NAME [ARGUM
 BAR_WIDTH = 30
 
 DESCRIPTION = "Start a server, or connect to one, for this one command."
-
-
-class _UsageError(Exception):
-    """The command line is not valid."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,13 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="longest wait until the session is open (default 60)",
     )
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="environment variable for the server; repeatable",
-    )
+    add_repeatable(parser, "--env", "NAME=VALUE", "environment variable for the server; repeatable")
     parser.add_argument("--cwd", metavar="DIR", help="folder in which the server is started")
     parser.add_argument(
         "--stderr", action="store_true", help="show what the server writes to stderr"
@@ -148,9 +138,6 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         if out is not None:
             out.flush()
         sys.exit(code)
-    except _UsageError as exc:
-        _print_error(f"concertino {args.command}: {exc}")
-        sys.exit(USAGE)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
@@ -227,16 +214,19 @@ async def _read_resource(client: Client, args: argparse.Namespace) -> None:
 
 
 async def _request(
-    client: Client, method: str, params: dict[str, Any], progress: Progress | None = None
+    client: Client,
+    method: str,
+    params: dict[str, Any],
+    progress: Progress | None = None,
 ) -> Raw:
-    """Return the result of a request as JSON. Raises ConcertinoError and _UsageError."""
+    """Return the result of a request as JSON. Raises ConcertinoError and UsageError."""
     try:
         return await client.request(method, params, into=Raw, progress=progress)
     except UnicodeEncodeError:
-        raise _UsageError("expected UTF-8, but an argument is not valid UTF-8") from None
+        raise UsageError("expected UTF-8, but an argument is not valid UTF-8") from None
     except ValueError as exc:
         # The message is larger than the limit.
-        raise _UsageError(str(exc)) from None
+        raise UsageError(str(exc)) from None
 
 
 async def _list(client: Client, command: str, as_json: bool) -> None:
@@ -262,30 +252,30 @@ async def _list(client: Client, command: str, as_json: bool) -> None:
 
 
 def _parse_server(args: argparse.Namespace, server: Sequence[str]) -> Target:
-    """Return the server to start or to connect to. Raises _UsageError."""
+    """Return the server to start or to connect to. Raises UsageError."""
     if not server:
         example = f"concertino {args.command} ... -- python server.py"
-        raise _UsageError(f"expected a command behind --: {example}")
+        raise UsageError(f"expected a command behind --: {example}")
     env: dict[str, str] = {}
     for variable in args.env:
         name, equals, value = variable.partition("=")
         if not name or not equals:
-            raise _UsageError(f"--env {variable}: expected NAME=VALUE")
+            raise UsageError(f"--env {variable}: expected NAME=VALUE")
         env[name] = value
 
     if len(server) == 1 and server[0].startswith(("unix:", "tcp:")):
         if env or args.cwd:
-            raise _UsageError("--env and --cwd are for servers that are started")
+            raise UsageError("--env and --cwd are for servers that are started")
         try:
             parse_target(server[0])
         except ValueError as exc:
-            raise _UsageError(str(exc)) from None
+            raise UsageError(str(exc)) from None
         return server[0]
     return ServerParameters(server[0], server[1:], env=env, cwd=args.cwd)
 
 
 def _parse_arguments(words: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments in KEY=TEXT, KEY:=JSON, @FILE and - as one dict. Raises _UsageError.
+    """Return the arguments in KEY=TEXT, KEY:=JSON, @FILE and - as one dict. Raises UsageError.
 
     A later word overrides an earlier one.
     """
@@ -294,12 +284,12 @@ def _parse_arguments(words: Sequence[str]) -> dict[str, Any]:
         if word == "-" or word.startswith("@"):
             members = _parse_json(_read_stdin() if word == "-" else _read_file(word[1:]), word)
             if not isinstance(members, dict):
-                raise _UsageError(f"{word}: expected a JSON object")
+                raise UsageError(f"{word}: expected a JSON object")
             arguments |= members
             continue
         key, equals, value = word.partition("=")
         if not equals or not key.rstrip(":"):
-            raise _UsageError(f"{word}: expected KEY=TEXT, KEY:=JSON, @FILE or -")
+            raise UsageError(f"{word}: expected KEY=TEXT, KEY:=JSON, @FILE or -")
         as_json = key.endswith(":")
         text = _read_file(value[1:]) if value.startswith("@") else value
         arguments[key.removesuffix(":")] = _parse_json(text, word) if as_json else text
@@ -309,7 +299,7 @@ def _parse_arguments(words: Sequence[str]) -> dict[str, Any]:
 def _read_stdin() -> bytes:
     # sys.stdin is None if descriptor 0 is closed.
     if cast("object", sys.stdin) is None:
-        raise _UsageError("-: stdin is closed")
+        raise UsageError("-: stdin is closed")
     return sys.stdin.buffer.read()
 
 
@@ -318,16 +308,16 @@ def _read_file(name: str) -> str:
         with open(name, encoding="utf-8") as file:
             return file.read()
     except OSError as exc:
-        raise _UsageError(f"@{name}: {exc.strerror or exc}") from None
+        raise UsageError(f"@{name}: {exc.strerror or exc}") from None
     except UnicodeDecodeError as exc:
-        raise _UsageError(f"@{name}: {exc}") from None
+        raise UsageError(f"@{name}: {exc}") from None
 
 
 def _parse_json(text: str | bytes, word: str) -> Any:
     try:
         return decode(text)
     except (DecodeError, UnicodeError, RecursionError) as exc:
-        raise _UsageError(f"{word[:100]}: {exc}") from None
+        raise UsageError(f"{word[:100]}: {exc}") from None
 
 
 def _stringify(arguments: dict[str, Any]) -> dict[str, str]:
@@ -495,7 +485,12 @@ class _ProgressBar:
         self._enabled = enabled
         self._is_visible = False
 
-    def draw(self, progress: float, total: float | None, message: str | None) -> None:
+    def draw(
+        self,
+        progress: float,
+        total: float | None,
+        message: str | None,
+    ) -> None:
         """Draw the bar. Without a total, draw the number only."""
         if not self._enabled:
             return

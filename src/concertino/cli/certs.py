@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from concertino.orchestra.certificates import Certificates
 
-__all__ = ["DESCRIPTION", "add_arguments", "run"]
-
 FAILED, USAGE = 1, 2
 # `show` suggests a renewal when fewer days are left.
 RENEW_DAYS = 30

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import NoReturn
 
 from concertino.check.case import Case
 from concertino.check.findings import CheckFinding
-from concertino.check.report import TerminalReport, format_case_list, format_json, format_summary
+from concertino.check.report import (
+    TerminalReport,
+    format_case_list,
+    format_json,
+    format_skips,
+    format_summary,
+)
 from concertino.check.run import (
     CaseResult,
     has_failures,
@@ -22,11 +29,10 @@ from concertino.check.run import (
 from concertino.check.server_process import kill_all
 from concertino.check.server_under_test import CheckSettings, ServerUnderTest
 from concertino.check.table import CASES
-
-__all__ = ["DESCRIPTION", "add_arguments", "run"]
+from concertino.cli import UsageError
+from concertino.cli.options import add_repeatable
 
 FAILED = 1
-USAGE = 2
 # As shells do: the exit code after a signal is this plus its number.
 SIGNAL_BASE = 128
 
@@ -40,12 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `concertino check` to its parser."""
     parser.usage = "concertino check [OPTIONS] -- COMMAND [ARGUMENT...]"
     parser.add_argument("--list", action="store_true", help="list the cases and exit")
-    parser.add_argument(
+    add_repeatable(
+        parser,
         "--only",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="run a section, or the cases with this name or part of a name; repeatable",
+        "PATTERN",
+        "run a section, or the cases with this name or part of a name; repeatable",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document, not lines")
     parser.add_argument(
@@ -83,8 +88,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", nargs="*", metavar="COMMAND", help="command that starts it")
 
 
-def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
-    """Run the selected cases and end the process.
+def run(args: argparse.Namespace, server: Sequence[str]) -> int:
+    """Run the selected cases and return the exit code.
 
     server: the words after `--`. Exit codes: 0 nothing is wrong, 1 something is, 2 usage, 128 + n
     after signal n.
@@ -92,20 +97,20 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
     command = [*args.server, *server]
     cases = select_cases(CASES, args.only)
     if not cases:
-        _exit_usage(f"no case is named like {' or '.join(args.only)}; --list shows all cases")
+        raise UsageError(f"no case is named like {' or '.join(args.only)}; --list shows all cases")
     if args.list:
         print(format_case_list(cases))  # noqa: T201
-        sys.exit(0)
+        return 0
     if not command:
-        _exit_usage("expected a command behind --: concertino check -- python server.py")
+        raise UsageError("expected a command behind --: concertino check -- python server.py")
     # Written so that NaN fails, too.
     times = args.timeout_s, args.start_timeout_s
     if not all(0 < seconds < float("inf") for seconds in times):
-        _exit_usage("--timeout-s, --start-timeout-s: expected positive times in seconds")
+        raise UsageError("--timeout-s, --start-timeout-s: expected positive times in seconds")
     if args.message_limit_bytes < 100_000:
-        _exit_usage("--message-limit-bytes: expected a message limit of at least 100000 bytes")
+        raise UsageError("--message-limit-bytes: expected a message limit of at least 100000 bytes")
     if args.jobs < 1:
-        _exit_usage("--jobs: expected at least one job")
+        raise UsageError("--jobs: expected at least one job")
 
     settings = CheckSettings(
         timeout_s=args.timeout_s,
@@ -113,13 +118,20 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
         message_limit_bytes=args.message_limit_bytes,
         era=args.era,
     )
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _cut_off)
     try:
-        sys.exit(_check(command, settings, cases, args))
-    except KeyboardInterrupt:
-        sys.exit(SIGNAL_BASE + signal.SIGINT)
+        return _check(command, settings, cases, args)
     finally:
         kill_all()
+
+
+class _CutOff(BaseException):
+    """Ends the run before its last case. exit_code: of the process."""
+
+    def __init__(self, reason: str, exit_code: int) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code
 
 
 def _check(
@@ -129,43 +141,95 @@ def _check(
     args: argparse.Namespace,
 ) -> int:
     """Run the cases, print the results, and return the exit code."""
-    terminal = TerminalReport(colour=sys.stdout.isatty())
+    terminal = TerminalReport(colour=_wants_colour(os.environ))
 
     def print_line(text: str) -> None:
         if not args.json:
-            print(text, flush=True)  # noqa: T201
+            _print(text)
 
-    def print_result(result: CaseResult) -> None:
+    results: list[CaseResult] = []
+
+    def add_result(result: CaseResult) -> None:
+        results.append(result)
         print_line(terminal.format_result(result))
 
     server: ServerUnderTest | None = None
-    results: list[CaseResult] = []
-    problem = ""
+    problem = cut_off = ""
+    exit_code = 0
     try:
         server = inspect_server(command, settings)
         print_line(terminal.format_server(server))
-        results = run_cases(server, cases, print_result, args.jobs)
+        run_cases(server, cases, add_result, args.jobs)
     except OSError as exc:
-        text = f"{command[0]}: {exc.strerror or exc}"
-        print(f"concertino check: {text}", file=sys.stderr)  # noqa: T201
-        return USAGE
+        raise UsageError(f"{command[0]}: {exc.strerror or exc}") from None
     except CheckFinding as finding:
         problem = f"{finding.verdict}: the server was not opened; {finding}"
         print_line(problem)
+    except _CutOff as exc:
+        cut_off = str(exc)
+        problem = f"cut off by {exc} after {len(results)} of {len(cases)} cases"
+        exit_code = exc.exit_code
 
-    exit_code = FAILED if problem or has_failures(results, strict=args.strict) else 0
+    if not cut_off and (problem or has_failures(results, strict=args.strict)):
+        exit_code = FAILED
     if args.json:
-        print(format_json(server, results, exit_code, problem))  # noqa: T201
-    elif results:
-        print_line("\n" + format_summary(results))
+        report = format_json(server, results, exit_code, problem, cut_off)
+    else:
+        parts = [format_skips(results), problem if cut_off else ""]
+        parts.append(format_summary(results) if results else "")
+        report = "\n" + "\n".join(filter(None, parts)) if any(parts) else ""
+    return exit_code if not report else _print_report(report, exit_code, as_json=args.json)
+
+
+def _print_report(report: str, exit_code: int, *, as_json: bool) -> int:
+    """Print the end of the report and return the exit code."""
+    try:
+        if not _lost_stdout:
+            _print(report)
+            return exit_code
+    except _CutOff as exc:
+        exit_code = exit_code or exc.exit_code
+        report = f"{exc}{report}"
+    # Nobody reads stdout, but somebody may look at the terminal.
+    if not as_json:
+        print(report.lstrip(), file=sys.stderr)  # noqa: T201
     return exit_code
 
 
-def _exit_on_signal(number: int, _: FrameType | None) -> NoReturn:
-    # SystemExit runs the `finally` clauses, which kill the processes of the server.
-    sys.exit(SIGNAL_BASE + number)
+# Not empty once stdout could not be written.
+_lost_stdout: list[OSError] = []
 
 
-def _exit_usage(text: str) -> NoReturn:
-    print(f"concertino check: {text}", file=sys.stderr)  # noqa: T201
-    sys.exit(USAGE)
+def _print(text: str) -> None:
+    """Print to stdout. Raises _CutOff if that is impossible: nobody reads it, or a disk is full."""
+    try:
+        print(text, flush=True)  # noqa: T201
+    except OSError as exc:
+        _lost_stdout.append(exc)
+        # What is left in the buffer must not fail again at the end of the process.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+        if isinstance(exc, BrokenPipeError):
+            raise _CutOff("a closed stdout", SIGNAL_BASE + signal.SIGPIPE) from None
+        raise _CutOff(f"stdout: {exc.strerror}", FAILED) from None
+
+
+def _wants_colour(environment: Mapping[str, str]) -> bool:
+    """Return whether to use colours: by NO_COLOR, then FORCE_COLOR, then whether it is a terminal.
+
+    Both variables count if they are not empty: no-color.org, force-color.org.
+    """
+    if environment.get("NO_COLOR"):
+        return False
+    if environment.get("FORCE_COLOR"):
+        return environment["FORCE_COLOR"] != "0"
+    return sys.stdout.isatty() and environment.get("TERM") != "dumb"
+
+
+def _cut_off(number: int, _: FrameType | None) -> NoReturn:
+    # A second signal must not interrupt the report.
+    for other in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(other, signal.SIG_IGN)
+    # The `finally` clauses on the way kill the processes of the server.
+    raise _CutOff(signal.Signals(number).name, SIGNAL_BASE + number)

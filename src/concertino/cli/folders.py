@@ -6,8 +6,6 @@ The environment variables RESOURCES_PATH and PROMPTS_PATH name folders, too.
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser
-from argparse import _ArgumentGroup as ArgumentGroup  # pyright: ignore[reportPrivateUsage]
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -15,16 +13,14 @@ from msgspec import Struct
 from concertino.backend.interface import Backend
 from concertino.errors import RegistrationError, TargetError
 
-__all__ = [
-    "DEFAULT_SCHEME",
-    "LibraryOptions",
-    "add_library_options",
-    "find_library_folders",
-    "folders_from_environment",
-    "make_library",
-]
-
 DEFAULT_SCHEME = "orchestr8"
+
+
+class MissingFolders(TargetError):
+    """The folders of a library are named, by options or variables, but none of them exists.
+
+    The command line itself is valid, so this is a failure of the start, with exit code 1.
+    """
 
 
 class LibraryOptions(Struct, frozen=True):
@@ -36,23 +32,6 @@ class LibraryOptions(Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return self.resources is not None or self.prompts is not None
-
-
-def add_library_options(parser: ArgumentParser | ArgumentGroup) -> None:
-    """Add --resources, --prompts and --scheme to a parser or a group of it."""
-    parser.add_argument(
-        "--resources",
-        metavar="DIR",
-        help="folder of the resources (default DIR/resources, or RESOURCES_PATH)",
-    )
-    parser.add_argument(
-        "--prompts",
-        metavar="DIR",
-        help="folder of the prompts (default DIR/prompts, or PROMPTS_PATH)",
-    )
-    parser.add_argument(
-        "--scheme", metavar="NAME", help="scheme of the resources' URIs (default orchestr8)"
-    )
 
 
 def folders_from_environment(environment: Mapping[str, str]) -> LibraryOptions:
@@ -91,7 +70,7 @@ def find_library_folders(
 def make_library(target: str | None, options: LibraryOptions) -> Backend:
     """Return a library of the folders that find_library_folders() finds.
 
-    Raises TargetError if there is nothing to serve.
+    Raises TargetError if there is nothing to serve, MissingFolders if no folder exists.
     """
     from concertino.library.library import Library
 
@@ -101,6 +80,10 @@ def make_library(target: str | None, options: LibraryOptions) -> Backend:
             "nothing to serve: expected a target, --resources, --prompts, RESOURCES_PATH or "
             "PROMPTS_PATH"
         )
+    named = [path for path in (resources, prompts) if path is not None]
+    if not any(map(os.path.isdir, named)):
+        paths = " and ".join(named)
+        raise MissingFolders(f"a library: expected a folder, there is none at {paths}")
     try:
         return Library(resources, prompts, scheme=options.scheme or DEFAULT_SCHEME)
     except RegistrationError as exc:

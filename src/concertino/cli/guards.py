@@ -9,10 +9,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from concertino.cli.options import add_repeatable
+
 if TYPE_CHECKING:
     from concertino.backend.interface import Backend
-
-__all__ = ["GuardBackend", "add_guard_options", "make_guard"]
 
 # Puts guards around a backend.
 GuardBackend = Callable[["Backend"], "Backend"]
@@ -31,12 +31,11 @@ OPTIONS = {
 def add_guard_options(parser: ArgumentParser) -> None:
     """Add the options for guards to a parser, in a group of their own."""
     group = parser.add_argument_group("guards")
-    group.add_argument(
+    add_repeatable(
+        group,
         "--rate-limit",
-        metavar="[GLOB=]CALLS/SECONDS",
-        action="append",
-        default=[],
-        help="limit the calls of each tool in a period of so many seconds; repeatable",
+        "[GLOB=]CALLS/SECONDS",
+        "limit the calls of each tool in a period of so many seconds; repeatable",
     )
     group.add_argument(
         "--max-in-flight", metavar="N", type=int, help="largest number of calls at a time"
@@ -54,12 +53,11 @@ def add_guard_options(parser: ArgumentParser) -> None:
         ("allow", "show and serve only these tools"),
         ("deny", "hide and refuse these tools"),
     ):
-        group.add_argument(
+        add_repeatable(
+            group,
             f"--{name}",
-            metavar="GLOB",
-            action="append",
-            default=[],
-            help=f"{effect}; prompt:GLOB and resource:GLOB for prompts and resources; repeatable",
+            "GLOB",
+            f"{effect}; prompt:GLOB and resource:GLOB for prompts and resources; repeatable",
         )
     group.add_argument(
         "--redact", action="store_true", help="replace secrets in results with [REDACTED]"

@@ -6,16 +6,12 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from typing import NoReturn
 
 from msgspec.json import encode, format
 
-from concertino.cli.folders import (
-    DEFAULT_SCHEME,
-    LibraryOptions,
-    add_library_options,
-    find_library_folders,
-)
+from concertino.cli import UsageError
+from concertino.cli.folders import DEFAULT_SCHEME, LibraryOptions, find_library_folders
+from concertino.cli.options import add_library_options, add_repeatable, add_tokenizer
 from concertino.errors import ConcertinoError
 from concertino.library.folder import Folder
 from concertino.library.library import MAX_FILE_BYTES, MAX_FILES
@@ -23,9 +19,7 @@ from concertino.library.lint import LintFinding, LintReport, lint
 from concertino.library.problems import RULES
 from concertino.library.tokens import counter
 
-__all__ = ["DESCRIPTION", "add_arguments", "run"]
-
-FOUND, USAGE = 1, 2
+FOUND = 1
 
 DESCRIPTION = (
     "Find mistakes in a library: broken links, missing fields, ambiguous names, wrong token "
@@ -44,31 +38,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     add_library_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document, not lines")
-    parser.add_argument(
-        "--ignore",
-        action="append",
-        default=[],
-        metavar="RULE",
-        help="leave this rule out; repeatable",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        default="estimate",
-        metavar="NAME",
-        help="estimate, cl100k_base or o200k_base",
-    )
+    add_repeatable(parser, "--ignore", "RULE", "leave this rule out; repeatable")
+    add_tokenizer(parser)
 
 
-def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Print the findings and end the process."""
+def run(args: Namespace, server: Sequence[str]) -> int:
+    """Print the findings and return the exit code."""
     if unknown := sorted({*args.ignore} - {*RULES}):
-        _exit_usage(f"--ignore: expected one of {', '.join(RULES)}, got {unknown[0]!r}")
+        raise UsageError(f"--ignore: expected one of {', '.join(RULES)}, got {unknown[0]!r}")
     try:
         resources, prompts = _open_folders(args)
         scheme = args.scheme or DEFAULT_SCHEME
         report = lint(resources, prompts, scheme, counter(args.tokenizer))
     except (ConcertinoError, ValueError) as exc:
-        _exit_usage(str(exc))
+        raise UsageError(str(exc)) from None
 
     findings = [finding for finding in report.findings if finding.rule not in args.ignore]
     folders = {"resources": resources, "prompts": prompts}
@@ -77,11 +60,11 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
         _print_json(report, findings, paths)
     else:
         _print_lines(report, findings, paths)
-    sys.exit(FOUND if findings else 0)
+    return FOUND if findings else 0
 
 
 def _open_folders(args: Namespace) -> tuple[Folder | None, Folder | None]:
-    """Return the folders of the resources and the prompts. Ends the process if there are none."""
+    """Return the folders of the resources and the prompts. Raises UsageError if there are none."""
     options = LibraryOptions(args.resources, args.prompts)
     resources, prompts = (
         None if path is None else Folder(path, max_file_bytes=MAX_FILE_BYTES, max_files=MAX_FILES)
@@ -89,9 +72,9 @@ def _open_folders(args: Namespace) -> tuple[Folder | None, Folder | None]:
     )
     for folder in (resources, prompts):
         if folder is not None and not folder.exists:
-            _exit_usage(f"{folder.path}: expected a folder")
+            raise UsageError(f"{folder.path}: expected a folder")
     if resources is None and prompts is None:
-        _exit_usage("nothing to check: expected a folder, --resources or --prompts")
+        raise UsageError("nothing to check: expected a folder, --resources or --prompts")
     return resources, prompts
 
 
@@ -132,8 +115,3 @@ def _format_path(finding: LintFinding, folders: dict[str, Folder | None]) -> str
     path = whole if path.startswith("..") else path
     # A file name need not be UTF-8, but stdout must be.
     return path.encode("utf-8", "replace").decode()
-
-
-def _exit_usage(text: str) -> NoReturn:
-    print(f"concertino lint: {text}", file=sys.stderr)  # noqa: T201
-    sys.exit(USAGE)

@@ -12,7 +12,8 @@ from concertino.cli.guards import GuardBackend
 from concertino.cli.target_loading import FAILED, USAGE, load_or_exit
 from concertino.logs import handler as logging_setup
 from concertino.runtime.process import exit_process
-from concertino.runtime.service import bounded_stderr, run_service
+from concertino.runtime.process import run as run_process
+from concertino.runtime.socket_frontend import SocketFrontend
 from concertino.transports.listeners import (
     Listener,
     errno_message,
@@ -21,8 +22,7 @@ from concertino.transports.listeners import (
     listen_unix,
     split_address,
 )
-
-__all__ = ["serve_sockets"]
+from concertino.transports.stdio import bounded_stderr
 
 
 def serve_sockets(
@@ -36,6 +36,7 @@ def serve_sockets(
     log_format: str | None,
     trace: bool | None,
     traceback: bool,
+    strict: bool,
     guard: GuardBackend | None = None,
 ) -> NoReturn:
     """Serve the targets on these sockets and on those from systemd, and end the process.
@@ -64,12 +65,11 @@ def serve_sockets(
         log.error("%s", errno_message(exc))
         exit_process(FAILED if isinstance(exc, OSError) else USAGE, writer)
 
-    target = load_or_exit(targets, options, writer, traceback=traceback)
-    run_service(
+    frontend = SocketFrontend(listeners, writer, max_connections)
+    target = load_or_exit(targets, options, frontend, traceback=traceback, strict=strict)
+    run_process(
         guard(target.backend) if guard else target.backend,
-        listeners,
-        writer=writer,
-        max_connections=max_connections,
+        frontend,
         limits=target.limits,
         log_format=log_format,
         trace=trace,

@@ -11,19 +11,18 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from concertino.cli.serving import add_log_format, exit_on_signals, reject_extra_args
+from concertino.cli.options import add_log_format
+from concertino.cli.serving import exit_on_signals, reject_extra_args
 from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
 from concertino.runtime.process import exit_process
-from concertino.runtime.service import bounded_stderr
 from concertino.transports.listeners import errno_message
+from concertino.transports.stdio import bounded_stderr
 
 if TYPE_CHECKING:
     from concertino.orchestra.hub import Hub
     from concertino.orchestra.plugins_file import PluginsFile
-
-__all__ = ["DESCRIPTION", "add_arguments", "raise_descriptor_limit", "run"]
 
 FAILED, USAGE = 1, 2
 
@@ -92,7 +91,10 @@ def run(args: argparse.Namespace, server: Sequence[str]) -> NoReturn:
 
 
 async def _run_hub(
-    make: type[Hub], file: PluginsFile, args: argparse.Namespace, log: logging.Logger
+    make: type[Hub],
+    file: PluginsFile,
+    args: argparse.Namespace,
+    log: logging.Logger,
 ) -> None:
     """Run a hub until the first signal. The second signal kills it at once."""
     hub = make(file, listen_addr=args.listen_addr, certs_dir=args.certs_dir)
@@ -107,7 +109,7 @@ async def _run_hub(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    starting = loop.create_task(hub.start())
+    starting = loop.create_task(_start(hub))
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
@@ -120,6 +122,12 @@ async def _run_hub(
             log.info("Listening on %s", address)
         await stopping
     await hub.stop()
+
+
+async def _start(hub: Hub) -> None:
+    """Start a hub, without waiting for a plugin that is not ready for an unknown time."""
+    await hub.launch()
+    await hub.settle()
 
 
 def raise_descriptor_limit() -> None:

@@ -14,8 +14,6 @@ from concertino.orchestra.flags import add_flags
 if TYPE_CHECKING:
     from concertino.orchestra.storage import Storage
 
-__all__ = ["DESCRIPTION", "add_arguments", "run"]
-
 FAILED = 1
 
 DESCRIPTION = (

@@ -6,11 +6,12 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NoReturn
 
 from msgspec.json import encode, format
 
+from concertino.cli import UsageError
 from concertino.cli.folders import DEFAULT_SCHEME, LibraryOptions, find_library_folders
+from concertino.cli.options import add_library_options, add_repeatable, add_tokenizer
 from concertino.errors import ConcertinoError
 from concertino.library.document_registry import DocumentRegistry
 from concertino.library.file_loader import FileLoader
@@ -20,9 +21,7 @@ from concertino.library.query import Query
 from concertino.library.rendering import Hit
 from concertino.library.tokens import counter
 
-__all__ = ["DESCRIPTION", "add_arguments", "run"]
-
-NOTHING, USAGE = 1, 2
+NOTHING = 1
 MODES = ("full", "catalog", "index", "minimal")
 
 DESCRIPTION = (
@@ -36,14 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="DIR", help="folder that holds resources/, or - for RESOURCES_PATH"
     )
-    parser.add_argument(
-        "--resources",
-        metavar="DIR",
-        help="folder of the resources (default DIR/resources, or RESOURCES_PATH)",
-    )
-    parser.add_argument(
-        "--scheme", metavar="NAME", help="scheme of the resources' URIs (default orchestr8)"
-    )
+    add_library_options(parser, with_prompts=False)
     parser.add_argument("words", metavar="WORDS", nargs="+", help="words to search for")
     parser.add_argument("--json", action="store_true", help="print one JSON document, not lines")
     parser.add_argument(
@@ -66,51 +58,35 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--min-score", type=float, default=0.0, metavar="X", help="lowest score of a document"
     )
-    parser.add_argument(
-        "--tag",
-        action="append",
-        default=[],
-        metavar="TAG",
-        help="tag that a document must have; repeatable: all of them",
+    add_repeatable(parser, "--tag", "TAG", "tag that a document must have; repeatable: all of them")
+    add_repeatable(
+        parser, "--category", "NAME", "category of the documents; repeatable: any of them"
     )
-    parser.add_argument(
-        "--category",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="category of the documents; repeatable: any of them",
-    )
-    parser.add_argument(
-        "--tokenizer",
-        default="estimate",
-        metavar="NAME",
-        help="estimate, cl100k_base or o200k_base",
-    )
+    add_tokenizer(parser)
     parser.add_argument(
         "--no-cache", action="store_true", help="read all files anew, and write no cache file"
     )
 
 
-def run(args: Namespace, server: Sequence[str]) -> NoReturn:
-    """Print the results and end the process."""
+def run(args: Namespace, server: Sequence[str]) -> int:
+    """Print the results and return the exit code."""
     try:
         query = _make_query(args)
         index = _build_index(args)
         if args.mode is not None:
             matches = index.match(query)
             _print(matches.text)
-            sys.exit(0 if matches.fragments else NOTHING)
+            return 0 if matches.fragments else NOTHING
         result = index.search(query)
     except (ConcertinoError, ValueError) as exc:
-        print(f"concertino search: {exc}", file=sys.stderr)  # noqa: T201
-        sys.exit(USAGE)
+        raise UsageError(str(exc)) from None
 
     explained = [(hit, index.explain(query, hit.document.uri)) for hit in result.hits]
     if args.json:
         _print(_format_json(query, result, explained, index))
     else:
         _print(_format_lines(result, explained, index))
-    sys.exit(0 if result.hits else NOTHING)
+    return 0 if result.hits else NOTHING
 
 
 def _make_query(args: Namespace) -> Query:

@@ -7,16 +7,21 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from concertino.cli.folders import LibraryOptions, add_library_options, folders_from_environment
+from concertino.cli.folders import LibraryOptions, folders_from_environment
 from concertino.cli.guards import GuardBackend, add_guard_options, make_guard
-from concertino.cli.serving import add_log_format, add_trace, reject_extra_args
+from concertino.cli.options import (
+    add_library_options,
+    add_log_format,
+    add_repeatable,
+    add_trace,
+)
+from concertino.cli.serving import reject_extra_args
 from concertino.cli.target_loading import load_or_exit
 from concertino.errors import ConcertinoError
 from concertino.logs import handler as logging_setup
+from concertino.runtime.process import StdioFrontend
 from concertino.runtime.process import run as run_process
 from concertino.transports.stdio import take_over
-
-__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 DESCRIPTION = (
     "Serve over stdin and stdout, to the MCP client that started this command. With --unix, --tcp "
@@ -38,22 +43,25 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--traceback", action="store_true", help="show the whole traceback of a failed import"
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="with several targets: serve none if one cannot be imported or started",
+    )
     add_library_options(parser.add_argument_group("a folder of Markdown"))
 
     sockets = parser.add_argument_group("sockets")
-    sockets.add_argument(
+    add_repeatable(
+        sockets,
         "--unix",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="listen on a Unix socket that only this user may open; repeatable",
+        "PATH",
+        "listen on a Unix socket that only this user may open; repeatable",
     )
-    sockets.add_argument(
+    add_repeatable(
+        sockets,
         "--tcp",
-        metavar="HOST:PORT",
-        action="append",
-        default=[],
-        help="listen on a TCP port of this machine, or on a free one for port 0; repeatable",
+        "HOST:PORT",
+        "listen on a TCP port of this machine, or on a free one for port 0; repeatable",
     )
     sockets.add_argument(
         "--allow-remote",
@@ -103,6 +111,7 @@ def run(args: Namespace, server: Sequence[str]) -> NoReturn:
             log_format=args.log_format,
             trace=args.trace,
             traceback=args.traceback,
+            strict=args.strict,
             guard=guard,
         )
     if args.allow_remote or args.max_connections is not None:
@@ -121,6 +130,7 @@ def _serve_stdio(args: Namespace, options: LibraryOptions, guard: GuardBackend |
     # Before the target is imported, so that nothing it prints reaches the client.
     stdio = take_over()
     logging_setup.configure(format=args.log_format, component="concertino", writer=stdio.writer)
+    frontend = StdioFrontend(stdio)
     # Sockets for another process: usually a shell script between systemd and this command.
     if "LISTEN_FDS" in os.environ:
         logging_setup.logger("concertino").warning(
@@ -129,10 +139,12 @@ def _serve_stdio(args: Namespace, options: LibraryOptions, guard: GuardBackend |
             os.environ.get("LISTEN_PID") or "(none)",
             os.getpid(),
         )
-    target = load_or_exit(args.targets, options, stdio.writer, traceback=args.traceback)
+    target = load_or_exit(
+        args.targets, options, frontend, traceback=args.traceback, strict=args.strict
+    )
     run_process(
         guard(target.backend) if guard else target.backend,
-        taken=stdio,
+        frontend,
         limits=target.limits,
         log_format=args.log_format,
         trace=args.trace,

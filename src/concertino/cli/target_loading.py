@@ -4,38 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from concertino.cli.folders import LibraryOptions
+from concertino.cli.folders import LibraryOptions, MissingFolders
 from concertino.cli.serving import exit_on_signals
-from concertino.cli.targets import LoadedTarget, format_location, load_targets
+from concertino.cli.targets import LoadedTarget, load_targets
 from concertino.errors import TargetError
 from concertino.logs import handler as logging_setup
 from concertino.logs.redact import refresh
-from concertino.logs.writer import BoundedWriter
-from concertino.runtime.process import exit_process
-
-__all__ = ["FAILED", "USAGE", "load_or_exit"]
+from concertino.runtime.process import Frontend, exit_process
 
 FAILED = 1
 USAGE = 2
 
 
 def load_or_exit(
-    targets: Sequence[str], options: LibraryOptions, writer: BoundedWriter, *, traceback: bool
+    targets: Sequence[str],
+    options: LibraryOptions,
+    frontend: Frontend,
+    *,
+    traceback: bool,
+    strict: bool,
 ) -> LoadedTarget:
-    """Return what load_targets() returns. If it raises, log the error and end the process.
+    """Return what load_targets() returns. If it raises, report the error and end the process.
 
-    Exit codes: 2 for a target that does not exist, 1 when importing it failed. writer: where log
-    lines go. traceback: log the whole traceback.
+    The error is logged, and is the answer to the client's first request. Exit codes: 2 for a target
+    that does not exist, 1 when importing it failed, a library has no folder, or a client was told.
+    frontend: where clients come from. traceback: log the whole traceback. strict: see
+    load_targets().
     """
     log = logging_setup.logger("concertino")
-    exit_on_signals(writer)
+    exit_on_signals(frontend.writer)
     try:
-        return load_targets(targets, options)
+        return load_targets(targets, options, strict=strict, traceback=traceback)
+    except MissingFolders as exc:
+        log.error("Failed to start server: %s", exc)
+        frontend.refuse(str(exc))
+        exit_process(FAILED, frontend.writer)
     except TargetError as exc:
         log.error("%s", exc)
-        exit_process(USAGE, writer)
+        exit_process(FAILED if frontend.refuse(exc) else USAGE, frontend.writer)
     # The code of a target may raise anything, SystemExit included.
     except BaseException as exc:
+        from concertino.backend.start_failure import format_location
+
         # The target may have put secrets into os.environ; they must not be logged.
         refresh()
         log.error(
@@ -46,4 +56,5 @@ def load_or_exit(
         )
         if not traceback:
             log.info("--traceback shows where")
-        exit_process(FAILED, writer)
+        frontend.refuse(exc)
+        exit_process(FAILED, frontend.writer)

@@ -14,22 +14,29 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
+from threading import Lock
 from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
-from concertino.backend.interface import Backend, describe_non_backend
+from concertino.backend.interface import Backend, BackendWrapper, describe_non_backend
 from concertino.cli.folders import LibraryOptions, make_library
+from concertino.cli.main_block import run_main_block
 from concertino.errors import RegistrationError, TargetError
 from concertino.jsonrpc.limits import Limits
 from concertino.runtime import entry
 from concertino.runtime.entry import LoopFactory, RunCall
 from concertino.server.server import Server
 
-__all__ = ["LoadedTarget", "format_location", "load_target", "load_targets"]
+if TYPE_CHECKING:
+    from concertino.composition import ComposedBackend
 
+# Held while a module gets its name.
+_naming = Lock()
 NO_LIBRARY = LibraryOptions()
 PLUGIN_FILES = (".yaml", ".yml")
 NAMED_TARGET = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
@@ -43,13 +50,22 @@ class LoadedTarget(Struct, frozen=True):
     loop_factory: LoopFactory | None = None
 
 
-def load_targets(targets: Sequence[str], options: LibraryOptions = NO_LIBRARY) -> LoadedTarget:
+def load_targets(
+    targets: Sequence[str],
+    options: LibraryOptions = NO_LIBRARY,
+    *,
+    strict: bool = False,
+    traceback: bool = False,
+) -> LoadedTarget:
     """Load one target, or compose several, or a single one with a name, under their names.
 
     A target without a name gets that of its file, module or folder. The arguments of a file's own
     run() apply to a single target only.
     options: apply to the one folder among the targets. If there is none, they make a library of
     their own, called `library`. The URIs of several folders get the folders' names as schemes.
+    strict: load several targets one after the other now, and serve none if one fails. By default
+    each is loaded in a thread when the composition starts, and one that fails is only reported.
+    traceback: log the whole traceback of a target that fails then.
     Raises TargetError, and whatever importing a target raises.
     """
     named = [_split_name(target) for target in targets]
@@ -63,8 +79,10 @@ def load_targets(targets: Sequence[str], options: LibraryOptions = NO_LIBRARY) -
     if len(named) == 1 and not named[0][0] and (folders or not options):
         return load_target(targets[0], options)
 
+    from concertino.cli.loading_backend import LoadingBackend, Turn
     from concertino.composition import compose
 
+    turn: Turn | None = None
     parts: dict[str, Backend] = {}
     if options and not folders:
         parts["library"] = make_library(None, options)
@@ -74,11 +92,23 @@ def load_targets(targets: Sequence[str], options: LibraryOptions = NO_LIBRARY) -
             hint = f"give one another: NAME={target}"
             raise TargetError(f"{target}: there are two with the name {name!r}; {hint}")
         part_options = LibraryOptions(scheme=name) if len(folders) > 1 else options
-        parts[name] = load_target(target, part_options).backend
+        load = partial(_load_backend, target, part_options)
+        if strict:
+            parts[name] = load()
+        else:
+            turn = Turn(turn)
+            parts[name] = LoadingBackend(partial(turn.take, load), target, traceback=traceback)
+    if "strict" in parts:
+        raise TargetError("a target cannot have the name 'strict'; give it another: NAME=TARGET")
     try:
-        return LoadedTarget(compose(**parts))
+        # The check above has made sure that no part takes the place of the argument.
+        return LoadedTarget(compose(None, strict=strict, **cast("dict[str, Any]", parts)))
     except RegistrationError as exc:
         raise TargetError(f"{', '.join(targets)}: {exc}") from None
+
+
+def _load_backend(target: str, options: LibraryOptions) -> Backend:
+    return load_target(target, options).backend
 
 
 def _split_name(target: str) -> tuple[str, str]:
@@ -119,13 +149,16 @@ def load_target(target: str, options: LibraryOptions = NO_LIBRARY) -> LoadedTarg
             f"{target}: expected file.py, file.py:attribute, package.module:attribute or a folder"
         )
 
-    # While this list is set, run() records its call there instead of serving.
+    # While this list is set, run() records its call there instead of serving. Each thread has its
+    # own, since several targets may be imported at the same time.
     calls: list[RunCall] = []
-    entry.marked = calls
+    token = entry.run_calls.set(calls)
     try:
         module = _import_file(source) if is_file else _import_module(source)
+        if is_file and not attribute and not calls:
+            run_main_block(module, source)
     finally:
-        entry.marked = None
+        entry.run_calls.reset(token)
 
     backend = (
         _find_attribute(module, source, attribute)
@@ -165,16 +198,17 @@ def _find_attribute(module: ModuleType, source: str, attribute: str) -> Backend:
 
 
 def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> Backend:
-    """Return the backend on which a file calls run(), or its only Server or Library.
+    """Return the backend on which a file calls run(), or the only one at its top level.
 
-    Raises TargetError if there is none, or more than one.
+    A guard or composition stands for what it wraps. Raises TargetError if there is none, or more
+    than one.
     """
-    # The library is not imported here: if the file has a Library, it has imported it itself.
-    library = sys.modules.get("concertino.library.library")
-    kinds: tuple[type[Backend], ...] = (Server,) if library is None else (Server, library.Library)
     servers = {
-        id(value): (name, value) for name, value in vars(module).items() if isinstance(value, kinds)
+        id(value): (name, value) for name, value in vars(module).items() if _is_served(value)
     }
+    for _, backend in list(servers.values()):
+        for inner in _inner_backends(backend):
+            servers.pop(id(inner), None)
     # Keyed by identity, since one server may have two names.
     candidates: list[Backend] = list({id(call.backend): call.backend for call in calls}.values())
     candidates = candidates or [value for _, value in servers.values()]
@@ -188,6 +222,30 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     raise TargetError(f"{source}: several servers ({names}); {hint}")
 
 
+def _is_served(value: object) -> bool:
+    """Return whether a value at the top level of a file may be what it serves."""
+    # These modules are not imported here: a file that uses one has imported it itself.
+    library = sys.modules.get("concertino.library.library")
+    composition = sys.modules.get("concertino.composition")
+    return (
+        isinstance(value, (Server, BackendWrapper))
+        or (library is not None and isinstance(value, library.Library))
+        or (composition is not None and isinstance(value, composition.ComposedBackend))
+    )
+
+
+def _inner_backends(backend: Backend) -> list[Backend]:
+    """Return the backends that another one wraps, directly or not."""
+    composition = sys.modules.get("concertino.composition")
+    parts: list[Backend] = []
+    if isinstance(backend, BackendWrapper):
+        parts = [backend.inner]
+    elif composition is not None and isinstance(backend, composition.ComposedBackend):
+        composed = cast("ComposedBackend", backend)
+        parts = list(composed.parts.values())
+    return parts + [inner for part in parts for inner in _inner_backends(part)]
+
+
 def _import_file(path: str) -> ModuleType:
     """Import a file as if it were run as a script, but not as __main__."""
     if not os.path.isfile(path):
@@ -196,14 +254,15 @@ def _import_file(path: str) -> ModuleType:
     # A script finds the modules next to it.
     sys.path.insert(0, os.path.dirname(path))
     name = os.path.splitext(os.path.basename(path))[0]
-    # A file called json.py must not replace the module of that name.
-    if name in sys.modules:
-        name = f"_target_{name}"
-    spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise TargetError(f"{path}: not a Python file")
-    module = module_from_spec(spec)
-    sys.modules[name] = module
+    with _naming:
+        # A file called json.py must not replace the module of that name.
+        if name in sys.modules:
+            name = f"_target_{name}"
+        spec = spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise TargetError(f"{path}: not a Python file")
+        module = module_from_spec(spec)
+        sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -218,24 +277,3 @@ def _import_module(name: str) -> ModuleType:
         if exc.name is not None and (name == exc.name or name.startswith(exc.name + ".")):
             raise TargetError(f"{name}: no such module") from None
         raise
-
-
-def format_location(exc: BaseException) -> str:
-    """Return where an exception was raised, as " (file.py:3)"; empty for a SyntaxError.
-
-    This is the last line in the target or in a file next to it, since a line in a library would
-    tell the user nothing. A SyntaxError names its place itself.
-    """
-    # load_target() has put the target's folder there.
-    folder = os.path.join(sys.path[0], "")
-    location, is_near = "", False
-    traceback = None if isinstance(exc, SyntaxError) else exc.__traceback__
-    while traceback is not None:
-        path = traceback.tb_frame.f_code.co_filename
-        is_target = path.startswith(folder) and "site-packages" not in path
-        # Until a line of the target comes, any line is better than none.
-        if is_target or not is_near:
-            location = f" ({os.path.basename(path)}:{traceback.tb_lineno})"
-        is_near = is_near or is_target
-        traceback = traceback.tb_next
-    return location

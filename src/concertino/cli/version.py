@@ -8,8 +8,6 @@ from importlib.util import find_spec
 from concertino import __version__
 from concertino.protocol.revisions import REVISIONS
 
-__all__ = ["describe_versions"]
-
 # Extra -> a module that it installs.
 EXTRAS = {
     "validate": "jsonschema_rs",

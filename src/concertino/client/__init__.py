@@ -6,28 +6,15 @@ from concertino.loading import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from concertino.client.client import Client, Timeouts
-    from concertino.client.notifications import LogMessage
-    from concertino.client.outcome import Failure, Success, attempt
-    from concertino.client.supervision import Restart
-    from concertino.client.sync import SyncClient
-    from concertino.client.targets import ServerParameters
-    from concertino.runtime.raw_client import RawClient
+    from concertino.client.client import Client as Client, Timeouts as Timeouts
+    from concertino.client.notifications import LogMessage as LogMessage
+    from concertino.client.outcome import Failure as Failure, Success as Success, attempt as attempt
+    from concertino.client.supervision import Restart as Restart
+    from concertino.client.sync import SyncClient as SyncClient
+    from concertino.client.targets import ServerParameters as ServerParameters
+    from concertino.runtime.raw_client import RawClient as RawClient
 
-__all__ = [
-    "Client",
-    "Failure",
-    "LogMessage",
-    "RawClient",
-    "Restart",
-    "ServerParameters",
-    "Success",
-    "SyncClient",
-    "Timeouts",
-    "attempt",
-]
-
-__getattr__, __dir__ = lazy_names(
+__all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "concertino.client.client": (

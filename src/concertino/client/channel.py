@@ -11,51 +11,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from random import SystemRandom
-from time import monotonic
 from types import coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from msgspec import UNSET, DecodeError, Raw, Struct
-from msgspec.json import Decoder, encode
+from msgspec import UNSET, DecodeError, Raw
 
 from concertino.client.pending_request import (
+    FOREVER,
+    DeadlineTimer,
     InputState,
     PendingReply,
     PreparedRequest,
     ProgressTracker,
     ProgressTrackers,
+    UnreadRequest,
     decode_reply,
-    quote_frame,
     request_template,
 )
+from concertino.client.skipped_lines import OversizeWatch, SkippedLines, parse_head
 from concertino.errors import ConcertinoError, Disconnected, ProtocolError, TimedOut
-from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import NEWLINE, Id, Message, decode, encode_request, one_line
-from concertino.jsonrpc.outgoing_requests import OutgoingRequest, PendingRequest
+from concertino.jsonrpc.messages import NEWLINE, Id, Message, decode, one_line
 from concertino.jsonrpc.peer import Peer
-from concertino.transports.connection import (
-    Connection,
-    SupportsDirectSend,
-    SupportsOversizeReports,
-    SupportsPolling,
-)
+from concertino.jsonrpc.requests import IncomingRequest
+from concertino.transports.connection import Connection, SupportsDirectSend, SupportsPolling
 
-__all__ = ["Channel", "ChannelDelegate", "SkippedLines"]
-
-FOREVER = float("inf")
-# The number of skipped lines that are kept for inspection.
-MAX_SKIPPED_KEPT = 8
-# After the first few skipped lines, only these are logged: every power of ten.
-LOGGED_COUNTS = frozenset(10**power for power in range(1, 10))
-# Ids of abandoned requests whose response may still come.
-MAX_ABANDONED = 4096
-# How long a line over the size limit may go on; then the connection is closed.
-ENDLESS_S = 10.0
 # The first id is random, so that a line that a tool prints cannot pass for a response by chance.
 MAX_FIRST_ID = 2**30
 
@@ -80,42 +62,36 @@ class ChannelDelegate(Protocol):
         ...
 
 
-class _Progress(Struct, rename="camel"):
-    progress_token: Id
-    progress: float
-    total: float | None = None
-    message: str | None = None
-
-
-_decode_progress = Decoder(_Progress).decode
-
-
 class Channel:
     """The Receiver of a client's Connection. Keeps nothing alive after end().
 
     over: whether the connection has ended.
     fault: the reason why this client ended it; "" if it did not.
-    skipped: lines of the server that were ignored. input: the state of reading.
+    unread: the ids of the requests that nobody had read when it ended, if they may be sent again;
+    None if none may. skipped: lines of the server that were ignored. input: the state of reading.
     progress: see Conversation.call().
     """
 
     def __init__(
-        self, connection: Connection, limits: Limits, delegate: ChannelDelegate, log: logging.Logger
+        self,
+        connection: Connection,
+        limits: Limits,
+        delegate: ChannelDelegate,
+        log: logging.Logger,
     ) -> None:
         self.over = False
         self.fault = ""
+        self.unread: frozenset[int] | None = None
         self.skipped = SkippedLines(log)
         self.input = InputState()
-        self.progress = ProgressTrackers()
+        self.progress = ProgressTrackers(log)
         self._delegate = delegate
         self._log = log
-        self._deadlines = _DeadlineTimer(self._expire)
+        self._deadlines = DeadlineTimer(self._expire)
         self._output = _Output(connection, limits)
-        self._oversize = _OversizeWatch(connection, limits, self.give_up)
-        self._next_id = SystemRandom().randrange(1, MAX_FIRST_ID)
-
-        # The peer's own ids and deadlines are not used, since ask() is faster.
-        self.peer = Peer(self._output.queue, limits, self._deadlines.time)
+        self._oversize = OversizeWatch(connection)
+        first_id = SystemRandom().randrange(1, MAX_FIRST_ID)
+        self.peer = Peer(self._output.queue, limits, self._deadlines.time, first_id)
         self.peer.invalid_input.answered = False
         connection.open(self)
 
@@ -171,8 +147,9 @@ class Channel:
             yield from self._wait_until_writable(
                 prepared.label, idle_timeout_s, total_s
             ).__await__()
-        id = self._next_id
-        self._next_id = id + 1
+        outgoing = peer.outgoing
+        id = outgoing.next_id
+        outgoing.next_id = id + 1
 
         # One check for two rare cases: a newline would end the frame, and a frame may be too long.
         frame = prepared.template % (id, params)
@@ -181,7 +158,6 @@ class Channel:
 
         # If nothing else is in flight, write at once, which saves a loop iteration. The response
         # may be there by the time the write returns.
-        outgoing = peer.outgoing
         is_alone = not outgoing and not output.flush_scheduled
         polled = output.send_and_poll(frame, id) if is_alone else None
         if isinstance(polled, bytes):
@@ -191,7 +167,7 @@ class Channel:
             polled = 0
 
         deadline = now + (idle_timeout_s if idle_timeout_s < total_s else total_s)
-        pending = PendingReply(self.input, deadlines.loop, id, prepared, now, deadline, progress)
+        pending = PendingReply(deadlines.loop, self.input, id, prepared, now, deadline, progress)
         if progress is not None:
             progress.pending = pending
         if deadline < deadlines.wakes_at:
@@ -212,19 +188,25 @@ class Channel:
             return outcome
         except (asyncio.CancelledError, TimedOut) as exc:
             reason = "timed out" if isinstance(exc, TimedOut) else "the caller gave up"
-            self._abandon(pending, reason, cancels)
+            self.abandon(id, reason, cancels)
             raise
         except Disconnected:
-            raise self.disconnected(prepared.label, deadlines.time() - now) from None
+            raise self.disconnected(prepared.label, deadlines.time() - now, id) from None
 
-    async def _wait_until_writable(self, label: str, idle_timeout_s: float, total_s: float) -> None:
+    async def _wait_until_writable(
+        self,
+        label: str,
+        idle_timeout_s: float,
+        total_s: float,
+    ) -> None:
         """Wait until the server reads its input, at most as long as the response may take."""
         if not idle_timeout_s > 0:
             raise ValueError(
                 f"timeout_s: expected a positive number of seconds, got {idle_timeout_s!r}"
             )
         within_s = min(idle_timeout_s, total_s)
-        until = self._deadlines.time() + within_s
+        now = self._deadlines.time()
+        until = now + within_s
         while self.peer.buffered_bytes >= self._output.high_water_bytes and not self.over:
             left = until - self._deadlines.time()
             await self._output.wait_for_drain(None if left == FOREVER else max(0.0, left))
@@ -232,9 +214,14 @@ class Channel:
                 text = f"{label}: could not be sent within {within_s:g} s"
                 raise self.explain(TimedOut(f"{text}: the server does not read its input"))
         if self.over:
-            raise self.disconnected(label)
+            raise self.disconnected(label, self._deadlines.time() - now)
 
-    def _fit(self, prepared: PreparedRequest, id: int, params: bytes) -> bytes:
+    def _fit(
+        self,
+        prepared: PreparedRequest,
+        id: int,
+        params: bytes,
+    ) -> bytes:
         """Return the frame of a request on one line. Raises ValueError if it is too long."""
         frame = prepared.template % (id, one_line(params))
         limit = self._output.max_message_bytes
@@ -245,7 +232,12 @@ class Channel:
             )
         return frame
 
-    def _match_polled(self, prepared: PreparedRequest, id: int, line: bytes) -> Any:
+    def _match_polled(
+        self,
+        prepared: PreparedRequest,
+        id: int,
+        line: bytes,
+    ) -> Any:
         """Return a polled line as the decoded response to a request.
 
         Any other line is deferred to on_frames(); then returns None.
@@ -262,32 +254,18 @@ class Channel:
         self._output.defer_line(line)
         return None
 
-    def notify(self, method: str, params: bytes) -> None:
-        """Send a notification, unless the connection is over."""
-        if not self.over:
-            self.peer.notify(method, params)
-
-    def begin(
-        self, method: str, params: bytes, done: Callable[[Raw | Exception], object]
-    ) -> OutgoingRequest:
-        """Send a request without a time limit. done: see Peer.request()."""
-        id = self._next_id
-        self._next_id = id + 1
-        outgoing = OutgoingRequest(id, done)
-        self.peer.outgoing[id] = outgoing
-        self.peer.buffered_bytes = self._output.queue(encode_request(id, method, params), id)
-        return outgoing
-
-    def drop(self, id: Id, reason: str, cancels: bool) -> None:
-        """Abandon a request of begin(). cancels: whether to tell the server."""
-        outgoing = self.peer.outgoing.get(id)  # pyright: ignore[reportArgumentType]  # ours are int
-        if outgoing is not None:
-            self._abandon(outgoing, reason, cancels)
-
-    def _abandon(self, outgoing: PendingRequest, reason: str, cancels: bool) -> None:
-        if self.over or outgoing.id not in self.peer.outgoing:
+    def abandon(
+        self,
+        id: Id,
+        reason: str,
+        cancels: bool,
+    ) -> None:
+        """Stop waiting for a response. cancels: whether to tell the server."""
+        # Our ids are integers; any other id is simply not in the table.
+        outgoing = self.peer.outgoing.get(cast("int", id))
+        if outgoing is None:
             return
-        self.skipped.expect_late(outgoing.id)
+        self.skipped.expect_late(id)
         if cancels:
             self.peer.abandon(outgoing, reason)
         else:
@@ -297,7 +275,10 @@ class Channel:
 
     def _expire(self, now: float) -> float:
         """Fail the requests whose deadline has passed. Returns the earliest remaining deadline."""
-        earliest = FOREVER
+        if self._oversize.is_endless(now):
+            limit = self._output.max_message_bytes
+            self.give_up(f"it sends a line without an end: more than {limit} bytes")
+        earliest = self._oversize.checks_at
         for pending in list(self.peer.outgoing.values()):
             if not isinstance(pending, PendingReply):
                 continue
@@ -342,20 +323,23 @@ class Channel:
                         str(frame, "utf-8")
                     pending = outgoing.pop(reply.id)
                 except (DecodeError, UnicodeDecodeError, RecursionError, KeyError):
-                    self._receive(frame)
-                    continue
-
-                if type(pending) is PendingReply and pending.request.decode is read:
-                    # The same as pending.done(), without the call.
-                    if pending.callback is not None and pending.outcome is None and outside:
-                        pending.outcome = reply.result
-                        pending.context.run(pending.callback, pending)
-                    else:
-                        pending.done(reply.result)
-                elif read is decode_reply:
-                    pending.done(reply.result)
+                    # Handled below: a caller that is resumed in here would get this exception as
+                    # the context of its own.
+                    pass
                 else:
-                    pending.done(decode_reply(frame).result)
+                    if type(pending) is PendingReply and pending.request.decode is read:
+                        # The same as pending.done(), without the call.
+                        if pending.callback is not None and pending.outcome is None and outside:
+                            pending.outcome = reply.result
+                            pending.context.run(pending.callback, pending)
+                        else:
+                            pending.done(reply.result)
+                    elif read is decode_reply:
+                        pending.done(reply.result)
+                    else:
+                        pending.done(decode_reply(frame).result)
+                    continue
+                self._receive(frame)
         finally:
             state.outside_tasks = False
 
@@ -380,28 +364,11 @@ class Channel:
                 self._delegate.on_request(event)
             elif event.method == "notifications/progress":
                 # Handled here, because progress moves the deadline of a request.
-                self._on_progress(event)
+                self.progress.on_notification(event, self._deadlines.time())
             else:
                 self._delegate.on_notification(event)
         except Exception:
             self._log.exception("a message of the server could not be handled")
-
-    def _on_progress(self, message: Message) -> None:
-        """Pass progress on. Malformed progress, or that of an unknown request, is ignored."""
-        if not self.progress.by_token:
-            return
-        try:
-            report = _decode_progress(encode(message.params))
-        except DecodeError:
-            return
-        tracker = self.progress.by_token.get(report.progress_token)
-        if tracker is None:
-            return
-        try:
-            now = self._deadlines.time()
-            tracker.update(now, report.progress, report.total, report.message)
-        except Exception:
-            self._log.exception("the progress function of a call failed")
 
     def _on_unmatched(self, frame: bytes) -> None:
         """Skip a line that is not a message, or a response to no pending request."""
@@ -413,8 +380,9 @@ class Channel:
 
     def on_frame_too_long(self, size: int) -> None:
         limit = self._output.max_message_bytes
-        head = self.input.frame = self._oversize.on_oversize()
-        is_response, id = _parse_head(head)
+        head = self.input.frame = self._oversize.on_oversize(self._deadlines.time())
+        self._deadlines.wake_at(min(self._deadlines.wakes_at, self._oversize.checks_at))
+        is_response, id = parse_head(head)
 
         # Some servers write the id last. Then it is known only if a single request is pending.
         if is_response and id is None:
@@ -460,7 +428,6 @@ class Channel:
             return
         self.over = True
         self._deadlines.stop()
-        self._oversize.stop()
         self.on_drain(0)
         # peer.close() fails the pending requests and returns the server's unanswered ones.
         for incoming in self.peer.close():
@@ -471,87 +438,25 @@ class Channel:
         """Return the error with what is known about the server process added."""
         return self._delegate.explain(error)
 
-    def disconnected(self, label: str, waited_s: float = 0.0) -> Disconnected:
-        """Return the error for a request that will not be answered because the connection ended."""
+    def disconnected(
+        self,
+        label: str,
+        waited_s: float = 0.0,
+        id: Id | None = None,
+    ) -> Disconnected:
+        """Return the error for a request that will not be answered because the connection ended.
+
+        id: None if it was not sent. Returns an UnreadRequest if it may be sent again.
+        """
         text = f"{label}: the connection ended before the answer came"
         if waited_s:
             text += f", after {waited_s:.3g} s"
         error = self._delegate.explain(Disconnected(text))
-        return error if isinstance(error, Disconnected) else Disconnected(str(error))
-
-
-class SkippedLines:
-    """The lines of a server that were ignored, and the ids of requests that were abandoned.
-
-    count: number of lines that are not a message or a response to a pending request.
-    recent: the last few of them, shortened.
-    late: number of responses to abandoned requests; they are expected, and not in count.
-    """
-
-    def __init__(self, log: logging.Logger) -> None:
-        self.count = 0
-        self.late = 0
-        self.recent: deque[str] = deque(maxlen=MAX_SKIPPED_KEPT)
-        self._log = log
-        # A dict keeps the order, so that the oldest id can be dropped.
-        self._abandoned: dict[Id, None] = {}
-
-    def add(self, frame: bytes, reason: str) -> None:
-        """Count a line, and log the first few."""
-        self.count += 1
-        line = quote_frame(frame)
-        self.recent.append(line)
-        if self.count <= MAX_SKIPPED_KEPT or self.count in LOGGED_COUNTS:
-            self._log.warning("line %d was skipped, it is %s: %s", self.count, reason, line)
-
-    def expect_late(self, id: Id) -> None:
-        """Remember that a response to this abandoned request may still come."""
-        if len(self._abandoned) >= MAX_ABANDONED:
-            del self._abandoned[next(iter(self._abandoned))]
-        self._abandoned[id] = None
-
-    def is_late(self, id: Id) -> bool:
-        """Return True, once, if the id is that of an abandoned request."""
-        if id not in self._abandoned:
-            return False
-        del self._abandoned[id]
-        self.late += 1
-        return True
-
-
-class _DeadlineTimer:
-    """One timer for all requests.
-
-    expire: called with the current time; returns the time of its next call.
-    wakes_at: the time of the next call; infinite if there is none.
-    """
-
-    __slots__ = ("_expire", "_handle", "loop", "time", "wakes_at")
-
-    def __init__(self, expire: Callable[[float], float]) -> None:
-        self.loop = loop = asyncio.get_running_loop()
-        # The standard loop's time() only calls monotonic(); calling that directly saves a frame.
-        is_standard = type(loop).time is asyncio.BaseEventLoop.time
-        self.time: Callable[[], float] = monotonic if is_standard else loop.time
-        self.wakes_at = FOREVER
-        self._expire = expire
-        self._handle: asyncio.TimerHandle | None = None
-
-    def wake_at(self, at: float) -> None:
-        """Call expire at this time instead of the one set before."""
-        self.stop()
-        self.wakes_at = at
-        self._handle = None if at == FOREVER else self.loop.call_at(at, self._run)
-
-    def _run(self) -> None:
-        self._handle = None
-        self.wake_at(self._expire(self.time()))
-
-    def stop(self) -> None:
-        """Cancel the timer."""
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        if not isinstance(error, Disconnected):
+            error = Disconnected(str(error))
+        if self.unread is not None and (id is None or id in self.unread):
+            return UnreadRequest(error, waited_s)
+        return error
 
 
 class _Output:
@@ -562,17 +467,6 @@ class _Output:
     line; for any other it does nothing and returns None. defer_line: takes back a polled line.
     flush_scheduled: queued frames are flushed at the end of this loop iteration.
     """
-
-    __slots__ = (
-        "_connection",
-        "_drained",
-        "_loop",
-        "defer_line",
-        "flush_scheduled",
-        "high_water_bytes",
-        "max_message_bytes",
-        "send_and_poll",
-    )
 
     def __init__(self, connection: Connection, limits: Limits) -> None:
         self.high_water_bytes = limits.high_water_bytes
@@ -623,61 +517,3 @@ class _Output:
 
 def _cannot_poll(frame: bytes, request_id: Id | None) -> None:
     return None
-
-
-class _OversizeWatch:
-    """Watches lines over the size limit. give_up: called if such a line does not end.
-
-    discarded_bytes: size of the last discarded message that could not be attributed to a request.
-    """
-
-    def __init__(
-        self, connection: Connection, limits: Limits, give_up: Callable[[str], object]
-    ) -> None:
-        self.discarded_bytes = 0
-        self._connection = connection if isinstance(connection, SupportsOversizeReports) else None
-        self._limit = limits.max_message_bytes
-        self._give_up = give_up
-        self._timer: asyncio.TimerHandle | None = None
-
-    def on_oversize(self) -> bytes:
-        """Start to watch a line that passed the limit. Returns its first bytes, if known."""
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(ENDLESS_S, self._check)
-        return b"" if self._connection is None else self._connection.oversize_head
-
-    def _check(self) -> None:
-        self._timer = None
-        if self._connection is not None and self._connection.is_discarding:
-            self._give_up(f"it sends a line without an end: more than {self._limit} bytes")
-
-    def stop(self) -> None:
-        """Stop watching."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-
-# One member at the beginning of a message, with its value if that is short.
-_MEMBER = re.compile(
-    rb'[\s{,]*"(jsonrpc|id|result|error|method|params)"\s*:\s*("[^"\\]*"|-?\d{1,18}|)'
-)
-
-
-def _parse_head(head: bytes) -> tuple[bool, int | None]:
-    """Return whether a message is a response, and its id, from the first bytes of the message.
-
-    The id is None if the result comes before it.
-    """
-    id: int | None = None
-    position = 0
-    while (member := _MEMBER.match(head, position)) is not None:
-        name, value = member.groups()
-        if name in (b"result", b"error"):
-            return True, id
-        if name in (b"method", b"params"):
-            return False, None
-        if name == b"id":
-            id = int(value) if value.isdigit() else None
-        position = member.end()
-    return False, None

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Mapping
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, get_args, overload
+from typing import Any, Self, TypeVar, get_args, overload
 
-from msgspec import DecodeError, Raw
-from msgspec.json import Decoder, decode, encode
+from msgspec import Raw
+from msgspec.json import encode
 
 from concertino.client.client_connection import (
     ClientConnection,
@@ -27,37 +27,37 @@ from concertino.client.client_connection import (
     ConnectionSettings,
     Timeouts,
 )
-from concertino.client.conversation import Conversation
 from concertino.client.negotiation import Era
-from concertino.client.notifications import LISTS, LogMessage, NotificationHandlers
+from concertino.client.notifications import LogMessage, NotificationHandlers
 from concertino.client.output_validation import (
     OutputValidator,
     convert_output,
     decode_result,
-    invalid_result,
+    decode_result_as,
 )
-from concertino.client.pending_request import Progress, quote_frame, request_label
+from concertino.client.pending_request import Progress, UnreadRequest, quote_frame
 from concertino.client.request_handlers import Elicit, RequestHandlers, Roots, Sample
 from concertino.client.server_stderr import Sink
+from concertino.client.session_state import SessionState
 from concertino.client.supervision import Restart
 from concertino.client.targets import Target, parse_target
 from concertino.errors import (
-    INVALID_PARAMS,
     ConcertinoError,
-    Disconnected,
-    NotSupported,
     ProtocolError,
-    RpcError,
 )
 from concertino.jsonrpc.limits import Limits
-from concertino.jsonrpc.messages import Id
-from concertino.types.results import (
-    CallToolResult,
+from concertino.protocol.pagination import Page, read_all_pages
+from concertino.types.completion import (
     CompleteParams,
-    CompleteResult,
-    Completion,
     CompletionArgument,
     CompletionContext,
+    PromptReference,
+    ResourceTemplateReference,
+)
+from concertino.types.results import (
+    CallToolResult,
+    CompleteResult,
+    Completion,
     GetPromptResult,
     Implementation,
     Level,
@@ -66,29 +66,16 @@ from concertino.types.results import (
     ListResourceTemplatesResult,
     ListToolsResult,
     Prompt,
-    PromptReference,
     ReadResourceResult,
     Resource,
     ResourceTemplate,
-    ResourceTemplateReference,
     Tool,
 )
 
 __all__ = ["Client", "Timeouts"]
 
 T = TypeVar("T")
-# Pages of one list; a server that sends more most likely repeats itself.
-MAX_PAGES = 10_000
-
-
-class _Page(Protocol):
-    """A result with one page of a list."""
-
-    @property
-    def next_cursor(self) -> str | None: ...
-
-
-PageT = TypeVar("PageT", bound=_Page)
+PageT = TypeVar("PageT", bound=Page)
 
 
 class Client(ConnectionFacts):
@@ -156,13 +143,11 @@ class Client(ConnectionFacts):
         _check_type("restart", restart, Restart)
         _check_type("timeouts", timeouts, Timeouts)
         _check_type("limits", limits, Limits)
-        _check_callable("trace", trace)
-        _check_callable("elicit", elicit)
-        _check_callable("sample", sample)
-        _check_callable("changed", changed)
-        _check_callable("updated", updated)
-        _check_callable("logged", logged)
-        _check_callable("notified", notified)
+        functions = {"trace": trace, "elicit": elicit, "sample": sample, "changed": changed}
+        functions |= {"updated": updated, "logged": logged, "notified": notified}
+        for option, function in functions.items():
+            if function is not None and not callable(function):
+                raise TypeError(f"{option}: expected a function, got {function!r}")
         _check_sink(stderr)
         if rounds < 1:
             raise ValueError(f"rounds: expected at least 1, got {rounds!r}")
@@ -177,13 +162,7 @@ class Client(ConnectionFacts):
         self.limits = limits or Limits()
         self._log = logging.getLogger(f"concertino.client.{self.name}")
         self._handlers = RequestHandlers(elicit, elicit_urls, sample, sampling, roots)
-        self._notification_handlers = NotificationHandlers(logged, changed, updated, notified)
         self._output_validator = OutputValidator(validate)
-
-        # The session state that is sent again to a restarted server: the log level, and the URIs of
-        # subscriptions with their ids (0 in legacy revisions).
-        self._log_level: Level | None = None
-        self._subscriptions: dict[str, Id] = {}
 
         settings = ConnectionSettings(
             name=self.name,
@@ -198,9 +177,10 @@ class Client(ConnectionFacts):
             trace=trace,
             rounds=rounds,
             handlers=self._handlers,
-            notification_handlers=self._notification_handlers,
+            notification_handlers=NotificationHandlers(logged, changed, updated, notified),
         )
-        self._connection = ClientConnection(settings, self._restore_session)
+        self._connection = ClientConnection(settings, lambda: self._session.restore())
+        self._session = SessionState(self._connection, settings, self._log)
 
     async def open(self) -> None:
         """Start or connect, and negotiate the revision; takes at most connect_s seconds.
@@ -210,7 +190,7 @@ class Client(ConnectionFacts):
         """
         try:
             await self._connection.open()
-            await self._listen_for_changes()
+            await self._session.listen_for_changes()
         except BaseException:
             await self.aclose()
             raise
@@ -218,8 +198,8 @@ class Client(ConnectionFacts):
     async def aclose(self) -> None:
         """Close the server's stdin, wait, and end it with everything it started.
 
-        Bounded; may be called again. Calls in flight raise Disconnected. It continues when its
-        caller is cancelled.
+        Takes a bounded time, and may be called again. Calls in flight raise Disconnected. Closing
+        continues even if the caller is cancelled.
         """
         await self._connection.close()
 
@@ -277,8 +257,9 @@ class Client(ConnectionFacts):
         timeout_s: takes the place of timeouts.request_s, and of total_s if that is less.
         progress(done, total, message): called with the tool's progress; each call gives the server
         another timeout_s. meta: members for `_meta`.
-        Raises RpcError (the server refused), TimedOut, Disconnected and ProtocolError. When the
-        task is cancelled, the call is cancelled at the server.
+        Raises RpcError (the server refused), TimedOut, Disconnected and ProtocolError. After a
+        restart it is sent again if nobody had read it; otherwise it is not repeated. When the task
+        is cancelled, the call is cancelled at the server.
         """
         timeouts = self.timeouts
         idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
@@ -299,29 +280,38 @@ class Client(ConnectionFacts):
 
         validator = self._output_validator
         validate = validator.get(name) if validator.schemas else None
-        if progress is None and not meta and validate is None:
-            raw = await conversation.call_tool(
-                name, encode(arguments) if arguments else b"{}", idle_timeout_s, total_s
-            )
-            if type(raw) is CallToolResult:
-                return raw if into is None else convert_output(name, raw, into)
-            assert type(raw) is Raw
-        else:
+        raw: CallToolResult | Raw | None = None
+        try:
+            if progress is None and not meta and validate is None:
+                raw = await conversation.call_tool(
+                    name, encode(arguments) if arguments else b"{}", idle_timeout_s, total_s
+                )
+                if type(raw) is CallToolResult:
+                    return raw if into is None else convert_output(name, raw, into)
+            else:
+                body = encode({"name": name, "arguments": arguments or {}})
+                raw = await conversation.call(
+                    "tools/call", body, name, idle_timeout_s, total_s, progress, meta
+                )
+        except UnreadRequest as exc:
+            timeout_s = exc.time_left(min(idle_timeout_s, total_s))
+        if type(raw) is not Raw:
+            # Nobody has read it, so it is sent again after the restart.
             body = encode({"name": name, "arguments": arguments or {}})
-            raw = await conversation.call(
-                "tools/call", body, name, idle_timeout_s, total_s, progress, meta
-            )
+            raw = await connection.call("tools/call", body, name, timeout_s, progress, meta)
 
         # Undecoded results come from the slow path, and from the fast one if they are unusual.
-        try:
-            result = _decode_tool_result(raw)
-        except (DecodeError, RecursionError) as exc:
-            raise invalid_result(f"tools/call {name}", raw, exc) from None
+        result = decode_result(f"tools/call {name}", raw, CallToolResult)
         if validate is not None and validate(result, len(bytes(raw))):
             await self._revalidate(name, result, raw)
         return result if into is None else convert_output(name, result, into)
 
-    async def _revalidate(self, name: str, result: CallToolResult, raw: Raw) -> None:
+    async def _revalidate(
+        self,
+        name: str,
+        result: CallToolResult,
+        raw: Raw,
+    ) -> None:
         """Fetch the tools again and validate a result against the schema that is current then.
 
         The one that the result failed may be outdated. Raises ProtocolError if it fails again.
@@ -337,7 +327,7 @@ class Client(ConnectionFacts):
 
     async def list_tools(self) -> list[Tool]:
         """Return every tool, from all pages."""
-        tools = await self._list_all("tools/list", "tools", _decode_tools, lambda page: page.tools)
+        tools = await self._list_all("tools/list", ListToolsResult, lambda page: page.tools)
         self._output_validator.learn(tools)
         return tools
 
@@ -346,15 +336,14 @@ class Client(ConnectionFacts):
     async def list_resources(self) -> list[Resource]:
         """Return every resource, from all pages, without those that templates describe."""
         return await self._list_all(
-            "resources/list", "resources", _decode_resources, lambda page: page.resources
+            "resources/list", ListResourcesResult, lambda page: page.resources
         )
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         """Return every resource template, from all pages."""
         return await self._list_all(
             "resources/templates/list",
-            "resources",
-            _decode_templates,
+            ListResourceTemplatesResult,
             lambda page: page.resource_templates,
         )
 
@@ -365,66 +354,23 @@ class Client(ConnectionFacts):
 
         Raises RpcError if there is none: with code -32602, or -32002 from legacy servers.
         """
-        self._require("resources")
-        raw = await self._call("resources/read", encode({"uri": uri}), uri, timeout_s)
-        return decode_result("resources/read", raw, _decode_read_result)
+        self._connection.require("resources")
+        raw = await self._connection.call("resources/read", encode({"uri": uri}), uri, timeout_s)
+        return decode_result("resources/read", raw, ReadResourceResult)
 
     async def subscribe(self, uri: str) -> None:
         """Subscribe to changes of a resource: from now on `updated` is called with its URI."""
-        self._require("resources")
-        id = self._subscriptions.get(uri)
-        connection = self._connection
-        if id is not None and (
-            not connection.is_modern or connection.current.subscriptions.is_open(id)
-        ):
-            return
-
-        # Remember it first: a restart during the request has to repeat it.
-        self._subscriptions[uri] = 0
-        try:
-            await self._subscribe(uri)
-        except BaseException:
-            self._subscriptions.pop(uri, None)
-            raise
-
-    async def _subscribe(self, uri: str) -> None:
-        conversation = await self._usable_conversation(f"subscribe {uri}")
-        if not self._connection.is_modern:
-            await self._call("resources/subscribe", encode({"uri": uri}), uri, None)
-            return
-
-        label = f"subscriptions/listen {uri}"
-        subscriptions = conversation.subscriptions
-        id, missing = await subscriptions.open(
-            {"resourceSubscriptions": [uri]}, label, self.timeouts.request_s
-        )
-        # Meanwhile unsubscribe() may have been called, or another subscribe() may have succeeded.
-        known = self._subscriptions.get(uri)
-        if known is None or missing or subscriptions.is_open(known):
-            subscriptions.close(id)
-        else:
-            self._subscriptions[uri] = id
-        if missing:
-            raise ProtocolError(f"{label}: the server does not provide {', '.join(missing)}")
+        await self._session.subscribe(uri)
 
     async def unsubscribe(self, uri: str) -> None:
         """End the subscription to a resource, if there is one."""
-        id = self._subscriptions.pop(uri, None)
-        if id is None:
-            return
-        if self._connection.is_modern:
-            self._connection.current.subscriptions.close(id)
-        elif self.state == "running":
-            # Not needed while the server restarts: the new one never gets this subscription.
-            await self._call("resources/unsubscribe", encode({"uri": uri}), uri, None)
+        await self._session.unsubscribe(uri)
 
     # Prompts and completion
 
     async def list_prompts(self) -> list[Prompt]:
         """Return every prompt, from all pages."""
-        return await self._list_all(
-            "prompts/list", "prompts", _decode_prompts, lambda page: page.prompts
-        )
+        return await self._list_all("prompts/list", ListPromptsResult, lambda page: page.prompts)
 
     async def get_prompt(
         self,
@@ -434,10 +380,10 @@ class Client(ConnectionFacts):
         timeout_s: float | None = None,
     ) -> GetPromptResult:
         """Return a prompt, filled in with its arguments."""
-        self._require("prompts")
+        self._connection.require("prompts")
         body = encode({"name": name, "arguments": dict(arguments or {})})
-        raw = await self._call("prompts/get", body, name, timeout_s)
-        return decode_result("prompts/get", raw, _decode_prompt_result)
+        raw = await self._connection.call("prompts/get", body, name, timeout_s)
+        return decode_result("prompts/get", raw, GetPromptResult)
 
     async def complete(
         self,
@@ -454,11 +400,11 @@ class Client(ConnectionFacts):
         # The first revision had no such capability, but had completion.
         revision = self._connection.current.server.revision
         if revision is None or revision.completions:
-            self._require("completions")
+            self._connection.require("completions")
         context = CompletionContext(dict(chosen)) if chosen else CompletionContext()
         params = CompleteParams(ref, CompletionArgument(argument, value), context)
-        raw = await self._call("completion/complete", encode(params), argument, None)
-        return decode_result("completion/complete", raw, _decode_complete_result).completion
+        raw = await self._connection.call("completion/complete", encode(params), argument, None)
+        return decode_result("completion/complete", raw, CompleteResult).completion
 
     # Other requests and notifications
 
@@ -477,36 +423,23 @@ class Client(ConnectionFacts):
         into: a type to decode the result to, or msgspec.Raw for the JSON text. The client adds what
         the revision requires in `_meta`, and does not check the server's capabilities.
         """
-        raw = await self._call(method, encode(params or {}), "", timeout_s, progress, meta)
-        if into is Raw:
-            return raw
-        try:
-            return decode(raw) if into is None else decode(raw, type=into)
-        except (DecodeError, RecursionError) as exc:
-            raise invalid_result(method, raw, exc) from None
+        body = encode(params or {})
+        raw = await self._connection.call(method, body, "", timeout_s, progress, meta)
+        return raw if into is Raw else decode_result_as(method, raw, Any if into is None else into)
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
-        self._connection.current.channel.notify(method, encode(params or {}))
+        self._connection.current.channel.peer.notify(method, encode(params or {}))
 
     async def ping(self) -> None:
         """Ask whether the server is there: by `server/discover`, or `ping` if it is legacy."""
-        method = "server/discover" if self._connection.is_modern else "ping"
-        await self._call(method, b"{}", "", None)
+        await self._connection.call(self._connection.current.requests.ping_method, b"{}")
 
     async def set_log_level(self, level: Level) -> None:
         """Ask for log messages of this level and above; `logged` is called with them."""
         if level not in get_args(Level):
             raise ValueError(f"level: expected one of {', '.join(get_args(Level))}, got {level!r}")
-        await self._send_log_level(level)
-        self._log_level = level
-
-    async def _send_log_level(self, level: Level) -> None:
-        if self._connection.is_modern:
-            self._connection.current.requests.set_log_level(level)
-            return
-        self._require("logging")
-        await self._call("logging/setLevel", encode({"level": level}), level, None)
+        await self._session.set_log_level(level)
 
     def set_roots(self, roots: Roots) -> None:
         """Offer other roots, and tell the server if its revision has a way.
@@ -519,147 +452,26 @@ class Client(ConnectionFacts):
             )
         conversation = self._connection.current
         self._handlers.replace_roots(roots)
-        if not self._connection.is_modern:
-            conversation.channel.notify("notifications/roots/list_changed", b"{}")
+        if not conversation.requests.is_modern:
+            conversation.channel.peer.notify("notifications/roots/list_changed", b"{}")
 
-    # Session state on the server
-
-    async def _restore_session(self) -> None:
-        """Restore log level and subscriptions after a restart, and report everything as changed.
-
-        If the server ends meanwhile, nothing is lost: the next one gets everything again.
-        """
-        handlers = self._notification_handlers
-        try:
-            if self._log_level is not None:
-                await self._send_log_level(self._log_level)
-            await self._listen_for_changes()
-            conversation = self._connection.current
-            for name in LISTS:
-                if name in conversation.server.capabilities:
-                    conversation.notifications.report_change(name)
-        except Disconnected:
-            return
-        except ConcertinoError as exc:
-            self._log.error("after a restart: %s", exc)
-
-        for uri in list(self._subscriptions):
-            try:
-                await self._subscribe(uri)
-                if handlers.on_resource_updated is not None:
-                    handlers.on_resource_updated(uri)
-            except Disconnected:
-                return
-            except ConcertinoError as exc:
-                self._subscriptions.pop(uri, None)
-                self._log.error("the subscription to %s is lost: %s", uri[:200], exc)
-            except Exception:
-                self._log.exception("the updated function of this client failed")
-
-    async def _listen_for_changes(self) -> None:
-        """Subscribe to changes of lists, if there is a handler.
-
-        Since 2026-07-28 servers notify only those who subscribed.
-        """
-        if self._notification_handlers.on_list_changed is None or not self._connection.is_modern:
-            return
-        conversation = await self._usable_conversation("subscriptions/listen")
-        capabilities = conversation.server.capabilities
-        wanted = {
-            f"{name}ListChanged": True
-            for name in LISTS
-            if isinstance(capabilities.get(name), dict) and capabilities[name].get("listChanged")
-        }
-        if wanted:
-            _, missing = await conversation.subscriptions.open(
-                wanted, "subscriptions/listen", self.timeouts.request_s
-            )
-            if missing:
-                self._log.warning(
-                    "the server declares %s and does not provide it", ", ".join(missing)
-                )
-
-    # Sending
-
-    async def _call(
-        self,
-        method: str,
-        body: bytes,
-        subject: str,
-        timeout_s: float | None,
-        progress: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Raw:
-        """Send a request as soon as the server runs. For the parameters see Conversation.call()."""
-        timeouts = self.timeouts
-        idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
-        # A time limit of the call's own counts even if it is longer than that of the client.
-        if timeout_s is not None:
-            idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
-        conversation, idle_timeout_s = await self._connection.wait_until_usable(
-            request_label(method, subject), idle_timeout_s
-        )
-        return await conversation.call(
-            method, body, subject, idle_timeout_s, total_s, progress, meta
-        )
-
-    async def _usable_conversation(self, label: str) -> Conversation:
-        return (await self._connection.wait_until_usable(label, self.timeouts.request_s))[0]
-
-    def _require(self, feature: str) -> None:
-        """Raise NotSupported unless the server declares a capability.
-
-        A client must not use others (2025-06-18 and later basic/lifecycle).
-        """
-        capabilities = self._connection.current.server.capabilities
-        if feature not in capabilities:
-            declared = ", ".join(sorted(capabilities)) or "nothing"
-            raise NotSupported(
-                f"{self.name}: the server offers no {feature}; it declares {declared}"
-            )
+    # Lists
 
     async def _list_all(
         self,
         method: str,
-        feature: str,
-        decode_page: Callable[[Raw], PageT],
+        page_type: type[PageT],
         items: Callable[[PageT], list[T]],
     ) -> list[T]:
-        """Return a list from all its pages.
+        """Return a list from all its pages."""
+        self._connection.require(method.partition("/")[0])
 
-        Any text may be a cursor, even the empty one (pagination).
-        """
-        self._require(feature)
-        found: list[T] = []
-        cursor: str | None = None
-        seen: set[str] = set()
-        may_start_over = True
-        for _ in range(MAX_PAGES):
+        async def fetch(cursor: str | None) -> PageT:
             body = b"{}" if cursor is None else encode({"cursor": cursor})
-            try:
-                raw = await self._call(method, body, "", None)
-            except RpcError as exc:
-                # The list has changed and the cursor is not valid any more (utilities/caching).
-                if cursor is None or exc.code != INVALID_PARAMS or not may_start_over:
-                    raise
-                may_start_over = False
-                cursor = None
-                found.clear()
-                seen.clear()
-                continue
+            raw = await self._connection.call(method, body)
+            return decode_result(method, raw, page_type)
 
-            page = decode_result(method, raw, decode_page)
-            found += items(page)
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
-            # A cursor that comes twice would lead through the same pages for ever.
-            if cursor in seen:
-                raise ProtocolError(
-                    f"{method}: the server repeats itself: the cursor {cursor[:100]!r} came twice"
-                )
-            seen.add(cursor)
-        raise ProtocolError(f"{method}: more than {MAX_PAGES} pages")
+        return await read_all_pages(method, fetch, items)
 
 
 def _default_info() -> Implementation:
@@ -671,24 +483,9 @@ def _check_type(name: str, value: object, kind: type) -> None:
         raise TypeError(f"{name}: expected {kind.__name__}(...), got {value!r}")
 
 
-def _check_callable(name: str, value: object) -> None:
-    if value is not None and not callable(value):
-        raise TypeError(f"{name}: expected a function, got {value!r}")
-
-
 def _check_sink(stderr: object) -> None:
     if not (stderr is None or callable(stderr) or isinstance(stderr, (str, os.PathLike))):
         kind = type(stderr).__name__
         raise TypeError(
             f"stderr: expected a function that takes a line, or the path of a file, got {kind}"
         )
-
-
-_decode_tool_result = Decoder(CallToolResult).decode
-_decode_tools = Decoder(ListToolsResult).decode
-_decode_resources = Decoder(ListResourcesResult).decode
-_decode_templates = Decoder(ListResourceTemplatesResult).decode
-_decode_prompts = Decoder(ListPromptsResult).decode
-_decode_read_result = Decoder(ReadResourceResult).decode
-_decode_prompt_result = Decoder(GetPromptResult).decode
-_decode_complete_result = Decoder(CompleteResult).decode

@@ -13,21 +13,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from threading import get_ident
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from concertino.client.conversation import Conversation
 from concertino.client.negotiation import Era, open_conversation
 from concertino.client.notifications import NotificationHandlers
+from concertino.client.pending_request import Progress, UnreadRequest, request_label
 from concertino.client.request_handlers import RequestHandlers
 from concertino.client.server_stderr import Sink, StderrLines
 from concertino.client.supervision import Restart, State, Supervisor
 from concertino.client.targets import TargetLocation
-from concertino.errors import ConcertinoError, Disconnected
+from concertino.errors import ConcertinoError, Disconnected, NotSupported
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.formats import escape_controls
 from concertino.types.results import Implementation
-
-__all__ = ["ClientConnection", "ConnectionFacts", "ConnectionSettings", "Timeouts"]
 
 FOREVER = float("inf")
 NOT_OPEN = "this client is not open: use `async with Client(...) as client:`"
@@ -37,7 +36,8 @@ class Timeouts(Struct, frozen=True):
     """How long a client waits, in seconds. Each must be positive and may be infinite.
 
     connect_s: from the start of a server to its first response, downloads by npx or uvx included.
-    probe_s: for the response to `server/discover`, before a legacy server is assumed.
+    probe_s: for the response to `server/discover`, before a legacy server is assumed; at most half
+    of connect_s.
     request_s: for a response, or for the next progress of a request with a progress function.
     total_s: for a response, whatever the progress. A longer timeout_s of a call takes its place.
     ping_every_s: how often to ping the server; by default never.
@@ -100,6 +100,8 @@ class ClientConnection:
         self._stderr_lines: StderrLines | None = None
         # The conversation, even if it has ended.
         self._last: Conversation | None = None
+        # The one that was started last, even if it could not be negotiated.
+        self._started: Conversation | None = None
         self._supervisor: Supervisor | None = None
         self._failure: ConcertinoError | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -151,7 +153,7 @@ class ClientConnection:
         show = None
         if settings.trace is not None or self._log.isEnabledFor(logging.DEBUG):
             show = _make_show(self._log, settings.trace)
-        return Conversation(
+        self._started = Conversation(
             settings.name,
             opened,
             settings.limits,
@@ -161,6 +163,7 @@ class ClientConnection:
             settings.rounds,
             show,
         )
+        return self._started
 
     async def _bring_down(self) -> None:
         if self._last is not None:
@@ -173,6 +176,7 @@ class ClientConnection:
             # New requests wait for the restart instead of failing.
             self.conversation = None
             self._supervisor.on_end(self._failure)
+            conversation.channel.unread = conversation.opened.take_unread()
             conversation.restart_note = (
                 "; it will be restarted, but requests that were in flight are not repeated"
             )
@@ -209,6 +213,16 @@ class ClientConnection:
         if self._last is None:
             raise RuntimeError(NOT_OPEN)
         return self._last
+
+    @property
+    def started(self) -> Conversation | None:
+        """Return the conversation that was started last, even if it could not be negotiated.
+
+        Returns None if the server could not be started. Raises RuntimeError before open().
+        """
+        if self.loop is None:
+            raise RuntimeError(NOT_OPEN)
+        return self._started
 
     @property
     def is_modern(self) -> bool:
@@ -258,6 +272,47 @@ class ClientConnection:
             left_s = max(0.0, until - loop.time())
             await self._supervisor.wait_until_running(label, left_s)
         return self.conversation, max(0.001, until - loop.time())
+
+    async def call(
+        self,
+        method: str,
+        body: bytes,
+        subject: str = "",
+        timeout_s: float | None = None,
+        progress: Progress | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> Raw:
+        """Send a request as soon as the server runs. For the parameters see Conversation.call().
+
+        It is sent again after a restart if nobody had read it before.
+        """
+        timeouts = self._settings.timeouts
+        idle_timeout_s, total_s = timeouts.request_s, timeouts.total_s
+        # A time limit of the call's own counts even if it is longer than that of the client.
+        if timeout_s is not None:
+            idle_timeout_s, total_s = timeout_s, max(total_s, timeout_s)
+        label = request_label(method, subject)
+        while True:
+            conversation, idle_timeout_s = await self.wait_until_usable(label, idle_timeout_s)
+            try:
+                return await conversation.call(
+                    method, body, subject, idle_timeout_s, total_s, progress, meta
+                )
+            except UnreadRequest as exc:
+                # Send it again after the restart: nothing was done.
+                idle_timeout_s, total_s = exc.time_left(idle_timeout_s), exc.time_left(total_s)
+
+    def require(self, feature: str) -> None:
+        """Raise NotSupported unless the server declares a capability.
+
+        A client must not use others (2025-06-18 and later basic/lifecycle).
+        """
+        capabilities = self.current.server.capabilities
+        if feature not in capabilities:
+            declared = ", ".join(sorted(capabilities)) or "nothing"
+            raise NotSupported(
+                f"{self._settings.name}: the server offers no {feature}; it declares {declared}"
+            )
 
 
 class ConnectionFacts:
@@ -315,21 +370,27 @@ class ConnectionFacts:
     @property
     def pid(self) -> int | None:
         """Return the id of the server's process, if this client started one."""
-        child = self._connection.current.opened.child
+        started = self._connection.started
+        child = None if started is None else started.opened.child
         return None if child is None else child.pid
 
     @property
     def exit_status(self) -> int | None:
         """Return the exit code of the server's process, or minus the signal that ended it.
 
-        Returns None while it runs, and if there is no process.
+        Returns None while it runs, and if there is no process. It stays after a failed open().
         """
-        return self._connection.current.opened.exit_status
+        started = self._connection.started
+        return None if started is None else started.opened.exit_status
 
     @property
     def stderr_tail(self) -> str:
-        """Return the last 8 KiB that the server wrote to stderr, without secrets."""
-        return self._connection.current.opened.tail()
+        """Return the last 8 KiB that the server wrote to stderr, without secrets.
+
+        It stays after a failed open().
+        """
+        started = self._connection.started
+        return "" if started is None else started.opened.tail()
 
     @property
     def stray(self) -> int:
@@ -337,12 +398,14 @@ class ConnectionFacts:
 
         They were not messages, or not responses to a pending request. `strays` holds the last few.
         """
-        return self._connection.current.channel.skipped.count
+        started = self._connection.started
+        return 0 if started is None else started.channel.skipped.count
 
     @property
     def strays(self) -> list[str]:
         """Return the last lines that were skipped, shortened."""
-        return list(self._connection.current.channel.skipped.recent)
+        started = self._connection.started
+        return [] if started is None else list(started.channel.skipped.recent)
 
 
 def _make_show(

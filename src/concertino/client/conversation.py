@@ -36,9 +36,9 @@ from concertino.errors import (
     RpcError,
     TimedOut,
 )
-from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, Message
+from concertino.jsonrpc.requests import IncomingRequest
 from concertino.logs.formats import escape_controls
 from concertino.protocol.revisions import MODERN, Revision
 from concertino.types.results import CallToolResult, Implementation
@@ -165,7 +165,11 @@ class Conversation:
         return await self._rounds.complete(raw, method, subject, body, send, self.server.info)
 
     def call_tool(
-        self, name: str, arguments: bytes, idle_timeout_s: float, total_s: float
+        self,
+        name: str,
+        arguments: bytes,
+        idle_timeout_s: float,
+        total_s: float,
     ) -> Awaitable[CallToolResult | Raw]:
         """Call a tool with arguments (a JSON object) and no other params.
 
@@ -209,11 +213,6 @@ class Conversation:
         raw = result if type(result) is Raw else await send(body)
         return await self._rounds.complete(raw, "tools/call", name, body, send, self.server.info)
 
-    async def ping(self, within_s: float) -> None:
-        """Ask whether the server is there: by `server/discover`, or `ping` if it is legacy."""
-        method = "server/discover" if self.requests.is_modern else "ping"
-        await self.call(method, b"{}", "", within_s, within_s)
-
     def watch(self, every_s: float, within_s: float) -> None:
         """Ping the server regularly; end the connection if it then sends nothing at all."""
         self._start_task(self._ping_regularly(every_s, within_s), "ping")
@@ -224,7 +223,7 @@ class Conversation:
             await asyncio.sleep(every_s)
             channel.input.heard = False
             try:
-                await self.ping(within_s)
+                await self.call(self.requests.ping_method, b"{}", "", within_s, within_s)
             except TimedOut:
                 if not channel.input.heard:
                     channel.give_up(f"it did not answer a ping within {within_s:g} s")

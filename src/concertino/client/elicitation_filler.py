@@ -93,7 +93,13 @@ def _choices(field: Mapping[str, Any]) -> list[Any] | None:
     return None
 
 
-def _check_bounds(name: str, size: float, lower: Any, upper: Any, unit: str) -> None:
+def _check_bounds(
+    name: str,
+    size: float,
+    lower: Any,
+    upper: Any,
+    unit: str,
+) -> None:
     if isinstance(lower, (int, float)) and size < lower:
         raise ValueError(f"{name}: expected at least {lower:g} {unit}".rstrip() + f", got {size:g}")
     if isinstance(upper, (int, float)) and size > upper:

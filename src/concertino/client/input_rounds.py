@@ -13,9 +13,9 @@ from typing import Any
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.client.pending_request import quote_frame, request_label
+from concertino.client.pending_request import UnreadRequest, quote_frame, request_label
 from concertino.client.request_handlers import RequestHandlers
-from concertino.errors import ProtocolError
+from concertino.errors import Disconnected, ProtocolError
 from concertino.logs.formats import escape_controls
 from concertino.types.client_requests import InputRequiredResult
 from concertino.types.results import Implementation
@@ -61,7 +61,11 @@ class InputRounds:
             question = _input_required(raw, method, label)
             if question is None:
                 return raw
-            raw = await send(await self._answer(body, question, server))
+            try:
+                raw = await send(await self._answer(body, question, server))
+            except UnreadRequest as exc:
+                # The server has begun with this call in an earlier round.
+                raise Disconnected(str(exc), exc.exit_status, exc.stderr) from None
         if _input_required(raw, method, label) is None:
             return raw
         raise ProtocolError(
@@ -69,7 +73,10 @@ class InputRounds:
         )
 
     async def _answer(
-        self, body: bytes, question: InputRequiredResult, server: Implementation
+        self,
+        body: bytes,
+        question: InputRequiredResult,
+        server: Implementation,
     ) -> bytes:
         """Return the params of the next round: the old ones, the answers, the server's state."""
         added: dict[str, Any] = {}

@@ -68,7 +68,7 @@ async def open_conversation(
 
     start: starts or connects. It is called a second time if the server exits upon `server/discover`
     and can_restart is True. within_s: time limit of everything. probe_s: how long to wait for the
-    result of `server/discover` before the handshake.
+    result of `server/discover` before the handshake, at most half of the time that is left.
     Raises SpawnError, Disconnected, TimedOut, Incompatible, ProtocolError and RpcError. Nothing is
     left open then.
     """
@@ -88,8 +88,10 @@ async def open_conversation(
             return conversation
 
         if era == "auto":
+            # Leave time for the handshake if connecting may take no longer than the probe.
+            probe_s = min(probe_s, remaining_s() / 2)
             try:
-                if await _discover(conversation, min(probe_s, remaining_s()), required=False):
+                if await _discover(conversation, probe_s, required=False):
                     return conversation
             except Disconnected:
                 if not can_restart:
@@ -121,7 +123,10 @@ async def _start(start: Callable[[], Awaitable[Conversation]], within_s: float) 
 
 
 async def _discover(
-    conversation: Conversation, within_s: float, required: bool, may_retry: bool = True
+    conversation: Conversation,
+    within_s: float,
+    required: bool,
+    may_retry: bool = True,
 ) -> bool:
     """Send `server/discover`. Returns True if the server speaks our modern revision.
 
@@ -205,7 +210,7 @@ async def _initialize(conversation: Conversation, within_s: float) -> None:
     conversation.start_session(
         ServerDescription(info, revision, result.capabilities, result.instructions)
     )
-    conversation.channel.notify("notifications/initialized", b"{}")
+    conversation.channel.peer.notify("notifications/initialized", b"{}")
 
 
 def _legacy_capabilities(capabilities: dict[str, Any]) -> dict[str, Any]:

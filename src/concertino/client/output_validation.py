@@ -19,8 +19,6 @@ from concertino.client.pending_request import quote_frame
 from concertino.errors import ProtocolError, RegistrationError, ToolError
 from concertino.types.results import CallToolResult, TextContent, Tool
 
-__all__ = ["OutputValidator", "convert_output", "decode_result", "invalid_result"]
-
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 T = TypeVar("T")
 # Called with a result and its size in bytes; returns what is wrong with it, "" if nothing.
@@ -101,25 +99,34 @@ def _compile(schema: dict[str, Any]) -> Validate:
     return validate
 
 
-def decode_result(label: str, raw: Raw, decode: Callable[[Raw], T]) -> T:
+def decode_result(label: str, raw: Raw, into: type[T]) -> T:
     """Decode a result. Raises ProtocolError, which quotes it, if it is malformed."""
     try:
-        return decode(raw)
+        return decode(raw, type=into)
     except (DecodeError, RecursionError) as exc:
-        raise invalid_result(label, raw, exc) from None
+        raise ProtocolError(
+            f"{label}: the answer does not follow the protocol: {exc}: {quote_frame(raw)}"
+        ) from None
 
 
-def invalid_result(label: str, raw: Raw, exc: object) -> ProtocolError:
-    """Return the error for a malformed result."""
-    return ProtocolError(
-        f"{label}: the answer does not follow the protocol: {exc}: {quote_frame(raw)}"
-    )
+def decode_result_as(label: str, raw: Raw, into: Any) -> Any:
+    """Decode a result to a type of the user's.
+
+    Raises ProtocolError as decode_result() does, and TypeError for a type without a JSON form.
+    """
+    try:
+        return _decode_json(raw, into)
+    except (DecodeError, RecursionError) as exc:
+        raise ProtocolError(
+            f"{label}: the result is no {_type_name(into)}: {exc}: {quote_frame(raw)}"
+        ) from None
 
 
 def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
     """Return the output of a tool as a type: its structured content, or else its text as JSON.
 
-    Raises ToolError if the tool failed, and ProtocolError if the output does not fit the type.
+    Raises ToolError if the tool failed, ProtocolError if the output does not fit the type, and
+    TypeError for a type without a JSON form.
     """
     text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
     if result.is_error:
@@ -128,19 +135,40 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
     output: Any = result.structured_content
     try:
         if output is UNSET:
-            return cast("T", text) if into is str else decode(text, type=into)
+            return cast("T", text) if into is str else _decode_json(text.encode(), into)
         try:
-            return convert(output, into)
+            return _convert(output, into)
         except ValidationError:
             # Before 2026-07-28 structured content is an object, and other values are wrapped.
             if isinstance(output, dict) and list(cast("dict[str, Any]", output)) == ["result"]:
-                return convert(output["result"], into)
+                return _convert(output["result"], into)
             raise
-    except DecodeError as exc:
+    except (DecodeError, RecursionError) as exc:
         quoted = quote_frame(text.encode() if output is UNSET else encode(output))
-        # At run time `into` may be a generic alias or a union, which have no good __name__.
-        annotation: Any = into
-        wanted = annotation.__name__ if isinstance(annotation, type) else annotation
         raise ProtocolError(
-            f"tools/call {name}: the result is no {wanted}: {exc}: {quoted}"
+            f"tools/call {name}: the result is no {_type_name(into)}: {exc}: {quoted}"
         ) from None
+
+
+def _convert(output: Any, into: Any) -> Any:
+    """Convert a JSON value. Raises ValidationError if it does not fit."""
+    try:
+        return convert(output, into)
+    except (ValidationError, TypeError):
+        # Importing this costs time, and msgspec knows most types.
+        from concertino.client.output_types import decode_as
+    return decode_as(encode(output), into)
+
+
+def _decode_json(raw: Raw | bytes, into: Any) -> Any:
+    """Decode JSON. Raises DecodeError if it is malformed or does not fit."""
+    try:
+        return decode(raw, type=into)
+    except (ValidationError, TypeError):
+        from concertino.client.output_types import decode_as
+    return decode_as(raw, into)
+
+
+def _type_name(annotation: Any) -> Any:
+    # It may be a generic alias or a union, which have no good __name__.
+    return annotation.__name__ if isinstance(annotation, type) else annotation

@@ -38,7 +38,10 @@ class Portal:
         return threading.current_thread() is self._thread
 
     def call(
-        self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self,
+        function: Callable[P, Coroutine[Any, Any, T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         """Call an async function on the loop and return its result, or raise what it raises.
 

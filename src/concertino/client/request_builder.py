@@ -67,6 +67,11 @@ class RequestBuilder:
         self._meta: dict[str, Any] = {}
         self._encoded_meta = b""
 
+    @property
+    def ping_method(self) -> str:
+        """Return the method that asks whether the server is there."""
+        return "server/discover" if self.is_modern else "ping"
+
     def meta_of(self, revision: Revision) -> dict[str, Any]:
         """Return the `_meta` that every request of a modern revision contains."""
         return {
@@ -90,7 +95,10 @@ class RequestBuilder:
         self.prepared.clear()
 
     def params(
-        self, body: bytes, token: int = 0, user_meta: Mapping[str, Any] | None = None
+        self,
+        body: bytes,
+        token: int = 0,
+        user_meta: Mapping[str, Any] | None = None,
     ) -> bytes:
         """Return the params of a request: body, a JSON object without `_meta`, and its `_meta`.
 

@@ -2,7 +2,7 @@
 
 Requests that the client does not support are refused and never reach the user's functions. The
 values of a form are completed with its defaults and checked against its schema before they are
-sent. Nothing here opens a URL: that is up to the user's function, which has a person to ask.
+sent. Nothing here opens a URL: that is up to the user's function, which can ask a person.
 Spec: 2026-07-28 client/elicitation, client/sampling, client/roots.
 """
 
@@ -87,7 +87,12 @@ class RequestHandlers:
             capabilities["roots"] = {}
         return capabilities
 
-    async def answer(self, method: str, params: bytes | Raw, server: Implementation) -> bytes:
+    async def answer(
+        self,
+        method: str,
+        params: bytes | Raw,
+        server: Implementation,
+    ) -> bytes:
         """Answer one client request. Returns the result, a JSON object.
 
         Raises RpcError if the client does not support the request, if its params are malformed, if

@@ -27,7 +27,12 @@ class StderrLines:
     `concertino.client.NAME.stderr` at `level`.
     """
 
-    def __init__(self, name: str, sink: Sink | None, level: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        sink: Sink | None,
+        level: int,
+    ) -> None:
         # The beginning of a line whose end has not come yet.
         self._rest = b""
         self._file = -1
@@ -49,22 +54,23 @@ class StderrLines:
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            self._handle(line)
+            self.on_line(line)
         # Split an endless line, so that it does not fill the memory.
         while len(self._rest) > MAX_LINE_BYTES:
-            self._handle(self._rest[:MAX_LINE_BYTES])
+            self.on_line(self._rest[:MAX_LINE_BYTES])
             self._rest = self._rest[MAX_LINE_BYTES:]
 
     def close(self) -> None:
         """Pass on an unfinished last line, and close the file."""
         rest, self._rest = self._rest, b""
         if rest:
-            self._handle(rest)
+            self.on_line(rest)
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _handle(self, line: bytes) -> None:
+    def on_line(self, line: bytes) -> None:
+        """Pass on one line. A derived class may override this to handle some lines itself."""
         text = line.removesuffix(b"\r").decode("utf-8", "backslashreplace")
         self._write_line(redactor().text(text))
 

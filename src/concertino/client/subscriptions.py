@@ -45,7 +45,10 @@ class ResourceSubscriptions:
     """
 
     def __init__(
-        self, channel: Channel, add_meta: Callable[[bytes], bytes], log: logging.Logger
+        self,
+        channel: Channel,
+        add_meta: Callable[[bytes], bytes],
+        log: logging.Logger,
     ) -> None:
         self._channel = channel
         self._add_meta = add_meta
@@ -54,13 +57,17 @@ class ResourceSubscriptions:
         self._open: dict[Id, asyncio.Future[dict[str, Any]]] = {}
 
     async def open(
-        self, wanted: Mapping[str, Any], label: str, within_s: float
+        self,
+        wanted: Mapping[str, Any],
+        label: str,
+        within_s: float,
     ) -> tuple[Id, list[str]]:
         """Open a subscription and wait for the acknowledgement, at most within_s seconds.
 
         wanted: the notifications to subscribe to. label: for errors.
         Returns its id and the names of the wanted notifications that the server does not provide.
-        Raises RpcError, TimedOut, Disconnected and ProtocolError; then it is not open.
+        Raises RpcError, TimedOut, Disconnected (UnreadRequest if it may be sent again) and
+        ProtocolError; then it is not open.
         """
         channel = self._channel
         if channel.over:
@@ -70,15 +77,15 @@ class ResourceSubscriptions:
         id: Id | None = None
 
         def on_done(outcome: Raw | Exception) -> None:
-            # Without an id the request was not even sent: the call is from within begin().
+            # Without an id the request was not even sent: the call is from within request().
             if id is None:
                 return
             if isinstance(outcome, Disconnected):
-                outcome = channel.disconnected(label)
+                outcome = channel.disconnected(label, 0.0, id)
             self._on_end(id, outcome if isinstance(outcome, ConcertinoError) else None)
 
         params = self._add_meta(encode({"notifications": wanted}))
-        id = channel.begin(METHOD, params, on_done).id
+        id = channel.peer.request(METHOD, params, on_done).id
         self._open[id] = acknowledgement
         try:
             timeout_s = None if within_s == FOREVER else within_s
@@ -90,6 +97,8 @@ class ResourceSubscriptions:
                 provided = acknowledgement.result()
             except ProtocolError as exc:
                 raise ProtocolError(f"{label}: {exc}") from None
+            except Disconnected:
+                raise channel.disconnected(label, 0.0, id) from None
         except BaseException:
             self.close(id)
             # asyncio logs exceptions that nobody has retrieved.
@@ -101,7 +110,7 @@ class ResourceSubscriptions:
     def close(self, id: Id) -> None:
         """End a subscription and tell the server. Does nothing if it is not open."""
         if self._open.pop(id, None) is not None:
-            self._channel.drop(id, "no longer wanted", cancels=True)
+            self._channel.abandon(id, "no longer wanted", cancels=True)
 
     def close_all(self) -> None:
         """End all subscriptions."""
@@ -136,7 +145,7 @@ class ResourceSubscriptions:
         """
         if id not in self._open:
             return False
-        self._channel.drop(id, "ended by the server", cancels=False)
+        self._channel.abandon(id, "ended by the server", cancels=False)
         text = escape_controls(reason[:MAX_QUOTE])
         self._on_end(id, ProtocolError(text) if reason else None)
         return True

@@ -1,6 +1,7 @@
 """Restarts a server that ends by itself, after growing pauses and a limited number of times.
 
-Requests that were in flight are never repeated: only their caller knows whether that is safe.
+Requests that were in flight are not repeated: only their caller knows whether that is safe. Those
+that nobody had read are sent again (client/client_connection.py).
 Requests made while the server is down wait for it, within their own time limits.
 Spec: 2026-07-28 basic/transports/stdio "Unexpected exit"; 2025-11-25 basic/utilities/ping for
 servers that hang.
@@ -33,7 +34,7 @@ class Restart(Struct, frozen=True):
     long resets the pause and the tries.
     """
 
-    first_s: float = 0.5
+    first_s: float = 0.1
     longest_s: float = 60.0
     tries: int = 10
     steady_s: float = 60.0

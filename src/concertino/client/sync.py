@@ -9,28 +9,15 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from concertino.client.client import Client
 from concertino.client.client_connection import ConnectionFacts
-from concertino.client.pending_request import Progress
 from concertino.client.portal import Portal, PortalClosed
 from concertino.client.request_handlers import Roots
 from concertino.client.targets import Target
-from concertino.types.results import (
-    CallToolResult,
-    Completion,
-    GetPromptResult,
-    Level,
-    Prompt,
-    PromptReference,
-    ReadResourceResult,
-    Resource,
-    ResourceTemplate,
-    ResourceTemplateReference,
-    Tool,
-)
 
 __all__ = ["SyncClient"]
 
@@ -40,6 +27,19 @@ NOT_OPEN = "this client is not open: use `with SyncClient(...) as client:`"
 OWN_THREAD = (
     "a function that was given to a SyncClient cannot call that client: it would wait for itself"
 )
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncClient, P], T]:
+    """Return a method of SyncClient that calls an async method of its Client."""
+
+    @wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        client = self._client  # pyright: ignore[reportPrivateUsage]
+        return self._call(method, client, *args, **kwargs)  # pyright: ignore[reportPrivateUsage]
+
+    return call
 
 
 class SyncClient(ConnectionFacts):
@@ -96,7 +96,10 @@ class SyncClient(ConnectionFacts):
         self.close()
 
     def _call(
-        self, method: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+        self,
+        method: Callable[P, Coroutine[Any, Any, T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         """Call an async method of the Client on its loop."""
         portal = self._portal
@@ -109,131 +112,21 @@ class SyncClient(ConnectionFacts):
         except PortalClosed:
             raise RuntimeError(NOT_OPEN) from None
 
-    # Requests: the signatures are repeated for the sake of editors and type checkers.
+    # Requests, with the signatures and docstrings of Client
 
-    @overload
-    def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> CallToolResult: ...
-
-    @overload
-    def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        into: type[T],
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> T: ...
-
-    def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        into: type[Any] | None = None,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Call a tool, see Client.call_tool()."""
-        # At run time `into` may be None; the overloads are for callers.
-        call_tool: Any = self._client.call_tool
-        return self._call(
-            call_tool,
-            name,
-            arguments,
-            into=into,
-            timeout_s=timeout_s,
-            progress=progress,
-            meta=meta,
-        )
-
-    def list_tools(self) -> list[Tool]:
-        """Return every tool, from all pages."""
-        return self._call(self._client.list_tools)
-
-    def list_resources(self) -> list[Resource]:
-        """Return every resource, from all pages."""
-        return self._call(self._client.list_resources)
-
-    def list_resource_templates(self) -> list[ResourceTemplate]:
-        """Return every resource template, from all pages."""
-        return self._call(self._client.list_resource_templates)
-
-    def read_resource(self, uri: str, *, timeout_s: float | None = None) -> ReadResourceResult:
-        """Read a resource, see Client.read_resource()."""
-        return self._call(self._client.read_resource, uri, timeout_s=timeout_s)
-
-    def subscribe(self, uri: str) -> None:
-        """Subscribe to changes of a resource, see Client.subscribe()."""
-        self._call(self._client.subscribe, uri)
-
-    def unsubscribe(self, uri: str) -> None:
-        """End the subscription to a resource, if there is one."""
-        self._call(self._client.unsubscribe, uri)
-
-    def list_prompts(self) -> list[Prompt]:
-        """Return every prompt, from all pages."""
-        return self._call(self._client.list_prompts)
-
-    def get_prompt(
-        self,
-        name: str,
-        arguments: Mapping[str, str] | None = None,
-        *,
-        timeout_s: float | None = None,
-    ) -> GetPromptResult:
-        """Return a prompt, filled in with its arguments."""
-        return self._call(self._client.get_prompt, name, arguments, timeout_s=timeout_s)
-
-    def complete(
-        self,
-        ref: PromptReference | ResourceTemplateReference,
-        argument: str,
-        value: str,
-        *,
-        chosen: Mapping[str, str] | None = None,
-    ) -> Completion:
-        """Complete the value of an argument, see Client.complete()."""
-        return self._call(self._client.complete, ref, argument, value, chosen=chosen)
-
-    def request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        into: Any = None,
-        timeout_s: float | None = None,
-        progress: Progress | None = None,
-        meta: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Send any request, see Client.request()."""
-        return self._call(
-            self._client.request,
-            method,
-            params,
-            into=into,
-            timeout_s=timeout_s,
-            progress=progress,
-            meta=meta,
-        )
-
-    def ping(self) -> None:
-        """Ask whether the server is there."""
-        self._call(self._client.ping)
-
-    def set_log_level(self, level: Level) -> None:
-        """Ask for log messages of this level and above."""
-        self._call(self._client.set_log_level, level)
+    call_tool = _blocking(Client.call_tool)
+    list_tools = _blocking(Client.list_tools)
+    list_resources = _blocking(Client.list_resources)
+    list_resource_templates = _blocking(Client.list_resource_templates)
+    read_resource = _blocking(Client.read_resource)
+    subscribe = _blocking(Client.subscribe)
+    unsubscribe = _blocking(Client.unsubscribe)
+    list_prompts = _blocking(Client.list_prompts)
+    get_prompt = _blocking(Client.get_prompt)
+    complete = _blocking(Client.complete)
+    request = _blocking(Client.request)
+    ping = _blocking(Client.ping)
+    set_log_level = _blocking(Client.set_log_level)
 
     def set_roots(self, roots: Roots) -> None:
         """Offer other roots, see Client.set_roots()."""

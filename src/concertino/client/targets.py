@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 from msgspec import Struct
 
 from concertino.backend.interface import Backend
+from concertino.client.pending_request import request_ids
 from concertino.errors import Disconnected
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.formats import escape_controls
@@ -130,13 +131,21 @@ class OpenTarget:
         assert self.child is not None
         name, status = f"the server (process {self.child.pid})", self.child.exit_status
         if status is None:
-            return f"{name} closed its output" if is_ended else f"{name} is running"
+            stream = "output" if self.child.stdout_ended else "input"
+            return f"{name} closed its {stream}" if is_ended else f"{name} is running"
         if status >= 0:
             return f"{name} exited with code {status}"
         try:
             return f"{name} was ended by {signal.Signals(-status).name}"
         except ValueError:
             return f"{name} was ended by signal {-status}"
+
+    def take_unread(self) -> frozenset[int]:
+        """Return the ids of the requests that nobody has read, after the end of the connection.
+
+        Nobody can read them later. Without a process, nothing is known and none are returned.
+        """
+        return frozenset() if self.child is None else request_ids(self.child.take_unread())
 
     async def close(self, within_s: float) -> None:
         """Release everything. within_s: limits the waiting."""
@@ -273,7 +282,12 @@ class _Socket:
 
     can_reopen = True
 
-    def __init__(self, name: str, host_or_path: str, port: int | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        host_or_path: str,
+        port: int | None,
+    ) -> None:
         self.name = name
         self._host_or_path = host_or_path
         self._port = port

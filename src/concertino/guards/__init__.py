@@ -6,33 +6,20 @@ from concertino.loading import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from concertino.guards.guard import Guard
-    from concertino.guards.metrics import Metrics
-    from concertino.guards.rates import Rate
+    from concertino.guards.guard import Guard as Guard
+    from concertino.guards.metrics import Metrics as Metrics
+    from concertino.guards.rates import Rate as Rate
     from concertino.guards.single_guards import (
-        Filter,
-        InFlightLimit,
-        RateLimit,
-        Redact,
-        SizeLimit,
-        TimeLimit,
+        Filter as Filter,
+        InFlightLimit as InFlightLimit,
+        RateLimit as RateLimit,
+        Redact as Redact,
+        SizeLimit as SizeLimit,
+        TimeLimit as TimeLimit,
     )
-    from concertino.guards.telemetry import Telemetry
+    from concertino.guards.telemetry import Telemetry as Telemetry
 
-__all__ = [
-    "Filter",
-    "Guard",
-    "InFlightLimit",
-    "Metrics",
-    "Rate",
-    "RateLimit",
-    "Redact",
-    "SizeLimit",
-    "Telemetry",
-    "TimeLimit",
-]
-
-__getattr__, __dir__ = lazy_names(
+__all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "concertino.guards.guard": ("Guard",),

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Generator
+from types import coroutine
 from typing import Any
 
 from concertino.backend.call_hooks import Work
@@ -40,7 +41,12 @@ class Deadline:
     From then on `context` reports the call as cancelled.
     """
 
-    def __init__(self, work: Work, context: GuardContext, timeout_s: float) -> None:
+    def __init__(
+        self,
+        work: Work,
+        context: GuardContext,
+        timeout_s: float,
+    ) -> None:
         self._work = work
         self._context = context
         self._timeout_s = timeout_s
@@ -90,30 +96,24 @@ class Deadline:
 async def _run_late(work: Work, waiting: object) -> None:
     """Run the rest of work that was cancelled but continues. Nobody awaits its result."""
     try:
-        await _Rest(work, waiting)
+        await _run_rest(work, waiting)
     except asyncio.CancelledError:
         raise
     except Exception:
         log.debug("a call whose time was over failed", exc_info=True)
 
 
-class _Rest:
-    """Awaitable that runs the rest of a coroutine. waiting: what the coroutine awaits now."""
-
-    def __init__(self, work: Work, waiting: object) -> None:
-        self._work = work
-        self._waiting = waiting
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        work, waiting = self._work, self._waiting
+@coroutine
+def _run_rest(work: Work, waiting: object) -> Generator[Any, Any, None]:
+    """Run the rest of a coroutine. waiting: what the coroutine awaits now."""
+    while True:
+        thrown: BaseException | None = None
+        value: Any = None
         try:
-            while True:
-                thrown: BaseException | None = None
-                value: Any = None
-                try:
-                    value = yield waiting
-                except BaseException as exc:
-                    thrown = exc
-                waiting = work.send(value) if thrown is None else work.throw(thrown)
-        except StopIteration as stop:
-            return stop.value
+            value = yield waiting
+        except BaseException as exc:
+            thrown = exc
+        try:
+            waiting = work.send(value) if thrown is None else work.throw(thrown)
+        except StopIteration:
+            return

@@ -19,7 +19,14 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from concertino.backend.call_hooks import CallHooks, CallStarter, HooksSlot, Work, has_method_of
+from concertino.backend.call_hooks import (
+    CallStarter,
+    CheckArguments,
+    HooksSlot,
+    Work,
+    argument_check_of,
+    has_method_of,
+)
 from concertino.backend.interface import (
     Backend,
     BackendWrapper,
@@ -29,14 +36,12 @@ from concertino.backend.interface import (
     Notifier,
     ServerFeatures,
 )
+from concertino.backend.methods import KINDS, LISTS, ListMethod, unknown_name
 from concertino.errors import INVALID_PARAMS, RpcError
 from concertino.guards.deadline import Deadline, DeadlineExceeded
 from concertino.guards.guard_context import GuardContext
 from concertino.guards.operation_names import (
     EVERYTHING,
-    LISTS,
-    OPERATION_METHODS,
-    ListMethod,
     Visibility,
 )
 from concertino.guards.operation_policy import GuardLimits, LateWork
@@ -45,13 +50,10 @@ from concertino.guards.rates import Rate
 from concertino.guards.secrets import without_secrets_error
 from concertino.guards.sizes import URI, OversizeStore
 from concertino.logs.redact import redactor
-from concertino.protocol.call_hooks import Permits
-from concertino.types.results import CompleteParams, PromptReference
+from concertino.protocol.call_hooks import CallHooks, Permits
+from concertino.types.completion import CompleteParams, PromptReference
 
 __all__ = ["Guard"]
-
-# How many characters of an unknown name an error repeats.
-SHOWN = 128
 
 
 class Guard(BackendWrapper):
@@ -61,7 +63,7 @@ class Guard(BackendWrapper):
     within all of them; one that is refused counts in none.
     max_in_flight: how many calls may run at once.
     timeout_s: the longest time for a call; then it is answered and cancelled.
-    max_result_bytes: the largest result, as JSON. A larger one is cut, kept in `kept` and linked.
+    max_result_bytes: the largest result, as JSON. A larger one is cut, kept in `store` and linked.
     match: the operations that these three apply to; all of them by default.
     allow, deny: globs of what may be seen and called. Of a kind that no `allow` names, everything
     is allowed; `deny` wins.
@@ -82,7 +84,7 @@ class Guard(BackendWrapper):
         allow: str | Iterable[str] = (),
         deny: str | Iterable[str] = (),
         redact: bool = False,
-        kept: OversizeStore | None = None,
+        store: OversizeStore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(inner)
@@ -97,7 +99,7 @@ class Guard(BackendWrapper):
             timeout_s,
             max_result_bytes,
             redact,
-            kept or OversizeStore(),
+            store or OversizeStore(),
             LateWork(),
             clock if clock is time.monotonic else _make_monotonic(clock),
         )
@@ -176,22 +178,31 @@ class Guard(BackendWrapper):
         tools = self._operations.begin_by_name("tools/call")
         return CallStarter(self.begin_call, tools if is_own else {}, self._limits.redact)
 
-    def begin_call(self, call: Call, context: Context, slot: HooksSlot) -> Work:
+    def begin_call(
+        self,
+        call: Call,
+        context: Context,
+        slot: HooksSlot,
+    ) -> Work:
         """Return the work of a call, or of its refusal; `slot` gets the hooks for its end, if any.
 
         context: one that takes out secrets, if this guard does.
         Raises RpcError for an operation that may not be called.
         """
-        name = call.name if call.method in OPERATION_METHODS else None
-        if name is None or self._is_kept_result(call.method, name):
+        name = call.name if call.method in KINDS else None
+        if name is None or self._is_stored_result(call.method, name):
             return self._handle_other(call, context)
         begin = self._operations.begin_by_name(call.method).get(name)
         if begin is None:
-            kind = OPERATION_METHODS[call.method].kind
+            kind = KINDS[call.method]
             if not self._visibility.allows(kind, name):
-                raise self._redacted(_unknown_name(call.method, name))
+                raise self._redacted(_hidden(kind, name))
             begin = self._operations.add(call.method, name)
         return begin(call, context, slot)
+
+    def argument_check(self, method: str, name: str) -> CheckArguments | None:
+        """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
+        return argument_check_of(self.inner, method, name)
 
     def allows(self, kind: str, name: str) -> bool:
         """Return whether an operation may be seen. kind: tool, prompt or resource."""
@@ -202,17 +213,17 @@ class Guard(BackendWrapper):
         """Return whether this guard keeps too large results, to serve them as resources."""
         return self._limits.max_bytes is not None
 
-    def _is_kept_result(self, method: str, name: str) -> bool:
-        """Return whether `name` is the URI of a kept result that this guard answers for."""
+    def _is_stored_result(self, method: str, name: str) -> bool:
+        """Return whether `name` is the URI of a stored result that this guard answers for."""
         if method != "resources/read" or not self._serves_results or not name.startswith(URI):
             return False
-        # Otherwise an inner guard may have kept it; the backend then answers the call.
+        # Otherwise an inner guard may have stored it; the backend then answers the call.
         return name in self._limits.store or not self.inner.features().resources
 
     def _redacted(self, error: RpcError) -> RpcError:
         return without_secrets_error(error) if self._limits.redact else error
 
-    # Lists, completions and kept results
+    # Lists, completions and stored results
 
     async def _handle_other(self, call: Call, context: Context) -> Struct | Raw:
         """Handle a call that is not about one operation of the backend."""
@@ -233,7 +244,12 @@ class Guard(BackendWrapper):
             self._check_completion(call)
         return await self.inner.handle(call, context)
 
-    async def _list(self, method: ListMethod, call: Call, context: Context) -> Struct | Raw:
+    async def _list(
+        self,
+        method: ListMethod,
+        call: Call,
+        context: Context,
+    ) -> Struct | Raw:
         """Return one page of a list without the items that may not be seen."""
         if (
             self._serves_results
@@ -271,9 +287,9 @@ class Guard(BackendWrapper):
             return
         if isinstance(ref, PromptReference):
             if not self._visibility.allows("prompt", ref.name):
-                raise _unknown_name("prompts/get", ref.name)
+                raise _hidden("prompt", ref.name)
         elif not self._visibility.allows("resource", ref.uri):
-            raise _unknown_name("resources/read", ref.uri)
+            raise _hidden("resource", ref.uri)
 
 
 class _Slot:
@@ -324,20 +340,19 @@ def _read_rates(rate_limit: Rate | str | Iterable[Rate | str]) -> list[Rate]:
     return [Rate.read(rate_limit)]
 
 
-def _unknown_name(method: str, name: str) -> RpcError:
+def _hidden(kind: str, name: str) -> RpcError:
     """Return the error that a server gives for a name it does not have."""
-    kind, member = OPERATION_METHODS[method].kind, OPERATION_METHODS[method].member
     if kind == "resource":
         return RpcError(INVALID_PARAMS, "Resource not found", {"uri": name})
-    name = name if len(name) <= SHOWN else name[:SHOWN] + "..."
-    return RpcError(
-        INVALID_PARAMS,
-        f"Unknown {kind}: {name}",
-        {"details": f"{member}: there is no {kind} {name!r}"},
-    )
+    return unknown_name(kind, name)
 
 
-def _check_positive(name: str, value: object, kinds: tuple[type, ...], noun: str) -> None:
+def _check_positive(
+    name: str,
+    value: object,
+    kinds: tuple[type, ...],
+    noun: str,
+) -> None:
     if value is None:
         return
     if (

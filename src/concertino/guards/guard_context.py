@@ -31,13 +31,21 @@ class GuardContext(Struct, eq=False):
         return self.is_over or self.inner.cancelled
 
     def progress(
-        self, done: float, total: float | None = None, message: str | None = None
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
     ) -> Awaitable[None]:
         if self.redacts:
             message = redactor().value(message)
         return self.inner.progress(done, total, message)
 
-    def log(self, level: Any, data: object, logger: str | None = None) -> Awaitable[None]:
+    def log(
+        self,
+        level: Any,
+        data: object,
+        logger: str | None = None,
+    ) -> Awaitable[None]:
         if self.redacts:
             data, logger = redactor().value(data), redactor().value(logger)
         return self.inner.log(level, data, logger)

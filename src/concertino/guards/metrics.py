@@ -19,6 +19,7 @@ from os import PathLike
 
 from msgspec import Raw, Struct
 
+from concertino.backend.call_hooks import CheckArguments, argument_check_of
 from concertino.backend.interface import Backend, BackendWrapper, Call, Context, Notifier
 from concertino.errors import ConcertinoError
 from concertino.guards.call_outcome import (
@@ -99,6 +100,10 @@ class Metrics(BackendWrapper):
             if self._writer is not None:
                 await asyncio.get_running_loop().run_in_executor(None, self._writer.join)
 
+    def argument_check(self, method: str, name: str) -> CheckArguments | None:
+        """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
+        return argument_check_of(self.inner, method, name)
+
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         began = self._clock()
         method = call.method
@@ -115,7 +120,12 @@ class Metrics(BackendWrapper):
             self._active[method] -= 1
             self._count(call, failure, self._clock() - began)
 
-    def _count(self, call: Call, failure: CallFailure | None, duration_s: float) -> None:
+    def _count(
+        self,
+        call: Call,
+        failure: CallFailure | None,
+        duration_s: float,
+    ) -> None:
         # Resources are counted together: there may be any number of URIs.
         name = (name_of(call) if call.method != "resources/read" else None) or ""
         if name:

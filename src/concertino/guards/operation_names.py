@@ -13,21 +13,10 @@ from fnmatch import translate
 from typing import Any
 from urllib.parse import unquote
 
-from msgspec import Struct
-
-from concertino.types.results import (
-    ListPromptsResult,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ListToolsResult,
-)
+from concertino.backend.methods import KINDS
 
 __all__ = [
     "EVERYTHING",
-    "LISTS",
-    "OPERATION_METHODS",
-    "ListMethod",
-    "OperationMethod",
     "Patterns",
     "Visibility",
     "operation_name",
@@ -36,48 +25,6 @@ __all__ = [
 EVERYTHING = ("*", "prompt:*", "resource:*")
 
 _PATTERN = re.compile(r"(?:(tool|prompt|resource):)?(.+)", re.DOTALL)
-
-
-class OperationMethod(Struct, frozen=True):
-    """A method that calls one operation.
-
-    kind: tool, prompt or resource.
-    member: the member of its params that names the operation.
-    """
-
-    kind: str
-    member: str
-
-
-OPERATION_METHODS = {
-    "tools/call": OperationMethod("tool", "name"),
-    "prompts/get": OperationMethod("prompt", "name"),
-    "resources/read": OperationMethod("resource", "uri"),
-}
-
-
-class ListMethod(Struct, frozen=True):
-    """A method that lists operations, or templates of them.
-
-    kind: tool, prompt or resource.
-    member: the member of its result that holds the items.
-    name_member: the member of an item that names it.
-    """
-
-    kind: str
-    result_type: type[Struct]
-    member: str
-    name_member: str
-
-
-LISTS = {
-    "tools/list": ListMethod("tool", ListToolsResult, "tools", "name"),
-    "prompts/list": ListMethod("prompt", ListPromptsResult, "prompts", "name"),
-    "resources/list": ListMethod("resource", ListResourcesResult, "resources", "uri"),
-    "resources/templates/list": ListMethod(
-        "resource", ListResourceTemplatesResult, "resource_templates", "uri_template"
-    ),
-}
 
 
 class Patterns:
@@ -144,7 +91,7 @@ class Visibility:
 
 def operation_name(method: str, name: str) -> str:
     """Return an operation's name with its prefix, such as `prompt:greet`."""
-    kind = OPERATION_METHODS[method].kind
+    kind = KINDS[method]
     return name if kind == "tool" else f"{kind}:{name}"
 
 

@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Raw, Struct
 from msgspec.structs import replace
 
-from concertino.backend.call_hooks import BeginCall, HooksSlot, Work, operation_handler_of
+from concertino.backend.call_hooks import (
+    ArgumentsRefused,
+    BeginCall,
+    CheckArguments,
+    Handle,
+    HooksSlot,
+    Work,
+    argument_check_of,
+    operation_handler_of,
+)
 from concertino.backend.interface import Backend, Call, Context
 from concertino.errors import RpcError
+from concertino.excerpts import shorten
 from concertino.guards.operation_names import operation_name
 from concertino.guards.rates import Window
 from concertino.guards.refusals import refuse
@@ -121,7 +131,10 @@ class OperationPolicy:
         self._late_work = None if limits.timeout_s is None else limits.late_work
         self._needs_end_hook = bool(limits.permits or limits.timeout_s or self.accepts_text)
         # Looked up once, for all calls, where the backend supports that.
-        self._handle = operation_handler_of(inner, method, name) or inner.handle
+        handle = operation_handler_of(inner, method, name)
+        if handle is None and windows and (check := argument_check_of(inner, method, name)):
+            handle = _check_first(check, inner.handle)
+        self._handle = handle or inner.handle
 
     # The beginning of a call
 
@@ -130,15 +143,29 @@ class OperationPolicy:
         is_limited = self.windows or self._needs_end_hook
         return self._begin_limited if is_limited else self._begin_unlimited
 
-    def _begin_unlimited(self, call: Call, context: Context, slot: HooksSlot) -> Work:
-        return self._handle(call, context)
+    def _begin_unlimited(
+        self,
+        call: Call,
+        context: Context,
+        slot: HooksSlot,
+    ) -> Work:
+        try:
+            return self._handle(call, context)
+        except ArgumentsRefused as exc:
+            return self._refuse_arguments(exc.result)
 
-    def _begin_limited(self, call: Call, context: Context, slot: HooksSlot) -> Work:
+    def _begin_limited(
+        self,
+        call: Call,
+        context: Context,
+        slot: HooksSlot,
+    ) -> Work:
         permits = self.permits
         if permits is not None and not permits.free:
             return self._refuse_for_permits(permits)
         if self._late_work is not None and self._late_work.is_full:
             return self._refuse_for_late_work()
+        now = 0.0
         if self.windows:
             now = self._limits.clock()
             for window in self.windows:
@@ -146,14 +173,17 @@ class OperationPolicy:
                 times = window.times
                 if len(times) == window.calls and now - times[0] < window.within_s:
                     return self._refuse_for_rate(now)
-            for window in self.windows:
-                window.times.append(now)
 
-        # A `handle` that raises at once, instead of in its coroutine, leaves no permit taken.
+        # A `handle` that raises at once, instead of in its coroutine, leaves no permit taken, and
+        # its call does not count.
         try:
             work = self._handle(call, context)
+        except ArgumentsRefused as exc:
+            return self._refuse_arguments(exc.result)
         except RpcError as exc:
             raise self.fail(exc) from None
+        for window in self.windows:
+            window.times.append(now)
         if self._needs_end_hook:
             if permits is not None:
                 permits.free -= 1
@@ -161,6 +191,9 @@ class OperationPolicy:
         return work
 
     # These are coroutines, since the caller of begin_call() awaits what it returns.
+
+    async def _refuse_arguments(self, result: Struct) -> Struct | Raw:
+        return self.finish(result)
 
     async def _refuse_for_rate(self, now: float) -> CallToolResult:
         window = max(self.windows, key=lambda window: window.wait_s(now))
@@ -260,8 +293,15 @@ class OperationPolicy:
     @property
     def _display_name(self) -> str:
         """Return the operation's name for messages: without secrets, and at most SHOWN long."""
-        text = redactor().text(operation_name(self.method, self.name))
-        return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+        return shorten(redactor().text(operation_name(self.method, self.name)), SHOWN)
+
+
+def _check_first(check: CheckArguments, handle: Handle) -> Handle:
+    def check_and_handle(call: Call, context: Context) -> Work:
+        check(call, context)
+        return handle(call, context)
+
+    return check_and_handle
 
 
 def _only_text(result: object) -> str | None:

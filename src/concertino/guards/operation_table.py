@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from concertino.backend.call_hooks import BeginCall
 from concertino.backend.interface import Backend
-from concertino.guards.operation_names import OPERATION_METHODS, Patterns
+from concertino.backend.methods import KINDS
+from concertino.guards.operation_names import Patterns
 from concertino.guards.operation_policy import GuardLimits, OperationPolicy
 from concertino.guards.rates import Rate, Window
 
@@ -40,13 +41,9 @@ class OperationTable:
         self._matched = Patterns(match)
         # For rates that all their operations share, and for operations without a policy.
         self._shared_windows = {rate: Window(rate) for rate in rates}
-        self._policies: Mapping[str, dict[str, OperationPolicy]] = {
-            method: {} for method in OPERATION_METHODS
-        }
+        self._policies: Mapping[str, dict[str, OperationPolicy]] = {method: {} for method in KINDS}
         # The functions that begin the calls of the same operations.
-        self._begin: Mapping[str, dict[str, BeginCall]] = {
-            method: {} for method in OPERATION_METHODS
-        }
+        self._begin: Mapping[str, dict[str, BeginCall]] = {method: {} for method in KINDS}
         self._swept_at = limits.clock()
 
     def begin_by_name(self, method: str) -> Mapping[str, BeginCall]:
@@ -57,7 +54,7 @@ class OperationTable:
         """Make the policy of an operation and return the function that begins its calls."""
         policies = self._policies[method]
         is_kept = len(name) <= MAX_NAME and (len(policies) < MAX_POLICIES or self._sweep(method))
-        kind = OPERATION_METHODS[method].kind
+        kind = KINDS[method]
         windows = tuple(
             Window(rate) if is_kept and not rate.shared else self._shared_windows[rate]
             for rate, patterns in self._rates

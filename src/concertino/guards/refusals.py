@@ -12,14 +12,25 @@ from concertino.types.results import CallToolResult, TextContent
 __all__ = ["as_result", "refuse"]
 
 
-def as_result(code: str, message: str, suggestion: str, /, **extra: Any) -> CallToolResult:
+def as_result(
+    code: str,
+    message: str,
+    suggestion: str,
+    /,
+    **extra: Any,
+) -> CallToolResult:
     """Return the `isError` result that a ToolError with these arguments would become."""
     body = ToolError(code, message, suggestion=suggestion, **extra).body
     return CallToolResult([TextContent(encode(body).decode())], is_error=True)
 
 
 def refuse(
-    method: str, code: str, message: str, suggestion: str, /, **extra: Any
+    method: str,
+    code: str,
+    message: str,
+    suggestion: str,
+    /,
+    **extra: Any,
 ) -> CallToolResult:
     """Refuse a call: return an `isError` result for a tool, raise RpcError for other methods.
 

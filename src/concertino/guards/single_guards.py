@@ -40,7 +40,11 @@ class InFlightLimit(Guard):
     """A Guard that lets `calls` calls run at once; others are refused with TOO_MANY_IN_FLIGHT."""
 
     def __init__(
-        self, inner: Backend, calls: int, *, match: str | Iterable[str] = EVERYTHING
+        self,
+        inner: Backend,
+        calls: int,
+        *,
+        match: str | Iterable[str] = EVERYTHING,
     ) -> None:
         super().__init__(inner, max_in_flight=calls, match=match)
 
@@ -49,7 +53,11 @@ class TimeLimit(Guard):
     """A Guard that answers a call with TIMED_OUT after timeout_s seconds, and cancels its work."""
 
     def __init__(
-        self, inner: Backend, timeout_s: float, *, match: str | Iterable[str] = EVERYTHING
+        self,
+        inner: Backend,
+        timeout_s: float,
+        *,
+        match: str | Iterable[str] = EVERYTHING,
     ) -> None:
         super().__init__(inner, timeout_s=timeout_s, match=match)
 
@@ -59,7 +67,7 @@ class SizeLimit(Guard):
 
     The whole result is kept for a while and served as a resource. Prompts and resources that are
     too large are refused with RESULT_TOO_LARGE.
-    store_bytes: limit of all kept results together; the oldest are removed first.
+    store_bytes: limit of all stored results together; the oldest are removed first.
     store_s: how many seconds a result is kept.
     """
 
@@ -76,7 +84,7 @@ class SizeLimit(Guard):
             inner,
             max_result_bytes=max_bytes,
             match=match,
-            kept=OversizeStore(store_bytes, ttl_s=store_s),
+            store=OversizeStore(store_bytes, ttl_s=store_s),
         )
 
 
@@ -88,7 +96,10 @@ class Filter(Guard):
     """
 
     def __init__(
-        self, inner: Backend, allow: str | Iterable[str] = (), deny: str | Iterable[str] = ()
+        self,
+        inner: Backend,
+        allow: str | Iterable[str] = (),
+        deny: str | Iterable[str] = (),
     ) -> None:
         super().__init__(inner, allow=allow, deny=deny)
 

@@ -26,7 +26,7 @@ from concertino.types.results import (
 
 __all__ = ["ENVELOPE_BYTES", "LIMITED", "URI", "WORST_ESCAPE", "OversizeStore", "cut", "size_of"]
 
-# The beginning of the URI of each kept result.
+# The beginning of the URI of each stored result.
 URI = "result://concertino/"
 STORE_BYTES = 64 * 2**20
 STORE_RESULTS = 1000
@@ -79,7 +79,7 @@ class OversizeStore:
         return uri in self._results
 
     def read(self, uri: str) -> ReadResourceResult:
-        """Return a kept result. Raises ResourceNotFound, also when it has been removed."""
+        """Return a stored result. Raises ResourceNotFound, also when it has been removed."""
         if uri not in self:
             raise ResourceNotFound(uri)
         contents = self._results[uri][0]
@@ -109,7 +109,11 @@ def size_of(result: Struct | Raw) -> int:
 
 
 def cut(
-    result: Struct | Raw, name: str, size: int, most: int, kept: OversizeStore
+    result: Struct | Raw,
+    name: str,
+    size: int,
+    most: int,
+    store: OversizeStore,
 ) -> CallToolResult:
     """Return a tool's result of `size` bytes cut to about `most`, with a link to the whole result.
 
@@ -120,7 +124,7 @@ def cut(
         result = decode(result, type=CallToolResult)
     assert isinstance(result, CallToolResult)
     contents = _contents(result)
-    uri = kept.keep(contents, size)
+    uri = store.keep(contents, size)
     where = (
         f"read the resource {uri}" if uri else "ask for less: the whole was too large to be kept"
     )

@@ -13,11 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from concertino.backend.call_hooks import CheckArguments, argument_check_of
 from concertino.backend.interface import Backend, BackendWrapper, Call, Context
 from concertino.errors import ConcertinoError, RpcError
 from concertino.guards.call_outcome import (
@@ -28,16 +29,15 @@ from concertino.guards.call_outcome import (
     failure_of_result,
     name_of,
 )
-from concertino.logs.correlation import current_context
+from concertino.logs.formats import current_context
 from concertino.logs.redact import redactor
 
 try:
     from opentelemetry import metrics, trace
     from opentelemetry.propagate import extract
 except ImportError:
-    raise ConcertinoError(
-        "spans and metrics need an extra: pip install 'concertino[otel]'"
-    ) from None
+    # The class exists without the extra, so that help() and inspect can show concertino.guards.
+    metrics = trace = extract = cast("Any", None)
 
 __all__ = ["Telemetry", "telemetry"]
 
@@ -54,6 +54,7 @@ class Telemetry(BackendWrapper):
 
     tracer_provider, meter_provider: those of the process by default.
     transport: the value of `network.transport`; `pipe` is stdio.
+    Raises ConcertinoError if the extra `concertino[otel]` is missing.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Telemetry(BackendWrapper):
         meter_provider: Any = None,
         transport: str = "pipe",
     ) -> None:
+        _check_extra()
         super().__init__(inner)
         self._tracer = trace.get_tracer("concertino", tracer_provider=tracer_provider)
         self._duration = metrics.get_meter(
@@ -76,6 +78,10 @@ class Telemetry(BackendWrapper):
         )
         self._transport = transport
         self._names = Names()
+
+    def argument_check(self, method: str, name: str) -> CheckArguments | None:
+        """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
+        return argument_check_of(self.inner, method, name)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         redact = redactor().text
@@ -147,5 +153,14 @@ class Telemetry(BackendWrapper):
 
 
 def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
-    """Return a function that puts Telemetry around a backend."""
+    """Return a function that puts Telemetry around a backend.
+
+    Raises ConcertinoError if the extra `concertino[otel]` is missing.
+    """
+    _check_extra()
     return partial(Telemetry, **settings)
+
+
+def _check_extra() -> None:
+    if trace is None:
+        raise ConcertinoError("spans and metrics need an extra: pip install 'concertino[otel]'")

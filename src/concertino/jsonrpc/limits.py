@@ -57,11 +57,22 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     # Error responses to input without a readable id; also the burst.
     garbage_answers_per_s: int = 10
 
-    # Clients on sockets at the same time: half of the usual limit of 1024 file descriptors.
+    # Clients at one listening socket at the same time: half of the usual limit of 1024 file
+    # descriptors.
     max_connections: int = 512
 
     # Seconds that a shutdown waits for running calls, and for output that is not read.
     drain_s: float = 2.0
+
+    # Output of one client, and of all clients of a process, that they have not read. A call starts
+    # only while its result will probably fit; a large result beyond the limit waits for room, and
+    # is dropped when nothing is read for `drain_s`.
+    max_unread_bytes: int = 64 * MIB
+    max_unread_bytes_total: int = 256 * MIB
+
+    # Seconds that a client's first request waits for a server that is starting. If the start fails
+    # meanwhile, the reason is the answer.
+    opening_s: float = 1.0
 
     def __post_init__(self) -> None:
         for field in fields(type(self)):

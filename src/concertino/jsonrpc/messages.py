@@ -69,7 +69,9 @@ class InvalidMessage(Struct, frozen=True):
     """A frame that is not a message, with the error to answer it with.
 
     code: 0 if nothing must be sent, for blank lines and malformed responses.
-    id: UNSET if the frame has no readable id.
+    message: "" for a frame that is not worth a log message, such as a blank line.
+    id: UNSET if the frame has no readable id. With code 0, the id of the request of ours that gets
+    no other response.
     """
 
     code: int
@@ -93,13 +95,13 @@ class _Members(Struct):
 NEWLINE = 10
 BOM = b"\xef\xbb\xbf"
 SILENCE = InvalidMessage(0, "")
+NULL = Raw(b"null")
 
 # Decodes the usual request in 0.8 us, decode() takes 1.1. The caller must have checked that the
 # frame is UTF-8. Raises DecodeError or RecursionError for any other frame; pass that to decode().
 decode_request = Decoder(Request).decode
 
 _decode_message = Decoder(Message).decode
-_decode_members = Decoder(_Members).decode
 _decode_elements = Decoder(list[Raw]).decode
 _decode_raw = Decoder(Raw).decode
 _decode_id = Decoder(Id).decode
@@ -130,7 +132,7 @@ def decode(frame: bytes | Raw) -> Message | InvalidMessage:
             return message
         # A response is never answered, not even a broken one.
         if message.result is not ABSENT:
-            return SILENCE
+            return InvalidMessage(0, "a response with a result and an error")
         return InvalidMessage(INVALID_REQUEST, "Invalid Request: no method", message.id)
 
     if message.result is not ABSENT or message.error is not ABSENT:
@@ -176,7 +178,12 @@ def encode_notification(method: str, params: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(method), one_line(params))
 
 
-def encode_error(id: bytes | None, code: int, message: str, data: object = None) -> bytes:
+def encode_error(
+    id: bytes | None,
+    code: int,
+    message: str,
+    data: object = None,
+) -> bytes:
     """Return an error response as a frame.
 
     id: the id as JSON, see encode_id(); None omits it, as 2025-11-25 and later do for an unknown
@@ -222,14 +229,14 @@ def _diagnose(frame: bytes, exc: Exception) -> Message | InvalidMessage:
     try:
         # Checks the whole frame; decoding into a Struct stops at a value that is not an object.
         _decode_raw(frame)
-        members = _decode_members(frame)
+        members = Decoder(_Members).decode(frame)
     # A ValidationError is a DecodeError too, so it must come first.
     except ValidationError as invalid:
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: {_describe(invalid)}")
     except DecodeError as invalid:
         return _recover_id(frame, f"Parse error: {invalid}")
     except RecursionError:
-        return InvalidMessage(PARSE_ERROR, "Parse error: nested too deeply")
+        return _recover_deep_id(frame, "Parse error: nested too deeply")
 
     # Of each member, the last one counts. If those make a message, the frame was one.
     last_members = encode(
@@ -250,7 +257,7 @@ def _find_invalid_member(members: _Members) -> InvalidMessage:
     """Name the member that makes a JSON object no message."""
     # Before the id is checked: the other side sends null where it could not read our id.
     if members.method is ABSENT and (members.result is not ABSENT or members.error is not ABSENT):
-        return SILENCE
+        return SILENCE if members.id == NULL else InvalidMessage(0, "a malformed response")
 
     id: Id | UnsetType = UNSET
     try:
@@ -268,9 +275,8 @@ def _find_invalid_member(members: _Members) -> InvalidMessage:
         return InvalidMessage(INVALID_REQUEST, f"Invalid Request: method: {reason}", id)
 
     # Only params is left. Without an id this is a notification, which is never answered.
-    if id is UNSET:
-        return SILENCE
-    return InvalidMessage(INVALID_PARAMS, "Invalid params: params: expected object", id)
+    text = "Invalid params: params: expected object"
+    return InvalidMessage(0 if id is UNSET else INVALID_PARAMS, text, id)
 
 
 def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
@@ -296,12 +302,25 @@ def _recover_id(frame: bytes, reason: str) -> InvalidMessage:
     if reason.endswith("truncated"):
         reason = "Parse error: a string holds half a surrogate pair"
     if "method" not in members and ("result" in members or "error" in members):
-        return SILENCE
+        return InvalidMessage(0, reason)
 
     id = members.get("id")
     if type(id) is int or (type(id) is str and id.isprintable() and "\ufffd" not in id):
         return InvalidMessage(PARSE_ERROR, reason, id)
     return InvalidMessage(PARSE_ERROR, reason)
+
+
+def _recover_deep_id(frame: bytes, reason: str) -> InvalidMessage:
+    """Return a parse error with the id of a frame that is nested too deeply for any decoder."""
+    from concertino.jsonrpc.deep_frames import read_outer_members
+
+    members = read_outer_members(frame)
+    code = 0 if members.is_response else PARSE_ERROR
+    try:
+        id = UNSET if members.id is None else _decode_id(members.id)
+    except (DecodeError, UnicodeDecodeError):
+        id = UNSET
+    return InvalidMessage(code, reason, id)
 
 
 def _describe(exc: DecodeError) -> str:

@@ -14,7 +14,7 @@ Spec: JSON-RPC 2.0; 2026-07-28 basic/patterns/cancellation; 2025-03-26 basic "Ba
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from msgspec import UNSET, Raw
 
@@ -23,8 +23,8 @@ from concertino.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     Disconnected,
+    ProtocolError,
 )
-from concertino.jsonrpc.incoming_requests import Batch, IncomingRequest, RequestTable
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import (
     ABSENT,
@@ -39,21 +39,28 @@ from concertino.jsonrpc.messages import (
     encode_notification,
     encode_request,
 )
-from concertino.jsonrpc.outgoing_requests import (
+from concertino.jsonrpc.requests import (
+    Batch,
+    IncomingRequest,
     OutgoingRequest,
-    PendingRequest,
     PendingTable,
+    RequestTable,
+    TokenBucket,
     parse_error,
 )
-from concertino.jsonrpc.token_bucket import TokenBucket
+from concertino.jsonrpc.unread_results import LARGE_BYTES, ProcessBudget, UnreadResults
+
+if TYPE_CHECKING:
+    from concertino.jsonrpc.requests import PendingRequest
 
 __all__ = ["InvalidInput", "Peer", "Send"]
 
 # Characters of an error's text that are kept when the whole error does not fit into a message.
 SHORT_ERROR_CHARS = 256
+# Bytes of the first malformed frame that are kept for the log.
+MAX_FRAME_KEPT = 2048
 
 RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
-INT_ID_RESULT = b'{"jsonrpc":"2.0","id":%d,"result":%b}'
 
 # send(frame, id of the request that the frame belongs to) -> bytes of output now buffered
 Send = Callable[[bytes, Id | None], int]
@@ -65,19 +72,43 @@ class InvalidInput:
     """How a peer treats frames that are not messages, and how many it met.
 
     answered: False for a client, which only counts them (in `unsolicited`).
+    count: how many there were; first_problem, first_frame: what was wrong with the first one, and
+    its beginning. has_news: there was one since this was set to False.
     unknown_id: the id, as JSON, of a response to a frame without a readable id; None omits it.
     suppressed: how many error responses the rate limit suppressed.
     unsolicited: how many responses nobody waited for.
     """
 
-    __slots__ = ("answered", "bucket", "suppressed", "unknown_id", "unsolicited")
+    __slots__ = (
+        "answered",
+        "bucket",
+        "count",
+        "first_frame",
+        "first_problem",
+        "has_news",
+        "suppressed",
+        "unknown_id",
+        "unsolicited",
+    )
 
     def __init__(self, bucket: TokenBucket) -> None:
         self.answered = True
+        self.count = 0
+        self.first_problem = ""
+        self.first_frame = b""
+        self.has_news = False
         self.unknown_id: bytes | None = b"null"
         self.suppressed = 0
         self.unsolicited = 0
         self.bucket = bucket
+
+    def add(self, problem: str, frame: bytes | Raw) -> None:
+        """Count a frame, and keep the beginning of the first one."""
+        if not self.count:
+            self.first_problem = problem
+            self.first_frame = bytes(frame)[:MAX_FRAME_KEPT]
+        self.count += 1
+        self.has_news = True
 
 
 class Peer(Generic[R]):
@@ -87,11 +118,13 @@ class Peer(Generic[R]):
     clock: returns seconds; must not go backwards, any origin.
     first_id: the id of our first request.
     request_type: the class of incoming requests, for layers that need more fields.
+    budget: what the unread responses of all connections may occupy; by default of this one alone.
 
     running: requests that were not finished in their first step, see add_running().
     waiting: requests that admit() queued.
     outgoing: our requests that wait for a response.
     buffered_bytes: output that the transport buffers.
+    unread: what the responses that the other side has not read occupy.
     ready: False while the backend starts; requests wait until it is True.
     batches: whether arrays are accepted, which only 2025-03-26 has.
     """
@@ -103,6 +136,7 @@ class Peer(Generic[R]):
         clock: Callable[[], float],
         first_id: int = 1,
         request_type: type[R] = IncomingRequest,  # pyright: ignore[reportArgumentType]
+        budget: ProcessBudget | None = None,
     ) -> None:
         self.running: RequestTable[R] = RequestTable()
         self.waiting: RequestTable[R] = RequestTable()
@@ -112,6 +146,7 @@ class Peer(Generic[R]):
         self.batches = False
         self.invalid_input = InvalidInput(TokenBucket(limits.garbage_answers_per_s, clock))
         self.send = send
+        self.unread = UnreadResults(limits, budget)
         self._request_type = request_type
         self._limits = limits
         # Notifications that wait for a slow reader, in order, with the request each belongs to.
@@ -132,9 +167,9 @@ class Peer(Generic[R]):
         if type(message) is Message:
             return self._classify(message, len(frame), None)
         if message.id is UNSET and (elements := decode_batch(frame)) is not None:
-            return self._receive_batch(elements)
+            return self._receive_batch(elements, frame)
         # decode() returned no Message.
-        self._reject(message, None)  # pyright: ignore[reportArgumentType]
+        self._reject(message, frame, None)  # pyright: ignore[reportArgumentType]
         return None
 
     def on_frame_too_long(self, size: int) -> None:
@@ -142,7 +177,7 @@ class Peer(Generic[R]):
         limit = self._limits.max_message_bytes
         text = f"Invalid Request: a message longer than {limit} bytes (limit)"
         data = {"limitBytes": limit, "receivedBytes": size}
-        self._reject(InvalidMessage(INVALID_REQUEST, text), None, data)
+        self._reject(InvalidMessage(INVALID_REQUEST, text), None, None, data)
 
     def on_eof(self) -> None:
         """Fail our pending requests with Disconnected: no response can arrive any more."""
@@ -156,22 +191,28 @@ class Peer(Generic[R]):
 
         self._leave_table(incoming)
         incoming.open = False
-        if incoming.batch is not None:
-            self._finish_batch_item(incoming.batch, None)
-        if incoming.on_cancel is not None:
-            incoming.on_cancel(reason)
+        if incoming in self.unread.waiting:
+            self.unread.pop_waiting(incoming)
+        try:
+            if incoming.batch is not None:
+                self._finish_batch_item(incoming.batch, None)
+        finally:
+            # Also if the batch cannot be written: the request is in no table any more, so nobody
+            # else would cancel it.
+            if incoming.on_cancel is not None:
+                incoming.on_cancel(reason)
 
-    def _receive_batch(self, elements: list[Raw]) -> list[R | Message] | None:
+    def _receive_batch(self, elements: list[Raw], frame: bytes) -> list[R | Message] | None:
         if not self.batches:
             text = "Invalid Request: batches are not part of this protocol revision"
-            self._reject(InvalidMessage(INVALID_REQUEST, text), None)
+            self._reject(InvalidMessage(INVALID_REQUEST, text), frame, None)
             return None
         limit = self._limits.max_batch
         if not 0 < len(elements) <= limit:
             text = (
                 f"Invalid Request: expected a batch of 1 to {limit} messages, got {len(elements)}"
             )
-            self._reject(InvalidMessage(INVALID_REQUEST, text), None)
+            self._reject(InvalidMessage(INVALID_REQUEST, text), frame, None)
             return None
 
         batch = Batch()
@@ -185,11 +226,16 @@ class Peer(Generic[R]):
                 if event is not None:
                     events.append(event)
             else:
-                self._reject(message, batch)  # pyright: ignore[reportArgumentType]
+                self._reject(message, element, batch)  # pyright: ignore[reportArgumentType]
         self._finish_batch_item(batch, None)
         return events
 
-    def _classify(self, message: Message, size: int, batch: Batch | None) -> R | Message | None:
+    def _classify(
+        self,
+        message: Message,
+        size: int,
+        batch: Batch | None,
+    ) -> R | Message | None:
         """Return a request or notification; None for a response or a request with a used id."""
         method = message.method
         id = message.id
@@ -212,27 +258,46 @@ class Peer(Generic[R]):
             return None
         return incoming
 
-    def _reject(self, invalid: InvalidMessage, batch: Batch | None, data: object = None) -> None:
-        """Answer an invalid frame, unless that is not wanted or happens too often."""
+    def _reject(
+        self,
+        invalid: InvalidMessage,
+        frame: bytes | Raw | None,
+        batch: Batch | None,
+        data: object = None,
+    ) -> None:
+        """Answer an invalid frame, unless that is not wanted or happens too often.
+
+        frame: None if it was discarded, for its size.
+        A response that cannot be decoded fails the request that it belongs to.
+        """
         policy = self.invalid_input
+        if invalid.code == 0 and invalid.id is not UNSET:
+            outgoing = self.outgoing.pop(cast("int", invalid.id), None)
+            if outgoing is not None:
+                reason = invalid.message.removeprefix("Parse error: ")
+                outgoing.done(ProtocolError(f"the answer cannot be decoded: {reason}"))
+                return
         if not policy.answered:
             policy.unsolicited += 1
             return
+        if invalid.message and frame is not None:
+            policy.add(invalid.message, frame)
         if invalid.code == 0:
             return
 
         if invalid.id is not UNSET:
-            frame = encode_error(encode_id(invalid.id), invalid.code, invalid.message, data)
+            answer = encode_error(encode_id(invalid.id), invalid.code, invalid.message, data)
         elif batch is not None or policy.bucket.take():
-            frame = encode_error(policy.unknown_id, invalid.code, invalid.message, data)
+            answer = encode_error(policy.unknown_id, invalid.code, invalid.message, data)
         else:
             policy.suppressed += 1
+            policy.has_news = True
             return
 
         if batch is not None:
-            batch.answers.append(frame)
+            batch.answers.append(answer)
         else:
-            self.buffered_bytes = self.send(frame, None)
+            self.buffered_bytes = self.send(answer, None)
 
     # Admission
 
@@ -243,10 +308,10 @@ class Peer(Generic[R]):
         """
         limits = self._limits
         if (
-            not self.waiting
+            (not self.waiting or self.unread.may_overtake(incoming))
             and self.ready
             and self.buffered_bytes < limits.high_water_bytes
-            and (not self.running or self._has_capacity())
+            and (not self.running or self._has_capacity(incoming))
         ):
             return True
 
@@ -264,31 +329,40 @@ class Peer(Generic[R]):
     def pop_waiting(self) -> R | None:
         """Remove and return the next queued request that may start now; None if there is none."""
         if not (
-            self.waiting
-            and self.ready
-            and self.buffered_bytes < self._limits.high_water_bytes
-            and self._has_capacity()
+            self.waiting and self.ready and self.buffered_bytes < self._limits.high_water_bytes
         ):
             return None
         incoming = next(iter(self.waiting.values()))
+        self.unread.blocked_kind = None
+        if self.running and not self._has_capacity(incoming):
+            return None
         self.waiting.remove(incoming)
         return incoming
 
-    def add_running(self, incoming: R) -> None:
+    def add_running(self, incoming: R, has_result: bool = True) -> None:
         """Count a request as in flight. Call this if its first step did not finish it.
 
         From now on it can be cancelled.
+        has_result: whether it may end with a large result; a subscription does not.
         """
         self.running.add(incoming)
+        if has_result:
+            self.unread.on_start(incoming)
 
-    def _has_capacity(self) -> bool:
+    def _has_capacity(self, incoming: R) -> bool:
         limits = self._limits
         running = self.running
-        return len(running) < limits.max_in_flight and running.size < limits.max_in_flight_bytes
+        return (
+            len(running) < limits.max_in_flight
+            and running.size < limits.max_in_flight_bytes
+            and self.unread.has_room_for(incoming)
+        )
 
     def _leave_table(self, incoming: IncomingRequest) -> None:
         if incoming.table is not None:
             incoming.table.remove(incoming)
+            if incoming.kind is not None:
+                self.unread.on_end(incoming)
 
     # Responses to the other side
 
@@ -298,19 +372,20 @@ class Peer(Generic[R]):
         Nothing is sent if it was already answered or cancelled.
         """
         if incoming.open:
-            id = incoming.id
-            frame = (
-                INT_ID_RESULT % (id, result) if type(id) is int else RESULT % (encode(id), result)
-            )
+            self.send_response(incoming, RESULT % (encode_id(incoming.id), result))
 
-            # The usual request finished in its first step, so it is in no table: skip _answer().
-            if incoming.table is None and incoming.batch is None and incoming.throttle is None:
-                incoming.open = False
-                self.buffered_bytes = self.send(frame, id)
-            else:
-                self._answer(incoming, frame)
+    def send_response(self, incoming: IncomingRequest, frame: bytes) -> None:
+        """Send the response to a request that is still open. frame: the whole message."""
+        self.unread.on_response(incoming, len(frame))
+        self._answer(incoming, frame)
 
-    def fail(self, incoming: IncomingRequest, code: int, message: str, data: object = None) -> None:
+    def fail(
+        self,
+        incoming: IncomingRequest,
+        code: int,
+        message: str,
+        data: object = None,
+    ) -> None:
         """Answer a request with an error.
 
         Nothing is sent if it was already answered or cancelled. An error that exceeds
@@ -323,8 +398,15 @@ class Peer(Generic[R]):
             self._answer(incoming, frame)
 
     def _answer(self, incoming: IncomingRequest, frame: bytes) -> None:
-        incoming.open = False
         self._leave_table(incoming)
+        unread = self.unread
+        is_large = len(frame) > LARGE_BYTES and incoming.batch is None
+        if is_large and not unread.fits(len(frame)):
+            if not unread.try_wait(incoming, frame):
+                return self._drop_response(incoming, len(frame))
+            # Until it is sent it can be cancelled, and its id is in use.
+            return self.running.add(cast("R", incoming))
+        incoming.open = False
 
         # The newest progress and log message, if they were not sent, precede the response.
         if incoming.throttle is not None:
@@ -333,7 +415,9 @@ class Peer(Generic[R]):
 
         if incoming.batch is None:
             self.buffered_bytes = self.send(frame, incoming.id)
-            return
+            if is_large:
+                unread.update(self.buffered_bytes + self._batched_bytes)
+            return None
         limit = self._limits.max_message_bytes
         if self._batched_bytes + len(frame) > limit:
             text = (
@@ -342,7 +426,28 @@ class Peer(Generic[R]):
             )
             replacement = encode_error(encode_id(incoming.id), INTERNAL_ERROR, text)
             frame = min(frame, replacement, key=len)
-        self._finish_batch_item(incoming.batch, frame)
+        return self._finish_batch_item(incoming.batch, frame)
+
+    def _drop_response(self, incoming: IncomingRequest, size: int) -> None:
+        self.unread.dropped += 1
+        text = f"result of {size} bytes dropped: {self.unread.describe_unread()}"
+        self.fail(incoming, INTERNAL_ERROR, f"{text}; the call itself was carried out")
+
+    def _send_waiting(self) -> None:
+        """Send the responses that waited for room, as far as there is room now."""
+        unread = self.unread
+        while unread.waiting:
+            incoming, frame = next(iter(unread.waiting.items()))
+            if not unread.fits(len(frame)):
+                return
+            unread.pop_waiting(incoming)
+            self._answer(incoming, frame)
+
+    def drop_waiting_responses(self) -> None:
+        """Answer the calls whose responses wait for room with an error, since nothing is read."""
+        self._send_waiting()
+        for incoming in list(self.unread.waiting):
+            self._drop_response(incoming, len(self.unread.pop_waiting(incoming)))
 
     def _finish_batch_item(self, batch: Batch, answer: bytes | None) -> None:
         """Count one request of a batch as done and send the batch if it was the last.
@@ -354,21 +459,23 @@ class Peer(Generic[R]):
             batch.size += len(answer)
             self._batched_bytes += len(answer)
         batch.missing -= 1
-        if batch.missing:
-            return
-
-        self._batched_bytes -= batch.size
-        if batch.answers:
-            self.buffered_bytes = self.send(b"[%b]" % b",".join(batch.answers), None)
+        if not batch.missing:
+            self._batched_bytes -= batch.size
+            if batch.answers:
+                self.buffered_bytes = self.send(b"[%b]" % b",".join(batch.answers), None)
+        self.unread.update(self.buffered_bytes + self._batched_bytes)
 
     # Notifications and requests of ours
 
     def on_drain(self, buffered_bytes: int) -> None:
-        """Send notifications that waited for a slow reader, up to the high-water mark.
+        """Send what waited for a slow reader: responses first, then notifications.
 
-        buffered_bytes: output that the transport still buffers.
+        buffered_bytes: output that the transport still buffers. Notifications are sent up to the
+        high-water mark.
         """
         self.buffered_bytes = buffered_bytes
+        self.unread.update(buffered_bytes + self._batched_bytes)
+        self._send_waiting()
         high = self._limits.high_water_bytes
         for incoming in self.running.values():
             suppressed = None if incoming.throttle is None else incoming.throttle.suppressed
@@ -396,7 +503,12 @@ class Peer(Generic[R]):
         """Drop the waiting notifications that belong to a request."""
         self._coalesced = {frame: id for frame, id in self._coalesced.items() if id != about}
 
-    def notify(self, method: str, params: bytes, about: Id | None = None) -> None:
+    def notify(
+        self,
+        method: str,
+        params: bytes,
+        about: Id | None = None,
+    ) -> None:
         """Send a notification. about: the id of the request it belongs to."""
         self.send_frame(encode_notification(method, params), about)
 
@@ -467,6 +579,7 @@ class Peer(Generic[R]):
         for incoming in unanswered:
             incoming.open = False
             incoming.table = None
+        self.unread.close(unanswered)
         self.running.clear()
         self.waiting.clear()
         self._coalesced.clear()

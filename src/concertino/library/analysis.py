@@ -22,8 +22,6 @@ from concertino.errors import TargetError
 if TYPE_CHECKING:
     from tantivy import TextAnalyzer
 
-__all__ = ["ANALYSIS_VERSION", "STOP_WORDS", "Analyser", "import_tantivy", "shared_analyser"]
-
 # Raise it with every change of the rules below: an index of another version is built anew.
 ANALYSIS_VERSION = 1
 

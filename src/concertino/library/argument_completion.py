@@ -14,9 +14,8 @@ from concertino.errors import INVALID_PARAMS, RpcError
 from concertino.library.document_registry import DocumentRegistry
 from concertino.library.query_params import MODES
 from concertino.library.templates import Templates
-from concertino.types.results import CompleteParams, CompleteResult, Completion, PromptReference
-
-__all__ = ["complete_argument"]
+from concertino.types.completion import CompleteParams, PromptReference
+from concertino.types.results import CompleteResult, Completion
 
 # 2026-07-28 server/utilities/completion.
 MAX_VALUES = 100
@@ -108,15 +107,11 @@ def _rank(text: str, values: Iterable[str], prefix: str = "") -> CompleteResult:
     prefix: is put before each value.
     """
     wanted = text.casefold()
-    different = list(dict.fromkeys(values))
-    starting = [value for value in different if value.casefold().startswith(wanted)]
-    containing = [
-        value
-        for value in different
-        if wanted in value.casefold() and not value.casefold().startswith(wanted)
-    ]
-    found = [prefix + value for value in (*starting, *containing)]
-    return CompleteResult(Completion(found[:MAX_VALUES], len(found), len(found) > MAX_VALUES))
+    found = [value for value in dict.fromkeys(values) if wanted in value.casefold()]
+    # Sorting is stable: each of the two groups keeps its order.
+    found.sort(key=lambda value: not value.casefold().startswith(wanted))
+    shown = [prefix + value for value in found[:MAX_VALUES]]
+    return CompleteResult(Completion(shown, len(found), len(found) > MAX_VALUES))
 
 
 def _unknown_argument(owner: str, name: str) -> RpcError:

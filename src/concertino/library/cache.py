@@ -27,6 +27,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Iterator, Mapping
+from itertools import pairwise, starmap
 from pathlib import Path
 
 import msgspec
@@ -35,8 +36,6 @@ from msgspec import Struct
 from concertino.library.analysis import ANALYSIS_VERSION, import_tantivy
 from concertino.library.document import Document
 
-__all__ = ["Cache", "CacheFile", "IndexDirectory", "cache_folder"]
-
 logger = logging.getLogger("concertino.library")
 
 # Version of the file's content. Raise it with every change of Document, CacheFile or the fields of
@@ -44,6 +43,9 @@ logger = logging.getLogger("concertino.library")
 SCHEMA_VERSION = 1
 
 MAGIC = b"concertino library cache\n"
+
+# Above the number of any document: room for as many updates as a library will ever have.
+MAX_NUMBER = 2**62
 
 # Limits for all cache files of a user together.
 MAX_FOLDER_BYTES = 2 * 2**30
@@ -89,6 +91,12 @@ class CacheFile(Struct, frozen=True, array_like=True):
     next_number: int
     dead: int
     files: dict[str, bytes]
+
+
+class _Footer(Struct, frozen=True):
+    """The footer of an index file. crc: CRC-32 of the file without it."""
+
+    crc: int
 
 
 class IndexDirectory:
@@ -188,7 +196,11 @@ class Cache:
         return None
 
     def save(
-        self, documents: Mapping[int, Document], next_number: int, dead: int, index: IndexDirectory
+        self,
+        documents: Mapping[int, Document],
+        next_number: int,
+        dead: int,
+        index: IndexDirectory,
     ) -> None:
         """Write the file. A failure is logged.
 
@@ -243,15 +255,14 @@ class Cache:
             return None
         try:
             content = msgspec.msgpack.decode(payload, type=CacheFile)
-        except msgspec.MsgspecError as exc:
+        # msgspec raises the UnicodeDecodeError, a ValueError, for a text that is not UTF-8.
+        except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
             logger.warning("index cache %s: %s; made anew", self.path, exc)
             return None
-
-        uris = {doc.uri for doc in content.documents}
-        consistent = len(content.documents) == len(content.numbers) == len(uris)
-        # A name with a directory in it would be written outside of the index directory.
-        safe = all(Path(name).name == name for name in content.files)
-        return content if consistent and safe else None
+        if not _is_consistent(content):
+            logger.warning("index cache %s: its parts contradict each other; made anew", self.path)
+            return None
+        return content
 
     def _remove_old_files(self) -> None:
         """Keep the cache files within the limits, and remove abandoned temporary files."""
@@ -274,6 +285,46 @@ class Cache:
             total += size
             if rank >= MAX_FILES or total > MAX_FOLDER_BYTES:
                 path.unlink(missing_ok=True)
+
+
+def _is_consistent(content: CacheFile) -> bool:
+    """Return whether a cache file holds what save() may have written.
+
+    The checksum only shows that the file was not damaged since.
+    """
+    documents, numbers = content.documents, content.numbers
+    uris, paths = {doc.uri for doc in documents}, {doc.path for doc in documents}
+    if not len(documents) == len(numbers) == len(uris) == len(paths):
+        return False
+
+    # Numbers are given in ascending order, and save() keeps it.
+    bounds = [-1, *numbers, content.next_number]
+    is_ascending = all(low < high for low, high in pairwise(bounds))
+    has_counts = content.dead >= 0 and content.next_number < MAX_NUMBER
+    return is_ascending and has_counts and all(starmap(_is_index_file, content.files.items()))
+
+
+def _is_index_file(name: str, data: bytes) -> bool:
+    """Return whether this may be written into an index directory and opened by tantivy.
+
+    tantivy does not check its files when it opens them, and damaged ones may abort the process. It
+    ends each with a footer: JSON that has the CRC-32 of what precedes it, the length of this JSON,
+    and a constant. Only the two JSON files have none.
+    """
+    # A name with a directory in it would be written elsewhere.
+    if not name or "\0" in name or Path(name).name != name or name in ("..", LOCK):
+        return False
+    if name.endswith(".json"):
+        return True
+    end = len(data) - 8
+    start = end - int.from_bytes(data[end : end + 4], "little")
+    if start < 0:
+        return False
+    try:
+        footer = msgspec.json.decode(data[start:end], type=_Footer)
+    except (msgspec.MsgspecError, ValueError):
+        return False
+    return footer.crc == zlib.crc32(memoryview(data)[:start])
 
 
 def _header(payload: bytes | memoryview) -> bytes:

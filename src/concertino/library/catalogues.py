@@ -13,8 +13,6 @@ from concertino.library.document_registry import DocumentRegistry, Item
 from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, uri_of
 
-__all__ = ["render_category", "render_registry"]
-
 # Of entries: a message may have 10 MiB. `resources/list` has all entries, in pages.
 MAX_BYTES = 4 * 2**20
 
@@ -45,7 +43,12 @@ def render_registry(documents: DocumentRegistry, scheme: str, count: Counter) ->
     )
 
 
-def render_category(documents: DocumentRegistry, scheme: str, category: str, count: Counter) -> str:
+def render_category(
+    documents: DocumentRegistry,
+    scheme: str,
+    category: str,
+    count: Counter,
+) -> str:
     """Return the JSON of one category's catalogue: its size and every entry."""
     items = [item for item in documents.items() if item.category == category]
     return _encode(

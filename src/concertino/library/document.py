@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-__all__ = ["Document"]
-
 
 class Document(Struct, frozen=True):
     """One Markdown file that can be searched and read.

@@ -8,9 +8,7 @@ ambiguous: looking it up raises an error that names them.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from typing import Generic, TypeVar
 
 from msgspec import Struct
 
@@ -19,10 +17,7 @@ from concertino.library.file_parsing import PlainFile
 from concertino.library.prompt_files import PromptFile
 from concertino.library.uris import MATCH, REGISTRY, key_of, singular
 
-__all__ = ["Ambiguous", "Change", "DocumentRegistry", "Item", "ListPage"]
-
 Item = Document | PlainFile
-T = TypeVar("T")
 
 
 class Change(Struct):
@@ -56,13 +51,6 @@ class Ambiguous(Exception):
         self.candidates = candidates
 
 
-class ListPage(Struct, Generic[T]):
-    """One page of a list. last: the name of its last entry; None if no page follows."""
-
-    entries: list[T]
-    last: str | None
-
-
 class DocumentRegistry:
     """The files and prompts of one library. Starts empty; apply() changes it.
 
@@ -82,8 +70,8 @@ class DocumentRegistry:
         # Category -> number of its items.
         self._counts: dict[str, int] = {}
 
-        # Computed when needed: URIs and items in the order of the URIs, and prompts by name.
-        self._sorted: tuple[list[str], list[Item]] | None = None
+        # Computed when needed: items in the order of the URIs, and prompts by name.
+        self._sorted_items: list[Item] | None = None
         self._prompts_by_name: dict[str, PromptFile] | None = None
         self._lock = threading.Lock()
 
@@ -99,7 +87,7 @@ class DocumentRegistry:
             if change.links is not None:
                 self._links = change.links
             if change.items or change.removed_items:
-                self._sorted = None
+                self._sorted_items = None
 
             for path in change.removed_prompts:
                 self._prompts.pop(path, None)
@@ -182,10 +170,7 @@ class DocumentRegistry:
         if name in self._counts:
             return name
         wanted = singular(name)
-        return next(
-            (known for known in sorted(self._counts) if singular(known) == wanted),
-            None,
-        )
+        return next((known for known in sorted(self._counts) if singular(known) == wanted), None)
 
     def at(self, path: str) -> Item | None:
         """Return the item at a path; None if there is none."""
@@ -201,7 +186,7 @@ class DocumentRegistry:
             )
 
     def ambiguities(self) -> dict[str, list[Item]]:
-        """Return the ambiguous aliases of at most two components, with the files of each."""
+        """Return the ambiguous aliases of at most two path components, with their files."""
         with self._lock:
             return {
                 alias: [self._items[path] for path in sorted(paths)]
@@ -232,28 +217,16 @@ class DocumentRegistry:
         The list must not be changed; a change of the library replaces it.
         """
         with self._lock:
-            return self._in_order()[1]
+            if self._sorted_items is None:
+                self._sorted_items = sorted(
+                    (self._items[path] for key, path in self._keys.items() if not is_reserved(key)),
+                    key=lambda item: item.uri,
+                )
+            return self._sorted_items
 
     def documents(self) -> list[Document]:
         """Return all documents that have a URI, in the order of the URIs."""
         return [item for item in self.items() if isinstance(item, Document)]
-
-    def page(self, after: str, size: int) -> ListPage[Item]:
-        """Return at most `size` items whose URIs follow `after`."""
-        with self._lock:
-            uris, items = self._in_order()
-        start = bisect_right(uris, after)
-        return ListPage(
-            items[start : start + size],
-            uris[start + size - 1] if start + size < len(uris) else None,
-        )
-
-    def _in_order(self) -> tuple[list[str], list[Item]]:
-        if self._sorted is None:
-            items = [self._items[path] for key, path in self._keys.items() if not is_reserved(key)]
-            items.sort(key=lambda item: item.uri)
-            self._sorted = [item.uri for item in items], items
-        return self._sorted
 
     def prompts(self) -> Mapping[str, PromptFile]:
         """Return the prompts by name, sorted. Of two with the same name, the first path wins."""

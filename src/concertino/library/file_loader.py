@@ -23,10 +23,9 @@ from concertino.library.problems import LibraryProblem
 from concertino.library.prompt_files import PromptFile
 from concertino.library.uris import key_of, uri_of
 
-__all__ = ["FileLoader", "FolderState"]
-
 # The type that a folder's files are parsed into.
 Parsed = TypeVar("Parsed")
+T = TypeVar("T")
 ParseResult = tuple[Parsed | None, list[LibraryProblem]]
 
 # Problems logged at a time; `concertino lint` reports all of them.
@@ -56,7 +55,11 @@ class FolderState(Generic[Parsed]):
         self._parse_other = parse_other
 
     def refresh(
-        self, under: str, known: Callable[[FoundFile], Parsed | None], *, distrust: bool
+        self,
+        under: str,
+        known: Callable[[FoundFile], Parsed | None],
+        *,
+        distrust: bool,
     ) -> tuple[dict[str, Parsed], set[str], list[str]]:
         """List the folder again and read what changed.
 
@@ -104,15 +107,15 @@ class FolderState(Generic[Parsed]):
         return changed, removed, messages
 
     def _replace(
-        self, under: str, problems: dict[str, list[LibraryProblem]], links: dict[str, str]
+        self,
+        under: str,
+        problems: dict[str, list[LibraryProblem]],
+        links: dict[str, str],
     ) -> None:
         """Replace the problems and links below `under`."""
-        others = {path: own for path, own in self.problems.items() if not is_below(path, under)}
-        self.problems = others | {path: own for path, own in problems.items() if own}
-        other_links = {
-            path: target for path, target in self.links.items() if not is_below(path, under)
-        }
-        self.links = other_links | links
+        self.problems = _not_below(under, self.problems)
+        self.problems |= {path: own for path, own in problems.items() if own}
+        self.links = _not_below(under, self.links) | links
 
     @property
     def has_links(self) -> bool:
@@ -151,6 +154,8 @@ class FileLoader:
     ) -> None:
         def parse_item(found: FoundFile, data: bytes) -> ParseResult[Item]:
             return parse_document(scheme, found, data)
+
+        self._scheme = scheme
 
         def make_plain_file(found: FoundFile) -> Item:
             path = found.path
@@ -206,9 +211,14 @@ class FileLoader:
 
     def _known_item(self, found: FoundFile) -> Item | None:
         known = self.known.get(found.path)
-        if known and (known.size, known.mtime_ns) == (found.size, found.mtime_ns):
-            return known
-        return None
+        if known is None or (known.size, known.mtime_ns) != (found.size, found.mtime_ns):
+            return None
+        # A cache file may say anything of a file; these follow from the path alone.
+        is_own = (known.uri, known.category) == (
+            uri_of(self._scheme, key_of(found.path)),
+            category_of(found.path),
+        )
+        return known if is_own else None
 
     def _log_problems(self, messages: list[str]) -> None:
         if self._log is None:
@@ -223,6 +233,10 @@ class FileLoader:
 def is_below(path: str, under: str) -> bool:
     """Return whether `path` is `under` or lies below it. An empty `under` is above every path."""
     return not under or path == under or path.startswith(f"{under}/")
+
+
+def _not_below(under: str, by_path: Mapping[str, T]) -> dict[str, T]:
+    return {path: value for path, value in by_path.items() if not is_below(path, under)}
 
 
 def _paths_to_refresh(state: FolderState[Parsed], paths: Iterable[str] | None) -> list[str]:

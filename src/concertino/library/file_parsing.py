@@ -18,17 +18,6 @@ from concertino.library.problems import LibraryProblem
 from concertino.library.prompt_files import Argument, PromptFile
 from concertino.library.uris import key_of, uri_of
 
-__all__ = [
-    "MARKDOWN",
-    "PlainFile",
-    "category_of",
-    "decode_text",
-    "is_markdown",
-    "mime_type_of",
-    "parse_document",
-    "parse_prompt",
-]
-
 # RFC 7763.
 MARKDOWN = "text/markdown"
 
@@ -101,8 +90,7 @@ def parse_document(
     if text is None:
         return None, [_undecodable(data)]
     head = parse_front_matter(text)
-    problems = list(head.problems)
-    fields = _Fields(head, problems)
+    fields = _Fields(head)
 
     # The outline of the body replaces what the front matter does not have.
     use_when, capabilities = fields.texts("useWhen"), fields.texts("capabilities")
@@ -115,8 +103,7 @@ def parse_document(
 
     key = key_of(found.path)
     stem = _encodable(found.path.rpartition("/")[2].rpartition(".")[0] or key)
-    tokens = fields.number("estimatedTokens")
-    return Document(
+    document = Document(
         uri=uri_of(scheme, key),
         category=_encodable(category_of(found.path)),
         id=fields.text("id") or stem,
@@ -126,13 +113,14 @@ def parse_document(
         capabilities=capabilities,
         use_when=use_when,
         body=head.body,
-        estimated_tokens=tokens,
+        estimated_tokens=fields.number("estimatedTokens"),
         related=fields.texts("relatedResources"),
         path=found.path,
         size=len(data),
         mtime_ns=found.mtime_ns,
         digest=blake2b(data, digest_size=16).hexdigest(),
-    ), problems
+    )
+    return document, fields.problems
 
 
 def parse_prompt(found: FoundFile, data: bytes) -> tuple[PromptFile | None, list[LibraryProblem]]:
@@ -144,75 +132,77 @@ def parse_prompt(found: FoundFile, data: bytes) -> tuple[PromptFile | None, list
     if text is None:
         return None, [_undecodable(data)]
     head = parse_front_matter(text)
-    problems = list(head.problems)
-    fields = _Fields(head, problems)
+    fields = _Fields(head)
 
     stem = _encodable(found.path.rpartition("/")[2].rpartition(".")[0])
     name = fields.text("name") or stem
     if len(name) > MAX_NAME or not name.isprintable():
-        problems.append(
-            _invalid_field(
-                f"name: expected 1 to {MAX_NAME} printable characters, got {name[:QUOTED]!r}"
-            )
+        fields.add_problem(
+            f"name: expected 1 to {MAX_NAME} printable characters, got {name[:QUOTED]!r}"
         )
         name = stem[:MAX_NAME]
 
     outline = parse_outline(head.body, lists=False)
-    return PromptFile(
+    prompt = PromptFile(
         name=name,
         title=fields.text("title") or None,
         description=fields.text("description") or outline.description or None,
-        arguments=tuple(_parse_arguments(head.values.get("arguments"), problems)),
+        arguments=tuple(_parse_arguments(fields)),
         body=head.body,
         path=found.path,
         digest=blake2b(data, digest_size=16).hexdigest(),
-    ), problems
+    )
+    return prompt, fields.problems
 
 
-def _parse_arguments(value: Value, problems: list[LibraryProblem]) -> list[Argument]:
+def _parse_arguments(fields: _Fields) -> list[Argument]:
     """Return the field `arguments`: a list of mappings or of names."""
-    found: dict[str, Argument] = {}
-    if value is not None and not isinstance(value, list):
-        problems.append(_invalid_field(f"arguments: expected a list, got {_kind(value)}"))
+    value = fields.values.get("arguments")
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        fields.add_problem(f"arguments: expected a list, got {_kind(value)}")
         return []
 
-    for number, item in enumerate((value or [])[:MAX_ITEMS]):
+    found: dict[str, Argument] = {}
+    for number, item in enumerate(value[:MAX_ITEMS]):
         where = f"arguments[{number}]"
         # A name alone is short for a mapping with this name.
-        fields: Value = {"name": item} if isinstance(item, str) else item
-        name = fields.get("name") if isinstance(fields, dict) else None
+        values: Value = {"name": item} if isinstance(item, str) else item
+        name = values.get("name") if isinstance(values, dict) else None
         if (
-            not isinstance(fields, dict)
+            not isinstance(values, dict)
             or not isinstance(name, str)
             or ARGUMENT_NAME.fullmatch(name) is None
         ):
-            text = (
+            fields.add_problem(
                 f"{where}.name: expected a letter, then letters, digits and _ . -,"
                 f" got {str(name)[:QUOTED]!r}: left out"
             )
-            problems.append(_invalid_field(text))
         elif name in found:
-            problems.append(_invalid_field(f"{where}.name: there is {name!r} already: left out"))
+            fields.add_problem(f"{where}.name: there is {name!r} already: left out")
         else:
-            found[name] = _parse_argument(name, fields, where, problems)
+            found[name] = _parse_argument(name, values, where, fields)
     return list(found.values())
 
 
 def _parse_argument(
-    name: str, fields: dict[str, Value], where: str, problems: list[LibraryProblem]
+    name: str,
+    values: dict[str, Value],
+    where: str,
+    fields: _Fields,
 ) -> Argument:
-    required = str(fields.get("required") or "false").lower()
+    required = str(values.get("required") or "false").lower()
     if required not in BOOLEANS:
-        text = (
+        fields.add_problem(
             f"{where}.required: expected true or false, got {required[:QUOTED]!r}: taken as false"
         )
-        problems.append(_invalid_field(text))
 
-    description, default = fields.get("description"), fields.get("default")
+    description, default = values.get("description"), values.get("default")
     # `default:` without a value is the empty text.
-    if default is None and "default" in fields:
+    if default is None and "default" in values:
         default = ""
-    choices = fields.get("values")
+    choices = values.get("values")
     return Argument(
         name,
         description[:MAX_ITEM] if isinstance(description, str) else None,
@@ -225,25 +215,25 @@ def _parse_argument(
 
 
 class _Fields:
-    """Typed access to the fields of a front matter. Adds values of a wrong kind to `problems`."""
+    """The fields of a front matter, and its problems: values of a wrong kind are added to them."""
 
-    def __init__(self, head: FrontMatter, problems: list[LibraryProblem]) -> None:
-        self._values = head.values
-        self._problems = problems
+    def __init__(self, head: FrontMatter) -> None:
+        self.values = head.values
+        self.problems = list(head.problems)
 
     def text(self, name: str) -> str:
         """Return a text with single spaces; empty if missing or of a wrong kind."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if isinstance(value, (list, dict)):
-            self._add_problem(f"{name}: expected a text, got {_kind(value)}")
+            self.add_problem(f"{name}: expected a text, got {_kind(value)}")
             return ""
         return " ".join((value or "").split())[:MAX_ITEM]
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of texts. A single text is a list of one; tags are split at commas."""
-        value = self._values.get(name)
+        value = self.values.get(name)
         if isinstance(value, dict):
-            self._add_problem(f"{name}: expected a list, got {_kind(value)}")
+            self.add_problem(f"{name}: expected a list, got {_kind(value)}")
             return ()
         if isinstance(value, str):
             value = [*value.split(",")] if name == "tags" else [value]
@@ -254,9 +244,9 @@ class _Fields:
             if isinstance(item, str)
         ]
         if len(items) < len(value or ()):
-            self._add_problem(f"{name}: expected a list of texts; other items are ignored")
+            self.add_problem(f"{name}: expected a list of texts; other items are ignored")
         if len(items) > MAX_ITEMS:
-            self._add_problem(f"{name}: has {len(items)} items; the first {MAX_ITEMS} count")
+            self.add_problem(f"{name}: has {len(items)} items; the first {MAX_ITEMS} count")
         return tuple(filter(None, items[:MAX_ITEMS]))
 
     def number(self, name: str) -> int | None:
@@ -266,11 +256,12 @@ class _Fields:
             return None
         if text.isdecimal() and len(text) < 10:
             return int(text)
-        self._add_problem(f"{name}: expected a whole number, got {text[:QUOTED]!r}")
+        self.add_problem(f"{name}: expected a whole number, got {text[:QUOTED]!r}")
         return None
 
-    def _add_problem(self, message: str) -> None:
-        self._problems.append(_invalid_field(message))
+    def add_problem(self, message: str) -> None:
+        """Add a problem of a field."""
+        self.problems.append(LibraryProblem("field", 0, message))
 
 
 def _join_mapping(value: Value) -> Value:
@@ -293,10 +284,6 @@ def _kind(value: Value) -> str:
 def _encodable(name: str) -> str:
     """Return a file name with U+FFFD for each byte that is not UTF-8, so that JSON can hold it."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _invalid_field(message: str) -> LibraryProblem:
-    return LibraryProblem("field", 0, message)
 
 
 def _undecodable(data: bytes) -> LibraryProblem:

@@ -24,8 +24,6 @@ from msgspec import Struct
 
 from concertino.library.problems import LibraryProblem, Rule
 
-__all__ = ["FileMissing", "Folder", "FoundFile", "Listing", "is_hidden"]
-
 # Levels of folders.
 MAX_DEPTH = 32
 
@@ -57,7 +55,12 @@ class Listing(Struct):
     links: dict[str, str]
     problems: list[tuple[str, LibraryProblem]]
 
-    def add_problem(self, path: str, rule: Rule, message: str) -> None:
+    def add_problem(
+        self,
+        path: str,
+        rule: Rule,
+        message: str,
+    ) -> None:
         """Add a problem of a whole file or folder."""
         self.problems.append((path, LibraryProblem(rule, 0, message)))
 
@@ -83,7 +86,11 @@ class Folder:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, max_file_bytes: int, max_files: int
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_file_bytes: int,
+        max_files: int,
     ) -> None:
         self.path = os.path.abspath(os.fsdecode(path))
         self.max_file_bytes = max_file_bytes
@@ -130,7 +137,11 @@ class Folder:
         return found
 
     def _walk(
-        self, root: str, under: str, excluded: str, found: Listing
+        self,
+        root: str,
+        under: str,
+        excluded: str,
+        found: Listing,
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Yield path and lstat result of everything below `under` that is not a folder.
 
@@ -163,7 +174,13 @@ class Folder:
                 elif entry.path != excluded:
                     folders.append(path)
 
-    def _add(self, found: Listing, root: str, path: str, status: os.stat_result) -> None:
+    def _add(
+        self,
+        found: Listing,
+        root: str,
+        path: str,
+        status: os.stat_result,
+    ) -> None:
         """Add one directory entry, given its lstat result: as a file, a link or a problem."""
         target = path
         if stat.S_ISLNK(status.st_mode):
@@ -206,8 +223,9 @@ class Folder:
                 raise FileMissing(LibraryProblem("unreadable", 0, "is no longer a regular file"))
             data = b""
             if status.st_size <= self.max_file_bytes:
-                # One byte more than allowed shows a file that grew since fstat().
-                data = _read(descriptor, self.max_file_bytes + 1)
+                with open(descriptor, "rb", closefd=False) as file:
+                    # One byte more than allowed shows a file that grew since fstat().
+                    data = file.read(self.max_file_bytes + 1)
         finally:
             os.close(descriptor)
 
@@ -249,11 +267,3 @@ def _lstat_target(real: str) -> os.stat_result | None:
     except OSError:
         return None
     return None if stat.S_ISLNK(status.st_mode) else status
-
-
-def _read(descriptor: int, limit: int) -> bytes:
-    parts: list[bytes] = []
-    while limit > 0 and (part := os.read(descriptor, limit)):
-        parts.append(part)
-        limit -= len(part)
-    return b"".join(parts)

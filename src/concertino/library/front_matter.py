@@ -1,9 +1,7 @@
 """Front matter: the block of YAML between two `---` lines at the head of a Markdown file.
 
 Every scalar is read as text, as it is written: `version: 1.10` stays `1.10`, and `title: On` is
-not a boolean. Values are built from the YAML parser's events, so that our own limit bounds the
-nesting, not the stack: 30,000 brackets crash a process that uses libyaml's recursive composer.
-Aliases are refused, since with them a few lines can expand to gigabytes.
+not a boolean. Aliases are refused, since with them a few lines can expand to gigabytes.
 
 Nothing here raises because of a file's content: a defect becomes a LibraryProblem, and the file is
 used without its front matter.
@@ -11,13 +9,13 @@ used without its front matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from concertino.errors import ConcertinoError
 from concertino.library.problems import LibraryProblem
+from concertino.yaml_core import NULLS, InvalidYaml, YamlLimit, YamlNode, read_node
 
 __all__ = ["FrontMatter", "Value", "parse_front_matter", "split_front_matter"]
 
@@ -35,7 +33,6 @@ MAX_VALUES = 4096
 FENCE = "---"
 # A YAML 1.1 document ends with either of them.
 ENDS = (FENCE, "...")
-NULLS = frozenset(("", "~", "null", "Null", "NULL"))
 EXTRA = "front matter needs PyYAML: pip install 'concertino[library]'"
 
 
@@ -100,22 +97,16 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
         return refuse(1, f"has {len(block)} characters, the limit is {MAX_BYTES}")
 
     try:
-        import yaml
+        root = read_node(block, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
     except ModuleNotFoundError:
         raise ConcertinoError(EXTRA) from None
-    # The loader of libyaml, if PyYAML was built with it, is ten times as fast.
-    loader: Any = getattr(yaml, "CSafeLoader", None) or yaml.SafeLoader
+    except YamlLimit as exc:
+        return refuse(_file_line(exc.line), str(exc))
+    except InvalidYaml as exc:
+        problem = "cannot be read" if exc.line is None else str(exc)
+        return refuse(_file_line(exc.line), f"is not YAML: {problem}")
 
-    try:
-        value = _EventReader(yaml.parse(block, Loader=loader), problems).read_document()
-    except _InvalidBlock as exc:
-        return refuse(exc.line, str(exc))
-    except yaml.MarkedYAMLError as exc:
-        line = 2 + (exc.problem_mark.line if exc.problem_mark else 0)
-        return refuse(line, f"is not YAML: {exc.problem or 'cannot be read'}")
-    except yaml.YAMLError:
-        return refuse(2, "is not YAML: cannot be read")
-
+    value = None if root is None else _to_text(root, problems)
     if value is None or value == "":
         return {}
     if not isinstance(value, dict):
@@ -124,74 +115,22 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
     return value
 
 
-class _InvalidBlock(Exception):
-    """A block of valid YAML that exceeds our limits. line: in the file."""
-
-    def __init__(self, event: Any, message: str) -> None:
-        super().__init__(message)
-        # The block begins in line 2 of its file.
-        self.line: int = 2 + event.start_mark.line
+def _file_line(line: int | None) -> int:
+    """Return the line in the file, in which the block begins in line 2."""
+    return 1 + (line or 1)
 
 
-class _EventReader:
-    """Builds values from a YAML parser's events. Adds duplicate keys to `problems`."""
+def _to_text(node: YamlNode, problems: list[LibraryProblem]) -> Value:
+    """Return a node with scalars as they are written. Add duplicate keys to `problems`."""
+    if node.kind == "scalar":
+        return None if node.plain and node.value in NULLS else node.value
+    if node.kind == "sequence":
+        return [_to_text(item, problems) for item in node.value]
 
-    def __init__(self, events: Iterator[Any], problems: list[LibraryProblem]) -> None:
-        self._events = events
-        self._problems = problems
-        self._values = 0
-
-    def read_document(self) -> Value:
-        """Return the first document; None if there is none. Raises _InvalidBlock and YAMLError."""
-        value: Value = None
-        for event in self._events:
-            kind = type(event).__name__
-            if kind.startswith(("Stream", "Document")):
-                continue
-            value = self._read_value(event, kind, 0)
-            # Whatever follows must be YAML too.
-            for _ in self._events:
-                pass
-        return value
-
-    def _read_value(self, event: Any, kind: str, depth: int) -> Value:
-        self._values += 1
-        if self._values > MAX_VALUES:
-            raise _InvalidBlock(event, f"has more than {MAX_VALUES} values")
-        if depth > MAX_DEPTH:
-            raise _InvalidBlock(event, f"is nested more than {MAX_DEPTH} deep")
-
-        if kind == "ScalarEvent":
-            plain = event.style is None or event.style == ""
-            return None if plain and event.value in NULLS else str(event.value)
-        if kind == "SequenceStartEvent":
-            return [
-                self._read_value(item, item_kind, depth + 1)
-                for item, item_kind in self._events_until("SequenceEndEvent")
-            ]
-        if kind == "MappingStartEvent":
-            return self._read_mapping(depth)
-        raise _InvalidBlock(event, "has an alias (*name), which is not allowed")
-
-    def _read_mapping(self, depth: int) -> dict[str, Value]:
-        found: dict[str, Value] = {}
-        for key_event, kind in self._events_until("MappingEndEvent"):
-            if kind != "ScalarEvent":
-                raise _InvalidBlock(key_event, "has a key that is not a text")
-            key = str(key_event.value)
-            event = next(self._events)
-            value = self._read_value(event, type(event).__name__, depth + 1)
-            if key in found:
-                line = 2 + key_event.start_mark.line
-                message = f"has {key!r} twice: the last one counts"
-                self._problems.append(LibraryProblem("front-matter", line, message))
-            found[key] = value
-        return found
-
-    def _events_until(self, end: str) -> Iterator[tuple[Any, str]]:
-        """Yield events with the names of their types, up to the event of type `end`."""
-        for event in self._events:
-            kind = type(event).__name__
-            if kind == end:
-                return
-            yield event, kind
+    members: dict[str, Value] = {}
+    for key, value in node.value:
+        if key.value in members:
+            message = f"has {key.value!r} twice: the last one counts"
+            problems.append(LibraryProblem("front-matter", _file_line(key.line), message))
+        members[key.value] = _to_text(value, problems)
+    return members

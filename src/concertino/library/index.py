@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -33,8 +33,6 @@ from concertino.library.uris import singular
 
 if TYPE_CHECKING:
     import tantivy
-
-__all__ = ["WEIGHTS", "Index", "ScorePart", "SearchResult", "category_term"]
 
 logger = logging.getLogger("concertino.library")
 
@@ -89,25 +87,15 @@ class SearchResult(Struct, frozen=True):
     unknown: list[str]
 
 
-class _QueryTerms(Struct):
-    """The analysed words of a query; see SearchResult. seen: all terms, known or not, in order."""
-
-    seen: dict[str, None]
-    terms: list[str]
-    corrections: dict[str, str]
-    unknown: list[str]
-
-
 class _Snapshot(Struct, frozen=True):
     """Everything that a search uses; an update replaces it as a whole.
 
-    documents: by number. Numbers are never used twice. numbers: by URI. next_number: of the next
-    document. dead: removed documents that still count in the index's statistics.
+    documents: by number. Numbers are never used twice. next_number: of the next document.
+    dead: removed documents that still count in the index's statistics.
     """
 
     searcher: tantivy.Searcher
     documents: Mapping[int, Document]
-    numbers: Mapping[str, int]
     next_number: int
     dead: int
 
@@ -137,7 +125,11 @@ class Index:
 
     @classmethod
     def build(
-        cls, documents: Iterable[Document], *, cache: Cache | None = None, count: Counter = estimate
+        cls,
+        documents: Iterable[Document],
+        *,
+        cache: Cache | None = None,
+        count: Counter = estimate,
     ) -> Index:
         """Return an index of the documents; of two with the same URI, the last is used. Blocks.
 
@@ -169,7 +161,10 @@ class Index:
 
     @classmethod
     def _create(
-        cls, documents: Iterable[Document], count: Counter, directory: IndexDirectory | None
+        cls,
+        documents: Iterable[Document],
+        count: Counter,
+        directory: IndexDirectory | None,
     ) -> Index:
         """Return a new index in the directory, or in memory without one. Raises ValueError."""
         tantivy = import_tantivy()
@@ -179,15 +174,18 @@ class Index:
         # In any other mode a thread of tantivy looks for changes.
         store.config_reader("manual")
         numbered = list(enumerate(documents))
-        index = cls(store, _Snapshot(store.searcher(), {}, {}, 0, 0), count, directory)
+        index = cls(store, _Snapshot(store.searcher(), {}, 0, 0), count, directory)
         index._commit((), numbered)
-        numbers = {doc.uri: number for number, doc in numbered}
-        index._snapshot = _Snapshot(store.searcher(), dict(numbered), numbers, len(numbered), 0)
+        index._snapshot = _Snapshot(store.searcher(), dict(numbered), len(numbered), 0)
         return index
 
     @classmethod
     def _reopen(
-        cls, content: CacheFile, wanted: Mapping[str, Document], cache: Cache, count: Counter
+        cls,
+        content: CacheFile,
+        wanted: Mapping[str, Document],
+        cache: Cache,
+        count: Counter,
     ) -> Index | None:
         """Return the cached index, updated to the wanted documents.
 
@@ -214,15 +212,16 @@ class Index:
             store.config_reader("manual")
             store.reload()
             documents = dict(zip(content.numbers, content.documents, strict=True))
-            numbers = {doc.uri: number for number, doc in documents.items()}
-            snapshot = _Snapshot(
-                store.searcher(), documents, numbers, content.next_number, content.dead
-            )
+            has_all = _has_exactly(store.searcher(), documents.keys())
+            if not has_all or store.schema != _make_schema():
+                raise ValueError("it does not contain the documents of the cache")
+            snapshot = _Snapshot(store.searcher(), documents, content.next_number, content.dead)
             index = cls(store, snapshot, count, directory)
             if changed or removed:
                 index.update(changed, removed)
-        # The only exception that tantivy raises.
-        except ValueError as exc:
+        except BaseException as exc:
+            if not _is_engine_error(exc):
+                raise
             logger.warning("the index cache %s cannot be opened (%s): made anew", cache.path, exc)
             return None
         if differing > MAX_STALE_SHARE * len(known):
@@ -237,29 +236,27 @@ class Index:
         """
         with self._update_lock:
             added = {doc.uri: doc for doc in changed}
-            self._apply(list(added.values()), set(removed) - added.keys())
+            self._apply(added.values(), removed)
 
-    def _apply(self, added: Sequence[Document], removed: Iterable[str]) -> None:
+    def _apply(self, added: Iterable[Document], removed: Iterable[str]) -> None:
         old = self._snapshot
-        documents, numbers = dict(old.documents), dict(old.numbers)
-
         # An old version of an added document is removed, too.
-        outdated = [uri for uri in (*removed, *(doc.uri for doc in added)) if uri in numbers]
-        dead = old.dead + len(outdated)
-        for uri in outdated:
-            del documents[numbers.pop(uri)]
-        for number, document in enumerate(added, old.next_number):
-            documents[number] = document
-            numbers[document.uri] = number
+        outdated = {*removed, *(doc.uri for doc in added)}
+        numbered = list(enumerate(added, old.next_number))
+        documents = {
+            number: doc for number, doc in old.documents.items() if doc.uri not in outdated
+        }
+        dead = old.dead + len(old.documents) - len(documents)
+        documents |= numbered
 
         if dead > MAX_DEAD_SHARE * len(documents):
             self._rebuild_in_memory(documents)
             return
         try:
-            self._commit(outdated, [(numbers[doc.uri], doc) for doc in added])
-        except ValueError as exc:
+            self._commit(outdated, numbered)
+        except BaseException as exc:
             # There is no space left, or somebody removed the files. In memory neither can happen.
-            if self._directory is None:
+            if self._directory is None or not _is_engine_error(exc):
                 raise
             logger.warning(
                 "the index in %s cannot be written (%s): made anew in memory",
@@ -269,10 +266,10 @@ class Index:
             self._rebuild_in_memory(documents)
             return
         self._snapshot = _Snapshot(
-            self._store.searcher(), documents, numbers, old.next_number + len(added), dead
+            self._store.searcher(), documents, old.next_number + len(numbered), dead
         )
 
-    def _commit(self, removed: Sequence[str], added: Sequence[tuple[int, Document]]) -> None:
+    def _commit(self, removed: Iterable[str], added: Sequence[tuple[int, Document]]) -> None:
         writer = self._store.writer(BULK_HEAP_BYTES if len(added) > BULK else HEAP_BYTES, 1)
         for uri in removed:
             writer.delete_documents_by_term("uri", uri)
@@ -296,8 +293,7 @@ class Index:
     @property
     def documents(self) -> list[Document]:
         """Return all documents in the order of their URIs."""
-        snapshot = self._snapshot
-        return [snapshot.documents[snapshot.numbers[uri]] for uri in sorted(snapshot.numbers)]
+        return sorted(self._snapshot.documents.values(), key=lambda document: document.uri)
 
     def length(self, document: Document) -> int:
         """Return the tokens of a document's body.
@@ -321,11 +317,17 @@ class Index:
     def search(self, query: Query) -> SearchResult:
         """Return the documents that contain at least one word of the query, best first."""
         snapshot = self._snapshot
-        analysed = self._analyse_query(query.text, snapshot.searcher)
-        hits = self._find_hits(query, analysed.terms, snapshot) if analysed.terms else []
-        return SearchResult(hits, analysed.terms, analysed.corrections, analysed.unknown)
+        result = self._analyse_query(query.text, snapshot.searcher)
+        if result.terms:
+            result.hits.extend(self._find_hits(query, result.terms, snapshot))
+        return result
 
-    def _find_hits(self, query: Query, terms: Sequence[str], snapshot: _Snapshot) -> list[Hit]:
+    def _find_hits(
+        self,
+        query: Query,
+        terms: Sequence[str],
+        snapshot: _Snapshot,
+    ) -> list[Hit]:
         engine_query = self._make_query(query, terms)
         limit = query.max_results + MARGIN
         while True:
@@ -369,36 +371,38 @@ class Index:
                 parts += [ScorePart(term, field, score) for score, _ in hits]
         return sorted(parts, key=lambda part: (-part.score, part.term, part.field))
 
-    def _analyse_query(self, text: str, searcher: tantivy.Searcher) -> _QueryTerms:
-        """Return the terms of a query that documents contain, and what became of other words."""
-        analysed = _QueryTerms({}, [], {}, [])
+    def _analyse_query(self, text: str, searcher: tantivy.Searcher) -> SearchResult:
+        """Return a SearchResult without hits: the terms to search, and the unknown words."""
+        result = SearchResult([], [], {}, [])
+        seen: set[str] = set()
         for word in dict.fromkeys(self._analyser.words(text[:MAX_QUERY_CHARACTERS])):
-            self._add_word(analysed, word, searcher)
-            if len(analysed.seen) >= MAX_TERMS:
+            terms = [term for term in self._analyser.terms(word) if term not in seen]
+            terms = terms[: MAX_TERMS - len(seen)]
+            seen.update(terms)
+            known = [term for term in terms if searcher.doc_freq("text", term)]
+            result.terms.extend(known)
+            if terms and not known:
+                self._correct_word(result, word, searcher)
+            if len(seen) >= MAX_TERMS:
                 break
-        return analysed
+        return result
 
-    def _add_word(self, analysed: _QueryTerms, word: str, searcher: tantivy.Searcher) -> None:
-        """Add the terms of one word that documents contain, else those of its correction."""
-        own = [term for term in self._analyser.terms(word) if term not in analysed.seen]
-        own = own[: MAX_TERMS - len(analysed.seen)]
-        if not own:
-            return
-        analysed.seen.update(dict.fromkeys(own))
-        known = [term for term in own if searcher.doc_freq("text", term)]
-        if known:
-            analysed.terms += known
-            return
-
+    def _correct_word(
+        self,
+        result: SearchResult,
+        word: str,
+        searcher: tantivy.Searcher,
+    ) -> None:
+        """Add the correction of an unknown word to the result, or the word itself."""
         correction = None
-        if len(analysed.corrections) + len(analysed.unknown) < MAX_CORRECTIONS:
+        if len(result.corrections) + len(result.unknown) < MAX_CORRECTIONS:
             correction = correct_spelling(word, self._analyser, searcher)
         if correction is None:
-            analysed.unknown.append(word)
+            result.unknown.append(word)
             return
-        analysed.corrections[word] = correction.word
-        if correction.term not in analysed.terms:
-            analysed.terms.append(correction.term)
+        result.corrections[word] = correction.word
+        if correction.term not in result.terms:
+            result.terms.append(correction.term)
 
     def _make_query(self, query: Query, terms: Sequence[str]) -> tantivy.Query:
         """Return the query for tantivy: any of the terms, all tags, any of the categories."""
@@ -428,6 +432,24 @@ class Index:
             )
             must.append((tantivy.Occur.Must, tantivy.Query.const_score_query(any_of, 0.0)))
         return tantivy.Query.boolean_query(must)
+
+
+def _has_exactly(searcher: tantivy.Searcher, numbers: Collection[int]) -> bool:
+    """Return whether the documents of an index are those with these numbers."""
+    if searcher.num_docs != len(numbers):
+        return False
+    everything = import_tantivy().Query.all_query()
+    hits = searcher.search(everything, max(1, len(numbers)), count=False).hits
+    stored = searcher.fast_field_values("number", [address for _, address in hits])
+    return set(stored) == set(numbers)
+
+
+def _is_engine_error(exc: BaseException) -> bool:
+    """Return whether tantivy raised this: a ValueError, or a panic of its Rust code.
+
+    The class of panics cannot be imported, and is not an Exception.
+    """
+    return isinstance(exc, ValueError) or type(exc).__name__ == "PanicException"
 
 
 def category_term(name: str) -> str:
@@ -470,6 +492,11 @@ def _term_query(schema: tantivy.Schema, field: str, term: str) -> tantivy.Query:
     return import_tantivy().Query.term_query(schema, field, term, "basic")
 
 
-def _weighted_query(schema: tantivy.Schema, field: str, term: str, weight: float) -> tantivy.Query:
+def _weighted_query(
+    schema: tantivy.Schema,
+    field: str,
+    term: str,
+    weight: float,
+) -> tantivy.Query:
     query = import_tantivy().Query
     return query.boost_query(query.term_query(schema, field, term, "freq"), weight)

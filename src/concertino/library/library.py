@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from concertino.backend.interface import Call, Context, Notifier, ServerFeatures
+from concertino.backend.interface import (
+    Call,
+    Context,
+    Notifier,
+    ServerFeatures,
+    SupportsEarlyOpening,
+)
 from concertino.errors import RegistrationError, TargetError
 from concertino.jsonrpc.limits import Limits
 from concertino.library.folder import Folder
@@ -176,6 +182,8 @@ class Library:
         """Load the folders. Raises ConcertinoError if a necessary extra is not installed."""
         with self._lock:
             self._hosts.add(outlet)
+        if isinstance(outlet, SupportsEarlyOpening):
+            outlet.open_early()
         # Imports hold the interpreter, so let the handshake be answered first.
         for _ in range(HANDSHAKE_ITERATIONS):
             await asyncio.sleep(0)

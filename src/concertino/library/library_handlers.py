@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from binascii import Error, a2b_base64, b2a_base64
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
@@ -19,7 +20,7 @@ from concertino.library.argument_completion import complete_argument
 from concertino.library.document import Document
 from concertino.library.document_registry import Change, DocumentRegistry, Item
 from concertino.library.file_parsing import mime_type_of
-from concertino.library.prompt_files import fill_prompt, to_list_entry
+from concertino.library.prompt_files import fill_prompt, invalid_params, to_list_entry
 from concertino.library.resource_reader import ResourceReader, RunInThread
 from concertino.library.templates import Templates
 from concertino.types.results import (
@@ -32,14 +33,14 @@ from concertino.types.results import (
     Resource,
 )
 
-__all__ = ["ChangeNotice", "LibraryHandlers"]
-
 # Pages of `resources/list` that are kept. A client may send any number of different cursors.
 MAX_PAGES = 256
 
 # Characters.
 MAX_CURSOR = 65536
 QUOTED_NAME = 128
+
+T = TypeVar("T")
 
 NO_ARGUMENTS = Raw(b"{}")
 _decode_text = Decoder(str).decode
@@ -61,7 +62,11 @@ class LibraryHandlers:
     """Handles the requests for a loaded library. reader: answers `resources/read`."""
 
     def __init__(
-        self, scheme: str, documents: DocumentRegistry, reader: ResourceReader, page_size: int
+        self,
+        scheme: str,
+        documents: DocumentRegistry,
+        reader: ResourceReader,
+        page_size: int,
     ) -> None:
         self.reader = reader
         self._documents = documents
@@ -124,7 +129,10 @@ class LibraryHandlers:
         self.reader.index.update(changed, removed)
 
     def _is_updated(
-        self, uri: str, path_before: str | None, changed: Mapping[str, Item | None]
+        self,
+        uri: str,
+        path_before: str | None,
+        changed: Mapping[str, Item | None],
     ) -> bool:
         """Return whether a URI means another file than before, or one that changed."""
         path = self.reader.path_of(uri)
@@ -141,10 +149,10 @@ class LibraryHandlers:
         known = pages.get(after)
         if known is not None:
             return known
-        page = self._documents.page(after, self._page_size)
-        result = ListResourcesResult(
-            [_resource(item) for item in page.entries], _make_cursor("resources", page.last)
+        items, cursor = self._page(
+            "resources", self._documents.items(), after, lambda item: item.uri
         )
+        result = ListResourcesResult([_resource(item) for item in items], cursor)
         if len(pages) < MAX_PAGES:
             pages[after] = result
         return result
@@ -162,13 +170,9 @@ class LibraryHandlers:
 
     async def _list_prompts(self, call: Call, in_thread: RunInThread) -> ListPromptsResult:
         after = _read_cursor(call, "prompts")
-        prompts = self._documents.prompts()
-        names = list(prompts)
-        start = bisect_right(names, after)
-        end = start + self._page_size
-        last = names[end - 1] if end < len(names) else None
-        entries = [to_list_entry(prompts[name]) for name in names[start:end]]
-        return ListPromptsResult(entries, _make_cursor("prompts", last))
+        prompts = [*self._documents.prompts().values()]
+        prompts, cursor = self._page("prompts", prompts, after, lambda prompt: prompt.name)
+        return ListPromptsResult([to_list_entry(prompt) for prompt in prompts], cursor)
 
     async def _get_prompt(self, call: Call, in_thread: RunInThread) -> GetPromptResult:
         name = _string_param(call, "name")
@@ -184,8 +188,26 @@ class LibraryHandlers:
             values = _decode_texts(call.params.get("arguments", NO_ARGUMENTS))
         except (DecodeError, UnicodeError) as exc:
             reason = str(exc).replace("`", "").replace("Expected", "expected")
-            raise _invalid(f"arguments: {reason}") from None
+            raise invalid_params(f"arguments: {reason}") from None
         return fill_prompt(prompt, values)
+
+    def _page(
+        self,
+        kind: str,
+        entries: Sequence[T],
+        after: str,
+        name_of: Callable[[T], str],
+    ) -> tuple[Sequence[T], str | None]:
+        """Return one page of a list, and the cursor of the next page if there is one.
+
+        entries: the whole list, sorted by name. after: the name after which the page begins.
+        """
+        start = bisect_right(entries, after, key=name_of)
+        page = entries[start : start + self._page_size]
+        if start + len(page) == len(entries):
+            return page, None
+        cursor = f"{kind} {name_of(page[-1])}"
+        return page, b2a_base64(cursor.encode(), newline=False).decode()
 
     # Completion
 
@@ -210,9 +232,9 @@ def _string_param(call: Call, name: str) -> str:
     try:
         return _decode_text(call.params[name])
     except KeyError:
-        raise _invalid(f"Missing required field: {name}") from None
+        raise invalid_params(f"Missing required field: {name}") from None
     except (DecodeError, UnicodeError):
-        raise _invalid(f"{name}: expected str") from None
+        raise invalid_params(f"{name}: expected str") from None
 
 
 def _read_cursor(call: Call, kind: str) -> str:
@@ -227,17 +249,8 @@ def _read_cursor(call: Call, kind: str) -> str:
         text = _decode_text(call.params["cursor"])
         decoded = a2b_base64(text[:MAX_CURSOR].encode(), strict_mode=True).decode()
     except (DecodeError, Error, UnicodeError):
-        raise _invalid("cursor: not one of this library's") from None
+        raise invalid_params("cursor: not one of this library's") from None
     own_kind, _, last = decoded.partition(" ")
     if text and own_kind != kind:
-        raise _invalid(f"cursor: not one of this library's lists of {kind}")
+        raise invalid_params(f"cursor: not one of this library's lists of {kind}")
     return last
-
-
-def _make_cursor(kind: str, last: str | None) -> str | None:
-    """Return the cursor of the page that follows the entry `last`; None if there is none."""
-    return None if last is None else b2a_base64(f"{kind} {last}".encode(), newline=False).decode()
-
-
-def _invalid(details: str) -> RpcError:
-    return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})

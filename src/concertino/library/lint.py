@@ -30,8 +30,6 @@ from concertino.library.query_params import parse_query
 from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, REGISTRY, split_uri
 
-__all__ = ["LintFinding", "LintReport", "lint"]
-
 LINK = re.compile(r"\[[^\]\n]*\]\(\s*<?([^\s)>]+)>?[^)\n]*\)")
 CODE = re.compile(r"`[^`\n]*`")
 PLACEHOLDER = re.compile(r"[{}$<>]|\.\.\.|…")
@@ -73,7 +71,10 @@ class LintReport(Struct, frozen=True):
 
 
 def lint(
-    resources: Folder | None, prompts: Folder | None, scheme: str, count: Counter
+    resources: Folder | None,
+    prompts: Folder | None,
+    scheme: str,
+    count: Counter,
 ) -> LintReport:
     """Check a whole library. Blocks.
 
@@ -101,7 +102,11 @@ class _Linter:
     """Collects the findings of one library."""
 
     def __init__(
-        self, loader: FileLoader, registry: DocumentRegistry, scheme: str, count: Counter
+        self,
+        loader: FileLoader,
+        registry: DocumentRegistry,
+        scheme: str,
+        count: Counter,
     ) -> None:
         self.findings: set[LintFinding] = set()
         self._loader = loader
@@ -109,7 +114,12 @@ class _Linter:
         self._links = _LinkChecker(registry, scheme)
         self._count = count
 
-    def _add(self, folder: str, path: str, problems: Iterable[LibraryProblem]) -> None:
+    def _add(
+        self,
+        folder: str,
+        path: str,
+        problems: Iterable[LibraryProblem],
+    ) -> None:
         self.findings.update(
             LintFinding(folder, path, problem.line, problem.rule, problem.message)
             for problem in problems
@@ -131,8 +141,11 @@ class _Linter:
             self._add("resources", document.path, _missing_fields(document))
             self._add("resources", document.path, _wrong_tokens(document, self._count))
             self._add("resources", document.path, self._links.check_document(document, first))
-        for path, problem in (*_ambiguous_names(self._registry), *_shadowed(self._registry)):
+        for path, problem in _ambiguous_names(self._registry):
             self._add("resources", path, (problem,))
+        for item in self._registry.shadowed():
+            problem = _problem("shadowed", f"cannot be read: {item.uri} is something else")
+            self._add("resources", item.path, (problem,))
 
     def check_prompts(self) -> None:
         """Check the names, arguments and links of the prompts."""
@@ -192,12 +205,6 @@ def _ambiguous_names(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryP
                 continue
             rule: Rule = "duplicate-id" if same_id else "ambiguous-name"
             yield item.path, _problem(rule, f"{name!r} could be {others} too")
-
-
-def _shadowed(registry: DocumentRegistry) -> Iterator[tuple[str, LibraryProblem]]:
-    for item in registry.shadowed():
-        message = f"cannot be read: {item.uri} is something else"
-        yield item.path, _problem("shadowed", message)
 
 
 class _LinkChecker:
@@ -264,7 +271,12 @@ class _LinkChecker:
             return f"{uri}: could be {', '.join(exc.candidates)}"
         return "" if exists else f"{uri}: there is no such resource"
 
-    def _find_query_defect(self, uri: str, query: str | None, category: str | None) -> str:
+    def _find_query_defect(
+        self,
+        uri: str,
+        query: str | None,
+        category: str | None,
+    ) -> str:
         try:
             if query is not None:
                 registry = self._registry
@@ -315,4 +327,4 @@ def _unreachable(documents: list[Document], count: Counter) -> Iterator[Document
 
 def _is_found(index: Index, text: str, document: Document) -> bool:
     hits = index.search(Query(text, max_results=MAX_RANK)).hits
-    return any(hit.document.uri == document.uri for hit in hits)
+    return any(hit.document is document for hit in hits)

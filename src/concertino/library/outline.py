@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-__all__ = ["Outline", "lines_outside_fences", "parse_outline"]
-
 HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$")
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 BULLET = re.compile(r" {0,3}[-*+][ \t]+(.+?)[ \t]*$")

@@ -6,8 +6,6 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-__all__ = ["RULES", "LibraryProblem", "Rule"]
-
 Rule = Literal[
     # The block of YAML cannot be parsed, or not as it was meant.
     "front-matter",

@@ -21,15 +21,6 @@ from concertino.types.results import (
     TextContent,
 )
 
-__all__ = [
-    "ARGUMENTS",
-    "Argument",
-    "PromptFile",
-    "fill_prompt",
-    "find_placeholders",
-    "to_list_entry",
-]
-
 PLACEHOLDER = re.compile(
     r"\$ARGUMENTS\b|\$\{\s*([A-Za-z_][\w.-]*)\s*\}|\{\{\s*([A-Za-z_][\w.-]*)\s*\}\}", re.ASCII
 )
@@ -106,7 +97,6 @@ def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResul
     Raises RpcError -32602 for missing and for unknown arguments, and if the text gets too long.
     """
     arguments = prompt.accepted_arguments
-    names = [argument.name for argument in arguments]
     _check_arguments(prompt, arguments, values)
 
     replacements = {
@@ -123,13 +113,13 @@ def fill_prompt(prompt: PromptFile, values: Mapping[str, str]) -> GetPromptResul
             return match[0]
         size += len(text)
         if size > MAX_FILLED:
-            raise _invalid(
+            raise invalid_params(
                 "arguments: expected values that make a prompt of at most"
                 f" {MAX_FILLED} characters, got more"
             )
         return text
 
-    text = PLACEHOLDER.sub(replace, prompt.body) if names else prompt.body
+    text = PLACEHOLDER.sub(replace, prompt.body)
     return GetPromptResult([PromptMessage("user", TextContent(text.strip()))], prompt.description)
 
 
@@ -143,16 +133,17 @@ def _check_arguments(
     ]
     if missing:
         plural = "s" * (len(missing) > 1)
-        raise _invalid(f"Missing required field{plural}: {', '.join(missing)}")
+        raise invalid_params(f"Missing required field{plural}: {', '.join(missing)}")
 
     names = [argument.name for argument in arguments]
     if unknown := next((name for name in values if name not in names), None):
         expected = ", ".join(names) or "none"
-        raise _invalid(
+        raise invalid_params(
             f"arguments: there is no {unknown[:QUOTED]!r} of prompt {prompt.name!r};"
             f" it takes {expected}"
         )
 
 
-def _invalid(details: str) -> RpcError:
+def invalid_params(details: str) -> RpcError:
+    """Return the error -32602 whose data has these details."""
     return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})

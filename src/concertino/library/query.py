@@ -6,8 +6,6 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["MAX_QUERY_CHARACTERS", "MAX_TERMS", "Mode", "Query"]
-
 Mode: TypeAlias = Literal["full", "catalog", "index", "minimal"]
 
 # Terms and characters of a query; the rest is ignored.

@@ -13,9 +13,8 @@ from typing import TypeVar, get_args
 from urllib.parse import unquote
 
 from concertino.errors import INVALID_PARAMS, RpcError
+from concertino.excerpts import shorten
 from concertino.library.query import Mode, Query
-
-__all__ = ["MODES", "PARAMETERS", "parse_query"]
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 PARAMETERS = ("query", "maxTokens", "maxResults", "minScore", "tags", "categories", "mode")
@@ -44,7 +43,10 @@ N = TypeVar("N", int, float)
 
 
 def parse_query(
-    text: str, category: str | None, category_of: Callable[[str], str | None], known: Sequence[str]
+    text: str,
+    category: str | None,
+    category_of: Callable[[str], str | None],
+    known: Sequence[str],
 ) -> Query:
     """Return the Query of the text after `?` in a URI.
 
@@ -131,7 +133,12 @@ def _texts(params: Mapping[str, list[str]], name: str) -> tuple[str, ...]:
 
 
 def _number(
-    params: Mapping[str, list[str]], name: str, default: N, kind: type[N], least: N, most: N
+    params: Mapping[str, list[str]],
+    name: str,
+    default: N,
+    kind: type[N],
+    least: N,
+    most: N,
 ) -> N:
     text = _single(params, name)
     if text is None:
@@ -160,12 +167,18 @@ def _find_categories(
     return tuple(dict.fromkeys(found))
 
 
-def _invalid(name: str, expected: str, value: str = "", *, remark: str = "") -> RpcError:
+def _invalid(
+    name: str,
+    expected: str,
+    value: str = "",
+    *,
+    remark: str = "",
+) -> RpcError:
     """Return the error for a parameter.
 
     value: the wrong value, which is quoted. remark: words to use instead if not a value is wrong.
     """
-    value = value if len(value) <= QUOTED else value[:QUOTED] + "..."
+    value = shorten(value, QUOTED)
     text = f"{name}: expected {expected}, got {remark or repr(value)}"
     details = {"details": text, "parameter": name, "expected": expected, "got": remark or value}
     return RpcError(INVALID_PARAMS, f"Invalid parameter {text}", details)

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from concertino.types.results import ResourceContents
 
-__all__ = ["ReadCache"]
-
 # Of all cached files, whatever their number.
 MAX_BYTES = 64 * 2**20
 
@@ -36,7 +34,12 @@ class ReadCache:
             self._files.move_to_end(path)
             return found[0]
 
-    def put(self, path: str, contents: ResourceContents, size: int) -> None:
+    def put(
+        self,
+        path: str,
+        contents: ResourceContents,
+        size: int,
+    ) -> None:
         """Add the contents of a file. size: bytes."""
         with self._lock:
             self._remove(path)

@@ -26,9 +26,7 @@ from msgspec import Struct
 from concertino.library.document import Document
 from concertino.library.outline import HEADING, lines_outside_fences
 from concertino.library.query import Query
-from concertino.library.tokens import Counter
-
-__all__ = ["Hit", "RenderedText", "render"]
+from concertino.library.tokens import Counter, estimate, round_up, weigh
 
 # Returns the tokens of a document's body.
 Length: TypeAlias = Callable[[Document], int]
@@ -76,7 +74,10 @@ class RenderedText(Struct, frozen=True):
 
 
 def render(
-    query: Query, hits: Sequence[Hit], count: Counter, length: Length | None = None
+    query: Query,
+    hits: Sequence[Hit],
+    count: Counter,
+    length: Length | None = None,
 ) -> RenderedText:
     """Render the hits, best first, in the mode and within the budget of the query.
 
@@ -109,19 +110,32 @@ class _BudgetedText:
         self.count = count
         self.text = ""
         self.tokens = 0
+        # Of the text, for the estimate: see weigh().
+        self._weight = 0
 
     def add(self, gap: str, piece: str) -> bool:
-        """Add a piece if it fits, and return whether it did. gap: separates it from the text."""
-        longer = self._joined(gap, piece)
-        tokens = self.count(longer)
+        """Add a piece if it fits, and return whether it did.
+
+        gap: separates it from the text; begins with a newline.
+        """
+        tokens = self._count_with(gap, piece)
         if tokens > self.limit:
             return False
-        self.text, self.tokens = longer, tokens
+        if self.count is estimate:
+            self._weight += weigh(gap + piece if self.text else piece)
+        self.text, self.tokens = self._joined(gap, piece), tokens
         return True
 
     def fits(self, gap: str, piece: str) -> bool:
         """Return whether add() would succeed."""
-        return self.count(self._joined(gap, piece)) <= self.limit
+        return self._count_with(gap, piece) <= self.limit
+
+    def _count_with(self, gap: str, piece: str) -> int:
+        """Return the tokens of the text with one more piece."""
+        # The estimate need not look at the whole text again.
+        if self.count is estimate and self.text:
+            return round_up(self._weight + weigh(gap + piece))
+        return self.count(self._joined(gap, piece))
 
     def _joined(self, gap: str, piece: str) -> str:
         return self.text + gap + piece if self.text else piece
@@ -136,7 +150,11 @@ class _BudgetedText:
 
 
 def _render_entries(
-    text: _BudgetedText, hits: Sequence[Hit], length: Length, *, catalog: bool
+    text: _BudgetedText,
+    hits: Sequence[Hit],
+    length: Length,
+    *,
+    catalog: bool,
 ) -> RenderedText:
     make_entry = _catalog_entry if catalog else _index_line
     gap = "\n\n" if catalog else "\n"
@@ -173,7 +191,11 @@ def _render_full(text: _BudgetedText, hits: Sequence[Hit], length: Length) -> Re
 
 
 def _add_left_out(
-    text: _BudgetedText, added: int, left_out: Sequence[Hit], total: int, length: Length
+    text: _BudgetedText,
+    added: int,
+    left_out: Sequence[Hit],
+    total: int,
+    length: Length,
 ) -> None:
     """Add the closing line with as many of the fragments that are left out as fit."""
     closing = _closing(text, added, total)
@@ -278,7 +300,12 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _render_json(query: Query, hits: Sequence[Hit], count: Counter, length: Length) -> RenderedText:
+def _render_json(
+    query: Query,
+    hits: Sequence[Hit],
+    count: Counter,
+    length: Length,
+) -> RenderedText:
     """Return the mode `minimal`: entries are dropped from the end until the JSON text fits.
 
     Without any entries it may still be too long; then the text is `{}` or empty.
@@ -292,16 +319,18 @@ def _render_json(query: Query, hits: Sequence[Hit], count: Counter, length: Leng
         }
         for hit in hits
     ]
+    limit = query.max_tokens
     for number in range(len(entries), -1, -1):
         whole = {
             "query": query.text[:200],
             "found": len(hits),
-            "limit": query.max_tokens,
+            "limit": limit,
             "fragments": entries[:number],
         }
         text = msgspec.json.encode(whole).decode()
-        if count(text) <= query.max_tokens:
+        tokens = count(text)
+        if tokens <= limit:
             uris = tuple(hit.document.uri for hit in hits[:number])
-            return RenderedText(text, JSON, number, uris, count(text), query.max_tokens)
-    text = "{}" if count("{}") <= query.max_tokens else ""
-    return RenderedText(text, JSON, 0, (), count(text), query.max_tokens)
+            return RenderedText(text, JSON, number, uris, tokens, limit)
+    text = "{}" if count("{}") <= limit else ""
+    return RenderedText(text, JSON, 0, (), count(text), limit)

@@ -28,8 +28,6 @@ from concertino.library.tokens import Counter
 from concertino.library.uris import MATCH, REGISTRY, escape_uri, split_uri
 from concertino.types.results import ReadResourceResult, ResourceContents
 
-__all__ = ["ReadStats", "ResourceReader", "RunInThread"]
-
 # Runs a function in a thread. Any is what the function returns.
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -145,7 +143,12 @@ class ResourceReader:
 
     # Files
 
-    async def _read_file(self, uri: str, item: Item, in_thread: RunInThread) -> ReadResourceResult:
+    async def _read_file(
+        self,
+        uri: str,
+        item: Item,
+        in_thread: RunInThread,
+    ) -> ReadResourceResult:
         self._log.debug("Loading resource: %s", uri[:LOGGED])
         self.stats.reads += 1
         contents = self._cache.get(item.path)
@@ -190,7 +193,10 @@ class ResourceReader:
     # Catalogues
 
     async def _read_catalogue(
-        self, uri: str, category: str, in_thread: RunInThread
+        self,
+        uri: str,
+        category: str,
+        in_thread: RunInThread,
     ) -> ReadResourceResult:
         """Return the catalogue of a category, or the registry for the empty name."""
         catalogues = self._catalogues
@@ -207,7 +213,11 @@ class ResourceReader:
     # Matches
 
     async def _read_match(
-        self, uri: str, query: str, category: str | None, in_thread: RunInThread
+        self,
+        uri: str,
+        query: str,
+        category: str | None,
+        in_thread: RunInThread,
     ) -> ReadResourceResult:
         self._log.info("Dynamic resource request: %s", uri[:LOGGED])
         text, uri = await in_thread(partial(self._match, uri, query, category))
@@ -219,7 +229,12 @@ class ResourceReader:
             [ResourceContents(uri, text=text.text, mime_type=text.mime_type, meta=meta)]
         )
 
-    def _match(self, uri: str, query: str, category: str | None) -> tuple[RenderedText, str]:
+    def _match(
+        self,
+        uri: str,
+        query: str,
+        category: str | None,
+    ) -> tuple[RenderedText, str]:
         """Return the rendered matches and the escaped URI.
 
         Blocks: a query may have a megabyte, and even decoding that takes time.

@@ -18,8 +18,6 @@ from concertino.library.analysis import Analyser
 if TYPE_CHECKING:
     import tantivy
 
-__all__ = ["SpellingCorrection", "correct_spelling"]
-
 LETTERS = ascii_lowercase + digits
 
 # Letters. Shorter words have too many neighbours, and names are often short (Pact, SHAP).

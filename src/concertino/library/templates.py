@@ -9,8 +9,6 @@ from concertino.library.query_params import PARAMETERS
 from concertino.library.uris import MATCH, REGISTRY
 from concertino.types.results import ResourceTemplate
 
-__all__ = ["JSON", "Templates"]
-
 JSON = "application/json"
 MODE = (
     "mode: full (default) returns whole documents, catalog an entry for each,"

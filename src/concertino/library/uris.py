@@ -16,8 +16,6 @@ import os
 import re
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-__all__ = ["MATCH", "REGISTRY", "escape_uri", "key_of", "singular", "split_uri", "uri_of"]
-
 REGISTRY = "registry"
 MATCH = "match"
 SUFFIX = ".md"

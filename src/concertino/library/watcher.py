@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["Watcher"]
-
 # Changes within this time are reported together. The default of watchfiles is 1.6 s.
 DEBOUNCE_MS = 50
 
@@ -42,7 +40,12 @@ class Watcher:
     logged. receives_events: whether the operating system reports changes; False while polling.
     """
 
-    def __init__(self, folders: Sequence[str], report: ReportChange, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        folders: Sequence[str],
+        report: ReportChange,
+        log: logging.Logger,
+    ) -> None:
         self.receives_events = False
         self._folders = folders
         self._report_change = report

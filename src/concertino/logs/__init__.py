@@ -4,6 +4,5 @@ handler          configure() and logger(): the logging handler, its level and it
 writer           BoundedWriter: buffers output for a descriptor, drops lines when nobody reads
 stderr_redirect  StderrRedirect: replaces sys.stdout and sys.stderr while stdout carries MCP
 formats          formats a log record as a line, as JSON, or in the trace profile
-correlation      LogContext: the request and trace that a log line belongs to
 redact           Redactor: removes secrets from texts, JSON and Python objects
 """

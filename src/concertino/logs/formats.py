@@ -10,27 +10,57 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.json import encode
+from msgspec.structs import replace
 
-from concertino.logs.correlation import LogContext, current_context
 from concertino.logs.redact import Redactor, redactor
 
-__all__ = ["FORMATS", "LogEntry", "escape_controls", "make_entry", "message_line"]
+__all__ = [
+    "AS_ERROR",
+    "FORMATS",
+    "LogContext",
+    "LogEntry",
+    "current_context",
+    "escape_controls",
+    "make_entry",
+    "message_line",
+]
 
 # Not printable according to str.isprintable(), but harmless.
 _SPACES = "\u00a0\u3000"
 
+
+class LogContext(Struct, frozen=True):
+    """The call that a log line belongs to.
+
+    request: its JSON-RPC id. trace: its W3C Trace Context trace id, 32 hexadecimal digits; empty
+    without one.
+    """
+
+    request: int | str | None = None
+    trace: str = ""
+
+
+# None outside of calls, and inside of calls when neither the log format nor telemetry needs it.
+# A thread that runs a handler has a copy of the handler's context.
+current_context: ContextVar[LogContext | None] = ContextVar("concertino_call", default=None)
+
 _NO_CONTEXT = LogContext()
+
+# The `extra` of a warning that the format `trace`, which knows no warnings, shows as an error.
+AS_ERROR: Mapping[str, object] = MappingProxyType({"as_error": True})
 
 
 class LogEntry(Struct, frozen=True, omit_defaults=True):
     """The printed parts of a log record. Secrets are removed; control characters are still there.
 
     time: UTC, RFC 3339 with milliseconds. level: DEBUG, INFO, WARN or ERROR. exception: traceback
-    and stack, several lines. request, trace: of the call that the record belongs to.
+    and stack, several lines. request, trace: of the call that the record belongs to. as_error: see
+    AS_ERROR.
     """
 
     time: str
@@ -40,6 +70,7 @@ class LogEntry(Struct, frozen=True, omit_defaults=True):
     exception: str = ""
     request: int | str | None = None
     trace: str = ""
+    as_error: bool = False
 
 
 def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> LogEntry:
@@ -68,10 +99,16 @@ def make_entry(record: logging.LogRecord, component: str, known: Redactor) -> Lo
         # A client may choose any text as its request id.
         request=known.value(context.request),
         trace=context.trace,
+        as_error="as_error" in record.__dict__,
     )
 
 
-def message_line(format: str, who: str, direction: str, text: str) -> str:
+def message_line(
+    format: str,
+    who: str,
+    direction: str,
+    text: str,
+) -> str:
     """Return one protocol message as a line of the message trace.
 
     format: of the log; in the format `json` the line is an object like every other line. who: the
@@ -116,11 +153,14 @@ def _format_line(entry: LogEntry) -> str:
 
 
 def _format_json(entry: LogEntry) -> str:
+    if entry.as_error:
+        entry = replace(entry, as_error=False)
     return encode(entry).decode() + "\n"
 
 
 def _format_trace(entry: LogEntry) -> str:
-    return f"{'Error:' if entry.level == 'ERROR' else '[TRACE]'} {_text_and_exception(entry)}"
+    is_error = entry.level == "ERROR" or entry.as_error
+    return f"{'Error:' if is_error else '[TRACE]'} {_text_and_exception(entry)}"
 
 
 # `line` is the default. `trace` is the profile of other servers: `[TRACE]` and `Error:`.

@@ -1,6 +1,6 @@
 r"""Removal of secrets from everything that leaves the process other than as a normal result.
 
-Every sink uses it: logs, traces, captures, error texts, relayed stderr. There are two rules:
+Every sink uses it: logs, traces, captures, error texts, relayed stderr. There are three rules:
 
 *Values*: the value of an environment variable with a secret name (`*_TOKEN`, `*_PASSWORD`, ...) is
 replaced by `[REDACTED]` wherever it occurs, also if it was escaped on the way: `\n`, `\"`,
@@ -8,9 +8,12 @@ replaced by `[REDACTED]` wherever it occurs, also if it was escaped on the way: 
 unescaped level by level. A match is mapped back to the place it came from, so that no escape
 sequence is cut.
 
-*Fields*: a string under a key such as `password` is replaced whatever its content. Only objects and
-JSON texts have fields, and JSON texts inside of JSON strings (the text content that repeats a
-structured result); plain text has none.
+*Fields*: a string under a key such as `password` is replaced whatever its content: in objects, in
+JSON texts, in JSON texts inside of JSON strings (the text content that repeats a structured
+result), and in what repr() makes of dicts and objects, wherever it stands: `{'password': 'x'}`.
+
+*Tokens*: what looks like a well-known kind of token is replaced: `ghp_...`, `sk-...`, `AKIA...`,
+JSON Web Tokens, what follows `Bearer`, private keys. secret_patterns.py has the shapes.
 
 Not found, since no rule can: a secret that was encoded (base64, percent), hashed or split.
 """
@@ -40,7 +43,7 @@ class Redactor:
     """Removes the given secrets, and fields with secret names, from texts and values. Immutable.
 
     secrets: exact texts; overlapping matches are replaced as one. The empty text and parts of
-    `[REDACTED]` are ignored. least: a text of fewer characters contains neither secret nor field.
+    `[REDACTED]` are ignored. least: a text of fewer characters contains no secret of any kind.
     """
 
     __slots__ = ("_escapable", "_secrets", "_shortest", "least", "markers")
@@ -80,22 +83,29 @@ class Redactor:
 
         Returns the same object if it contains none.
         """
-        if len(text) < self._shortest or not self._may_hold(text):
+        if len(text) < self.least:
             return text
-        return self._without_secrets(text, escaped=False)
+        fields, tokens = _may_have_quoted_fields(text), _may_have_tokens(text)
+        if not (fields or tokens or self._may_hold(text)):
+            return text
+        return self._without_secrets(text, False, fields, tokens)
 
     def string(self, text: str) -> str:
-        """Return a text without secrets; of a JSON object or array also without secret fields.
+        """Return a text without secrets that may be a JSON object or array.
 
         Such a text is the content that repeats a structured result. Returns the same object if
         there is nothing to remove.
         """
-        if text[:1] in _JSON_FIRST and _may_have_fields(text.encode("utf-8", "replace")):
-            text = self._without_secrets_in_strings(text, self._may_hold(text), fields=True)
-        # The body of text(): this saves a call for nearly every text.
-        if len(text) < self._shortest or not self._may_hold(text):
+        if len(text) < self.least:
             return text
-        return self._without_secrets(text, escaped=False)
+        tokens = _may_have_tokens(text)
+        if text[:1] in _JSON_FIRST and _may_have_fields(text.encode("utf-8", "replace")):
+            text = self._without_secrets_in_strings(text, self._may_hold(text), True, tokens)
+        # The body of text(): this saves a call for nearly every text.
+        fields = _may_have_quoted_fields(text)
+        if not (fields or tokens or self._may_hold(text)):
+            return text
+        return self._without_secrets(text, False, fields, tokens)
 
     def find_markers(self) -> Sequence[str]:
         """Return a few characters such that each secret contains at least one of them.
@@ -129,10 +139,11 @@ class Redactor:
         text = str(frame, "utf-8", "surrogateescape")
         search = self._may_hold(text)
         fields = _may_have_fields(frame)
-        if not search and not fields:
+        tokens = _may_have_tokens(text)
+        if not (search or fields or tokens):
             return frame
-        redacted = self._without_secrets_in_strings(text, search, fields)
-        if search and not _is_json(frame):
+        redacted = self._without_secrets_in_strings(text, search, fields, tokens)
+        if not _is_json(frame):
             redacted = self.text(redacted)
         return frame if redacted is text else redacted.encode("utf-8", "surrogateescape")
 
@@ -169,7 +180,7 @@ class Redactor:
         changed = False
         for key, item in old.items():
             new_key, new_item = key, self._member(key, item)
-            if self._secrets and isinstance(key, str) and not _is_field(key):
+            if isinstance(key, str) and not _is_field(key):
                 new_key = self.text(key)
                 while new_key is not key and new_key in new:
                     new_key = f"{new_key}'"
@@ -210,8 +221,17 @@ class Redactor:
             return REDACTED if isinstance(name, str) and _is_field(name) else self.string(item)
         return self._value(item)
 
-    def _without_secrets_in_strings(self, text: str, search: bool, fields: bool) -> str:
-        """Redact the strings of a JSON text without decoding it; the rest stays byte for byte."""
+    def _without_secrets_in_strings(
+        self,
+        text: str,
+        search: bool,
+        fields: bool,
+        tokens: bool,
+    ) -> str:
+        """Redact the strings of a JSON text without decoding it; the rest stays byte for byte.
+
+        search, fields, tokens: whether the text may contain known secrets, fields and tokens.
+        """
         pieces: list[str] = []
         done = 0
         of_field = False
@@ -222,8 +242,9 @@ class Redactor:
                 new = REDACTED
             elif not is_field:
                 spans = _fields_inside(old, _MOST_LEVELS) if fields else []
-                if spans or (search and self._may_hold(old)):
-                    new = self._without_secrets(old, escaped=True, known=spans)
+                quoted = fields and _may_have_quoted_fields(old)
+                if spans or quoted or tokens or (search and self._may_hold(old)):
+                    new = self._without_secrets(old, True, quoted, tokens, spans)
 
             # The string after a key that names a secret is that key's value.
             of_field = is_field
@@ -241,28 +262,50 @@ class Redactor:
             return False
         return self._escapable or re.search(r"\\[uUx/]", text) is not None
 
-    def _without_secrets(self, text: str, escaped: bool, known: Iterable[_Span] = ()) -> str:
+    def _without_secrets(
+        self,
+        text: str,
+        escaped: bool,
+        fields: bool,
+        tokens: bool,
+        known: Iterable[_Span] = (),
+    ) -> str:
         """Replace every secret on every level of escaping.
 
-        escaped: the text is the inside of a JSON string. known: spans to replace as well.
+        escaped: the text is the inside of a JSON string. fields, tokens: whether to look for these,
+        too. known: spans to replace as well.
         """
         # The inside of a JSON string that contains escapes is not searched before unescaping:
         # `\nabc` does not contain `nabc`, and replacing that would leave a lone backslash.
         spans = list(known)
+        starts = {start for start, _ in spans}
         levels: list[_Level] = []
         view = text
         while True:
             if levels or not escaped or "\\" not in view:
-                for secret in self._secrets:
-                    at = view.find(secret)
-                    while at >= 0:
-                        spans.append((_origin(levels, at), _origin(levels, at + len(secret))))
-                        at = view.find(secret, at + 1)
+                found = list(self._find_known(view))
+                if tokens:
+                    found += _find_tokens(view)
+                spans += [(_origin(levels, start), _origin(levels, end)) for start, end in found]
+                if fields:
+                    # On a deeper level the string of the same field would seem to end elsewhere.
+                    for start, end in _find_quoted_fields(view):
+                        span = _origin(levels, start), _origin(levels, end)
+                        if span[0] not in starts:
+                            starts.add(span[0])
+                            spans.append(span)
             if len(levels) == _MOST_LEVELS or "\\" not in view:
                 break
             view, level = _unescape(view)
             levels.append(level)
         return _replace_spans(text, spans) if spans else text
+
+    def _find_known(self, text: str) -> Iterable[_Span]:
+        for secret in self._secrets:
+            at = text.find(secret)
+            while at >= 0:
+                yield at, at + len(secret)
+                at = text.find(secret, at + 1)
 
 
 _default: Redactor | None = None
@@ -294,7 +337,12 @@ def make_clean_check(most: int) -> Callable[[str], bool]:
             return True
         if length > most:
             return False
-        if text[0] not in _JSON_FIRST and "\\" not in text:
+        if (
+            text[0] not in _JSON_FIRST
+            and "\\" not in text
+            and not _has_quoted_key(text)
+            and not _may_have_tokens(text)
+        ):
             markers = known.markers
             for marker in known.find_markers() if markers is None else markers:
                 if marker in text:
@@ -361,8 +409,8 @@ _FIELDS = frozenset(
     )
 )
 
-# Characters of the shortest JSON text, truncated or not, that contains such a field.
-_LEAST_FIELD = min(map(len, _FIELDS)) + len('{"":"')
+# Characters of the shortest text, truncated or not, that contains such a field.
+_LEAST_FIELD = min(map(len, _FIELDS)) + len("='")
 _SEPARATORS = dict.fromkeys(map(ord, "-_ ."))
 
 
@@ -410,6 +458,81 @@ def _may_have_fields(frame: bytes) -> bool:
         if field in squeezed:
             return True
     return "\\u" in squeezed
+
+
+def _has_quoted_key(text: str) -> bool:
+    """Return False only if a text certainly has no quoted field such as `'password': 'x'`."""
+    # Looking for one character is ten times as fast as looking for two.
+    return ("'" in text and ("':" in text or "='" in text or "' :" in text)) or (
+        '"' in text and ('":' in text or '="' in text or '" :' in text)
+    )
+
+
+def _may_have_quoted_fields(text: str) -> bool:
+    return (_has_quoted_key(text) or "\\u" in text) and _may_have_fields(
+        text.encode("utf-8", "replace")
+    )
+
+
+def _may_have_tokens(text: str) -> bool:
+    """Return False only if a text certainly has no token of a known shape; fast."""
+    if len(text) < _LEAST_TOKEN:
+        return False
+    # Looking for one character is fifty times as fast as looking for several.
+    # Short texts are not searched by patterns, so that the first lines of a log compile nothing.
+    is_short = len(text) < _SHORT_TEXT
+    if "_" in text and (
+        any(map(text.__contains__, _UNDERSCORE_MARKERS))
+        if is_short
+        else re.search(_TOKEN_UNDERSCORES, text)
+    ):
+        return True
+    if "-" in text and (
+        any(map(text.__contains__, _HYPHEN_MARKERS))
+        if is_short
+        else re.search(_TOKEN_HYPHENS, text)
+    ):
+        return True
+    return (
+        "earer" in text
+        or ("J" in text and "eyJ" in text)
+        or ("I" in text and ("AKIA" in text or "ASIA" in text or "AIza" in text))
+        or ("R" in text and "EARER" in text)
+        or ("z" in text and "uthorization" in text)
+    )
+
+
+# Few texts have any, so few processes need secret_patterns.py. A text that was redacted before
+# stays the same.
+
+
+def _find_quoted_fields(text: str) -> list[_Span]:
+    from concertino.logs.secret_patterns import find_fields
+
+    spans = find_fields(text, _is_field)
+    return [(start, end) for start, end in spans if text[start:end] != REDACTED]
+
+
+def _find_tokens(text: str) -> list[_Span]:
+    from concertino.logs.secret_patterns import find_tokens
+
+    spans = find_tokens(text)
+    return [(start, end) for start, end in spans if text[start:end] != REDACTED]
+
+
+# Each token of secret_patterns.py with an underscore or a hyphen has one of these, and long texts
+# are searched by the patterns: for the character first, then for what stands before it.
+_UNDERSCORE_MARKERS = (
+    "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "npm_", "hf_", "k_live_", "k_test_",
+)  # fmt: skip
+_HYPHEN_MARKERS = ("sk-", "xox", "xapp-", "glpat-", "pypi-", "-----BEGIN ")
+_TOKEN_UNDERSCORES = (
+    r"_(?:(?<=gh[pousr]_)|(?<=b_pat_)|(?<=npm_)|(?<=hf_)|(?<=k_live_)|(?<=k_test_))"
+)
+_TOKEN_HYPHENS = r"-(?:(?<=sk-)|(?<=xox[abeoprs]-)|(?<=xapp-)|(?<=glpat-)|(?<=pypi-)|----BEGIN )"
+_SHORT_TEXT = 128
+# Characters of the shortest: `Bearer` and eight characters.
+_LEAST_TOKEN = 15
 
 
 def _fields_inside(string: str, depth: int) -> list[_Span]:

@@ -134,7 +134,7 @@ class _ByteStream(io.RawIOBase):
         self._text.flush()
 
     def close(self) -> None:
-        """Stay open, as the text stream does."""
+        """Do nothing: this stream stays open, as the text stream does."""
 
     def fileno(self) -> int:
         return self._text.fileno()

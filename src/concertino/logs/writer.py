@@ -23,6 +23,7 @@ import select
 import stat
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 __all__ = ["HELD_LIMIT", "BoundedWriter"]
@@ -47,6 +48,8 @@ class BoundedWriter:
     descriptor: stays open and belongs to the caller; 2 for stderr. limit: bytes that are held
     while the descriptor does not accept them. Held output precedes the next write. While `pending`
     is true, a timer should call flush().
+    on_held: called after each write that leaves output held, in the writing thread or signal
+    handler; it must not raise. A forked child forgets it.
     """
 
     def __init__(self, descriptor: int = 2, limit: int = HELD_LIMIT) -> None:
@@ -67,6 +70,7 @@ class BoundedWriter:
         another thread of the parent may have held the lock.
         """
         self._pid = os.getpid()
+        self.on_held: Callable[[], object] | None = None
         self._lock = threading.RLock()
         self._busy = False
         self._held = bytearray()
@@ -91,6 +95,25 @@ class BoundedWriter:
             return
         with self._lock:
             self._late.append(lines)
+            self._process()
+        if self._held and self.on_held is not None:
+            self.on_held()
+
+    def write_first(self, line: bytes) -> None:
+        """Write a line in front of held output; unlike other lines, it is never dropped.
+
+        For a line that another program waits for. It is written as a line of its own.
+        """
+        self._reset_after_fork()
+        if self._closed:
+            return
+        with self._lock:
+            at = 0
+            if not self._output.at_line_start:
+                # The rest of a line comes first; if it has no end yet, we end it.
+                at = self._held.find(b"\n") + 1
+                line = line if at else b"\n" + line
+            self._held[at:at] = line
             self._process()
 
     def flush(self, timeout_s: float = 0) -> bool:

@@ -100,7 +100,11 @@ def renew_authority(certificates: Certificates, valid: timedelta = VALID) -> Non
 
 
 def issue(
-    certificates: Certificates, name: str, *, hosts: Sequence[str] = (), valid: timedelta = VALID
+    certificates: Certificates,
+    name: str,
+    *,
+    hosts: Sequence[str] = (),
+    valid: timedelta = VALID,
 ) -> x509.Certificate:
     """Issue a certificate with a new key; an existing one of this name is replaced.
 
@@ -162,7 +166,10 @@ def throwaway(name: str) -> Identity:
 
 
 def _issue(
-    certificates: Certificates, name: str, hosts: Sequence[str], valid: timedelta
+    certificates: Certificates,
+    name: str,
+    hosts: Sequence[str],
+    valid: timedelta,
 ) -> x509.Certificate:
     authority = certificates.authority()
     signer = certificates.private_key("ca")
@@ -231,7 +238,10 @@ def _authority_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdent
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: Ed25519PrivateKey, valid: timedelta
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: Ed25519PrivateKey,
+    valid: timedelta,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (

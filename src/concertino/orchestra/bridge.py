@@ -15,7 +15,7 @@ import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from concertino.backend.interface import Notifier
+from concertino.backend.interface import Notifier, SupportsEarlyOpening
 from concertino.errors import RpcError
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
@@ -72,6 +72,9 @@ class Bridge(HubBackend):
     async def start(self, outlet: Notifier) -> None:
         """Begin to connect, and wait a moment for the first attempt."""
         await super().start(outlet)
+        # Nothing below fails: a hub that cannot be reached is tried again.
+        if isinstance(outlet, SupportsEarlyOpening):
+            outlet.open_early()
         self._first_attempt, self._look_now = asyncio.Event(), asyncio.Event()
         self._hub = ReconnectingLink(self.address, self._connect, on_change=self._on_link_change)
         self._hub.start()

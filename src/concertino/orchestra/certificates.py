@@ -102,10 +102,12 @@ class Identity:
 
 
 class Certificates:
-    """A folder of certificates. Every use reads the files again, so renewed ones take effect."""
+    """A folder of certificates. Every use looks at the files again, so renewed ones take effect."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder).expanduser().absolute()
+        # By name: what was loaded, and the state of its files then.
+        self._identities: dict[str, tuple[object, Identity]] = {}
 
     def crt(self, name: str) -> Path:
         """Return the path of a certificate; "ca" is the authority's."""
@@ -122,15 +124,21 @@ class Certificates:
         when a certificate has expired, or when key, certificate and authority do not match.
         """
         check_name(name)
-        now = now or datetime.now(UTC)
+        # Loading takes a fifth of the time of a handshake, and hundreds may come at once.
+        state = self._state_of_files(name)
+        known = self._identities.get(name)
+        moment = now or datetime.now(UTC)
+        if known is not None and now is None and state == known[0] and moment <= known[1].expires:
+            return known[1]
+
         # Under one lock, because a renewal replaces certificate and key one after the other.
         with self.lock(fcntl.LOCK_SH):
             authority = self.authority()
             certificate = self.certificate(name)
             key = self.private_key(name)
         reissue = self.command("issue", name)
-        check_dates(certificate, self.crt(name), self.command("renew", name), now)
-        check_dates(authority, self.crt("ca"), self.command("renew", "ca"), now)
+        check_dates(certificate, self.crt(name), self.command("renew", name), moment)
+        check_dates(authority, self.crt("ca"), self.command("renew", "ca"), moment)
         if certificate.public_key().public_bytes(*RAW) != key.public_key().public_bytes(*RAW):
             raise CertificateError(
                 f"{self.key(name)} is not the key of {self.crt(name)}: {reissue}"
@@ -146,7 +154,21 @@ class Certificates:
                 f"{self.crt(name)} has the name {certificate_name(certificate)!r} in it: {reissue}"
             )
         expires = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
-        return Identity(name, certificate, key, authority, expires)
+        identity = Identity(name, certificate, key, authority, expires)
+        self._identities[name] = state, identity
+        return identity
+
+    def _state_of_files(self, name: str) -> object:
+        """Return what changes whenever a file of an identity, or who may read it, changes."""
+        state: list[object] = []
+        for path in (self.folder, self.crt("ca"), self.crt(name), self.key(name)):
+            try:
+                status = path.stat()
+            except OSError as exc:
+                state.append(exc.errno)
+            else:
+                state.append((status.st_ino, status.st_size, status.st_ctime_ns))
+        return state
 
     def authority(self) -> x509.Certificate:
         """Load the authority's certificate. Raises CertificateError."""
@@ -252,7 +274,12 @@ def _certificate(path: Path, data: bytes, remedy: str) -> x509.Certificate:
         raise CertificateError(f"{path} holds no certificate in PEM: {remedy}") from None
 
 
-def check_dates(certificate: x509.Certificate, path: Path, remedy: str, now: datetime) -> None:
+def check_dates(
+    certificate: x509.Certificate,
+    path: Path,
+    remedy: str,
+    now: datetime,
+) -> None:
     """Raise CertificateError for a certificate that is not valid now."""
     if now > certificate.not_valid_after_utc:
         raise CertificateError(

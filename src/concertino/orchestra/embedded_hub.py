@@ -5,7 +5,10 @@ The hub listens for its own plugins only, so any number of these processes can r
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import Any
 
 from concertino.backend.interface import Notifier
 from concertino.orchestra.hub import Hub
@@ -18,8 +21,6 @@ __all__ = ["EmbeddedHub"]
 
 log = logging.getLogger("concertino.hub")
 
-# How long the first calls wait for plugins; a plugin that starts later causes list_changed.
-START_S = 15.0
 # The process exits soon after its client has gone, see runtime/process.py.
 STOP_S = 0.8
 THIS_PROCESS = RemotePeer("this process")
@@ -32,21 +33,34 @@ class EmbeddedHub(HubBackend):
         super().__init__(self._ask_hub)
         self._file = file
         self._hub: Hub | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, outlet: Notifier) -> None:
-        """Start the plugins. Raises OSError and CertificateError when the hub cannot listen."""
+        """Begin to start the plugins; a call waits for the one that it needs.
+
+        Raises OSError and CertificateError when the hub cannot listen.
+        """
         await super().start(outlet)
         for warning in self._file.warnings:
             log.warning("%s", warning)
         self._hub = Hub(self._file, is_private=True, stop_s=STOP_S)
-        self._hub.on_change = self.report_change
-        await self._hub.start(START_S)
+        # Reports a list only to clients that have got another one.
+        self._hub.on_change = lambda _: self._run(self.refresh())
+        await self._hub.launch()
+        self._run(self._hub.settle())
 
     async def close(self) -> None:
         """Stop the plugins."""
+        for task in self._tasks:
+            task.cancel()
         hub, self._hub = self._hub, None
         if hub is not None:
             await hub.stop()
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _ask_hub(self, request: PluginRequest, timeout_s: float) -> PluginResponse:
         assert self._hub is not None, "the server answers no calls before start() has returned"

@@ -29,6 +29,7 @@ from typing import Literal
 from concertino.errors import ConcertinoError, Disconnected, TimedOut
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates, default_folder
+from concertino.orchestra.failures import prompt_failure, storage_failure
 from concertino.orchestra.link import listen_for_links
 from concertino.orchestra.message_peek import is_tool_response, peek_tool_call, split_id
 from concertino.orchestra.pending_response import PendingResponse
@@ -63,6 +64,10 @@ log = logging.getLogger("concertino.hub")
 CALL_S = 600.0
 # Time for plugins to end after a shutdown request; ending their processes takes as long again.
 STOP_S = 5.0
+# How long a request waits for plugins that start.
+START_S = 15.0
+# Lists wait for the plugins that are about to run only.
+LISTS = ("list_tools", "list_prompts", "storage_list")
 # How long changes are collected before on_change is called.
 CHANGE_S = 0.05
 # The folder for sockets, and the socket in it at which plugins reach the hub.
@@ -101,8 +106,12 @@ class Hub:
             None if is_private else listen_addr or file.listen_addr or LISTEN,
         )
         self._routes: Routes[PluginProcess] | None = None
-        # Conflicts are logged once, while they last.
+        # Messages about names that several plugins offer: logged once, while they last.
         self._logged_conflicts: set[str] = set()
+        # Whether the first start of each plugin is over.
+        self._is_started = not file.enabled
+        # Done when a plugin has changed; made by those who wait for that.
+        self._changed: asyncio.Future[None] | None = None
         # The serialized lists of tools and prompts at the last call of on_change.
         self._last_lists = b"", b""
         self._change_timer: asyncio.TimerHandle | None = None
@@ -111,6 +120,9 @@ class Hub:
         entries = {entry.id: entry for entry in file.enabled}
         self._by_start: list[PluginProcess] = []
         by_id: dict[str, PluginProcess] = {}
+        # Those that connect over QUIC start one by one: upstream's may share a database, and fail
+        # if they create it at the same time.
+        previous: PluginProcess | None = None
         for entry in _sort_by_dependency(entries):
             settings = LaunchSettings(
                 entry,
@@ -119,7 +131,10 @@ class Hub:
                 logging.getLogger(f"concertino.hub.{entry.id}"),
             )
             dependencies = [by_id[id] for id in entry.depends_on]
-            plugin = PluginProcess(settings, dependencies, self._on_plugin_change)
+            before = previous if not entry.socket else None
+            plugin = PluginProcess(settings, dependencies, self._on_plugin_change, before)
+            if not entry.socket:
+                previous = plugin
             by_id[entry.id] = plugin
             self._by_start.append(plugin)
         self.plugins = {id: by_id[id] for id in entries}
@@ -129,12 +144,20 @@ class Hub:
         """Where the hub listens for others than its own plugins with a socket; after start()."""
         return self._listeners.addresses
 
-    async def start(self, within_s: float | None = None) -> None:
+    async def start(self) -> None:
         """Listen, start the plugins, and wait until the first start of each is over.
 
-        A plugin that fails to start is started again in the background. within_s: the longest time
-        to wait, in seconds. Raises OSError, ValueError and CertificateError when the hub cannot
-        listen; everything is closed before.
+        A plugin that fails to start is started again in the background. Raises as launch().
+        """
+        await self.launch()
+        await asyncio.gather(*(plugin.first_start.is_over.wait() for plugin in self._by_start))
+        await self.settle()
+
+    async def launch(self) -> None:
+        """Listen, and begin to start the plugins.
+
+        Requests wait for the plugins that they need. Raises OSError, ValueError and
+        CertificateError when the hub cannot listen; everything is closed before.
         """
         needs_network = any(not plugin.entry.socket for plugin in self._by_start)
         try:
@@ -142,20 +165,13 @@ class Hub:
         except BaseException:
             await self.stop()
             raise
-
         # Dependencies are awaited by the plugins themselves, so all can be started now.
         for plugin in self.plugins.values():
             plugin.start(environment)
-        if self.plugins:
-            first_starts = [
-                asyncio.ensure_future(plugin.first_start.is_over.wait())
-                for plugin in self.plugins.values()
-            ]
-            try:
-                await asyncio.wait(first_starts, timeout=within_s)
-            finally:
-                for task in first_starts:
-                    task.cancel()
+
+    async def settle(self) -> None:
+        """Wait until each plugin runs, has failed, or waits for something; log how many run."""
+        await self._wait_settled()
         log.info("%d of %d plugins run", self._count_running(), len(self.plugins))
 
     async def stop(self) -> None:
@@ -195,10 +211,12 @@ class Hub:
         """The current routes. New conflicts between plugins are logged."""
         if self._routes is None:
             self._routes = build_routes(list(self.plugins.values()))
-            for message in self._routes.conflicts:
-                if message not in self._logged_conflicts:
-                    log.error("%s", message)
-            self._logged_conflicts = set(self._routes.conflicts)
+            conflicts, replacements = self._routes.conflicts, self._routes.replacements
+            for level, messages in ((logging.ERROR, conflicts), (logging.WARNING, replacements)):
+                for message in messages:
+                    if message not in self._logged_conflicts:
+                        log.log(level, "%s", message)
+            self._logged_conflicts = {*conflicts, *replacements}
         return self._routes
 
     def _count_running(self) -> int:
@@ -214,17 +232,25 @@ class Hub:
             if peer.name is not None:
                 request.tool_call.caller_plugin = _plugin_id(peer.name)
             name = request.tool_call.tool_name
-            return await self._forward(self.routes.tools.get(name), "tool", name, request, kind)
+            plugin = self.routes.tools.get(name)
+            if not self._is_started:
+                plugin = await self._await_provider(lambda: self.routes.tools.get(name), peer)
+            return await self._forward(plugin, "tool", name, request, kind)
+        if kind in LISTS:
+            await self._wait_settled(peer)
         if kind == "list_tools":
             return self.routes.tool_list
         if kind == "list_prompts":
             return self.routes.prompt_list
         if kind == "prompt_get":
             name = request.prompt_get.prompt_name
-            return await self._forward(self.routes.prompts.get(name), "prompt", name, request, kind)
+            plugin = await self._await_provider(lambda: self.routes.prompts.get(name), peer)
+            return await self._forward(plugin, "prompt", name, request, kind)
         if kind.startswith("storage_"):
             name = getattr(request, kind).storage_type or DEFAULT_STORAGE
             plugin = self.routes.storage.get(name)
+            if not self._is_started and kind not in LISTS:
+                plugin = await self._await_provider(lambda: self.routes.storage.get(name), peer)
             return await self._forward(plugin, "storage", name, request, kind)
         if kind == "register":
             return self._register(request.register, peer)
@@ -232,6 +258,67 @@ class Hub:
             return PluginResponse(health=self._health())
         return error_response(
             request.request_id, "unknown_request", f"the hub does not answer {kind}"
+        )
+
+    async def _await_provider(
+        self, find: Callable[[], PluginProcess | None], peer: RemotePeer
+    ) -> PluginProcess | None:
+        """Return the plugin that provides a feature; None if there is none.
+
+        While plugins start for the first time, wait for the one that may provide it. A plugin that
+        asks while it starts itself does not wait, since two could wait for each other.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + START_S
+        while self._is_awaited(plugin := find()):
+            left = until - loop.time()
+            if left <= 0 or self._is_starting(peer):
+                break
+            if self._changed is None:
+                self._changed = loop.create_future()
+            await asyncio.wait((self._changed,), timeout=left)
+        return plugin
+
+    def _is_awaited(self, provider: PluginProcess | None) -> bool:
+        """Return whether a first start may lead to another provider of a feature."""
+        if provider is None:
+            return not self._is_started
+        if not provider.first_start.is_over.is_set():
+            return True
+        if not provider.uses_quic:
+            return False
+        # The last one that connects over QUIC provides it.
+        plugins = [*self.plugins.values()]
+        later = plugins[plugins.index(provider) + 1 :]
+        return any(
+            plugin.uses_quic and not plugin.first_start.is_settled.is_set() for plugin in later
+        )
+
+    async def _wait_settled(self, peer: RemotePeer | None = None) -> None:
+        """Wait, for a limited time, until the first start of each plugin is settled.
+
+        peer: who asks; it does not wait if it is a plugin that starts itself.
+        """
+        if self._is_started or (peer is not None and self._is_starting(peer)):
+            return
+        waits = [
+            asyncio.ensure_future(plugin.first_start.is_settled.wait())
+            for plugin in self._by_start
+            if not plugin.first_start.is_settled.is_set()
+        ]
+        if waits:
+            try:
+                await asyncio.wait(waits, timeout=START_S)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+
+    def _is_starting(self, peer: RemotePeer) -> bool:
+        """Return whether a peer is a plugin whose first start is not over."""
+        return any(
+            _is_process_of(peer, plugin) if peer.name is None else peer.may_register_as(plugin.id)
+            for plugin in self._by_start
+            if not plugin.first_start.is_over.is_set()
         )
 
     async def _forward(
@@ -245,16 +332,24 @@ class Hub:
         """Send a request to the plugin that provides a feature, if there is one."""
         id = request.request_id
         if plugin is None:
-            return error_response(
-                id, f"{feature}_not_found", f"no plugin has the {feature} {name!r}"
-            )
+            code, message = f"{feature}_not_found", f"no plugin has the {feature} {name!r}"
+            if feature == "prompt":
+                return prompt_failure(id, code, message)
+            if feature == "storage":
+                return storage_failure(id, kind, code, message)
+            return error_response(id, code, message)
         try:
             response = await plugin.request(request, CALL_S)
         except ConcertinoError as exc:
             return _failure_response(id, plugin, exc)
         return _check_kind(id, plugin, response, kind)
 
-    def relay(self, body: bytes, peer: RemotePeer, respond: Respond) -> PendingResponse | None:
+    def relay(
+        self,
+        body: bytes,
+        peer: RemotePeer,
+        respond: Respond,
+    ) -> PendingResponse | None:
         """Forward a tool call and its response as bytes, without a task. A RelayHandler.
 
         Returns None, so that answer() handles the request, if it is not a plain tool call, if it
@@ -264,7 +359,7 @@ class Hub:
         if call is None or (peer.name is not None and call[1] != _plugin_id(peer.name)):
             return None
         plugin = (self._routes or self.routes).tools.get(call[0])
-        if plugin is None:
+        if plugin is None or not self._is_started:
             return None
         return plugin.forward(body, CALL_S, partial(_relay_response, plugin, respond))
 
@@ -315,6 +410,11 @@ class Hub:
 
     def _on_plugin_change(self) -> None:
         self._routes = None
+        self._is_started = all(plugin.first_start.is_over.is_set() for plugin in self._by_start)
+        if self._changed is not None:
+            if not self._changed.done():
+                self._changed.set_result(None)
+            self._changed = None
         # Also without on_change, since building the routes logs conflicts.
         if self._change_timer is None:
             loop = asyncio.get_running_loop()
@@ -352,7 +452,10 @@ class _Listeners:
         self._listeners: list[RpcListener] = []
 
     async def open(
-        self, handler: RequestHandler, relay: RelayHandler, needs_network: bool
+        self,
+        handler: RequestHandler,
+        relay: RelayHandler,
+        needs_network: bool,
     ) -> HubEnvironment:
         """Start to listen. needs_network: a plugin of the hub uses QUIC.
 
@@ -377,7 +480,12 @@ class _Listeners:
             self.folder, inside.address, network_address, self._certificates, starts
         )
 
-    async def _listen(self, address: str, handler: RequestHandler, relay: RelayHandler) -> str:
+    async def _listen(
+        self,
+        address: str,
+        handler: RequestHandler,
+        relay: RelayHandler,
+    ) -> str:
         if address.startswith("unix:"):
             listener = await listen_for_links(address, handler, relay=relay)
         else:
@@ -457,7 +565,10 @@ def _failure_response(id: str, plugin: PluginProcess, exc: BaseException) -> Plu
 
 
 def _check_kind(
-    id: str, plugin: PluginProcess, response: PluginResponse, kind: str
+    id: str,
+    plugin: PluginProcess,
+    response: PluginResponse,
+    kind: str,
 ) -> PluginResponse:
     """Return the response, or an error if it is of another kind than the request."""
     got = response.WhichOneof("response")

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import Raw, Struct
-from msgspec.json import Encoder
 
 from concertino.backend.interface import Call, Context, Notifier
 from concertino.errors import (
@@ -39,6 +38,7 @@ from concertino.orchestra.translation import (
     call_request,
     call_result,
     caller_fields,
+    encode_sorted,
     entries_of,
     list_request,
     prompt_request,
@@ -74,8 +74,6 @@ ListName = Literal["tools", "prompts"]
 CALL_S = 600.0
 # Differs from every list: the client got an error instead.
 NO_LIST = b"the list could not be fetched"
-# Sorted, because upstream's hub sends the members of a schema in another order each time.
-_encode_sorted = Encoder(order="sorted").encode
 
 
 class HubBackend:
@@ -98,10 +96,15 @@ class HubBackend:
         self._forward = forward
         self._caller = caller_fields(str(uuid.uuid4()))
         self._outlet: Notifier | None = None
+        # Warnings about the lists, which are fetched again and again.
+        self._logged: set[str] = set()
         self._lists: dict[ListName, _CachedList] = {
-            "tools": _CachedList("list_tools", lambda found: ListToolsResult(tools_of(found))),
+            "tools": _CachedList(
+                "list_tools", lambda found: ListToolsResult(tools_of(found, self._warn_once))
+            ),
             "prompts": _CachedList(
-                "list_prompts", lambda found: ListPromptsResult(prompts_of(found))
+                "list_prompts",
+                lambda found: ListPromptsResult(prompts_of(found, self._warn_once)),
             ),
         }
         self._handlers: dict[str, Callable[[Call], Awaitable[Struct]]] = {
@@ -204,6 +207,11 @@ class HubBackend:
         except ConcertinoError as exc:
             raise _client_error(exc) from None
 
+    def _warn_once(self, message: str) -> None:
+        if message not in self._logged:
+            self._logged.add(message)
+            log.warning("%s", message)
+
     async def _fetch(self, cached: _CachedList) -> Struct:
         kind = cached.kind
         response = await self._ask(PluginRequest(**{kind: _LIST_REQUESTS[kind]()}))
@@ -242,7 +250,7 @@ class _CachedList:
         received = response.SerializeToString()
         if received != self._bytes:
             result = self._convert(response)
-            content = _encode_sorted(result)
+            content = encode_sorted(result)
             if self._bytes is None or content != self.current:
                 self._result, self.current = result, content
             self._bytes = received

@@ -58,7 +58,7 @@ async def listen_for_links(
         raise ValueError(f"{address}: QUIC needs certificates and the name of one")
 
     # Imported here, because QUIC takes 100 ms to load and most plugins use a Unix socket.
-    from concertino.orchestra.quic_link import listen_quic_links
+    from concertino.orchestra.quic_listener import listen_quic_links
 
     return await listen_quic_links(address, answer, relay, certificates, name, admits)
 
@@ -76,8 +76,9 @@ async def open_link(
     address, certificates, name: as for listen_for_links(); name is that of this side's
     certificate. expects: the name that the peer's certificate must have; None accepts every name
     that is valid for the address.
-    Raises Disconnected when there is no answer within timeout_s, HandshakeFailure when one side
-    does not accept the other, ValueError for a malformed address, CertificateError.
+    Raises Disconnected when there is no answer within timeout_s, or when the handshake takes longer
+    than 15 s; HandshakeFailure when one side does not accept the other; ValueError for a malformed
+    address; CertificateError.
     """
     if address.startswith("unix:"):
         return await open_unix_link(address.removeprefix("unix:"), timeout_s)

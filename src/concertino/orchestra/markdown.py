@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import stat
 import threading
 from collections.abc import Generator, Iterator, Mapping
@@ -21,18 +22,27 @@ from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any, cast
 
-from concertino.library.front_matter import split_front_matter
 from concertino.orchestra.extra import MISSING_EXTRA
 from concertino.orchestra.storage import (
     MAX_CONTENT_BYTES,
     StorageEntry,
     StorageError,
     StoredDocument,
-    check_path,
     check_pattern,
+    clean_folder,
+    clean_path,
     matcher,
     next_version,
 )
+from concertino.yaml_core import (
+    InvalidYaml,
+    InvalidYamlKey,
+    YamlLimit,
+    is_null,
+    read_node,
+    read_value,
+)
+from concertino.yaml_writer import write_mapping
 
 __all__ = ["MarkdownStorage"]
 
@@ -40,7 +50,10 @@ FOLDER = ".projects"
 # Extensions of the files beside a content.
 VERSION, NEXT, NEW = ".version", ".next", ".new"
 RESERVED = (VERSION, NEXT, NEW, ".lock")
-# Put before a content that begins with --- and has no metadata.
+FENCE = b"---"
+# With the empty line behind it.
+_CLOSING_FENCE = re.compile(rb"^---\r*(?:\n(?:\r?\n)?|\Z)", re.MULTILINE)
+# Put before a content that begins with a line --- and has no metadata.
 EMPTY = "---\n{}\n---\n\n"
 MAX_METADATA_BYTES = 65536
 # Levels of nested lists and mappings in metadata.
@@ -71,7 +84,11 @@ class MarkdownStorage:
         return StoredDocument(content, metadata, version)
 
     def write(
-        self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
+        self,
+        path: str,
+        content: bytes,
+        metadata: Mapping[str, Any],
+        expected_version: int,
     ) -> int:
         parts = self._split(path)
         raw = _join_metadata(content, metadata)
@@ -108,9 +125,8 @@ class MarkdownStorage:
                 os.fsync(folder)
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
-        if prefix:
-            check_path(prefix.rstrip("/") or "/")
-        matches = matcher(check_pattern(pattern)).match
+        prefix = clean_folder(prefix)
+        matches = matcher(check_pattern(pattern)).fullmatch
         entries: list[StorageEntry] = []
         with self._lock(create=False) as exists:
             if not exists:
@@ -136,7 +152,7 @@ class MarkdownStorage:
     # Paths and locks
 
     def _split(self, path: str) -> tuple[str, ...]:
-        parts = check_path(path)
+        parts = clean_path(path)
         if parts[-1].endswith(RESERVED):
             raise StorageError(
                 "invalid_path",
@@ -208,7 +224,12 @@ class MarkdownStorage:
 
     # Documents
 
-    def _current_version(self, folder: int | None, name: str, path: str) -> int:
+    def _current_version(
+        self,
+        folder: int | None,
+        name: str,
+        path: str,
+    ) -> int:
         """Return the version of a document; 0 if there is none."""
         if folder is None:
             return 0
@@ -219,7 +240,12 @@ class MarkdownStorage:
                 raise
             return 0
 
-    def _recover(self, folder: int, name: str, path: str) -> tuple[bytes, int]:
+    def _recover(
+        self,
+        folder: int,
+        name: str,
+        path: str,
+    ) -> tuple[bytes, int]:
         """Finish or undo a write that a crash interrupted; return content and version.
 
         Raises StorageError.
@@ -247,9 +273,14 @@ class MarkdownStorage:
             )
         return raw, int(version)
 
-    def _finish(self, folder: int, name: str, version: int) -> None:
+    def _finish(
+        self,
+        folder: int,
+        name: str,
+        version: int,
+    ) -> None:
         """Write the version of a content that is in place."""
-        _write_file(folder, name + VERSION + NEW, f"{version}\n".encode())
+        _write_file(folder, name + VERSION + NEW, str(version).encode())
         os.replace(name + VERSION + NEW, name + VERSION, src_dir_fd=folder, dst_dir_fd=folder)
         _remove(folder, name + NEXT)
         os.fsync(folder)
@@ -281,7 +312,13 @@ def _convert_errors(path: str) -> Generator[None, None, None]:
         raise _error(path, exc) from None
 
 
-def _read_file(folder: int, name: str, path: str, limit: int, missing: bytes | None = None) -> Any:
+def _read_file(
+    folder: int,
+    name: str,
+    path: str,
+    limit: int,
+    missing: bytes | None = None,
+) -> Any:
     """Return the bytes of a file, or `missing`. Raises StorageError. Any: depends on `missing`."""
     try:
         # Non-blocking, so that a named pipe cannot block the store.
@@ -329,23 +366,14 @@ def _digest(raw: bytes) -> str:
 
 
 def _join_metadata(content: bytes, metadata: Mapping[str, Any]) -> bytes:
-    """Return metadata as front matter, then the content: keys sorted, as upstream writes them."""
+    """Return metadata as front matter, then the content, with the bytes that upstream writes."""
     if not metadata:
-        return EMPTY.encode() + content if content.startswith(b"---") else content
+        return EMPTY.encode() + content if _begins_with_fence(content) else content
 
-    yaml = _import_yaml()
     try:
-        block: str = yaml.dump(
-            dict(metadata),
-            Dumper=_dumper_without_aliases(yaml),
-            sort_keys=True,
-            allow_unicode=True,
-            width=MAX_METADATA_BYTES,
-        )
-    except (yaml.YAMLError, RecursionError, TypeError) as exc:
-        raise StorageError(
-            "storage_error", f"metadata: cannot be written: {type(exc).__name__}: {exc}"
-        ) from None
+        block = write_mapping(metadata, max_depth=MAX_DEPTH)
+    except (ValueError, TypeError) as exc:
+        raise StorageError("storage_error", f"metadata: cannot be written: {exc}") from None
     if len(block) > MAX_METADATA_BYTES:
         raise StorageError(
             "too_large", f"metadata: {len(block)} characters; the limit is {MAX_METADATA_BYTES}"
@@ -353,17 +381,25 @@ def _join_metadata(content: bytes, metadata: Mapping[str, Any]) -> bytes:
     return f"---\n{block}---\n\n".encode() + content
 
 
+def _begins_with_fence(raw: bytes) -> bool:
+    first, newline, _ = raw.partition(b"\n")
+    return bool(newline) and first.rstrip(b"\r") == FENCE
+
+
 def _split_metadata(raw: bytes, path: str) -> tuple[bytes, dict[str, Any]]:
-    """Return the content and the metadata of a file."""
-    if not raw.startswith(b"---"):
+    """Return the content and the metadata of a file.
+
+    Front matter begins in the first line, and only a line `---` ends it. The content follows,
+    behind one empty line if there is one.
+    """
+    if not _begins_with_fence(raw):
         return raw, {}
-    text = raw.decode("utf-8", "surrogateescape")
-    block, body, _, _ = split_front_matter(text)
-    # The content begins with --- but has no front matter.
-    if block is None:
+    start = raw.index(b"\n") + 1
+    end = _CLOSING_FENCE.search(raw, start)
+    if end is None:
         return raw, {}
-    metadata = _parse_metadata(block, path)
-    return body.removeprefix("\n").encode("utf-8", "surrogateescape"), metadata
+    metadata = _parse_metadata(raw[start : end.start()].decode("utf-8", "surrogateescape"), path)
+    return raw[end.end() :], metadata
 
 
 def _parse_metadata(block: str, path: str) -> dict[str, Any]:
@@ -376,62 +412,22 @@ def _parse_metadata(block: str, path: str) -> dict[str, Any]:
             "too_large", f"{path}: metadata: more than {MAX_METADATA_BYTES} characters"
         )
 
-    yaml = _import_yaml()
-    loader = _loader_without_dates(yaml)
     try:
-        # Parse the events first to check the depth, because the loader is recursive.
-        depth = 0
-        for event in yaml.parse(block, Loader=loader):
-            kind = type(event).__name__
-            depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
-            if kind == "AliasEvent" or depth > MAX_DEPTH:
-                raise StorageError(
-                    "storage_error",
-                    f"{path}: metadata: aliases and more than {MAX_DEPTH} levels are not allowed",
-                )
-        metadata: object = yaml.load(block, Loader=loader)
-    except (yaml.YAMLError, ValueError) as exc:
-        raise StorageError(
-            "storage_error", f"{path}: metadata: is not YAML: {type(exc).__name__}"
-        ) from None
-
-    if metadata is None:
-        return {}
-    if not isinstance(metadata, dict) or not all(
-        isinstance(key, str) for key in cast("dict[Any, Any]", metadata)
-    ):
-        raise StorageError("storage_error", f"{path}: metadata: expected `key: value` lines")
-    return cast("dict[str, Any]", metadata)
-
-
-def _import_yaml() -> Any:
-    try:
-        import yaml
+        root = read_node(block, max_depth=MAX_DEPTH)
+        if root is None or is_null(root):
+            return {}
+        if root.kind == "mapping":
+            return cast("dict[str, Any]", read_value(root))
     except ImportError:
         raise ImportError(MISSING_EXTRA) from None
-    return yaml
-
-
-def _loader_without_dates(yaml: Any) -> Any:
-    """Return a loader class that keeps dates as strings; libyaml's if it is installed."""
-
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    except InvalidYamlKey:
         pass
-
-    Loader.yaml_implicit_resolvers = {
-        first: [
-            (tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"
-        ]
-        for first, resolvers in Loader.yaml_implicit_resolvers.items()
-    }
-    return Loader
-
-
-def _dumper_without_aliases(yaml: Any) -> Any:
-    """Return a dumper class that writes repeated values in full."""
-
-    class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
-        def ignore_aliases(self, data: object) -> bool:
-            return True
-
-    return Dumper
+    except YamlLimit:
+        raise StorageError(
+            "storage_error",
+            f"{path}: metadata: aliases and more than {MAX_DEPTH} levels are not allowed",
+        ) from None
+    except InvalidYaml as exc:
+        line = "" if exc.line is None else f"line {exc.line + 1}: "
+        raise StorageError("storage_error", f"{path}: metadata: {line}is not YAML: {exc}") from None
+    raise StorageError("storage_error", f"{path}: metadata: expected `key: value` lines")

@@ -155,10 +155,10 @@ class Plugin(Server):
         """Run as a plugin until the hub or a signal ends it. Then the process exits.
 
         arguments: command line with the flags of every plugin (see --help); sys.argv's by default.
-        While `concertino serve` imports a file, this only marks the plugin, which is then served
-        like any Server; options: as of Server.run.
+        While `concertino serve` imports a file, this only records the call, and the plugin is then
+        served like any Server; options: as of Server.run.
         """
-        if entry.marked is not None:
+        if entry.run_calls.get() is not None:
             super().run(**options)
             return
         from concertino.orchestra.plugin_main import run

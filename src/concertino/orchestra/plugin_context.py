@@ -42,7 +42,12 @@ class PluginContext:
     `orchestra/session`, `orchestra/provider`.
     """
 
-    def __init__(self, backend: Backend, name: str, request: PluginRequest) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        name: str,
+        request: PluginRequest,
+    ) -> None:
         self._backend = backend
         self._name = name
         self._request = request
@@ -69,11 +74,19 @@ class PluginContext:
         return {name: value for name, value in values.items() if value}
 
     def progress(
-        self, done: float, total: float | None = None, message: str | None = None
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
     ) -> Awaitable[None]:
         return DONE
 
-    def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
+    def log(
+        self,
+        level: Level,
+        data: object,
+        logger: str | None = None,
+    ) -> Awaitable[None]:
         name = f"concertino.{self._name}{'.' + logger if logger else ''}"
         logging.getLogger(name).log(_LEVELS[level], "%s", data)
         return DONE
@@ -83,28 +96,54 @@ class PluginContext:
         return SubcallContext(context, self._backend, {}, (self._request.tool_call.tool_name,), [0])
 
     def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
     ) -> Coroutine[Any, Any, Any]:
         return self.calling(self).call_tool(name, arguments, into=into)
 
     async def ask(self, questions: Mapping[str, Any]) -> Any:
         self._refuse("elicitation")
 
-    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Any:
+    async def elicit(
+        self,
+        message: str,
+        form: Any,
+        *,
+        key: str | None = None,
+    ) -> Any:
         self._refuse("elicitation")
 
-    async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Any:
+    async def elicit_url(
+        self,
+        message: str,
+        url: str,
+        *,
+        key: str | None = None,
+    ) -> Any:
         self._refuse("elicitation")
 
     async def sample(
-        self, messages: Any, max_tokens: int, *, key: str | None = None, **options: Any
+        self,
+        messages: Any,
+        max_tokens: int,
+        *,
+        key: str | None = None,
+        **options: Any,
     ) -> Any:
         self._refuse("sampling")
 
     async def roots(self, *, key: str | None = None) -> Any:
         self._refuse("roots")
 
-    async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
+    async def once(
+        self,
+        key: str,
+        make: Callable[[], object],
+        kind: Any = Any,
+    ) -> Any:
         # Client requests fail, so no handler runs a second time with their answers.
         value = make()
         return convert(await value if isawaitable(value) else value, kind)

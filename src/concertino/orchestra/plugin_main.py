@@ -7,7 +7,8 @@
     --manifest                 print its manifest, one line of JSON, and exit
 
 When it is ready for calls, it writes the line `READY ADDR` to stderr. Our hub puts its process id
-into CONCERTINO_HUB_PID, and the plugin ends when that process ends. Exit codes: 0 orderly end,
+into CONCERTINO_HUB_PID, and the plugin ends when that process ends. Under any other hub it ends
+when the hub cannot be reached and the process that started it is gone. Exit codes: 0 orderly end,
 1 it could not start or the hub refused it, 2 usage.
 Source: the Orchestra plugin protocol, "SDK".
 """
@@ -39,8 +40,8 @@ from concertino.orchestra.plugin_messages import PluginManifest, PluginRequest, 
 from concertino.orchestra.reconnecting_link import ReconnectingLink
 from concertino.orchestra.rpc_interface import RemotePeer, RpcConnection
 from concertino.runtime.process import exit_process
-from concertino.runtime.service import bounded_stderr
 from concertino.transports.listeners import errno_message
+from concertino.transports.stdio import bounded_stderr
 
 __all__ = ["HUB_PID", "RunnablePlugin", "run", "run_plugin"]
 
@@ -48,6 +49,10 @@ HUB_PID = "CONCERTINO_HUB_PID"
 # Time for calls to finish at the end.
 DRAIN_S = 2.0
 REGISTER_S = 5.0
+# Between two attempts to write READY, while nobody reads stderr.
+FLUSH_S = 0.02
+# How long a hub must be unreachable to count as gone, if the parent process is.
+UNREACHABLE_S = 2.0
 FAILED = 1
 
 
@@ -138,8 +143,45 @@ class _End:
         self.begin()
 
 
+class _ParentWatch:
+    """Ends the process when its parent is gone and the hub cannot be reached, whoever the hub is.
+
+    Our hub's process is watched by its id, and upstream's is the parent of its plugins. While the
+    hub can be reached, or the parent is there, a plugin goes on: somebody else may have started it,
+    and the hub may come back. It also goes on without a hub if init has started it.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        end: _End,
+        log: logging.Logger,
+    ) -> None:
+        self._loop = loop
+        self._end = end
+        self._log = log
+        self._parent = os.getppid()
+        self._timer = loop.call_later(UNREACHABLE_S, self._check)
+
+    def on_change(self, is_up: bool) -> None:
+        """Handle that the hub is reached, or lost."""
+        self._timer.cancel()
+        if not is_up:
+            self._timer = self._loop.call_later(UNREACHABLE_S, self._check)
+
+    def _check(self) -> None:
+        if os.getppid() == self._parent:
+            self._timer = self._loop.call_later(UNREACHABLE_S, self._check)
+        else:
+            self._log.warning("the hub and the process that started this plugin are gone")
+            self._end.on_hub_end()
+
+
 async def _serve(
-    plugin: RunnablePlugin, args: argparse.Namespace, writer: BoundedWriter, log: logging.Logger
+    plugin: RunnablePlugin,
+    args: argparse.Namespace,
+    writer: BoundedWriter,
+    log: logging.Logger,
 ) -> int:
     hub_address: str | None = args.orchestrator_addr
     if hub_address:
@@ -161,7 +203,8 @@ async def _serve(
         name=plugin.name,
         admits=lambda name: name in ("orchestrator", f"orchestrator-to-{plugin.name}"),
     )
-    writer.write(f"READY {listener.address}\n".encode())
+    writer.write_first(f"READY {listener.address}\n".encode())
+    ready = loop.create_task(_flush(writer))
 
     hub: ReconnectingLink | None = None
     if hub_address:
@@ -174,19 +217,30 @@ async def _serve(
             expects="orchestrator",
         )
         hub = ReconnectingLink(
-            hub_address, connect, on_connect=partial(_register, plugin, log, end)
+            hub_address,
+            connect,
+            on_connect=partial(_register, plugin, log, end),
+            on_change=_ParentWatch(loop, end, log).on_change,
         )
         plugin.hub = hub
         hub.start()
 
     # Stop listening first, so that no new call arrives; the hooks run after the last call.
     code = await end.code
+    ready.cancel()
     await listener.close(DRAIN_S)
     if hub is not None:
         await hub.close()
     await plugin.shut_down()
     await plugin.close()
     return code
+
+
+async def _flush(writer: BoundedWriter) -> None:
+    """Write held lines as soon as somebody reads them: the hub waits for READY among them."""
+    while writer.pending:
+        await asyncio.sleep(FLUSH_S)
+        writer.flush()
 
 
 def _prepare_certificate(
@@ -200,7 +254,10 @@ def _prepare_certificate(
 
 
 async def _register(
-    plugin: RunnablePlugin, log: logging.Logger, end: _End, link: RpcConnection
+    plugin: RunnablePlugin,
+    log: logging.Logger,
+    end: _End,
+    link: RpcConnection,
 ) -> None:
     """Send the manifest to the hub; end the process if the hub refuses the plugin."""
     response = await link.request(PluginRequest(register=plugin.manifest()), REGISTER_S)

@@ -33,22 +33,29 @@ OUR_FORMAT = re.compile(
 class PluginOutput(StderrLines):
     """Receives pieces of stderr by being called, and is the Receiver of stdout.
 
+    assigned: the address at which it must listen; empty if it chooses the port itself.
     ready: gets the address of the first READY line.
     """
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, assigned: str = "") -> None:
         super().__init__("plugin", self._log_line, logging.INFO)
         self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._log_to = log
+        self._assigned = READY + assigned.encode() if assigned else b""
         self._dropped = _DroppedLines(log)
         self._has_warned = False
 
-    def _handle(self, line: bytes) -> None:
+    def on_line(self, line: bytes) -> None:
         if line.startswith(READY):
             address = line[len(READY) :].strip()[:MAX_ADDRESS]
             self._on_ready(address.decode("utf-8", "backslashreplace"))
-        elif self._dropped.may_log():
-            super()._handle(line)
+            return
+        # Behind a line without an end, of a child of the plugin or of its C code.
+        if self._assigned and not self.ready.done() and line.endswith(self._assigned):
+            line = line.removesuffix(self._assigned)
+            self._on_ready(self._assigned[len(READY) :].decode())
+        if self._dropped.may_log():
+            super().on_line(line)
 
     def _log_line(self, line: str) -> None:
         if not line:
@@ -76,7 +83,7 @@ class PluginOutput(StderrLines):
     def on_frames(self, batch: Sequence[bytes]) -> None:
         for line in batch:
             if self._dropped.may_log():
-                super()._handle(line)
+                super().on_line(line)
 
     def on_frame_too_long(self, size: int) -> None: ...
     def on_drain(self, held: int) -> None: ...

@@ -224,18 +224,30 @@ class ToolRequest(_message.Message):
     def __init__(self, tool_name: _Optional[str] = ..., arguments: _Optional[bytes] = ..., caller_plugin: _Optional[str] = ..., trace_parent: _Optional[str] = ..., provider: _Optional[str] = ..., session_id: _Optional[str] = ..., arguments_json: _Optional[bytes] = ...) -> None: ...
 
 class ToolResponse(_message.Message):
-    __slots__ = ("success", "result", "error_code", "error_message", "result_json")
+    __slots__ = ("success", "result", "error_code", "error_message", "result_json", "structured")
+    class Structured(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[ToolResponse.Structured]
+        RESULT: _ClassVar[ToolResponse.Structured]
+        DATA: _ClassVar[ToolResponse.Structured]
+        ERROR: _ClassVar[ToolResponse.Structured]
+    UNKNOWN: ToolResponse.Structured
+    RESULT: ToolResponse.Structured
+    DATA: ToolResponse.Structured
+    ERROR: ToolResponse.Structured
     SUCCESS_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURED_FIELD_NUMBER: _ClassVar[int]
     success: bool
     result: bytes
     error_code: str
     error_message: str
     result_json: bytes
-    def __init__(self, success: _Optional[bool] = ..., result: _Optional[bytes] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., result_json: _Optional[bytes] = ...) -> None: ...
+    structured: ToolResponse.Structured
+    def __init__(self, success: _Optional[bool] = ..., result: _Optional[bytes] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ..., result_json: _Optional[bytes] = ..., structured: _Optional[_Union[ToolResponse.Structured, str]] = ...) -> None: ...
 
 class ListToolsRequest(_message.Message):
     __slots__ = ()
@@ -248,16 +260,18 @@ class ListToolsResponse(_message.Message):
     def __init__(self, tools: _Optional[_Iterable[_Union[ToolDefinition, _Mapping]]] = ...) -> None: ...
 
 class ToolDefinition(_message.Message):
-    __slots__ = ("name", "description", "input_schema", "input_schema_json")
+    __slots__ = ("name", "description", "input_schema", "input_schema_json", "output_schema")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     INPUT_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     INPUT_SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     name: str
     description: str
     input_schema: bytes
     input_schema_json: bytes
-    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., input_schema_json: _Optional[bytes] = ...) -> None: ...
+    output_schema: bytes
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., input_schema: _Optional[bytes] = ..., input_schema_json: _Optional[bytes] = ..., output_schema: _Optional[bytes] = ...) -> None: ...
 
 class PromptGetRequest(_message.Message):
     __slots__ = ("prompt_name", "arguments")
@@ -275,12 +289,14 @@ class PromptGetRequest(_message.Message):
     def __init__(self, prompt_name: _Optional[str] = ..., arguments: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class PromptGetResponse(_message.Message):
-    __slots__ = ("description", "messages")
+    __slots__ = ("description", "messages", "failure")
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     description: str
     messages: _containers.RepeatedCompositeFieldContainer[PromptMessage]
-    def __init__(self, description: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[PromptMessage, _Mapping]]] = ...) -> None: ...
+    failure: PromptFailure
+    def __init__(self, description: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[PromptMessage, _Mapping]]] = ..., failure: _Optional[_Union[PromptFailure, _Mapping]] = ...) -> None: ...
 
 class ListPromptsRequest(_message.Message):
     __slots__ = ()
@@ -524,6 +540,14 @@ class EventDelivery(_message.Message):
     def __init__(self, subscription_id: _Optional[str] = ..., topic: _Optional[str] = ..., event_type: _Optional[str] = ..., payload: _Optional[bytes] = ..., source_plugin: _Optional[str] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., payload_json: _Optional[bytes] = ...) -> None: ...
 
 class StorageFailure(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    message: str
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class PromptFailure(_message.Message):
     __slots__ = ("code", "message")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]

@@ -47,10 +47,12 @@ class FirstStart:
     """The outcome of a plugin's first start.
 
     is_over: it succeeded, failed, or waits for a dependency that failed. has_run: the plugin has
-    been running at least once.
+    been running at least once. is_settled: it is over, or the plugin waits for something (see
+    idleness.py), so that others should not wait for it.
     """
 
     def __init__(self) -> None:
+        self.is_settled = asyncio.Event()
         self.is_over = asyncio.Event()
         self.has_run = asyncio.Event()
 
@@ -59,7 +61,9 @@ class PluginProcess:
     """A plugin, its current run, and its state. Made and used on one event loop. Next: start().
 
     dependencies: plugins that must have run before this one is started for the first time.
-    on_change: called when its state, its tools or its prompts have changed.
+    previous: the plugin whose first start must be settled before.
+    on_change: called when its state, its tools or its prompts have changed, and when its first
+    start is settled or over.
     reason: why it is not running.
     """
 
@@ -68,6 +72,7 @@ class PluginProcess:
         settings: LaunchSettings,
         dependencies: Sequence[PluginProcess],
         on_change: Callable[[], None],
+        previous: PluginProcess | None = None,
     ) -> None:
         entry = settings.entry
         self.state: State = "waiting"
@@ -78,6 +83,7 @@ class PluginProcess:
         )
         self.first_start = FirstStart()
         self.dependencies = dependencies
+        self._previous = previous
         self._settings = settings
         self._log = settings.log
         self._on_change = on_change
@@ -93,6 +99,16 @@ class PluginProcess:
     @property
     def id(self) -> str:
         return self._settings.entry.id
+
+    @property
+    def uses_quic(self) -> bool:
+        """Whether it connects over QUIC, as upstream's plugins do, and not over a Unix socket."""
+        return not self._settings.entry.socket
+
+    @property
+    def provides_ai(self) -> Sequence[str]:
+        """The AI providers that it is a bridge to."""
+        return self._settings.entry.provides_ai
 
     @property
     def pid(self) -> int | None:
@@ -128,7 +144,10 @@ class PluginProcess:
             self._in_flight -= 1
 
     def forward(
-        self, body: bytes, timeout_s: float, callback: ResponseCallback
+        self,
+        body: bytes,
+        timeout_s: float,
+        callback: ResponseCallback,
     ) -> PendingResponse | None:
         """Forward a tool call. See ForwardingConnection.forward.
 
@@ -199,24 +218,37 @@ class PluginProcess:
             wait_s = uniform(0.75, 1.0) * pause
             pause = min(LONGEST_S, 2 * pause)
             self._log.warning("%s; it is started again in %.3g s", self.reason, wait_s)
-            self.first_start.is_over.set()
+            self._end_first_start()
             await asyncio.sleep(wait_s)
             self.restarts += 1
 
     async def _await_dependencies(self) -> None:
         for plugin in self.dependencies:
             first_start = plugin.first_start
+            await first_start.is_settled.wait()
+            if not first_start.has_run.is_set():
+                self._settle()
             await first_start.is_over.wait()
             if not first_start.has_run.is_set():
                 self.reason = f"it depends on {plugin.id}, which does not run"
                 self._log.warning("not started: %s", self.reason)
-                self.first_start.is_over.set()
+                self._end_first_start()
                 await first_start.has_run.wait()
+        if self._previous is not None:
+            await self._previous.first_start.is_settled.wait()
+
+    def _settle(self) -> None:
+        self.first_start.is_settled.set()
+        self._on_change()
+
+    def _end_first_start(self) -> None:
+        self.first_start.is_over.set()
+        self._settle()
 
     async def _start(self, environment: HubEnvironment) -> bool:
         """Start a run. Returns whether it succeeded; if not, the reason is set."""
         try:
-            tools, prompts = await self._run.start(environment)
+            tools, prompts = await self._run.start(environment, self._settle)
         except (ConcertinoError, OSError, ValueError) as exc:
             self._set_state("backing-off", await self._run.exit_reason() or str(exc))
             return False
@@ -230,7 +262,7 @@ class PluginProcess:
         self.features = features
         self._set_state("running", "")
         self.first_start.has_run.set()
-        self.first_start.is_over.set()
+        self._end_first_start()
         self._log.info(
             "runs: version %s, %d tools, %d prompts, storage %s",
             features.manifest.version or "unknown",

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, cast
 
-from msgspec import UNSET, Raw, Struct
-from msgspec.json import encode
+from msgspec import UNSET, DecodeError, Raw, Struct, ValidationError
+from msgspec.json import Decoder, decode, encode
 
 from concertino.backend.interface import Backend, Call
 from concertino.errors import ConcertinoError, RpcError
+from concertino.orchestra.failures import prompt_failure
 from concertino.orchestra.plugin_context import PluginContext
 from concertino.orchestra.plugin_hooks import LifecycleHooks
 from concertino.orchestra.plugin_messages import (
@@ -136,12 +137,14 @@ class PluginRequests:
         for tool in result.tools:
             # Upstream ignores the JSON, which is there only for integers beyond 2^53.
             schema = pack(tool.input_schema)
+            output = tool.output_schema
             definitions.append(
                 ToolDefinition(
                     name=tool.name,
                     description=tool.description or "",
                     input_schema=schema.struct,
                     input_schema_json=schema.json,
+                    output_schema=None if output is None else encode(output),
                 )
             )
         return PluginResponse(list_tools=ListToolsResponse(tools=definitions))
@@ -194,16 +197,16 @@ class PluginRequests:
     async def _prompt_get(self, request: PluginRequest) -> PluginResponse:
         name = request.prompt_get.prompt_name
         if name not in self._prompt_names():
-            return error_response("", "prompt_not_found", f"{self._name} has no prompt {name!r}")
+            return prompt_failure("", "prompt_not_found", f"{self._name} has no prompt {name!r}")
 
         arguments = Raw(encode(dict(request.prompt_get.arguments)))
         params = {"name": Raw(encode(name)), "arguments": arguments}
         try:
             result = cast(GetPromptResult, await self._handle("prompts/get", params, request))
         except RpcError as exc:
-            return error_response("", "validation_error", _error_text(exc))
+            return prompt_failure("", "validation_error", _error_text(exc))
         except ConcertinoError as exc:
-            return error_response("", "handler_error", str(exc))
+            return prompt_failure("", "handler_error", str(exc))
         messages = [
             PromptMessage(role=message.role, content=_content_block(message.content))
             for message in result.messages
@@ -218,7 +221,10 @@ class PluginRequests:
         return await answer_storage(request, self._storages, self._in_thread)
 
     async def _handle(
-        self, method: str, params: Mapping[str, Raw], request: PluginRequest
+        self,
+        method: str,
+        params: Mapping[str, Raw],
+        request: PluginRequest,
     ) -> Struct | Raw:
         """Call the backend on behalf of the sender of the request."""
         context = PluginContext(self._backend, self._name, request)
@@ -237,7 +243,7 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 
     It is an object whose member `text` is for the model. A structured result that is an object is
     sent as it is; any other value becomes the member `data`. Content that is not text is in
-    `content`, in MCP's form.
+    `content`, in MCP's form. The field `structured` says which it is.
     """
     structured = result.structured_content
     content = result.content
@@ -252,24 +258,62 @@ def _tool_response(result: CallToolResult) -> PluginResponse | bytes:
 
     text = "\n".join(block.text for block in content if isinstance(block, TextContent))
     if result.is_error:
-        return error_response("", "handler_error", text)
+        return _tool_failure(text)
 
-    others = [block for block in content if not isinstance(block, TextContent)]
-    if structured is not UNSET and not others:
+    kind = ToolResponse.UNKNOWN
+    members = [b'"text":%s' % encode(text)]
+    if any(not isinstance(block, TextContent) for block in content):
+        members.append(b'"content":%s' % encode(content))
+    json = b""
+    if structured is not UNSET:
         json = bytes(structured) if isinstance(structured, Raw) else encode(structured)
-        if not json.lstrip().startswith(b"{"):
-            json = b'{"text":%s,"data":%s}' % (encode(text), json)
-        packed = pack_json(json)
-    elif others:
-        packed = pack_json(b'{"text":%s,"content":%s}' % (encode(text), encode(result.content)))
-    else:
-        packed = pack({"text": text})
+        kind = ToolResponse.RESULT
+        if len(members) > 1 or not json.lstrip().startswith(b"{"):
+            members.append(b'"data":%s' % json)
+            kind = ToolResponse.DATA
+    if kind != ToolResponse.RESULT:
+        json = b"{%s}" % b",".join(members)
 
+    packed = pack_json(json)
     if packed.json is None:
-        return encode_result(packed.struct)
+        return encode_result(packed.struct, kind)
     return PluginResponse(
-        tool_call=ToolResponse(success=True, result=packed.struct, result_json=packed.json)
+        tool_call=ToolResponse(
+            success=True, result=packed.struct, result_json=packed.json, structured=kind
+        )
     )
+
+
+def _tool_failure(text: str) -> PluginResponse:
+    """Return the response for a tool that failed.
+
+    A ToolError arrives here as the JSON of its body. Its code becomes the code of the response, and
+    its message the text if there is nothing else; upstream's programs show only the text.
+    """
+    response = error_response("", "handler_error", text)
+    failure = response.tool_call
+    try:
+        body = _parse_error_body(text) if text.startswith('{"error":') else None
+    except (ValidationError, DecodeError):
+        body = None
+    if body is not None and body.code != _NO_CODE:
+        failure.error_code = body.code
+        if len(decode(text)) == len(body.__struct_fields__):
+            failure.error_message = body.error
+            failure.structured = ToolResponse.ERROR
+    return response
+
+
+class _ErrorBody(Struct):
+    """The members that every JSON text of a ToolError has."""
+
+    error: str
+    code: str
+
+
+_parse_error_body = Decoder(_ErrorBody).decode
+# The code in the body of a ToolError without a code.
+_NO_CODE = "TOOL_FAILED"
 
 
 def _content_block(content: Struct) -> ContentBlock:

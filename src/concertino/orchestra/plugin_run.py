@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -21,6 +21,7 @@ from concertino.errors import ConcertinoError, Disconnected, ProtocolError, Time
 from concertino.logs.redact import learn
 from concertino.orchestra.authority import ensure
 from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.idleness import wait_until_idle
 from concertino.orchestra.link import open_link
 from concertino.orchestra.plugin_main import HUB_PID
 from concertino.orchestra.plugin_messages import (
@@ -48,6 +49,12 @@ READY_S = 10.0
 STEP_S = 10.0
 # Between two health pings, and for the answer to one.
 HEALTH_S = 5.0
+# A plugin that sleeps that long before READY, or while it answers the steps after it, does not hold
+# up others. Slow initialization belongs in the functions that run at boot.
+IDLE_S = 0.25
+# The next plugin over QUIC waits for it.
+QUIC_IDLE_S = 0.1
+BOOT_IDLE_S = 2.0
 # Time for the exit status to arrive, once the connection is lost.
 EXIT_STATUS_S = 0.25
 
@@ -110,38 +117,68 @@ class PluginRun:
         return None if self._child is None else self._child.pid
 
     async def start(
-        self, environment: HubEnvironment
+        self, environment: HubEnvironment, on_idle: Callable[[], None]
     ) -> tuple[list[ToolDefinition], list[PromptDefinition]]:
         """Take all steps of the start. Returns the plugin's tools and prompts.
 
+        on_idle: called if it waits for something, see idleness.py.
         Raises ConcertinoError, OSError, ValueError.
         """
+        self.address = await self._wait_ready(environment, on_idle)
+        exited = self.exited
+        assert exited is not None
+        introduction = asyncio.get_running_loop().create_task(self._introduce(environment))
+        idle = self._watch_idleness(BOOT_IDLE_S)
+        try:
+            await asyncio.wait((introduction, exited, idle), return_when=asyncio.FIRST_COMPLETED)
+            if not introduction.done() and not exited.done():
+                on_idle()
+                await asyncio.wait((introduction, exited), return_when=asyncio.FIRST_COMPLETED)
+            if not introduction.done():
+                raise Disconnected("it ended while it was being started")
+            return introduction.result()
+        finally:
+            idle.cancel()
+            if not introduction.done():
+                introduction.cancel()
+                await asyncio.wait((introduction,))
+
+    async def _wait_ready(self, environment: HubEnvironment, on_idle: Callable[[], None]) -> str:
+        """Start the process, wait for READY, and return the address in it. Raises as start()."""
+        time = asyncio.get_running_loop().time
+        # One that does nothing does not slow others down either, so it leaves its place to them.
         async with environment.starts:
+            until = time() + READY_S
             address, output = self._spawn(environment)
             exited = self.exited
             assert exited is not None
+            idle = self._watch_idleness(IDLE_S if self._settings.entry.socket else QUIC_IDLE_S)
+            try:
+                await asyncio.wait(
+                    (output.ready, exited, idle),
+                    timeout=READY_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                idle.cancel()
+        if not output.ready.done() and not exited.done() and (left := until - time()) > 0:
+            on_idle()
             await asyncio.wait(
-                (output.ready, exited), timeout=READY_S, return_when=asyncio.FIRST_COMPLETED
+                (output.ready, exited), timeout=left, return_when=asyncio.FIRST_COMPLETED
             )
 
         if not output.ready.done():
             if exited.done():
                 raise Disconnected("it ended before READY")
             raise TimedOut(f"expected READY on its stderr within {READY_S:g} s, got none")
-        self.address = output.ready.result()
-        if address.startswith("unix:") and self.address != address:
-            raise ProtocolError(f"expected READY {address}, got READY {self.address}")
+        ready = output.ready.result()
+        if address.startswith("unix:") and ready != address:
+            raise ProtocolError(f"expected READY {address}, got READY {ready}")
+        return ready
 
-        introduction = asyncio.get_running_loop().create_task(self._introduce(environment))
-        try:
-            await asyncio.wait((introduction, exited), return_when=asyncio.FIRST_COMPLETED)
-            if not introduction.done():
-                raise Disconnected("it ended while it was being started")
-            return introduction.result()
-        finally:
-            if not introduction.done():
-                introduction.cancel()
-                await asyncio.wait((introduction,))
+    def _watch_idleness(self, for_s: float) -> asyncio.Task[None]:
+        assert self._child is not None
+        return asyncio.get_running_loop().create_task(wait_until_idle(self._child.pid, for_s))
 
     def _spawn(self, environment: HubEnvironment) -> tuple[str, PluginOutput]:
         """Start the process. Returns the address at which it must listen, and its output."""
@@ -154,10 +191,11 @@ class PluginRun:
         learn(variables)
 
         address, hub_address = "localhost:0", environment.network_address
+        output = PluginOutput(self._log)
         if entry.socket:
             address = f"unix:{environment.folder / f'{self._settings.number}.sock'}"
             hub_address = environment.socket_address
-        output = PluginOutput(self._log)
+            output = PluginOutput(self._log, address)
         program, inherited = _program(entry.binary)
         command = [
             *program,

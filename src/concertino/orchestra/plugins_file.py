@@ -24,6 +24,7 @@ from msgspec import Struct
 from concertino.errors import ConcertinoError
 from concertino.orchestra.extra import MISSING_EXTRA
 from concertino.transports.listeners import split_address
+from concertino.yaml_core import InvalidYaml, YamlLimit, YamlNode, import_parser, is_null, read_node
 
 __all__ = ["HUB", "LISTEN", "InvalidPluginsFile", "PluginEntry", "PluginsFile", "read_plugins"]
 
@@ -32,8 +33,15 @@ LISTEN = "localhost:50100"
 # The largest plugins file, in bytes.
 MAX_BYTES = 2**20
 MAX_PLUGINS = 1000
+# Levels of nested lists and mappings; the format has 5.
+MAX_DEPTH = 32
 # The name of a hub's certificate. Names of plugins, and of both as clients, are made from ids.
 HUB = "orchestrator"
+# Upstream takes the words of YAML 1.1 too, but only for booleans.
+_BOOLS = {
+    **dict.fromkeys(("true", "yes", "on", "y"), True),
+    **dict.fromkeys(("false", "no", "off", "n"), False),
+}
 
 T = TypeVar("T")
 
@@ -86,7 +94,7 @@ class PluginsFile(Struct, frozen=True):
 def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
     """Read a plugins file. Raises InvalidPluginsFile; ImportError if the extra is missing."""
     try:
-        import yaml
+        import_parser()
     except ImportError:
         raise ImportError(MISSING_EXTRA) from None
 
@@ -99,25 +107,19 @@ def read_plugins(path: str | os.PathLike[str]) -> PluginsFile:
     if len(data) > MAX_BYTES:
         raise InvalidPluginsFile(f"{path}: expected at most {MAX_BYTES} bytes")
 
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        node: Any = yaml.compose(data, Loader=loader)
-    except yaml.MarkedYAMLError as exc:
-        mark = exc.problem_mark
-        location = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        raise InvalidPluginsFile(f"{location}: expected YAML: {exc.problem or exc}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
-        problem = "; ".join(str(exc).splitlines())
-        raise InvalidPluginsFile(f"{path}: expected YAML: {problem}") from None
-    except RecursionError:
-        raise InvalidPluginsFile(f"{path}: expected YAML: it is nested too deeply") from None
+        node = read_node(data, max_depth=MAX_DEPTH, aliases=True)
+    except InvalidYaml as exc:
+        location = str(path) if exc.line is None else f"{path}:{exc.line}"
+        problem = f"it {exc}" if isinstance(exc, YamlLimit) else exc
+        raise InvalidPluginsFile(f"{location}: expected YAML: {problem}") from None
     if node is None:
         raise InvalidPluginsFile(f"{path}: expected a mapping with 'plugins', got nothing")
     return _Reader(file_path).read_file(node)
 
 
 class _Reader:
-    """Converts YAML nodes, which know their lines, to Structs. Any: PyYAML has no types.
+    """Converts YAML nodes, which know their lines, to Structs.
 
     Each method that reads one value takes the node and the name of the member, for messages.
     """
@@ -126,17 +128,17 @@ class _Reader:
         self._path = path
         self._folder = path.absolute().parent
 
-    def _error(self, node: Any, message: str) -> InvalidPluginsFile:
-        return InvalidPluginsFile(f"{self._path}:{node.start_mark.line + 1}: {message}")
+    def _error(self, node: YamlNode, message: str) -> InvalidPluginsFile:
+        return InvalidPluginsFile(f"{self._path}:{node.line}: {message}")
 
-    def read_file(self, node: Any) -> PluginsFile:
+    def read_file(self, node: YamlNode) -> PluginsFile:
         """Read the whole file."""
         members = self._members(
             node, "the file", ("listen_addr", "tcp_addr", "certs_dir", "plugins")
         )
         warnings: list[str] = []
         if "tcp_addr" in members:
-            line = members["tcp_addr"].start_mark.line + 1
+            line = members["tcp_addr"].line
             warnings.append(
                 f"{self._path}:{line}: tcp_addr is ignored: "
                 "plugins and bridges use QUIC with certificates, or a Unix socket"
@@ -161,7 +163,7 @@ class _Reader:
             tuple(warnings),
         )
 
-    def _entry(self, node: Any, number: int) -> PluginEntry:
+    def _entry(self, node: YamlNode, number: int) -> PluginEntry:
         label = f"plugins[{number}]"
         names = tuple(name for name in PluginEntry.__struct_fields__ if name != "line")
         members = self._members(node, label, names)
@@ -186,7 +188,7 @@ class _Reader:
             self._optional(members, "provides_ai", self._texts, label) or (),
             self._optional(members, "depends_on", self._texts, label) or (),
             self._optional(members, "socket", self._bool, label) or False,
-            node.start_mark.line + 1,
+            node.line,
         )
 
     def _binary(self, text: str) -> str:
@@ -197,7 +199,12 @@ class _Reader:
 
     # Checks
 
-    def _check_name(self, node: Any, label: str, id: str) -> None:
+    def _check_name(
+        self,
+        node: YamlNode,
+        label: str,
+        id: str,
+    ) -> None:
         from concertino.orchestra.certificates import CertificateError, check_name
 
         try:
@@ -245,14 +252,23 @@ class _Reader:
     # Values
 
     def _optional(
-        self, members: Mapping[str, Any], name: str, read: Callable[[Any, str], T], label: str = ""
+        self,
+        members: Mapping[str, Any],
+        name: str,
+        read: Callable[[Any, str], T],
+        label: str = "",
     ) -> T | None:
         node = members.get(name)
-        if node is None or _is_null(node):
+        if node is None or is_null(node):
             return None
         return read(node, f"{label}.{name}" if label else name)
 
-    def _members(self, node: Any, label: str, known: Sequence[str]) -> dict[str, Any]:
+    def _members(
+        self,
+        node: YamlNode,
+        label: str,
+        known: Sequence[str],
+    ) -> dict[str, Any]:
         """Return the members of a mapping by name; unknown ones are refused."""
         pairs = self._pairs(node, label)
         for name, (key, _) in pairs.items():
@@ -260,9 +276,9 @@ class _Reader:
                 raise self._error(key, f"{label}: expected one of {', '.join(known)}, got {name!r}")
         return {name: value for name, (_, value) in pairs.items()}
 
-    def _pairs(self, node: Any, label: str) -> dict[str, tuple[Any, Any]]:
+    def _pairs(self, node: YamlNode, label: str) -> dict[str, tuple[Any, Any]]:
         """Return the nodes of keys and values by key; repeated keys are refused."""
-        if node.id != "mapping":
+        if node.kind != "mapping":
             raise self._error(node, f"{label}: expected a mapping, got {_describe(node)}")
         pairs: dict[str, tuple[Any, Any]] = {}
         for key, value in node.value:
@@ -272,24 +288,24 @@ class _Reader:
             pairs[name] = key, value
         return pairs
 
-    def _items(self, node: Any, label: str) -> list[Any]:
-        if _is_null(node):
+    def _items(self, node: YamlNode, label: str) -> list[Any]:
+        if is_null(node):
             return []
-        if node.id != "sequence":
+        if node.kind != "sequence":
             raise self._error(node, f"{label}: expected a list, got {_describe(node)}")
         return cast(list[Any], node.value)
 
-    def _text(self, node: Any, label: str) -> str:
+    def _text(self, node: YamlNode, label: str) -> str:
         """Read any scalar as a string, as upstream does: `port: 8080` means the text 8080."""
-        if node.id != "scalar" or _is_null(node) or not node.value or "\0" in node.value:
+        if node.kind != "scalar" or is_null(node) or not node.value or "\0" in node.value:
             raise self._error(node, f"{label}: expected a text, got {_describe(node)}")
         return cast(str, node.value)
 
-    def _file_path(self, node: Any, label: str) -> str:
+    def _file_path(self, node: YamlNode, label: str) -> str:
         """Read a path, which is relative to the file's folder."""
         return str(self._folder / Path(self._text(node, label)).expanduser())
 
-    def _address(self, node: Any, label: str) -> str:
+    def _address(self, node: YamlNode, label: str) -> str:
         text = self._text(node, label)
         if text.startswith("unix:"):
             return f"unix:{self._folder / Path(text.removeprefix('unix:')).expanduser()}"
@@ -301,30 +317,31 @@ class _Reader:
             ) from None
         return text
 
-    def _texts(self, node: Any, label: str) -> tuple[str, ...]:
+    def _texts(self, node: YamlNode, label: str) -> tuple[str, ...]:
         return tuple(
             self._text(item, f"{label}[{number}]")
             for number, item in enumerate(self._items(node, label))
         )
 
-    def _bool(self, node: Any, label: str) -> bool:
-        if node.id != "scalar" or node.tag != "tag:yaml.org,2002:bool":
+    def _bool(self, node: YamlNode, label: str) -> bool:
+        value = _BOOLS.get(node.value.lower()) if node.kind == "scalar" and node.plain else None
+        if value is None:
             raise self._error(node, f"{label}: expected true or false, got {_describe(node)}")
-        return node.value.lower() in ("true", "yes", "on")
+        return value
 
-    def _text_mapping(self, node: Any, label: str) -> dict[str, str]:
+    def _text_mapping(self, node: YamlNode, label: str) -> dict[str, str]:
         return {
             name: "" if _is_empty(value) else self._text(value, f"{label}.{name}")
             for name, (_, value) in self._pairs(node, label).items()
         }
 
-    def _environment(self, node: Any, label: str) -> dict[str, str | None]:
+    def _environment(self, node: YamlNode, label: str) -> dict[str, str | None]:
         """Read variables; one without a value takes the hub's own, which must exist."""
         variables: dict[str, str | None] = {}
         for name, (key, value) in self._pairs(node, label).items():
             if "=" in name:
                 raise self._error(key, f"{label}: expected the name of a variable, got {name!r}")
-            if not _is_null(value):
+            if not is_null(value):
                 variables[name] = "" if _is_empty(value) else self._text(value, f"{label}.{name}")
             elif name in os.environ:
                 variables[name] = None
@@ -336,17 +353,13 @@ class _Reader:
         return variables
 
 
-def _is_null(node: Any) -> bool:
-    return node.id == "scalar" and node.tag == "tag:yaml.org,2002:null"
+def _is_empty(node: YamlNode) -> bool:
+    return node.kind == "scalar" and not node.value
 
 
-def _is_empty(node: Any) -> bool:
-    return node.id == "scalar" and not node.value
-
-
-def _describe(node: Any) -> str:
-    if node.id != "scalar":
-        return f"a {node.id}"
+def _describe(node: YamlNode) -> str:
+    if node.kind != "scalar":
+        return f"a {node.kind}"
     return repr(node.value[:80]) if node.value else "nothing"
 
 

@@ -1,11 +1,17 @@
 """A QUIC connection whose streams carry one frame each way: the part that both sides share.
 
-aioquic does no I/O: it turns received datagrams into events, and returns datagrams to send. This
-class asks once for everything that one received datagram has caused, on every connection: a
-response may let a task send its next request, and a hub forwards a request on another connection.
+aioquic does no I/O: it turns received datagrams into events, and returns datagrams to send. What
+the datagrams of one read have caused is asked for once, on every connection: one packet holds the
+responses to several requests, a response may let a task send its next request, and a hub forwards a
+request on another connection. Each such packet costs as much as a request, because aioquic looks at
+all open streams for it.
 
 An acknowledgement waits a short time for data to travel with; a packet of its own costs as much as
-a request. quic_link.py has the requests and responses.
+a request. quic_link.py has the requests and quic_listener.py the responses.
+
+A peer that is killed says nothing. So each side asks for a sign of life with a QUIC ping when it
+has heard nothing for a while, and ends the connection when it hears nothing after that either.
+Upstream acknowledges pings as any peer must.
 Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
 13.2 for acknowledgements.
 """
@@ -36,13 +42,15 @@ log = logging.getLogger("concertino.orchestra")
 
 # How often a connection checks its time limits.
 TICK_S = 5.0
-# Upstream's keep-alive period.
-PING_S = 15.0
+# A connection on which nothing arrives: when to send a ping, and how long to wait then. The wait is
+# that of health pings. Together below the 10 s in which the end of a peer is to be noticed.
+PING_S, ANSWER_S = 3.0, 5.0
 # How long an acknowledgement waits for data to travel with. For one packet: well within the 25 ms
 # that aioquic promises the peer. For a second packet, or after a lost one: aioquic's own 1 ms, the
 # resolution of a loop's timers.
 ACK_S, SECOND_ACK_S = 0.01, 0.001
-HANDSHAKE_S = 5.0
+# More than upstream's 5 s: hundreds may come at once, to a busy machine.
+HANDSHAKE_S = 15.0
 # Time for a frame to be complete, from its first byte.
 FRAME_S = 30.0
 # Limit for the incomplete frames of one connection together.
@@ -51,16 +59,29 @@ MAX_INCOMPLETE_BYTES = 4 * MAX_FRAME_BYTES
 CANCELLED = 1
 
 
-class _ReadState(threading.local):
-    """The connections that have something to send after the datagram that this thread handles.
+class _Sending(threading.local):
+    """Collects the connections that may have something to send; at its end, each sends it.
 
-    None: no datagram is being handled.
+    connections: None outside of `with`. There is one for each thread, since each has its loop.
     """
 
-    connections: list[QuicRpcConnection] | None = None
+    connections: dict[QuicRpcConnection, None] | None = None
+
+    def __enter__(self) -> None:
+        self.connections = {}
+
+    def __exit__(self, *_: object) -> None:
+        connections, self.connections = self.connections, None
+        for connection in connections or ():
+            try:
+                connection.finish_read()
+            # An error of one connection must not affect the others.
+            except Exception:
+                log.exception("sending over QUIC failed")
 
 
-_read_state = _ReadState()
+SENDING = _Sending()
+"""Enter it to handle datagrams; what they cause is sent when it is left."""
 
 
 class QuicRpcConnection(QuicConnectionProtocol):
@@ -74,11 +95,12 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self._is_ended = False
         # When the timer of aioquic's base class fires: not later than something is due.
         self._wakeup_at = inf
-        # Whether transmit() follows, after this datagram or in the next loop iteration.
+        # Whether transmit() follows, after this read or in the next loop iteration.
         self._is_transmit_scheduled = False
-        self._last_ping = self._start = self._loop.time()
+        # When something arrived last, and when a ping was sent because nothing did.
+        self._last_received = self._last_ping = self._loop.time()
         self._expires: datetime | None = None
-        self._clock = self._loop.call_later(TICK_S, self._on_tick)
+        self._clock = self._loop.call_later(HANDSHAKE_S, self._on_tick)
 
     # What derived classes do
 
@@ -104,11 +126,12 @@ class QuicRpcConnection(QuicConnectionProtocol):
     # Sending
 
     def datagram_received(self, data: bytes | str, addr: Any) -> None:
+        """Handle a datagram; within SENDING."""
         quic = cast(Any, self._quic)
-        now = self._loop.time()
+        self._last_received = now = self._loop.time()
         if not self._is_ready:
             quic.receive_datagram(data, addr, now=now)
-            self._process_events_and_send(is_due=True)
+            self._transmit_soon()
         else:
             space = quic._spaces[Epoch.ONE_RTT]
             had_ack = space.ack_at is not None
@@ -117,41 +140,29 @@ class QuicRpcConnection(QuicConnectionProtocol):
                 # A second packet to acknowledge, or a gap: a packet is missing.
                 is_urgent = had_ack or len(space.ack_queue) > 1
                 space.ack_at = min(space.ack_at, now + SECOND_ACK_S) if is_urgent else now + ACK_S
-
-            # The datagram may have raised a flow control limit, or revealed that a packet was lost.
-            self._process_events_and_send(
-                any(not stream.sender.buffer_is_empty for stream in quic._streams_queue)
-            )
-
-            # The latest time for everything else that the datagram may have caused.
-            due = now + ACK_S if space.ack_at is None else space.ack_at
-            if due < self._wakeup_at:
-                self._set_timer(due)
+            connections = SENDING.connections
+            if connections is not None:
+                connections[self] = None
+        self._process_events()
 
         # aioquic reports a closed connection one second later, when nothing can arrive any more.
         closing = quic._close_event
         if closing is not None:
             self._report_end(closing.error_code, closing.reason_phrase)
 
-    def _process_events_and_send(self, is_due: bool) -> None:
-        """Handle events, and send what they cause on any connection.
+    def finish_read(self) -> None:
+        """Send what the datagrams of a read have caused, or set the timer for it."""
+        streams = cast(Any, self._quic)._streams_queue
+        # The datagrams may have raised a flow control limit, or revealed that a packet was lost.
+        if self._is_transmit_scheduled or any(not item.sender.buffer_is_empty for item in streams):
+            self.transmit()
+            return
 
-        is_due: this connection has something to send in any case.
-        """
-        senders: list[QuicRpcConnection] = []
-        _read_state.connections = senders
-        try:
-            self._process_events()
-        finally:
-            _read_state.connections = None
-            if is_due and not self._is_transmit_scheduled:
-                senders.append(self)
-            for connection in senders:
-                try:
-                    connection.transmit()
-                # An error of one connection must not affect the others.
-                except Exception:
-                    log.exception("sending over QUIC failed")
+        # The latest time for everything else that the datagrams may have caused.
+        ack_at = cast(Any, self._quic)._spaces[Epoch.ONE_RTT].ack_at
+        due = self._loop.time() + ACK_S if ack_at is None else ack_at
+        if due < self._wakeup_at:
+            self._set_timer(due)
 
     def _send(self, stream: int, frame: bytes) -> None:
         """Send a frame and the end of its stream, in one call."""
@@ -159,12 +170,13 @@ class QuicRpcConnection(QuicConnectionProtocol):
         self._transmit_soon()
 
     def _transmit_soon(self) -> None:
-        """Schedule transmit() after the current datagram, or for the next loop iteration."""
+        """Schedule transmit() after the current read, or for the next loop iteration."""
         if self._is_transmit_scheduled:
             return
         self._is_transmit_scheduled = True
-        if _read_state.connections is not None:
-            _read_state.connections.append(self)
+        connections = SENDING.connections
+        if connections is not None:
+            connections[self] = None
         else:
             self._loop.call_soon(self.transmit)
 
@@ -202,7 +214,9 @@ class QuicRpcConnection(QuicConnectionProtocol):
         due = self._quic.get_timer()
         if due is not None and due <= now:
             self._quic.handle_timer(now=now)
-        self._process_events_and_send(is_due=True)
+        with SENDING:
+            self._transmit_soon()
+            self._process_events()
 
     # Receiving
 
@@ -220,11 +234,18 @@ class QuicRpcConnection(QuicConnectionProtocol):
                 return
             name, self._expires = peer_name(self._quic)
             self._is_ready = True
+            self._clock.cancel()
+            self._clock = self._loop.call_later(min(TICK_S, PING_S), self._on_tick)
             self._on_handshake(name)
         elif isinstance(event, events.ConnectionTerminated):
             self._report_end(event.error_code, event.reason_phrase)
 
-    def _on_data(self, stream: int, data: bytes, is_end: bool) -> None:
+    def _on_data(
+        self,
+        stream: int,
+        data: bytes,
+        is_end: bool,
+    ) -> None:
         entry = self._incomplete.get(stream)
         # The frame is complete, or was dropped: ignore everything behind it.
         if entry is None:
@@ -262,20 +283,36 @@ class QuicRpcConnection(QuicConnectionProtocol):
     # Time limits and the end
 
     def _on_tick(self) -> None:
-        self._clock = self._loop.call_later(TICK_S, self._on_tick)
         now = self._loop.time()
-        if not self._is_ready and now - self._start > HANDSHAKE_S:
-            self.close(error_code=0, reason_phrase="the handshake took too long")
-        elif self._expires is not None and datetime.now(UTC) > self._expires:
-            self.close(error_code=0, reason_phrase="the certificate has expired")
-        else:
-            for stream, (_, start) in list(self._incomplete.items()):
-                if start and now - start > FRAME_S:
-                    self._drop(stream, f"a frame took more than {FRAME_S:g} s")
-            if now - self._last_ping >= PING_S:
+        reason = self._reason_to_end(now)
+        if reason:
+            self.disconnect(reason, reason)
+            return
+
+        for stream, (_, start) in list(self._incomplete.items()):
+            if start and now - start > FRAME_S:
+                self._drop(stream, f"a frame took more than {FRAME_S:g} s")
+
+        due = self._last_received + PING_S
+        if now >= due:
+            if self._last_ping <= self._last_received:
                 self._last_ping = now
                 self._quic.send_ping(0)
-            self.transmit()
+            due = self._last_ping + ANSWER_S
+        self._clock = self._loop.call_at(min(due, now + TICK_S), self._on_tick)
+        self.transmit()
+
+    def _reason_to_end(self, now: float) -> str:
+        """Return why the connection ends now; empty if it goes on."""
+        if not self._is_ready:
+            return "the handshake took too long"
+        if self._expires is not None and datetime.now(UTC) > self._expires:
+            return "the certificate has expired"
+        # An answer has its time from the ping on, not from the silence on: this process may have
+        # stood still itself.
+        if self._last_received < self._last_ping <= now - ANSWER_S:
+            return f"nothing was heard for {now - self._last_received:.1f} s"
+        return ""
 
     def disconnect(self, phrase: str, reason: str) -> None:
         """End the connection. phrase: reason sent to the peer. reason: reason reported here."""

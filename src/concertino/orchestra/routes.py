@@ -1,7 +1,11 @@
 """Which plugin of a hub provides which tool, prompt and storage type, and the lists of them all.
 
 If two plugins offer the same name, the one that comes first in the plugins file provides it,
-whichever started first; the other offer is refused and reported. Lists are sorted by name.
+whichever started first; the other offer is refused and reported. Of two that connect over QUIC the
+last one in the file provides it, as upstream: its stock set of plugins relies on that. AI bridges
+(`provides_ai`), which all offer the same tools, give way to other plugins, except that of claude.
+Lists are sorted by name.
+Source: the Orchestra plugin protocol, "Orchestrator", routing.
 """
 
 from __future__ import annotations
@@ -39,6 +43,10 @@ class Provider(Protocol):
     def id(self) -> str: ...
     @property
     def features(self) -> PluginFeatures: ...
+    @property
+    def uses_quic(self) -> bool: ...
+    @property
+    def provides_ai(self) -> Sequence[str]: ...
 
 
 P = TypeVar("P", bound=Provider)
@@ -48,7 +56,8 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     """Providers by name, and the responses that list all names.
 
     tool_list, prompt_list: each is one object for all requests; its request_id is overwritten.
-    conflicts: one message for each offer that is refused.
+    conflicts: one message for each offer that is refused. replacements: one for each name that a
+    later plugin has taken over.
     """
 
     tools: dict[str, P]
@@ -57,34 +66,72 @@ class Routes(Struct, Generic[P], frozen=True, eq=False):
     tool_list: PluginResponse
     prompt_list: PluginResponse
     conflicts: tuple[str, ...]
+    replacements: tuple[str, ...]
+
+
+# The AI bridge that upstream's hub calls when the caller names no provider.
+DEFAULT_AI = "claude"
+
+
+def _replaces(later: Provider, earlier: Provider) -> bool:
+    """Return whether a plugin takes over a name from one that comes before it in the file."""
+    if not (later.uses_quic and earlier.uses_quic) or DEFAULT_AI in earlier.provides_ai:
+        return False
+    if later.provides_ai:
+        return DEFAULT_AI in later.provides_ai
+    return True
+
+
+class _Messages:
+    """What the log should say about names that several plugins offer."""
+
+    def __init__(self) -> None:
+        self.conflicts: list[str] = []
+        self.replacements: list[str] = []
+
+    def on_second_offer(
+        self,
+        name: str,
+        provider: Provider,
+        other: Provider,
+    ) -> None:
+        """Add the message for a name that a provider has, and another plugin offers too."""
+        if _replaces(provider, other):
+            self.replacements.append(
+                f"{provider.id} offers {name}, as {other.id} does, and comes later: it is used"
+            )
+        else:
+            self.conflicts.append(
+                f"{other.id} offers {name}, which is {provider.id}'s: it is refused"
+            )
 
 
 class _Table(Generic[P]):
     """The providers and definitions of one kind: tools or prompts."""
 
-    def __init__(self, kind: str, conflicts: list[str]) -> None:
+    def __init__(self, kind: str, messages: _Messages) -> None:
         self.providers: dict[str, P] = {}
         self._kind = kind
-        self._conflicts = conflicts
+        self._messages = messages
         self._definitions: dict[str, Any] = {}
 
     def add(self, plugin: P, definition: Any) -> None:
         """Add a definition, or note why it is refused."""
         name: str = definition.name
+        conflicts = self._messages.conflicts
         if not name:
-            self._conflicts.append(
-                f"{plugin.id} offers a {self._kind} without a name: it is left out"
-            )
+            conflicts.append(f"{plugin.id} offers a {self._kind} without a name: it is left out")
             return
 
         first = self.providers.setdefault(name, plugin)
         if first is not plugin:
-            self._conflicts.append(
-                f"{plugin.id} offers the {self._kind} {name!r}, which is {first.id}'s: "
-                "it is refused"
-            )
+            if _replaces(plugin, first):
+                self.providers[name] = plugin
+                self._definitions[name] = definition
+                first, plugin = plugin, first
+            self._messages.on_second_offer(f"the {self._kind} {name!r}", first, plugin)
         elif name in self._definitions:
-            self._conflicts.append(
+            conflicts.append(
                 f"{plugin.id} offers the {self._kind} {name!r} twice: the second is left out"
             )
         else:
@@ -96,10 +143,10 @@ class _Table(Generic[P]):
 
 
 def build_routes(plugins: Sequence[P]) -> Routes[P]:
-    """Return the routes of plugins, which are in order of precedence."""
-    conflicts: list[str] = []
-    tools = _Table[P]("tool", conflicts)
-    prompts = _Table[P]("prompt", conflicts)
+    """Return the routes of plugins, which are in the order of the file."""
+    messages = _Messages()
+    tools = _Table[P]("tool", messages)
+    prompts = _Table[P]("prompt", messages)
     storage: dict[str, P] = {}
     for plugin in plugins:
         features = plugin.features
@@ -108,10 +155,13 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
         for prompt in features.prompts:
             prompts.add(plugin, prompt)
         for kind in sorted(features.storage):
-            if (first := storage.setdefault(kind, plugin)) is not plugin:
-                conflicts.append(
-                    f"{plugin.id} offers storage {kind!r}, which is {first.id}'s: it is refused"
-                )
+            provider = storage.setdefault(kind, plugin)
+            if provider is not plugin:
+                other = plugin
+                if _replaces(plugin, provider):
+                    storage[kind] = plugin
+                    provider, other = plugin, provider
+                messages.on_second_offer(f"storage {kind!r}", provider, other)
 
     return Routes(
         tools.providers,
@@ -119,5 +169,6 @@ def build_routes(plugins: Sequence[P]) -> Routes[P]:
         storage,
         PluginResponse(list_tools=ListToolsResponse(tools=tools.definitions())),
         PluginResponse(list_prompts=ListPromptsResponse(prompts=prompts.definitions())),
-        tuple(conflicts),
+        tuple(messages.conflicts),
+        tuple(messages.replacements),
     )

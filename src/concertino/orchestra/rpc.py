@@ -40,6 +40,10 @@ log = logging.getLogger("concertino.orchestra")
 MAX_IN_FLIGHT = 1024
 # Total size of the requests that are handled at once; above it, reading pauses.
 MAX_BYTES_IN_FLIGHT = 4 * MAX_FRAME_BYTES
+# Responses that the peer has not read, in bytes: more than any burst that a peer which reads may
+# cause. Smaller ones than LARGE_BYTES are always sent, at most MAX_IN_FLIGHT at a time.
+MAX_UNREAD_BYTES = 256 * 2**20
+LARGE_BYTES = 16 * 1024
 
 
 # Request ids are UUIDs of version 7: 48 bits of time in milliseconds, 26 random bits that are
@@ -160,7 +164,10 @@ class RpcClient:
         return response
 
     def forward(
-        self, body: bytes, timeout_s: float, callback: ResponseCallback | None = None
+        self,
+        body: bytes,
+        timeout_s: float,
+        callback: ResponseCallback | None = None,
     ) -> PendingResponse | None:
         """See ForwardingConnection.forward."""
         if self._writable is not None:
@@ -184,7 +191,7 @@ class RpcClient:
 
         deadline = self.loop.time() + timeout_s
         key = self._send_request(payload, id)
-        pending = PendingResponse(self, kind, timeout_s, deadline, key, callback)
+        pending = PendingResponse(self.loop, self, kind, timeout_s, deadline, key, callback)
         self._pending[key] = pending
         if deadline < self._timer_at:
             self._set_timer(deadline)
@@ -240,8 +247,9 @@ class RpcServer:
     """The requests of one connection that are being handled.
 
     respond(key, payload): sends a response; payload None: the request has no response, as a
-    cancel. hold(is_full): pauses reading, or resumes it. Keys are chosen by the transport: the
-    request's id, or the number of its stream.
+    cancel. hold(is_full): pauses reading, or resumes it. unread(): returns how many bytes of
+    responses the peer has not read. Keys are chosen by the transport: the request's id, or the
+    number of its stream.
     """
 
     def __init__(
@@ -250,9 +258,11 @@ class RpcServer:
         peer: RemotePeer,
         respond: Callable[[Hashable, bytes | None], None],
         hold: Callable[[bool], None],
+        unread: Callable[[], int],
         relay: RelayHandler | None = None,
     ) -> None:
         self.peer = peer
+        self._unread = unread
         self._handler = handler
         self._relay = relay
         self._respond = respond
@@ -330,7 +340,12 @@ class RpcServer:
 
     # Requests that are forwarded to another connection
 
-    def _try_relay(self, relay: RelayHandler, payload: bytes, key: Hashable) -> bool:
+    def _try_relay(
+        self,
+        relay: RelayHandler,
+        payload: bytes,
+        key: Hashable,
+    ) -> bool:
         """Offer a request to the relay. False if receive() must handle it, or refuse it."""
         message = split_id(payload)
         if message is None:
@@ -354,12 +369,18 @@ class RpcServer:
         tasks[key] = pending
         return True
 
-    def _on_relay_response(self, key: Hashable, id: bytes, size: int, body: bytes | None) -> None:
+    def _on_relay_response(
+        self,
+        key: Hashable,
+        id: bytes,
+        size: int,
+        body: bytes | None,
+    ) -> None:
         """Send the response to a relayed request; None if it was cancelled."""
         try:
             if body is not None:
                 payload = join_id(id, body)
-                if len(payload) <= MAX_FRAME_BYTES:
+                if len(payload) <= LARGE_BYTES:
                     self._respond(key, payload)
                 else:
                     self._send_response(key, id, payload)
@@ -387,16 +408,39 @@ class RpcServer:
             message = "the request failed; the log of the process that handled it says why"
             self._send_error(key, id, "internal_error", message)
 
-    def _send_response(self, key: Hashable, id: bytes, payload: bytes) -> None:
+    def _send_response(
+        self,
+        key: Hashable,
+        id: bytes,
+        payload: bytes,
+    ) -> None:
         if len(payload) > MAX_FRAME_BYTES:
             message = (
                 f"the response has {len(payload)} bytes, and a frame at most {MAX_FRAME_BYTES}"
             )
             self._send_error(key, id.decode("utf-8", "replace"), "response_too_large", message)
+        elif len(payload) > LARGE_BYTES and self._is_unread(len(payload)):
+            message = (
+                f"the response of {len(payload)} bytes was dropped: {MAX_UNREAD_BYTES >> 20} MiB "
+                "are unread; the request itself was carried out"
+            )
+            log.warning("%s: %s", self.peer.address, message)
+            self._send_error(key, id.decode("utf-8", "replace"), "unread", message)
         else:
             self._respond(key, payload)
 
-    def _send_error(self, key: Hashable, id: str, code: str, message: str) -> None:
+    def _is_unread(self, size: int) -> bool:
+        """Return whether a response has no room; one alone always has."""
+        unread = self._unread()
+        return unread > LARGE_BYTES and unread + size > MAX_UNREAD_BYTES
+
+    def _send_error(
+        self,
+        key: Hashable,
+        id: str,
+        code: str,
+        message: str,
+    ) -> None:
         self._respond(key, error_response(id, code, message).SerializeToString())
 
     def _release(self, key: Hashable, size: int) -> None:

@@ -120,7 +120,10 @@ class ForwardingConnection(RpcConnection, Protocol):
     """An RpcConnection that can also forward serialized requests."""
 
     def forward(
-        self, body: bytes, timeout_s: float, callback: ResponseCallback | None = None
+        self,
+        body: bytes,
+        timeout_s: float,
+        callback: ResponseCallback | None = None,
     ) -> PendingResponse | None:
         """Send a tool call, serialized without the id, and return its pending response.
 

@@ -11,8 +11,9 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.json import Decoder, encode
 
@@ -21,8 +22,9 @@ from concertino.orchestra.storage import (
     StorageEntry,
     StorageError,
     StoredDocument,
-    check_path,
     check_pattern,
+    clean_folder,
+    clean_path,
     matcher,
     next_version,
 )
@@ -67,7 +69,7 @@ class SqliteStorage:
                 raise
 
     def read(self, path: str) -> StoredDocument:
-        check_path(path)
+        path = "/".join(clean_path(path))
         with self._lock, self._convert_errors():
             row = self._database.execute(
                 "SELECT content, metadata, version FROM stored WHERE path = ?", (path,)
@@ -77,9 +79,17 @@ class SqliteStorage:
         return StoredDocument(row[0], _parse_metadata(row[1]), row[2])
 
     def write(
-        self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
+        self,
+        path: str,
+        content: bytes,
+        metadata: Mapping[str, Any],
+        expected_version: int,
     ) -> int:
-        check_path(path)
+        path = "/".join(clean_path(path))
+        if not _is_finite(metadata):
+            raise StorageError(
+                "storage_error", f"{path}: metadata: NaN and infinities are no JSON numbers"
+            )
         metadata_text = encode(dict(metadata)).decode()
         if (size := len(content) + len(metadata_text)) > MAX_CONTENT_BYTES:
             raise StorageError(
@@ -98,16 +108,15 @@ class SqliteStorage:
         return version
 
     def delete(self, path: str) -> None:
-        check_path(path)
+        path = "/".join(clean_path(path))
         with self._lock, self._convert_errors():
             cursor = self._database.execute("DELETE FROM stored WHERE path = ?", (path,))
         if not cursor.rowcount:
             raise _missing(path)
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
-        if prefix:
-            check_path(prefix.rstrip("/") or "/")
-        matches = matcher(check_pattern(pattern)).match
+        prefix = clean_folder(prefix)
+        matches = matcher(check_pattern(pattern)).fullmatch
         with self._lock, self._convert_errors():
             rows = self._database.execute(
                 "SELECT path, length(content), version, modified_at FROM stored"
@@ -141,6 +150,15 @@ class SqliteStorage:
             yield
         except (sqlite3.Error, OSError) as exc:
             raise StorageError("storage_error", f"{self._file.name}: {exc}") from None
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether all numbers in a value are numbers of JSON; encode() makes null of others."""
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, cast(Mapping[str, Any], value).values()))
+    return not isinstance(value, (list, tuple)) or all(map(_is_finite, cast(list[Any], value)))
 
 
 def _missing(path: str) -> StorageError:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from fnmatch import translate
+from posixpath import normpath
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from concertino.errors import ConcertinoError
+from concertino.excerpts import shorten
 
 __all__ = [
     "CREATE",
@@ -29,6 +30,8 @@ __all__ = [
     "StoredDocument",
     "check_path",
     "check_pattern",
+    "clean_folder",
+    "clean_path",
     "matcher",
     "next_version",
 ]
@@ -43,6 +46,11 @@ MAX_PART_BYTES = 240
 MAX_PATTERN = 256
 # The limit of a frame.
 MAX_CONTENT_BYTES = 16 * 2**20
+# A glob as Go's path/filepath has it.
+_CHARACTER = r"(?:\\.|[^\\\]\-])"
+_RANGE = re.compile(rf"({_CHARACTER})(?:-({_CHARACTER}))?", re.DOTALL)
+_GLOB_PART = re.compile(rf"\[\^?+(?:{_RANGE.pattern})+\]|\\.|[^\[\\]", re.DOTALL)
+_GLOB = re.compile(rf"(?:{_GLOB_PART.pattern})*", re.DOTALL)
 _INVALID = re.compile(r"[\x00-\x1f\x7f\\]|[\ud800-\udfff]")
 
 
@@ -80,7 +88,11 @@ class Storage(Protocol):
     def read(self, path: str) -> StoredDocument: ...
 
     def write(
-        self, path: str, content: bytes, metadata: Mapping[str, Any], expected_version: int
+        self,
+        path: str,
+        content: bytes,
+        metadata: Mapping[str, Any],
+        expected_version: int,
     ) -> int:
         """Write a document and return its new version.
 
@@ -91,7 +103,7 @@ class Storage(Protocol):
     def delete(self, path: str) -> None: ...
 
     def list(self, prefix: str, pattern: str) -> list[StorageEntry]:
-        """Return the documents whose path begins with `prefix`, sorted by path.
+        """Return the documents in the folder `prefix` and below it, sorted by path.
 
         pattern: a glob that the name, after the last slash, must match.
         """
@@ -102,7 +114,7 @@ class Storage(Protocol):
 
 def check_path(path: str) -> tuple[str, ...]:
     """Return the parts of a path, which is relative and has no `.` or `..`. Raises StorageError."""
-    display = repr(path if len(path) <= 100 else path[:100] + "...")
+    display = repr(shorten(path, 100))
     if not path:
         raise StorageError(
             "invalid_path", "path: expected one, such as 'features/FEAT-001.md', got none"
@@ -126,6 +138,25 @@ def check_path(path: str) -> tuple[str, ...]:
     return parts
 
 
+def clean_path(path: str) -> tuple[str, ...]:
+    """Return the parts of a path, cleaned as upstream does. Raises StorageError.
+
+    Cleaned: `.`, empty parts and slashes at both ends are left out, and `..` takes the part before
+    it away; a path that leads out of the store is refused.
+    """
+    return check_path(normpath(path).lstrip("/") if path else "")
+
+
+def clean_folder(prefix: str) -> str:
+    """Return the beginning of every path in a folder, with a slash; empty for all paths.
+
+    Raises StorageError.
+    """
+    if not prefix or normpath(prefix).strip("/") in ("", "."):
+        return ""
+    return "/".join(clean_path(prefix)) + "/"
+
+
 def check_pattern(pattern: str) -> str:
     """Return the glob, or `*.md` for an empty one. Raises StorageError."""
     if len(pattern) > MAX_PATTERN or "/" in pattern:
@@ -133,13 +164,56 @@ def check_pattern(pattern: str) -> str:
             "invalid_path",
             f"pattern: expected a glob of at most {MAX_PATTERN} characters without a slash",
         )
+    if not _GLOB.fullmatch(pattern):
+        raise StorageError(
+            "invalid_path",
+            "pattern: expected `*`, `?`, `[a-z]`, `[^a-z]` and `\\` before a character, "
+            f"got {pattern!r}",
+        )
     return pattern or "*.md"
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
-    """Return a regular expression for a glob with `*`, `?` and `[...]`."""
-    # Many stars in a row would make matching slow.
-    return re.compile(translate(re.sub(r"\*+", "*", pattern)))
+    """Return a regular expression for a glob, for fullmatch(). The rules are those of upstream.
+
+    `*` and `?`; a class `[a-c]`, or `[^a-c]` for all other characters; `\\` before a character that
+    means itself.
+    """
+    # Between two stars the first place that fits is the right one. Atomic groups take no other,
+    # so that many stars do not make matching slow.
+    first, *others = _split_at_stars(pattern)
+    if not others:
+        return re.compile(first, re.DOTALL)
+    middle = "".join(f"(?>.*?{part})" for part in others[:-1] if part)
+    return re.compile(f"{first}{middle}.*{others[-1]}", re.DOTALL)
+
+
+def _split_at_stars(pattern: str) -> list[str]:
+    parts = [""]
+    for match in _GLOB_PART.finditer(pattern):
+        text = match[0]
+        if text == "*":
+            parts.append("")
+        elif text == "?":
+            parts[-1] += "."
+        elif text[0] == "[":
+            parts[-1] += _translate_class(text)
+        else:
+            parts[-1] += re.escape(text[-1])
+    return parts
+
+
+def _translate_class(text: str) -> str:
+    negated = text[1] == "^"
+    ranges: list[str] = []
+    for match in _RANGE.finditer(text, 2 if negated else 1, len(text) - 1):
+        low, high = match[1][-1], (match[2] or match[1])[-1]
+        # An empty range is allowed, and matches nothing.
+        if low <= high:
+            ranges.append(f"{re.escape(low)}-{re.escape(high)}")
+    if not ranges:
+        return "." if negated else r"(?!)"
+    return f"[{'^' if negated else ''}{''.join(ranges)}]"
 
 
 def next_version(path: str, current: int, expected: int) -> int:

@@ -14,12 +14,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from concertino.orchestra.failures import storage_failure
 from concertino.orchestra.plugin_messages import (
     PluginRequest,
     PluginResponse,
     StorageDeleteResponse,
     StorageEntry,
-    StorageFailure,
     StorageListResponse,
     StorageReadResponse,
     StorageWriteResponse,
@@ -55,15 +55,15 @@ async def answer_storage(
             )
         return await in_thread(partial(_HANDLERS[kind], content, storage))
     except StorageError as exc:
-        return _failure(kind, exc.code, str(exc))
+        return storage_failure("", kind, exc.code, str(exc))
     # The store needs a package of the extra.
     except ImportError as exc:
-        return _failure(kind, "storage_error", str(exc))
+        return storage_failure("", kind, "storage_error", str(exc))
     except (NotAStruct, InvalidStruct, PackedTooLarge) as exc:
-        return _failure(kind, "invalid_metadata", str(exc))
+        return storage_failure("", kind, "invalid_metadata", str(exc))
     except Exception as exc:
         log.exception("%s failed", kind)
-        return _failure(kind, "storage_error", f"{kind} failed: {type(exc).__name__}")
+        return storage_failure("", kind, "storage_error", f"{kind} failed: {type(exc).__name__}")
 
 
 def _read(request: Any, storage: Storage) -> PluginResponse:
@@ -106,18 +106,6 @@ def _timestamp(when: datetime) -> Timestamp:
     timestamp = Timestamp()
     timestamp.FromDatetime(when)
     return timestamp
-
-
-def _failure(kind: str, code: str, message: str) -> PluginResponse:
-    failure = StorageFailure(code=code, message=message)
-    if kind == "storage_read":
-        return PluginResponse(storage_read=StorageReadResponse(failure=failure))
-    # The only one of these responses that has a field for errors in upstream's schema.
-    if kind == "storage_write":
-        return PluginResponse(storage_write=StorageWriteResponse(error=message))
-    if kind == "storage_delete":
-        return PluginResponse(storage_delete=StorageDeleteResponse(failure=failure))
-    return PluginResponse(storage_list=StorageListResponse(failure=failure))
 
 
 _HANDLERS = {

@@ -386,7 +386,12 @@ def _read_text(data: bytes, start: int, end: int) -> str:
         raise InvalidStruct("a string that is not UTF-8") from None
 
 
-def _skip_field(data: bytes, tag: int, at: int, end: int) -> int:
+def _skip_field(
+    data: bytes,
+    tag: int,
+    at: int,
+    end: int,
+) -> int:
     """Return the offset behind an unknown field. Groups are refused: proto3 has none."""
     if tag >> 3 == 0 or tag > 0xFFFFFFFF:
         raise InvalidStruct(f"field number {tag >> 3}")
@@ -409,7 +414,13 @@ def _read_tag(data: bytes, at: int, end: int) -> tuple[int, int]:
     return (tag, at + 1) if tag < 0x80 else read_varint(data, at, end)
 
 
-def _decode_entries(data: bytes, at: int, end: int, into: dict[str, Any], depth: int) -> None:
+def _decode_entries(
+    data: bytes,
+    at: int,
+    end: int,
+    into: dict[str, Any],
+    depth: int,
+) -> None:
     """Add the entries of a Struct between two offsets. Of a repeated key the last value counts."""
     if depth > MAX_DEPTH:
         raise InvalidStruct(f"more than {MAX_DEPTH} levels")
@@ -435,7 +446,13 @@ def _decode_entries(data: bytes, at: int, end: int, into: dict[str, Any], depth:
         into[key] = value
 
 
-def _decode_items(data: bytes, at: int, end: int, into: list[Any], depth: int) -> None:
+def _decode_items(
+    data: bytes,
+    at: int,
+    end: int,
+    into: list[Any],
+    depth: int,
+) -> None:
     """Add the items of a ListValue between two offsets."""
     if depth > MAX_DEPTH:
         raise InvalidStruct(f"more than {MAX_DEPTH} levels")
@@ -449,7 +466,13 @@ def _decode_items(data: bytes, at: int, end: int, into: list[Any], depth: int) -
         into.append(_decode_value(data, start, at, None, depth))
 
 
-def _decode_value(data: bytes, at: int, end: int, value: Any, depth: int) -> Any:
+def _decode_value(
+    data: bytes,
+    at: int,
+    end: int,
+    value: Any,
+    depth: int,
+) -> Any:
     """Return a Value; null if it is unset.
 
     value: of an earlier occurrence of the same field, which protobuf merges with this one.

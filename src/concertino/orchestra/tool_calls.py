@@ -29,8 +29,9 @@ _CALLER_PLUGIN = b"\x1a"
 _TRACE_PARENT = b"\x22"
 _SESSION_ID = b"\x32"
 _ARGUMENTS_JSON = b"\xc2\x3e"
-# ToolResponse: success = true, then the tag of result.
+# ToolResponse: success = true, then the tag of result; and the tag of structured.
 _SUCCESS = b"\x08\x01\x12"
+_STRUCTURED = b"\xc8\x3e"
 
 # A text result has five nested lengths and 16 bytes of other overhead. The lengths have one byte
 # each up to this size of the text, and two bytes each for texts of 128 to 16,355 bytes.
@@ -44,7 +45,10 @@ def encode_caller(plugin: str, session: str) -> bytes:
 
 
 def encode_tool_call(
-    name: str, arguments: PackedObject | None, caller: bytes, trace_parent: str = ""
+    name: str,
+    arguments: PackedObject | None,
+    caller: bytes,
+    trace_parent: str = "",
 ) -> bytes:
     """Return a PluginRequest that calls a tool. caller: from encode_caller()."""
     content = _encode_text(_TOOL_NAME, name)
@@ -65,10 +69,15 @@ def _encode_text(tag: bytes, text: str) -> bytes:
     return tag + encode_varint(len(encoded)) + encoded if encoded else b""
 
 
-def encode_result(struct: bytes) -> bytes:
-    """Return the PluginResponse of a successful call whose result is this Struct."""
+def encode_result(struct: bytes, structured: int = 0) -> bytes:
+    """Return the PluginResponse of a successful call whose result is this Struct.
+
+    structured: of ToolResponse.Structured.
+    """
     header = _SUCCESS + encode_varint(len(struct))
-    return _TOOL_CALL + encode_varint(len(header) + len(struct)) + header + struct
+    end = _STRUCTURED + encode_varint(structured) if structured else b""
+    size = len(header) + len(struct) + len(end)
+    return b"".join((_TOOL_CALL, encode_varint(size), header, struct, end))
 
 
 def encode_text_result(text: str) -> bytes:

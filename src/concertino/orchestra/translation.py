@@ -17,12 +17,12 @@ server/resources.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 
-from msgspec import DecodeError, Raw, ValidationError
-from msgspec.json import Decoder, encode
+from msgspec import UNSET, DecodeError, Raw, ValidationError
+from msgspec.json import Decoder, Encoder, encode
 
 from concertino.errors import (
     INTERNAL_ERROR,
@@ -37,6 +37,7 @@ from concertino.orchestra.plugin_messages import (
     ListToolsResponse,
     PluginRequest,
     PluginResponse,
+    PromptDefinition,
     PromptGetRequest,
     PromptGetResponse,
     StorageEntry,
@@ -44,6 +45,7 @@ from concertino.orchestra.plugin_messages import (
     StorageListResponse,
     StorageReadRequest,
     StorageReadResponse,
+    ToolDefinition,
     ToolResponse,
 )
 from concertino.orchestra.storage import StorageError, check_path
@@ -76,6 +78,7 @@ __all__ = [
     "call_request",
     "call_result",
     "caller_fields",
+    "encode_sorted",
     "entries_of",
     "list_request",
     "prompt_request",
@@ -104,13 +107,25 @@ MAX_URI = 16384
 CLIENT_ERRORS = ("prompt_not_found", "validation_error")
 # The errors of a hub without storage: ours, and upstream's.
 NO_STORAGE = ("storage_not_found", "routing_error")
+# How the descriptions begin that upstream's programs give instead of an error.
+UPSTREAM_PROMPT_ERRORS = (
+    'no plugin provides prompt "',
+    'prompt "',
+    "prompt handler error: ",
+    "failed to route prompt get to plugin ",
+    "plugin returned non-prompt-get response",
+)
 
 T = TypeVar("T")
+Warn = Callable[[str], object]
 Params = Mapping[str, Raw]
 
 _parse_text = Decoder(str).decode
 _parse_content = Decoder(ContentBlock).decode
 _parse_texts = Decoder(dict[str, str]).decode
+_parse_schema = Decoder(dict[str, Any]).decode
+# Upstream's hub sends the members of an object in another order each time.
+encode_sorted = Encoder(order="sorted").encode
 
 
 def read_response(response: PluginResponse, kind: str) -> Any:
@@ -182,10 +197,17 @@ def read_call_response(payload: bytes) -> CallToolResult:
 def call_result(response: ToolResponse) -> CallToolResult:
     """Return the result of a tools/call. Raises RpcError for an invalid Struct.
 
-    The SDK puts images and other content beside the text; they follow it here.
+    The SDK puts images and other content beside the text; they follow it here. An object that is
+    more than a text is structured content too. Its keys are sorted, as text and as structured
+    content, because Go sends the members of a Struct in another order each time.
     """
+    kind = response.structured
     if not response.success:
-        return CallToolResult([TextContent(_error_text(response))], is_error=True)
+        text = _error_text(response)
+        if kind == ToolResponse.ERROR:
+            body = {"error": response.error_message, "code": response.error_code}
+            text = encode(body).decode()
+        return CallToolResult([TextContent(text)], is_error=True)
     try:
         result = unpack(response.result, response.result_json)
     except InvalidStruct as exc:
@@ -194,9 +216,20 @@ def call_result(response: ToolResponse) -> CallToolResult:
     # The member that upstream's programs show to the model.
     text = result.get("text")
     if not isinstance(text, str):
-        return CallToolResult([TextContent(encode(result).decode())])
-    others = _other_content(result.get("content"))
-    return CallToolResult([*([TextContent(text)] if text or not others else []), *others])
+        json = encode_sorted(result)
+        structured = Raw(json) if result or kind == ToolResponse.RESULT else UNSET
+        return CallToolResult([TextContent(json.decode())], structured)
+
+    others = [] if kind == ToolResponse.RESULT else _other_content(result.get("content"))
+    content = [*([TextContent(text)] if text or not others else []), *others]
+    if kind == ToolResponse.DATA:
+        data = result.get("data")
+        return CallToolResult(
+            content, Raw(encode_sorted(data)) if isinstance(data, dict) else UNSET
+        )
+    if kind == ToolResponse.RESULT or (len(result) > 1 and not others):
+        return CallToolResult(content, Raw(encode_sorted(result)))
+    return CallToolResult(content)
 
 
 def _other_content(content: object) -> list[ContentBlock]:
@@ -210,35 +243,65 @@ def _other_content(content: object) -> list[ContentBlock]:
     return [block for block in blocks if not isinstance(block, TextContent)]
 
 
-def tools_of(response: ListToolsResponse) -> list[Tool]:
+def tools_of(response: ListToolsResponse, warn: Warn = log.warning) -> list[Tool]:
     """Return the tools, sorted by name.
 
-    Of two tools of one name the first is used. Invalid tools are left out, with a warning.
+    Of two tools of one name the same is used whatever their order. Invalid tools are left out.
+    warn: gets a sentence about each tool that is left out.
     """
     tools: list[Tool] = []
-    for definition in _sort_by_name(response.tools, "tool"):
+    for definition in _sort_by_name(response.tools, "tool", _tool_content, warn):
         name = definition.name
         try:
             schema = unpack(definition.input_schema, definition.input_schema_json)
         except InvalidStruct as exc:
-            log.warning("the tool %r is left out: its schema: %s", name, exc)
+            warn(f"the tool {name!r} is left out: its schema: {exc}")
             continue
         # MCP requires the type; upstream's plugins may omit it.
         type_name = schema.setdefault("type", "object")
         if type_name != "object":
-            log.warning(
-                "the tool %r is left out: its schema is for %r, not an object", name, type_name
-            )
+            warn(f"the tool {name!r} is left out: its schema is for {type_name!r}, not an object")
             continue
-        tools.append(Tool(name, schema, description=definition.description))
+        output = _output_schema(definition, warn)
+        description = definition.description
+        tools.append(Tool(name, schema, description=description, output_schema=output))
     return tools
+
+
+def _tool_content(definition: ToolDefinition) -> bytes:
+    """Return the content of a definition, without the order of the members of its schema."""
+    try:
+        schema = encode_sorted(unpack(definition.input_schema, definition.input_schema_json))
+    except InvalidStruct:
+        schema = definition.input_schema
+    return definition.description.encode() + b"\0" + schema
+
+
+def _output_schema(definition: ToolDefinition, warn: Warn) -> dict[str, Any] | None:
+    """Return the output schema of a tool; None if it has none, or if its results are no objects.
+
+    Other results are texts here, and a schema would promise structured content.
+    """
+    if not definition.output_schema:
+        return None
+    try:
+        schema = root = _parse_schema(definition.output_schema)
+    except (ValidationError, DecodeError):
+        warn(f"the output schema of the tool {definition.name!r} is left out: it is not JSON")
+        return None
+
+    # The root of a recursive type is a reference.
+    reference = root.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/$defs/"):
+        root = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), root)
+    return schema if root.get("type") == "object" else None
 
 
 # Prompts
 
 
-def prompts_of(response: ListPromptsResponse) -> list[Prompt]:
-    """Return the prompts, sorted by name. Of two prompts of one name the first is used."""
+def prompts_of(response: ListPromptsResponse, warn: Warn = log.warning) -> list[Prompt]:
+    """Return the prompts, sorted by name. See tools_of() for two prompts of one name, and warn."""
     return [
         Prompt(
             definition.name,
@@ -252,7 +315,9 @@ def prompts_of(response: ListPromptsResponse) -> list[Prompt]:
                 for argument in definition.arguments
             ],
         )
-        for definition in _sort_by_name(response.prompts, "prompt")
+        for definition in _sort_by_name(
+            response.prompts, "prompt", PromptDefinition.SerializeToString, warn
+        )
     ]
 
 
@@ -269,7 +334,9 @@ def prompt_request(params: Params) -> PluginRequest:
 
 
 def prompt_result(response: PromptGetResponse) -> GetPromptResult:
-    """Return the result of a prompts/get."""
+    """Return the result of a prompts/get. Raises RpcError."""
+    if (failure := _prompt_failure(response)) is not None:
+        raise failure
     messages = [
         PromptMessage(
             "assistant" if message.role == "assistant" else "user",
@@ -278,6 +345,18 @@ def prompt_result(response: PromptGetResponse) -> GetPromptResult:
         for message in response.messages
     ]
     return GetPromptResult(messages, response.description or None)
+
+
+def _prompt_failure(response: PromptGetResponse) -> RpcError | None:
+    """Return the error in a response; None if it has a prompt."""
+    if response.HasField("failure"):
+        code, message = response.failure.code, response.failure.message or response.failure.code
+        return RpcError(INVALID_PARAMS if code in CLIENT_ERRORS else INTERNAL_ERROR, message)
+    text = response.description
+    if response.messages or not text.startswith(UPSTREAM_PROMPT_ERRORS):
+        return None
+    is_unknown = text.startswith(UPSTREAM_PROMPT_ERRORS[0]) or text.endswith(" not found")
+    return RpcError(INVALID_PARAMS if is_unknown else INTERNAL_ERROR, text)
 
 
 def _prompt_content(kind: str, text: str) -> ContentBlock:
@@ -319,6 +398,9 @@ def entries_of(response: PluginResponse) -> Sequence[StorageEntry]:
 
     found: StorageListResponse = read_response(response, "storage_list")
     if found.HasField("failure"):
+        if found.failure.code in NO_STORAGE:
+            log.debug("no resources: %s", found.failure.message)
+            return ()
         raise RpcError(INTERNAL_ERROR, f"storage: {found.failure.message or found.failure.code}")
     return found.entries
 
@@ -414,17 +496,25 @@ def _read_optional_text(raw: Raw) -> str:
         return ""
 
 
-def _sort_by_name(definitions: Iterable[T], kind: str) -> list[T]:
+def _sort_by_name(
+    definitions: Iterable[T],
+    kind: str,
+    content: Callable[[T], bytes],
+    warn: Warn,
+) -> list[T]:
     """Return definitions sorted by name, without those that have no name or a name twice.
 
-    T has a `name`; protobuf's classes do not fit a Protocol that says so.
+    Of several with one name, that with the smallest content is used: upstream's hub sends them in
+    another order each time. T has a `name`; protobuf's classes do not fit a Protocol that says so.
     """
     by_name: dict[str, T] = {}
     for definition in definitions:
         name: str = cast(Any, definition).name
-        if not name or name in by_name:
-            problem = f"there are two of the name {name!r}" if name else "it has no name"
-            log.warning("a %s is left out: %s", kind, problem)
-        else:
-            by_name[name] = definition
+        if not name:
+            warn(f"a {kind} is left out: it has no name")
+            continue
+        if name in by_name:
+            warn(f"a {kind} is left out: there are two of the name {name!r}")
+            definition = min(by_name[name], definition, key=content)
+        by_name[name] = definition
     return [by_name[name] for name in sorted(by_name)]

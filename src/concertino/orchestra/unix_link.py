@@ -4,9 +4,8 @@ Any number of requests share the connection; responses are matched by request_id
 in a folder that other users cannot enter, has mode 0600, and both sides check the credentials of
 the other process.
 
-This module reads and writes the socket itself, without an asyncio transport. transports/pipe.py
-gives the reason. All output of one loop iteration goes into one write. When the peer does not
-take the output, the source of more pauses: an RpcServer stops reading, RpcClient.request() waits.
+All output of one loop iteration goes into one write. When the peer does not take the output, the
+source of more pauses: an RpcServer stops reading, RpcClient.request() waits.
 """
 
 from __future__ import annotations
@@ -16,11 +15,13 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from math import inf
 from pathlib import Path
 from typing import cast
 
-from concertino.errors import Disconnected
+from concertino.errors import Disconnected, ProtocolError
+from concertino.jsonrpc.limits import Limits
 from concertino.orchestra.frames import HEADER_BYTES, Assembler, FrameTooLarge
 from concertino.orchestra.plugin_messages import (
     DecodeError,
@@ -37,52 +38,103 @@ from concertino.orchestra.rpc_interface import (
     RequestHandler,
     RpcListener,
 )
-from concertino.runtime.tasks import ReadBatch, read_batch_of
+from concertino.runtime.tasks import read_batch_of
+from concertino.transports.connection import Receiver
 from concertino.transports.listeners import Listener, errno_message, listen_unix
-from concertino.transports.sockets import credentials, is_trusted, unix_name
+from concertino.transports.sockets import (
+    SocketConnection,
+    credentials,
+    is_trusted,
+    open_unix_socket,
+    unix_name,
+)
 
 __all__ = ["listen_unix_links", "open_unix_link"]
 
 log = logging.getLogger("concertino.orchestra")
 
-# CPython maps and unmaps memory for every buffer above 128 KiB.
-READ_BYTES = 65536
-# Output that the peer has not taken: above the first figure the source of more output pauses,
-# at the second it continues.
-HIGH_WATER_BYTES = 2**20
-LOW_WATER_BYTES = HIGH_WATER_BYTES // 4
+# Output that the peer has not taken: at the first figure the source of more output pauses, below
+# the second it continues.
+LIMITS = Limits(high_water_bytes=2**20, low_water_bytes=2**18)
 # Time for a frame to be complete, from its first byte.
 FRAME_S = 30.0
 MAX_CONNECTIONS = 512
-# Pause between attempts to connect while the listener's queue is full.
-RETRY_S = 0.01
 # Time for the peer to take the remaining output, before the connection is closed anyway.
 FLUSH_S = 0.5
 # The reason of an orderly end, which is not logged.
 END_OF_STREAM = "the connection ended"
 
 
-class _FrameWriter:
-    """Writes frames to a socket, and buffers the bytes that do not fit into it."""
+class _FrameConnection(SocketConnection):
+    """A Connection whose frames have their length in front, and limited time to be complete.
 
-    def __init__(self, owner: _FrameSocket, sock: socket.socket, batch: ReadBatch) -> None:
-        self._owner = owner
-        self._socket = sock
-        self._batch = batch
-        self._loop = asyncio.get_running_loop()
-        # Frames for the end of this loop iteration or read batch.
-        self._queue: list[bytes] = []
-        # What the socket did not take.
-        self.rest = bytearray()
+    Errors of frames are reported with on_disconnect(); the receiver must close the connection then.
+    """
+
+    terminator = b""
+    # One read finds everything that is there, and the peer needs longer for its next frame.
+    reads = range(1)
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, LIMITS, {})
+        self._assembler = Assembler()
+        self._frame_timer: asyncio.TimerHandle | None = None
         # Whether a flush follows at the end of this loop iteration.
         self.is_flush_scheduled = False
         # The last batch of a single message in which a frame was written at once.
         self._last_lone = 0
-        self._is_full = False
-        self._is_closed = False
 
-    def send(self, payload: bytes) -> None:
-        """Send a frame.
+    def open(self, receiver: Receiver) -> None:
+        super().open(receiver)
+        self._batch = read_batch_of(self._loop)
+
+    # Reading
+
+    def on_chunk(self, chunk: bytes) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            return
+        if not chunk:
+            self.pause(True)
+            receiver.on_eof()
+            return
+
+        # The chunk is exactly one frame: feed() would return it, with 3,000 instructions more.
+        assembler = self._assembler
+        if (
+            not assembler.buffered_bytes
+            and int.from_bytes(chunk[:HEADER_BYTES], "big") == len(chunk) - HEADER_BYTES
+        ):
+            frames = [chunk[HEADER_BYTES:]]
+        else:
+            try:
+                frames = assembler.feed(chunk)
+            except FrameTooLarge as exc:
+                receiver.on_disconnect(exc)
+                return
+            self._limit_frame_time(receiver, is_new=bool(frames))
+
+        batch = self._batch
+        batch.begin(len(frames))
+        try:
+            receiver.on_frames(frames)
+        finally:
+            batch.end()
+
+    def _limit_frame_time(self, receiver: Receiver, *, is_new: bool) -> None:
+        """Run a timer while a frame is incomplete. is_new: that frame began with the last chunk."""
+        is_incomplete = self._assembler.buffered_bytes > 0
+        if self._frame_timer is not None and (is_new or not is_incomplete):
+            self._frame_timer.cancel()
+            self._frame_timer = None
+        if is_incomplete and self._frame_timer is None:
+            error = ProtocolError(f"a frame took more than {FRAME_S:g} s")
+            self._frame_timer = self._loop.call_later(FRAME_S, receiver.on_disconnect, error)
+
+    # Writing
+
+    def send_payload(self, payload: bytes) -> int:
+        """Send a frame. Returns the bytes left in the buffer.
 
         The first frame of a loop iteration is written at once; the others wait for its end and
         share one write. The same holds for a read batch, if it has one message only: then there is
@@ -91,203 +143,35 @@ class _FrameWriter:
         frame = len(payload).to_bytes(HEADER_BYTES, "big") + payload
         batch = self._batch
         if batch.on:
-            if self._queue:
-                self._queue.append(frame)
-            elif (lone := batch.lone) and lone != self._last_lone:
+            if self._output.queue:
+                return self.write(frame, None)
+            if (lone := batch.lone) and lone != self._last_lone:
                 self._last_lone = lone
-                self.write(frame)
-            else:
-                batch.at_end(self.flush)
-                self._queue.append(frame)
-        elif self.is_flush_scheduled:
-            self._queue.append(frame)
-        else:
-            self.is_flush_scheduled = True
-            self._loop.call_soon(self._on_iteration_end)
-            self.write(frame)
+                return self.send(frame, None)
+            batch.at_end(self.flush)
+            return self.write(frame, None)
+
+        if self.is_flush_scheduled:
+            return self.write(frame, None)
+        self.is_flush_scheduled = True
+        self._loop.call_soon(self._on_iteration_end)
+        return self.send(frame, None)
+
+    def send_lone_payload(self, payload: bytes) -> int:
+        """Send a frame at once if no other is sent soon. Returns the bytes left in the buffer."""
+        if self._batch.on or self.is_flush_scheduled:
+            return self.send_payload(payload)
+        return self.send(len(payload).to_bytes(HEADER_BYTES, "big") + payload, None)
 
     def _on_iteration_end(self) -> None:
         self.is_flush_scheduled = False
         self.flush()
 
-    def flush(self) -> None:
-        """Write the queued frames."""
-        queue = self._queue
-        if queue:
-            self._queue = []
-            self.write(queue[0] if len(queue) == 1 else b"".join(queue))
-
-    def write(self, data: bytes) -> None:
-        """Write data now. Bytes that do not fit are sent when the socket becomes writable."""
-        if self._is_closed:
-            return
-        if not self.rest:
-            try:
-                sent = self._socket.send(data)
-            except (BlockingIOError, InterruptedError):
-                sent = 0
-            except OSError as exc:
-                self._owner.abort(errno_message(exc))
-                return
-            if sent == len(data):
-                return
-            data = data[sent:]
-            self._loop.add_writer(self._socket, self._on_writable)
-
-        self.rest += data
-        if not self._is_full and len(self.rest) > HIGH_WATER_BYTES:
-            self._is_full = True
-            self._owner.on_backpressure(True)
-
-    def _on_writable(self) -> None:
-        try:
-            del self.rest[: self._socket.send(self.rest)]
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as exc:
-            self._owner.abort(errno_message(exc))
-            return
-
-        if not self.rest:
-            self._loop.remove_writer(self._socket)
-            self._owner.on_empty()
-        if self._is_full and len(self.rest) <= LOW_WATER_BYTES:
-            self._is_full = False
-            self._owner.on_backpressure(False)
-
-    def close(self) -> None:
-        """Drop all output."""
-        self._is_closed = True
-        self._loop.remove_writer(self._socket)
-        self._queue = []
-        self.rest = bytearray()
-
-
-class _FrameSocket:
-    """A socket that carries frames. Derived classes define the on_... methods."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        self._loop = asyncio.get_running_loop()
-        self._batch = read_batch_of(self._loop)
-        self._assembler = Assembler()
-        self._output = _FrameWriter(self, sock, self._batch)
-        self._is_paused = False
-        # No more reading; the remaining output is still sent.
-        self._is_closing = False
-        self._is_closed = False
-        self._frame_timer: asyncio.TimerHandle | None = None
-        self._reason = END_OF_STREAM
-        sock.setblocking(False)
-        self._loop.add_reader(sock, self._on_readable)
-
-    def on_frame(self, payload: bytes) -> None:
-        """Handle a received frame."""
-        raise NotImplementedError
-
-    def on_end(self, reason: str) -> None:
-        """Handle the end of the connection."""
-        raise NotImplementedError
-
-    def on_backpressure(self, is_full: bool) -> None:
-        """Handle that the output buffer is full, or no longer full."""
-        raise NotImplementedError
-
-    def on_empty(self) -> None:
-        """Finish close(), once all output is sent."""
-        if self._is_closing:
-            self._end()
-
-    def _on_readable(self) -> None:
-        try:
-            chunk = self._socket.recv(READ_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as exc:
-            self.abort(errno_message(exc))
-            return
-
-        # The chunk is exactly one frame: feed() would return it, with 3,000 instructions more.
-        assembler, batch = self._assembler, self._batch
-        if (
-            not assembler.buffered_bytes
-            and int.from_bytes(chunk[:HEADER_BYTES], "big") == len(chunk) - HEADER_BYTES
-        ):
-            batch.begin(1)
-            try:
-                self.on_frame(chunk[HEADER_BYTES:])
-            finally:
-                batch.end()
-            return
-
-        if not chunk:
-            self.begin_close()
-            return
-        try:
-            payloads = assembler.feed(chunk)
-        except FrameTooLarge as exc:
-            self.abort(str(exc))
-            return
-
-        batch.begin(len(payloads))
-        try:
-            for payload in payloads:
-                self.on_frame(payload)
-        finally:
-            batch.end()
-        self._limit_frame_time(is_new=bool(payloads))
-
-    def _limit_frame_time(self, *, is_new: bool) -> None:
-        """Run a timer while a frame is incomplete. is_new: that frame began with the last chunk."""
-        if not self._assembler.buffered_bytes:
-            self._cancel_frame_timer()
-        elif (self._frame_timer is None or is_new) and not self._is_closed:
-            self._cancel_frame_timer()
-            self._frame_timer = self._loop.call_later(
-                FRAME_S, self.abort, f"a frame took more than {FRAME_S:g} s"
-            )
-
-    def _cancel_frame_timer(self) -> None:
+    def abort(self) -> None:
         if self._frame_timer is not None:
             self._frame_timer.cancel()
             self._frame_timer = None
-
-    def pause(self, is_paused: bool) -> None:
-        """Pause reading, or resume it."""
-        if is_paused is self._is_paused or self._is_closing or self._is_closed:
-            return
-        self._is_paused = is_paused
-        if is_paused:
-            self._loop.remove_reader(self._socket)
-        else:
-            self._loop.add_reader(self._socket, self._on_readable)
-
-    def abort(self, reason: str) -> None:
-        """Close the connection because of an error; remaining output is dropped."""
-        if not self._is_closed:
-            self._reason = reason
-            self._end()
-
-    def begin_close(self) -> None:
-        """Stop reading, send the remaining output, then close."""
-        if self._is_closing or self._is_closed:
-            return
-        self._output.flush()
-        self.pause(True)
-        self._is_closing = True
-        if not self._output.rest:
-            self._end()
-
-    def _end(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._loop.remove_reader(self._socket)
-        self._output.close()
-        self._cancel_frame_timer()
-        self._socket.close()
-        # Later, since a task or a read batch may be running now.
-        self._loop.call_soon(self.on_end, self._reason)
+        super().abort()
 
 
 # The side that sends requests
@@ -296,84 +180,90 @@ class _FrameSocket:
 async def open_unix_link(path: str, timeout_s: float) -> UnixLink:
     """Connect to the socket at a path, as open_link() does."""
     name = unix_name(path)
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        sock.setblocking(False)
-        await _connect(sock, name, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            sock = await open_unix_socket(name)
+    except TimeoutError:
+        raise Disconnected(
+            f"unix:{name}: the listener did not accept within {timeout_s:g} s"
+        ) from None
+    except OSError as exc:
+        raise Disconnected(f"unix:{name}: {exc.strerror or exc}") from None
+
+    try:
         pid, uid = credentials(sock)
         if not is_trusted(uid, os.geteuid()):
             raise HandshakeFailure(
                 f"unix:{name}: the listener runs as uid {uid}, and this process as {os.geteuid()}"
             )
         return UnixLink(sock, RemotePeer(f"unix:{name}", None, pid, uid))
-    except OSError as exc:
-        sock.close()
-        raise Disconnected(f"unix:{name}: {exc.strerror or exc}") from None
     except BaseException:
         sock.close()
         raise
 
 
-async def _connect(sock: socket.socket, name: str, timeout_s: float) -> None:
-    """Connect a socket. While the listener's queue is full, try again: unix(7) has no event."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    while True:
-        try:
-            return sock.connect(name)
-        except BlockingIOError:
-            if loop.time() > deadline:
-                raise Disconnected(
-                    f"unix:{name}: the listener did not accept within {timeout_s:g} s"
-                ) from None
-            await asyncio.sleep(RETRY_S)
-
-
-class UnixLink(RpcClient, _FrameSocket):
-    """A ForwardingConnection over a Unix socket."""
+class UnixLink(RpcClient):
+    """A ForwardingConnection over a Unix socket, and the Receiver of its frames."""
 
     def __init__(self, sock: socket.socket, peer: RemotePeer) -> None:
-        _FrameSocket.__init__(self, sock)
-        RpcClient.__init__(self, peer)
+        super().__init__(peer)
+        self._connection = _FrameConnection(sock)
+        self._connection.open(self)
 
     def _send_request(self, payload: bytes, id: bytes) -> Hashable:
-        output = self._output
-        if self._pending or self._batch.on or output.is_flush_scheduled:
-            output.send(payload)
-        else:
-            # The only request so far: written at once, without a callback for later ones.
-            output.write(len(payload).to_bytes(HEADER_BYTES, "big") + payload)
+        connection = self._connection
+        # The only request so far is written at once, without a callback for later ones.
+        held = (
+            connection.send_payload(payload)
+            if self._pending
+            else connection.send_lone_payload(payload)
+        )
+        if held >= LIMITS.high_water_bytes:
+            self._set_backpressure(True)
         return id
 
     def _send_cancel(self, key: Hashable) -> None:
         cancel = PluginRequest(stream_cancel=StreamCancel(stream_id=cast(bytes, key).decode()))
-        self._output.send(cancel.SerializeToString())
-
-    def on_frame(self, payload: bytes) -> None:
-        # Nearly every serializer writes the id first.
-        if len(payload) > 1 and payload[0] == 0x0A:
-            id = payload[2 : 2 + payload[1]]
-        else:
-            try:
-                id = PluginResponse.FromString(payload).request_id.encode()
-            except DecodeError:
-                return
-        self._on_response(id, payload)
-
-    def on_backpressure(self, is_full: bool) -> None:
-        self._set_backpressure(is_full)
-
-    def on_end(self, reason: str) -> None:
-        self._set_backpressure(False)
-        self._end_connection(reason)
+        self._connection.send_payload(cancel.SerializeToString())
 
     async def close(self, reason: str = CLOSED) -> None:
         """See RpcConnection.close."""
-        self._reason = reason
-        self.begin_close()
-        await asyncio.wait((self.end_reason,), timeout=FLUSH_S)
-        self._end()
+        self._connection.pause(True)
+        await self._connection.close(FLUSH_S)
+        self._on_end(reason)
+        # Those that wait for the end, or for a response, continue first.
         await asyncio.wait((self.end_reason,))
+
+    def _on_end(self, reason: str) -> None:
+        self._set_backpressure(False)
+        self._end_connection(reason)
+
+    # Receiver
+
+    def on_frames(self, batch: Sequence[bytes]) -> None:
+        for payload in batch:
+            # Nearly every serializer writes the id first.
+            if len(payload) > 1 and payload[0] == 0x0A:
+                id = payload[2 : 2 + payload[1]]
+            else:
+                try:
+                    id = PluginResponse.FromString(payload).request_id.encode()
+                except DecodeError:
+                    continue
+            self._on_response(id, payload)
+
+    def on_frame_too_long(self, size: int) -> None: ...
+
+    def on_drain(self, held: int) -> None:
+        self._set_backpressure(False)
+
+    def on_eof(self) -> None:
+        self.on_disconnect(Disconnected(END_OF_STREAM))
+
+    def on_disconnect(self, exc: Exception) -> None:
+        self._connection.abort()
+        # Later, since a task or a read batch may be running now.
+        self.loop.call_soon(self._on_end, errno_message(exc))
 
 
 # The side that answers
@@ -403,7 +293,10 @@ class _UnixRpcListener:
     """Accepts connections at a Unix socket."""
 
     def __init__(
-        self, listener: Listener, handler: RequestHandler, relay: RelayHandler | None
+        self,
+        listener: Listener,
+        handler: RequestHandler,
+        relay: RelayHandler | None,
     ) -> None:
         self.address = listener.address
         self._listener = listener
@@ -450,17 +343,16 @@ class _UnixRpcListener:
             for task in late:
                 task.cancel()
 
-        for connection in connections:
-            connection.begin_close()
         if connections:
-            await asyncio.wait([connection.closed for connection in connections], timeout=1.0)
+            closings = [connection.begin_close() for connection in connections]
+            await asyncio.wait(closings, timeout=1.0)
         # Those whose peer does not read the remaining output.
         for connection in list(self._connections):
             connection.abort("the peer does not read its responses")
 
 
-class _UnixServerConnection(_FrameSocket):
-    """One connection whose requests are handled here."""
+class _UnixServerConnection:
+    """One connection whose requests are handled here, and the Receiver of its frames."""
 
     def __init__(
         self,
@@ -470,32 +362,75 @@ class _UnixServerConnection(_FrameSocket):
         peer: RemotePeer,
         connections: set[_UnixServerConnection],
     ) -> None:
-        super().__init__(sock)
-        self.rpc = RpcServer(handler, peer, self._respond, self._hold, relay)
-        # An instance attribute, which saves a call per request.
-        self.on_frame = self.rpc.receive
-        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self.rpc = RpcServer(
+            handler, peer, self._respond, self._hold, lambda: self._connection.buffered_bytes, relay
+        )
         self._connections = connections
+        self._loop = asyncio.get_running_loop()
         # Reasons not to read: the output buffer is full; too many bytes of requests in progress.
-        self._holds = 0
+        self._is_output_full = False
+        self._is_rpc_full = False
+        self._closing: asyncio.Task[None] | None = None
         connections.add(self)
+        self._connection = _FrameConnection(sock)
+        self._connection.open(self)
 
     def _respond(self, key: Hashable, payload: bytes | None) -> None:
-        if payload is not None:
-            self._output.send(payload)
-
-    def on_backpressure(self, is_full: bool) -> None:
-        self._hold(is_full)
+        if (
+            payload is not None
+            and self._connection.send_payload(payload) >= LIMITS.high_water_bytes
+        ):
+            self._is_output_full = True
+            self._update_reading()
 
     def _hold(self, is_full: bool) -> None:
-        self._holds += 1 if is_full else -1
-        self.pause(self._holds > 0)
+        self._is_rpc_full = is_full
+        self._update_reading()
 
-    def on_end(self, reason: str) -> None:
+    def _update_reading(self) -> None:
+        if self._closing is None:
+            self._connection.pause(self._is_output_full or self._is_rpc_full)
+
+    def begin_close(self) -> asyncio.Task[None]:
+        """Stop reading, send the remaining output, then close."""
+        if self._closing is None:
+            self._connection.pause(True)
+            self._closing = self._loop.create_task(self._close())
+        return self._closing
+
+    async def _close(self) -> None:
+        await self._connection.close(inf)
+        self._on_end(END_OF_STREAM)
+
+    def abort(self, reason: str) -> None:
+        """Close the connection because of an error; remaining output is dropped."""
+        self._connection.abort()
+        # Later, since a task or a read batch may be running now.
+        self._loop.call_soon(self._on_end, reason)
+
+    def _on_end(self, reason: str) -> None:
+        if self not in self._connections:
+            return
+        self._connections.discard(self)
         peer = self.rpc.peer
         if reason != END_OF_STREAM:
             log.warning("%s: pid %s: %s", peer.address, peer.pid, reason)
-        self._connections.discard(self)
         self.rpc.close()
-        if not self.closed.done():
-            self.closed.set_result(None)
+
+    # Receiver
+
+    def on_frames(self, batch: Sequence[bytes]) -> None:
+        for payload in batch:
+            self.rpc.receive(payload)
+
+    def on_frame_too_long(self, size: int) -> None: ...
+
+    def on_drain(self, held: int) -> None:
+        self._is_output_full = False
+        self._update_reading()
+
+    def on_eof(self) -> None:
+        self.begin_close()
+
+    def on_disconnect(self, exc: Exception) -> None:
+        self.abort(errno_message(exc))

@@ -16,9 +16,7 @@ from msgspec.json import encode
 
 from concertino.errors import INTERNAL_ERROR, RpcError
 from concertino.protocol.call import Call, InputRequired
-from concertino.protocol.params import pop_member
-from concertino.protocol.request_profile import Profiles, RequestProfile
-from concertino.protocol.session_request import SessionRequest
+from concertino.protocol.request_profile import Profiles, RequestProfile, SessionRequest, pop_member
 
 # dialogue.py is imported on first use, because most servers never ask their client.
 if TYPE_CHECKING:
@@ -36,7 +34,10 @@ class CallDialogues:
     """
 
     def __init__(
-        self, profiles: Profiles, make_seal: Callable[[], Seal] | None, principal: bytes
+        self,
+        profiles: Profiles,
+        make_seal: Callable[[], Seal] | None,
+        principal: bytes,
     ) -> None:
         self._profiles = profiles
         self._make_seal = make_seal
@@ -58,7 +59,7 @@ class CallDialogues:
     ) -> tuple[Call, OpenedState | None]:
         """Return a call that is repeated with the client's answers, and the state it came with.
 
-        The two members mean nothing in older revisions, and are ignored there.
+        Older revisions do not define the two members, so they are ignored there.
         Mark the state as used once the call is accepted; None if there is none. Raises RpcError if
         a member is malformed, or the state was not sealed for this call.
         """
@@ -85,7 +86,7 @@ class CallDialogues:
         self._seal().mark_used(opened)
 
     def load_client_requests(self, incoming: SessionRequest, result: InputRequired) -> Dialogue:
-        """Return the call's dialogue with the client requests of a backend's result, and no others.
+        """Return the call's dialogue, with only the client requests of a backend's result.
 
         Raises RpcError if the client cannot answer one, ValueError for a malformed request.
         """
@@ -106,7 +107,12 @@ class CallDialogues:
         }
         return dialogue
 
-    def encode_client_requests(self, call: Call, dialogue: Dialogue, state: bytes) -> Raw:
+    def encode_client_requests(
+        self,
+        call: Call,
+        dialogue: Dialogue,
+        state: bytes,
+    ) -> Raw:
         """Return the result that asks a dialogue's requests. state: the backend's, to be sealed.
 
         Raises RpcError if the state is too large.
@@ -136,6 +142,6 @@ class CallDialogues:
     def _state_owner(self) -> tuple[bytes, bytes]:
         """Return the principal and the server's name, which states are bound to.
 
-        The name, because another server may have the same key and a tool of the same name.
+        The name is included because another server may have the same key and a tool of that name.
         """
         return self._principal, self._profiles.features.info.name.encode()

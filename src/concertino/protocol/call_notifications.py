@@ -12,13 +12,11 @@ from typing import Any
 
 from msgspec.json import encode
 
-from concertino.jsonrpc.incoming_requests import NotificationThrottle
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import encode_notification
 from concertino.jsonrpc.peer import Peer
-from concertino.jsonrpc.token_bucket import TokenBucket
-from concertino.protocol.request_profile import Profiles
-from concertino.protocol.session_request import SessionRequest
+from concertino.jsonrpc.requests import NotificationThrottle, TokenBucket
+from concertino.protocol.request_profile import Profiles, SessionRequest
 from concertino.types.results import LEVELS, Level
 
 __all__ = ["CallNotifications"]
@@ -55,7 +53,11 @@ class CallNotifications:
         self._schedule_flush = _flush_nothing
 
     def progress(
-        self, incoming: SessionRequest, done: float, total: float | None, message: str | None
+        self,
+        incoming: SessionRequest,
+        done: float,
+        total: float | None,
+        message: str | None,
     ) -> None:
         """Send a progress notification, if the client asked for progress and `done` has grown.
 
@@ -80,7 +82,13 @@ class CallNotifications:
             frame = encode_notification("notifications/progress", encode(params))
         self._send_throttled(incoming, "progress", frame)
 
-    def log(self, incoming: SessionRequest, level: Level, data: object, logger: str | None) -> None:
+    def log(
+        self,
+        incoming: SessionRequest,
+        level: Level,
+        data: object,
+        logger: str | None,
+    ) -> None:
         """Send a log message, if the server offers logging and the client wants this level.
 
         Nothing is sent for a call that was answered. Messages are held back like progress
@@ -112,7 +120,12 @@ class CallNotifications:
         if not self._send_throttled(incoming, "log", frame):
             self.dropped_logs += 1
 
-    def _send_throttled(self, incoming: SessionRequest, kind: str, frame: bytes) -> bool:
+    def _send_throttled(
+        self,
+        incoming: SessionRequest,
+        kind: str,
+        frame: bytes,
+    ) -> bool:
         """Send a notification, or keep it as the newest of its kind.
 
         Returns False if a kept notification was replaced, and so is lost.

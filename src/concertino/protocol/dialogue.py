@@ -175,7 +175,12 @@ class Dialogue:
         check_response(key, request.method, answer)
         self._answered[key] = _digest_request(request), answer
 
-    def seal_state(self, seal: Seal, bound: bytes, state: bytes) -> str:
+    def seal_state(
+        self,
+        seal: Seal,
+        bound: bytes,
+        state: bytes,
+    ) -> str:
         """Return a token that holds all that the next round needs.
 
         Raises ValueError if it is too large, RpcError after MAX_ROUNDS rounds.
@@ -254,7 +259,12 @@ def resume_dialogue(
     return dialogue, opened
 
 
-def binding(method: str, params: Mapping[str, Raw], principal: bytes, server: bytes = b"") -> bytes:
+def binding(
+    method: str,
+    params: Mapping[str, Raw],
+    principal: bytes,
+    server: bytes = b"",
+) -> bytes:
     """Return the digest that a state is bound to: this call by this caller of this server.
 
     Params that differ only in their spelling as JSON give the same digest.
@@ -334,7 +344,10 @@ _REQUEST_TYPES: Mapping[str, type[Elicitation | Sampling]] = {
 
 
 def downgrade_request(
-    request: InputRequest, revision: Revision, client: ClientFacts, make_id: Callable[[], str]
+    request: InputRequest,
+    revision: Revision,
+    client: ClientFacts,
+    make_id: Callable[[], str],
 ) -> InputRequest:
     """Return a client request in the form that this client's revision knows.
 
@@ -359,7 +372,10 @@ def downgrade_request(
 
 
 def _downgrade_sampling(
-    params: dict[str, Any], revision: Revision, client: ClientFacts, declared: Mapping[str, Any]
+    params: dict[str, Any],
+    revision: Revision,
+    client: ClientFacts,
+    declared: Mapping[str, Any],
 ) -> None:
     wants_tools = "tools" in params or "toolChoice" in params
     if wants_tools and not (revision.visits and "tools" in declared):

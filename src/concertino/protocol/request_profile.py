@@ -1,22 +1,23 @@
-"""How each request is served: by which revision, for which client, with which features.
+"""Requests of clients, and how each is served: by which revision, for which client.
 
 A request of 2026-07-28 says so itself, in its `_meta`. All others have the profile of the
-conversation that `initialize` opened.
+conversation that `initialize` opened. Most params stay raw until the backend decodes them; the
+protocol's own members are taken out here, one by one.
 Spec: 2025-11-25 basic/lifecycle; 2026-07-28 basic/versioning, basic/index "_meta".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw, Struct, ValidationError
+from msgspec import DecodeError, Raw, Struct, ValidationError
 from msgspec.json import Decoder
 
 from concertino.errors import INVALID_PARAMS, UNSUPPORTED_VERSION, RpcError
-from concertino.jsonrpc.messages import Id
-from concertino.protocol.call import ClientFacts, ServerFeatures
-from concertino.protocol.params import QUOTED_CHARS, describe_with_path, pop_member
+from concertino.jsonrpc.messages import Id, describe_decode_error
+from concertino.jsonrpc.requests import IncomingRequest
+from concertino.protocol.call import Call, ClientFacts, ServerFeatures
 from concertino.protocol.revisions import (
     MODERN,
     REQUESTS,
@@ -26,17 +27,28 @@ from concertino.protocol.revisions import (
     negotiate,
 )
 from concertino.protocol.wire_results import ResultEncoder
-from concertino.types.results import LEVELS, Level
+from concertino.types.results import LEVELS, Implementation, Level
+
+if TYPE_CHECKING:
+    from concertino.protocol.call_hooks import CallHooks, CallTimer
+    from concertino.protocol.dialogue import Dialogue
 
 __all__ = [
     "CAPABILITIES",
     "CLIENT",
     "LOG_LEVEL",
+    "QUOTED_CHARS",
     "VERSION",
     "InitializeParams",
     "Profiles",
     "RequestProfile",
+    "SessionRequest",
+    "describe_with_path",
+    "pop_member",
 ]
+
+# Characters of the client's input that an error quotes.
+QUOTED_CHARS = 128
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -209,3 +221,50 @@ class Profiles:
         if features.extensions:
             declared["extensions"] = features.extensions
         return capabilities(declared, revision)
+
+
+# Placeholders until the session has read the request.
+NO_CALL = Call("")
+NO_PROFILE = RequestProfile(
+    ResultEncoder(MODERN, Implementation("", "")), frozenset(), ClientFacts("", "", "", {})
+)
+
+
+class SessionRequest(IncomingRequest, eq=False):
+    """A client's request, with everything that the session knows about it.
+
+    profile: how it is served; call: the canonical request for the backend. Both are set before the
+    request is passed to `start`.
+    dialogue: what the call asks its client; None until it asks, or is repeated with answers.
+    hooks: what to do at the end of the call, set by whoever begins it.
+    timer: the call's time limit, while it waits.
+    """
+
+    profile: RequestProfile = NO_PROFILE
+    call: Call = NO_CALL
+    dialogue: Dialogue | None = None
+    hooks: CallHooks | None = None
+    timer: CallTimer | None = None
+
+
+def pop_member(members: dict[str, Raw], name: str, type: Any) -> Any:
+    """Remove one member and return it decoded as `type`; None if it is missing.
+
+    Raises RpcError if it does not fit the type.
+    """
+    raw = members.pop(name, None)
+    if raw is None:
+        return None
+    try:
+        return Decoder(type).decode(raw)
+    except DecodeError as exc:
+        raise RpcError(
+            INVALID_PARAMS, f"Invalid params: {name}: {describe_with_path(exc)}"
+        ) from None
+
+
+def describe_with_path(exc: DecodeError) -> str:
+    """Return msgspec's text with the path in front: `_meta.x: expected str, got int`."""
+    text, _, path = describe_decode_error(exc).partition(" - at $.")
+    text = text[0].lower() + text[1 : 3 * QUOTED_CHARS]
+    return f"{path}: {text}" if path else text

@@ -45,7 +45,12 @@ class OpenedState:
 
     __slots__ = ("content", "issued", "nonce")
 
-    def __init__(self, content: bytes, nonce: bytes, issued: int) -> None:
+    def __init__(
+        self,
+        content: bytes,
+        nonce: bytes,
+        issued: int,
+    ) -> None:
         self.content = content
         self.nonce = nonce
         self.issued = issued
@@ -142,7 +147,7 @@ def digest(*parts: bytes) -> bytes:
 
     result = sha256()
     for part in parts:
-        # With its length, so that no other split of the same bytes has the same digest.
+        # Hash the length of each part too, so that another split of the same bytes differs.
         result.update(len(part).to_bytes(8, "big"))
         result.update(part)
     return result.digest()

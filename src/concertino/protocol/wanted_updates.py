@@ -16,10 +16,10 @@ from msgspec import DecodeError, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.errors import BUSY, INVALID_PARAMS, INVALID_REQUEST, RpcError
-from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, describe_decode_error, encode_notification
 from concertino.jsonrpc.peer import Peer
+from concertino.jsonrpc.requests import IncomingRequest
 from concertino.protocol.call import ServerFeatures
 
 __all__ = ["SUBSCRIPTION", "WantedUpdates"]
@@ -71,7 +71,12 @@ class _Listener(Struct):
 class WantedUpdates:
     """The subscriptions of one connection. on_change: called when subscribed_uris has changed."""
 
-    def __init__(self, peer: Peer[Any], limits: Limits, on_change: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        peer: Peer[Any],
+        limits: Limits,
+        on_change: Callable[[], object],
+    ) -> None:
         self._peer = peer
         self._limits = limits
         self._on_change = on_change
@@ -150,7 +155,7 @@ class WantedUpdates:
         # An open subscription must not count against the limits for calls.
         incoming.size = 0
         incoming.on_cancel = lambda _: self._remove(incoming)
-        self._peer.add_running(incoming)
+        self._peer.add_running(incoming, has_result=False)
 
         acknowledgement = self._encode_update(
             incoming.id, "notifications/subscriptions/acknowledged", {"notifications": honoured}
@@ -160,7 +165,8 @@ class WantedUpdates:
 
     def _remove(self, incoming: IncomingRequest) -> None:
         """Remove a cancelled subscription with its unsent notifications."""
-        del self._listeners[incoming.id]
+        # close_all() forgets it first, and may then fail to end it.
+        self._listeners.pop(incoming.id, None)
         self._peer.drop_coalesced(incoming.id)
         self._on_change()
 
@@ -197,7 +203,12 @@ class WantedUpdates:
                 frame = self._encode_update(id, method, {"uri": uri})
                 self._peer.send_coalesced(frame, id)
 
-    def _encode_update(self, id: Id, method: str, params: dict[str, Any]) -> bytes:
+    def _encode_update(
+        self,
+        id: Id,
+        method: str,
+        params: dict[str, Any],
+    ) -> bytes:
         """Return a notification that carries the id of its subscription."""
         return encode_notification(method, encode({"_meta": {SUBSCRIPTION: id}, **params}))
 

@@ -85,7 +85,10 @@ class ResultEncoder:
         }
 
     def encode(
-        self, result: Struct | Raw, method: str, passes: Callable[[str], bool] | None = None
+        self,
+        result: Struct | Raw,
+        method: str,
+        passes: Callable[[str], bool] | None = None,
     ) -> bytes:
         """Return a result as a JSON object without newlines. method: of the request it answers.
 
@@ -124,7 +127,12 @@ class ResultEncoder:
             return cached[1]
         return one_line(self._encode_checked(result, method))
 
-    def error_code(self, code: int, data: object, method: str) -> int:
+    def error_code(
+        self,
+        code: int,
+        data: object,
+        method: str,
+    ) -> int:
         """Return the code that an error has in this revision.
 
         A missing resource has a code of its own before 2026-07-28; canonically it is a -32602 in

@@ -12,37 +12,44 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 from weakref import WeakMethod
 
-from concertino.runtime.host import Host
+from msgspec import structs
+
+from concertino.jsonrpc.limits import Limits
+from concertino.runtime.host import Host, Wrap
+from concertino.runtime.listener_places import ListenerPlaces, identity_of, places_per_listener
 from concertino.runtime.server_connection import ServerConnection
 from concertino.transports.connection import Connection
 from concertino.transports.listeners import Listener
 from concertino.transports.sockets import AcceptedSocket
 
-__all__ = ["Acceptor", "Wrap", "serve_connections"]
+__all__ = ["Acceptor", "serve_connections"]
 
 log = logging.getLogger("concertino.accept")
 
 # How many clients are accepted in a row before other callbacks of the loop get their turn.
 ACCEPTS = 64
+# Which silent clients that had to go are logged: of each listener the first, the tenth and so on.
+LOGGED_EVICTIONS = frozenset(10**power for power in range(10))
 # How long accepting pauses when the system has no descriptors or memory left.
 PAUSE_S = 1.0
 
-# Returns the connection to attach. Takes a new connection and its client's name.
-Wrap = Callable[[Connection, str], Connection]
-
 
 def serve_connections(
-    host: Host, *listeners: Listener, max_connections: int | None = None, wrap: Wrap | None = None
+    host: Host,
+    *listeners: Listener,
+    max_connections: int | None = None,
+    wrap: Wrap | None = None,
 ) -> Acceptor:
     """Serve all clients that connect to the listeners, until close().
 
     Call it on the host's event loop, inside `async with Host(...)`, in a `with` statement. Leaving
     the `with` statement accepts no more clients and removes the socket files; leaving the host
     drains the connections. The Acceptor owns the listeners and closes them.
-    max_connections: clients at once; by default as the host's limits say.
+    max_connections: clients at once at each listener; by default as the host's limits say.
     wrap: returns the connection to attach instead of a new one, for example with a trace around it;
     it also gets the client's name.
     Raises ValueError if max_connections is not positive.
@@ -54,6 +61,17 @@ def serve_connections(
     )
 
 
+class _SilentClient(NamedTuple):
+    """A client that has sent nothing. identity: see identity_of()."""
+
+    sock: socket.socket
+    facts: Mapping[str, object]
+    listener: Listener
+    places: ListenerPlaces
+    identity: str
+    name: str
+
+
 class Acceptor:
     """Accepts clients; made by serve_connections().
 
@@ -61,16 +79,22 @@ class Acceptor:
     """
 
     def __init__(
-        self, host: Host, listeners: tuple[Listener, ...], max_connections: int, wrap: Wrap
+        self,
+        host: Host,
+        listeners: tuple[Listener, ...],
+        max_connections: int,
+        wrap: Wrap,
     ) -> None:
         self.addresses = [listener.address for listener in listeners]
         self._host = host
         self._listeners = listeners
-        self._limit = max_connections
+        limit = places_per_listener(max_connections, len(listeners))
+        self._places = {listener: ListenerPlaces(limit) for listener in listeners}
+        self._limits = _share_output(host.limits, limit * max(1, len(listeners)))
         self._wrap = wrap
         self._loop = asyncio.get_running_loop()
         # Accepted sockets of which nothing was read yet, by descriptor.
-        self._silent: dict[int, socket.socket] = {}
+        self._silent: dict[int, _SilentClient] = {}
         self._connections: dict[ServerConnection, AcceptedSocket] = {}
         # All clients so far, for their names.
         self._count = 0
@@ -111,8 +135,7 @@ class Acceptor:
         for listener in self._listeners:
             listener.close()
         for descriptor in list(self._silent):
-            self._loop.remove_reader(descriptor)
-            self._silent.pop(descriptor).close()
+            self._disconnect_silent(descriptor)
 
     def remove_files(self) -> None:
         """Remove the socket files, when the process ends without close().
@@ -159,45 +182,96 @@ class Acceptor:
     def _admit(self, sock: socket.socket, listener: Listener) -> None:
         """Wait for the first bytes of a new client, unless it is refused."""
         self._count += 1
-        if self.clients >= self._limit:
-            log.warning(
-                "%s: a client was refused: %d are connected, which is the maximum",
-                listener.address,
-                self.clients,
-            )
-            sock.close()
-            return
+        places = self._places[listener]
+        if places.is_crowded:
+            self._evict_silent_stranger(places)
 
-        name = f"client {self._count}"
         try:
             facts = listener.examine(sock)
+            identity = identity_of(facts)
             sock.setblocking(False)
-            self._loop.add_reader(sock.fileno(), self._attach, sock, facts, listener.address, name)
         except PermissionError as exc:
-            log.warning("%s: a client was refused: %s", listener.address, exc.strerror)
-            sock.close()
+            self._refuse(sock, listener, exc.strerror)
+            return
         except OSError as exc:
             # The client has gone already.
             log.debug("%s: a client was lost: %s", listener.address, exc)
             sock.close()
-        else:
-            self._silent[sock.fileno()] = sock
-            log.debug("%s: %s: %s", listener.address, name, dict(facts))
+            return
+        if refusal := places.find_refusal(identity):
+            self._refuse(sock, listener, refusal)
+            return
 
-    def _attach(
-        self, sock: socket.socket, facts: Mapping[str, object], address: str, name: str
+        name = f"client {self._count}"
+        client = _SilentClient(sock, facts, listener, places, identity, name)
+        descriptor = sock.fileno()
+        places.take(identity)
+        self._silent[descriptor] = client
+        if identity:
+            places.silent_strangers[descriptor] = None
+        self._loop.add_reader(descriptor, self._attach, client)
+        log.debug("%s: %s: %s", listener.address, name, dict(facts))
+
+    def _refuse(
+        self,
+        sock: socket.socket,
+        listener: Listener,
+        reason: str | None,
     ) -> None:
-        """Attach a client that has sent its first bytes or has closed its socket."""
-        self._loop.remove_reader(sock.fileno())
-        del self._silent[sock.fileno()]
-        accepted = AcceptedSocket(sock, self._host.limits, facts, f"{address}: {name}")
-        connection = self._host.attach(self._wrap(accepted, name))
-        self._connections[connection] = accepted
-        connection.closed.add_done_callback(lambda _: self._on_client_closed(connection, name))
+        log.warning("%s: a client was refused: %s", listener.address, reason)
+        sock.close()
 
-    def _on_client_closed(self, connection: ServerConnection, name: str) -> None:
+    def _evict_silent_stranger(self, places: ListenerPlaces) -> None:
+        """Disconnect the stranger that has been silent for the longest time, if there is one."""
+        while places.silent_strangers:
+            descriptor = next(iter(places.silent_strangers))
+            client = self._silent[descriptor]
+            # Its first bytes may have arrived in this very loop iteration.
+            if _has_input(client.sock):
+                self._attach(client)
+                continue
+
+            self._disconnect_silent(descriptor)
+            places.evictions += 1
+            if places.evictions in LOGGED_EVICTIONS:
+                log.warning(
+                    "%s: %s (%s) was disconnected: it has sent nothing, and more than half of "
+                    "%d places are taken; so far this happened %d times",
+                    client.listener.address,
+                    client.name,
+                    client.identity,
+                    places.limit,
+                    places.evictions,
+                )
+            return
+
+    def _disconnect_silent(self, descriptor: int) -> None:
+        client = self._silent[descriptor]
+        self._end_silence(client)
+        client.places.release(client.identity)
+        client.sock.close()
+
+    def _end_silence(self, client: _SilentClient) -> None:
+        """Wait no longer for the first bytes of a client."""
+        descriptor = client.sock.fileno()
+        self._loop.remove_reader(descriptor)
+        del self._silent[descriptor]
+        client.places.silent_strangers.pop(descriptor, None)
+
+    def _attach(self, client: _SilentClient) -> None:
+        """Attach a client that has sent its first bytes or has closed its socket."""
+        self._end_silence(client)
+        name = client.name
+        about = f"{client.listener.address}: {name}"
+        accepted = AcceptedSocket(client.sock, self._limits, client.facts, about)
+        connection = self._host.attach(self._wrap(accepted, name), self._limits)
+        self._connections[connection] = accepted
+        connection.closed.add_done_callback(lambda _: self._on_client_closed(connection, client))
+
+    def _on_client_closed(self, connection: ServerConnection, client: _SilentClient) -> None:
         del self._connections[connection]
-        log.debug("%s has disconnected", name)
+        client.places.release(client.identity)
+        log.debug("%s has disconnected", client.name)
         # Its descriptor is free: a client that the system refused may be accepted now.
         if self._resuming is not None and not self._closed:
             self._resuming.cancel()
@@ -207,10 +281,27 @@ class Acceptor:
         """Close everything in a forked child: clients and socket files belong to the parent."""
         for listener in self._listeners:
             listener.socket.close()
-        for sock in list(self._silent.values()):
-            sock.close()
+        for client in list(self._silent.values()):
+            client.sock.close()
         for accepted in list(self._connections.values()):
             accepted.disown()
+
+
+def _has_input(sock: socket.socket) -> bool:
+    """Return whether something can be read, or the other side is gone."""
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _share_output(limits: Limits, connections: int) -> Limits:
+    """Return limits by which small unread results of all connections fit into their budget."""
+    high = min(limits.high_water_bytes, max(1, limits.max_unread_bytes_total // connections))
+    return structs.replace(limits, high_water_bytes=high)
 
 
 def _unwrapped(connection: Connection, name: str) -> Connection:

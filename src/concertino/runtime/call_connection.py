@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from concertino.backend.interface import Backend
 from concertino.protocol.session import Session
 
-__all__ = ["DONE", "CallConnection"]
+__all__ = ["CallConnection"]
 
 
 class CallConnection(Protocol):
@@ -27,14 +27,3 @@ class CallConnection(Protocol):
     def post(self, callback: Callable[[], object]) -> None:
         """Run `callback` on the loop; from any thread."""
         ...
-
-
-class _Done:
-    """An awaitable that is done. Unlike a coroutine, it needs not be awaited."""
-
-    def __await__(self) -> Generator[None, None, None]:
-        return
-        yield
-
-
-DONE = _Done()

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from concertino.backend.call_hooks import CallHooks
 from concertino.logs.redact import redactor
-from concertino.protocol.session_request import SessionRequest
+from concertino.protocol.call_hooks import CallHooks
+from concertino.protocol.request_profile import SessionRequest
 from concertino.runtime.context import CallContext
 
 __all__ = ["RedactingContext", "TimedCall"]
@@ -28,11 +28,19 @@ class RedactingContext(CallContext, eq=False):
     """
 
     def progress(
-        self, done: float, total: float | None = None, message: str | None = None
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
     ) -> Awaitable[None]:
         return super().progress(done, total, redactor().value(message))
 
-    def log(self, level: Any, data: object, logger: str | None = None) -> Awaitable[None]:
+    def log(
+        self,
+        level: Any,
+        data: object,
+        logger: str | None = None,
+    ) -> Awaitable[None]:
         return super().log(level, redactor().value(data), redactor().value(logger))
 
 

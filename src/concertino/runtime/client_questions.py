@@ -26,11 +26,11 @@ from msgspec.json import Decoder, decode, encode
 
 from concertino.backend.interface import Context
 from concertino.errors import InvalidClientResponse, RpcError, Suspended, TimedOut
-from concertino.jsonrpc.outgoing_requests import OutgoingRequest
+from concertino.jsonrpc.requests import OutgoingRequest
 from concertino.protocol.dialogue import Dialogue, downgrade_request, to_wire_request
+from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.seal import LIFETIME_S, Seal
 from concertino.protocol.session import Session
-from concertino.protocol.session_request import SessionRequest
 from concertino.runtime.call_connection import CallConnection
 from concertino.schema.elicitation_form import form_of
 from concertino.types.client_requests import (
@@ -175,7 +175,12 @@ def _set_outcome(future: asyncio.Future[Raw], method: str, outcome: Raw | Except
         future.set_result(outcome)
 
 
-async def once(dialogue: Dialogue, key: str, make: Callable[[], object], kind: Any) -> Any:
+async def once(
+    dialogue: Dialogue,
+    key: str,
+    make: Callable[[], object],
+    kind: Any,
+) -> Any:
     """Return the value saved under `key`, made first if there is none. See Context.once."""
     while (raw := dialogue.saved.get(key)) is None:
         if (made := dialogue.once_futures.get(key)) is not None:
@@ -226,7 +231,12 @@ async def _as_coroutine(awaitable: Awaitable[Any]) -> Any:
 # The methods of Context that ask one question each.
 
 
-async def elicit(context: Context, message: str, form: Any, key: str) -> Accepted[Any] | Declined:
+async def elicit(
+    context: Context,
+    message: str,
+    form: Any,
+    key: str,
+) -> Accepted[Any] | Declined:
     """Ask a person to fill in a form. See Context.elicit."""
     schema, read = form_of(form)
     answers = await context.ask({key: Elicitation(message, requested_schema=schema)})
@@ -240,7 +250,10 @@ async def elicit(context: Context, message: str, form: Any, key: str) -> Accepte
 
 
 async def elicit_url(
-    context: Context, message: str, url: str, key: str
+    context: Context,
+    message: str,
+    url: str,
+    key: str,
 ) -> Literal["accept", "decline", "cancel"]:
     """Ask a person to open a page. See Context.elicit_url."""
     try:

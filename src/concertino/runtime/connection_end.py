@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from concertino.errors import INTERNAL_ERROR
 from concertino.protocol.session import Session
 from concertino.runtime.tasks import hide_from_all_tasks
-from concertino.transports.connection import Connection
+
+if TYPE_CHECKING:
+    from concertino.protocol.request_profile import SessionRequest
+    from concertino.transports.connection import Connection
 
 __all__ = ["CLEANUP_S", "ConnectionEnd"]
 
@@ -43,7 +48,7 @@ class ConnectionEnd:
         self.has_fault = False
         self._session = session
         self._connection = connection
-        self._drain_s = drain_s
+        self.drain_s = drain_s
         self._closed = closed
         self._on_closed = on_closed
         self._cancelled_tasks: set[asyncio.Task[None]] = set()
@@ -62,7 +67,7 @@ class ConnectionEnd:
         """Take no more input; close when the calls have ended or the drain time is over."""
         if not self.is_draining:
             self.is_draining = True
-            self._drain_timer = self._closed.get_loop().call_later(self._drain_s, self._cut_off)
+            self._drain_timer = self._closed.get_loop().call_later(self.drain_s, self._cut_off)
 
     def close_when_idle(self) -> None:
         """Close if nothing but subscriptions is under way."""
@@ -94,9 +99,43 @@ class ConnectionEnd:
         task.add_done_callback(self._cancelled_tasks.discard)
 
     def _cut_off(self) -> None:
-        """End everything, since the drain time is over."""
+        """Answer the calls that are left with an error and close, since the drain time is over."""
         self._end_subscriptions()
-        self.close(0.0)
+        try:
+            self._fail_calls()
+            self._connection.flush()
+        except Exception:
+            self.report_fault("what was cut off could not be answered")
+        self.close(CLEANUP_S)
+
+    def _fail_calls(self) -> None:
+        session = self._session
+        peer = session.peer
+        # The calls of these have ended, and get an error that says so.
+        peer.drop_waiting_responses()
+
+        ended = 0
+        for request in [*peer.running.values(), *peer.waiting.values()]:
+            try:
+                session.fail(request, INTERNAL_ERROR, "the server is shutting down")
+            except Exception:
+                self.report_fault("a call that was cut off could not be answered")
+
+            # Written or not, nobody else knows of this call any more. One that is still in a table
+            # is left to _close(): a second cancel would interrupt the cleanup of its handler.
+            if request.table is None:
+                ended += 1
+                self._cancel(request, "the server is shutting down")
+        if ended:
+            log.warning("%d calls were cut off", ended)
+
+    def _cancel(self, request: SessionRequest, reason: str) -> None:
+        """Cancel a call's task, if it has one. Raises nothing, so that the others are cancelled."""
+        if request.on_cancel is not None:
+            try:
+                request.on_cancel(reason)
+            except Exception:
+                self.report_fault("a call could not be cancelled")
 
     def _end_subscriptions(self) -> None:
         try:
@@ -107,24 +146,33 @@ class ConnectionEnd:
     async def _close(self, within_s: float) -> None:
         if self._drain_timer is not None:
             self._drain_timer.cancel()
-
-        left = self._session.close()
-        for request in left:
-            if request.on_cancel is not None:
-                request.on_cancel("the connection is closing")
-        if calls := sum(request.method != "subscriptions/listen" for request in left):
-            log.warning("%d calls were cut off", calls)
-        if self._cancelled_tasks:
-            await asyncio.wait(self._cancelled_tasks, timeout=CLEANUP_S)
+        loop = self._closed.get_loop()
+        until = loop.time() + within_s
 
         try:
-            await self._connection.close(within_s)
+            await self._cancel_calls()
+        except Exception:
+            self.report_fault("what was under way could not be ended")
+
+        try:
+            # Output has been leaving since the beginning.
+            await self._connection.close(max(0.0, until - loop.time()))
         finally:
             # Called once, and forgotten: it refers to the connection, which refers to this object.
             on_closed, self._on_closed = self._on_closed, _do_nothing
             on_closed()
             if not self._closed.done():
                 self._closed.set_result(None)
+
+    async def _cancel_calls(self) -> None:
+        """Cancel the calls that are left, and wait for all that were cancelled."""
+        left = self._session.close()
+        for request in left:
+            self._cancel(request, "the connection is closing")
+        if calls := sum(request.method != "subscriptions/listen" for request in left):
+            log.warning("%d calls were cut off", calls)
+        if self._cancelled_tasks:
+            await asyncio.wait(self._cancelled_tasks, timeout=CLEANUP_S)
 
 
 def _do_nothing() -> None:

@@ -15,12 +15,13 @@ from msgspec.json import decode, encode
 
 from concertino.backend.interface import Context
 from concertino.protocol.call import ClientFacts
-from concertino.protocol.session_request import SessionRequest
-from concertino.runtime.call_connection import DONE, CallConnection
+from concertino.protocol.request_profile import SessionRequest
+from concertino.runtime.tasks import DONE
 from concertino.types.results import LEVELS, Level
 
 if TYPE_CHECKING:
     from concertino.protocol.dialogue import Dialogue
+    from concertino.runtime.call_connection import CallConnection
     from concertino.runtime.subcalls import SubcallContext
     from concertino.types.client_requests import (
         Accepted,
@@ -89,7 +90,10 @@ class CallContext(Struct, eq=False):
         return {name: decode(value) for name, value in self.request.call.meta.items()}
 
     def progress(
-        self, done: float, total: float | None = None, message: str | None = None
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
     ) -> Awaitable[None]:
         """Send progress.
 
@@ -109,7 +113,12 @@ class CallContext(Struct, eq=False):
         )
         return DONE
 
-    def log(self, level: Level, data: object, logger: str | None = None) -> Awaitable[None]:
+    def log(
+        self,
+        level: Level,
+        data: object,
+        logger: str | None = None,
+    ) -> Awaitable[None]:
         """Send a log message. Blocks in a thread that logs faster than the loop sends."""
         if level not in LEVELS:
             raise ValueError(f"log level: expected one of {', '.join(LEVELS)}, got {level!r}")
@@ -127,7 +136,11 @@ class CallContext(Struct, eq=False):
         return DONE
 
     def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
     ) -> Coroutine[Any, Any, Any]:
         return self.calling(self).call_tool(name, arguments, into=into)
 
@@ -143,14 +156,22 @@ class CallContext(Struct, eq=False):
         return await ask(self.connection.session, self.request, questions)
 
     async def elicit(
-        self, message: str, form: Any, *, key: str | None = None
+        self,
+        message: str,
+        form: Any,
+        *,
+        key: str | None = None,
     ) -> Accepted[Any] | Declined:
         from concertino.runtime.client_questions import elicit
 
         return await elicit(self, message, form, self._key(key))
 
     async def elicit_url(
-        self, message: str, url: str, *, key: str | None = None
+        self,
+        message: str,
+        url: str,
+        *,
+        key: str | None = None,
     ) -> Literal["accept", "decline", "cancel"]:
         from concertino.runtime.client_questions import elicit_url
 
@@ -173,7 +194,12 @@ class CallContext(Struct, eq=False):
 
         return await roots(self, self._key(key))
 
-    async def once(self, key: str, make: Callable[[], object], kind: Any = Any) -> Any:
+    async def once(
+        self,
+        key: str,
+        make: Callable[[], object],
+        kind: Any = Any,
+    ) -> Any:
         from concertino.runtime.client_questions import once
 
         return await once(self._dialogue(), key, make, kind)

@@ -5,32 +5,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from threading import get_ident
+from typing import TYPE_CHECKING, TypeAlias
 
 from concertino.backend.interface import Backend
 from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.unread_results import ProcessBudget
 from concertino.runtime.connection_end import CLEANUP_S
 from concertino.runtime.server_connection import ServerConnection
 from concertino.runtime.tasks import hide_from_all_tasks
-from concertino.transports.connection import Connection
 
-__all__ = ["Host", "serve"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from concertino.transports.connection import Connection
+
+__all__ = ["Host", "Wrap", "serve"]
 
 log = logging.getLogger("concertino.host")
+
+# Returns the connection to attach. Takes a new connection and its client's name, which is empty
+# for stdio.
+Wrap: TypeAlias = "Callable[[Connection, str], Connection]"
 
 
 async def serve(backend: Backend, connection: Connection, limits: Limits | None = None) -> None:
     """Serve one connection until its input ends or it is lost, then drain and release everything.
 
-    Raises what the backend's start() raises. For more than one connection use Host.
+    Raises what the backend's start() raises, when the client was told or has not asked for 2 s. For
+    more than one connection use Host.
     """
     async with Host(backend, limits) as host:
         served = host.attach(connection)
-        await asyncio.wait((host.started, served.closed), return_when=asyncio.FIRST_COMPLETED)
-        if host.started.done():
-            host.started.result()
-
         # Wait without awaiting the future itself: else a cancellation of this task would cancel it.
         await asyncio.wait((served.closed,))
+        if host.started.done():
+            host.started.result()
 
 
 class Host:
@@ -38,37 +47,59 @@ class Host:
 
     Use it with `async with`; leaving drains and closes all of them. It is the backend's Notifier.
 
+    on_started: called when the backend has started, before the first request is answered; if the
+    start takes longer than `opening_s`, requests that the session answers itself come before it.
+
     connections: those that are open now.
     started: the task of the backend's start().
     """
 
-    def __init__(self, backend: Backend, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        limits: Limits | None = None,
+        on_started: Callable[[], object] | None = None,
+    ) -> None:
         self.backend = backend
         self.limits = limits or Limits()
+        self._budget = ProcessBudget(self.limits)
         self.connections: set[ServerConnection] = set()
         self.started: asyncio.Task[None]
+        self._on_backend_started = on_started
         self._has_begun = False
         # The subscribed URIs that the backend's watch() got last.
         self._watched: frozenset[str] = frozenset()
         self._watching: asyncio.Task[None] | None = None
 
+    @property
+    def start_failure(self) -> BaseException | None:
+        """Return why the backend has not started; None if it has. Only once `started` is done."""
+        if self.started.cancelled():
+            return asyncio.CancelledError()
+        return self.started.exception()
+
     async def _start(self) -> None:
         self._has_begun = True
         await self.backend.start(self)
+        if self._on_backend_started is not None:
+            self._on_backend_started()
+        # Here and not in a callback of the task: input that waits already is then not held back.
+        for connection in list(self.connections):
+            connection.ready(None)
 
     async def __aenter__(self) -> Host:
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
-        # Do not wait for a slow backend: connections open meanwhile, `initialize` is answered, and
-        # calls wait.
+        # Do not wait for a slow backend: connections open meanwhile, `initialize` is answered after
+        # opening_s, and calls wait.
+        self._opening_until = self._loop.time() + self.limits.opening_s
         self.started = hide_from_all_tasks(self._loop.create_task(self._start()))
         self.started.add_done_callback(self._on_started)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.drain()
-        if self.connections:
-            await asyncio.wait([connection.closed for connection in self.connections])
+        await self.closed()
 
         ending = [self.started, *([] if self._watching is None else [self._watching])]
         for task in ending:
@@ -88,20 +119,41 @@ class Host:
         elif not closing.cancelled() and closing.exception() is not None:
             log.error("the backend failed to close", exc_info=closing.exception())
 
-    def attach(self, connection: Connection) -> ServerConnection:
-        """Serve one more connection. Await `closed` of the returned object to know its end."""
-        served = ServerConnection(self.backend, connection, self.limits, self.watch_changed)
+    def attach(self, connection: Connection, limits: Limits | None = None) -> ServerConnection:
+        """Serve one more connection. Await `closed` of the returned object to know its end.
+
+        limits: those of this connection, by default the host's.
+        """
+        served = ServerConnection(
+            self.backend,
+            connection,
+            limits or self.limits,
+            self.watch_changed,
+            self._budget,
+            self._opening_until,
+        )
         self.connections.add(served)
         served.closed.add_done_callback(lambda _: self._on_closed(served))
         connection.open(served)
         if self.started.done():
-            self._report_started(served, self.started)
+            served.ready(self.start_failure)
         return served
+
+    @property
+    def calls_under_way(self) -> int:
+        """Return how many calls run or wait; subscriptions are none."""
+        return sum(connection.calls_under_way for connection in self.connections)
 
     def drain(self) -> None:
         """Stop reading on all connections, let calls finish within the drain time, close."""
         for connection in list(self.connections):
             connection.drain()
+
+    def open_early(self) -> None:
+        """Answer the first requests of clients although the backend has not started."""
+        self._opening_until = self._loop.time()
+        for connection in self.connections:
+            connection.open_early()
 
     def report_change(self, what: str) -> None:
         """Tell every client that a list changed. From any thread."""
@@ -128,7 +180,7 @@ class Host:
         """Call the backend's watch() until it knows the newest set; one call after the other."""
         try:
             await asyncio.wait((self.started,))
-            while not self.started.cancelled() and self.started.exception() is None:
+            while self.start_failure is None:
                 wanted = frozenset[str]().union(
                     *(connection.session.subscribed_uris for connection in self.connections)
                 )
@@ -147,10 +199,12 @@ class Host:
         if connection.session.subscribed_uris:
             self.watch_changed()
 
-    def _on_started(self, started: asyncio.Task[None]) -> None:
-        for connection in list(self.connections):
-            self._report_started(connection, started)
+    def _on_started(self, _: object) -> None:
+        if (failure := self.start_failure) is not None:
+            for connection in list(self.connections):
+                connection.ready(failure)
 
-    def _report_started(self, connection: ServerConnection, started: asyncio.Task[None]) -> None:
-        failure = asyncio.CancelledError() if started.cancelled() else started.exception()
-        connection.ready(failure)
+    async def closed(self) -> None:
+        """Wait until the connections that are open now have ended."""
+        if self.connections:
+            await asyncio.wait([connection.closed for connection in self.connections])

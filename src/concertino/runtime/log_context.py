@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from msgspec import DecodeError, Raw, Struct, field
 from msgspec.json import Decoder
 
+from concertino.backend.call_hooks import CheckArguments, argument_check_of
 from concertino.backend.interface import BackendWrapper, Call, Context
-from concertino.logs.correlation import LogContext, current_context
+from concertino.logs.formats import LogContext, current_context
 
 __all__ = ["LogContextBackend", "log_context_of"]
 
@@ -19,7 +20,11 @@ _decode_text = Decoder(str).decode
 
 
 class LogContextBackend(BackendWrapper):
-    """A Backend that sets the log context (logs/correlation.py) while a call is handled."""
+    """A Backend that sets the log context (logs/formats.py) while a call is handled."""
+
+    def argument_check(self, method: str, name: str) -> CheckArguments | None:
+        """Return the inner backend's check of arguments. See SupportsArgumentChecks."""
+        return argument_check_of(self.inner, method, name)
 
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         token = current_context.set(

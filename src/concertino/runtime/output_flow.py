@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.unread_results import HALVING_S
 from concertino.protocol.session import Session
-from concertino.runtime.call_connection import DONE
-from concertino.transports.connection import Connection
+from concertino.runtime.tasks import DONE
+
+if TYPE_CHECKING:
+    from concertino.runtime.malformed_input import MalformedInputLog
+    from concertino.transports.connection import Connection
 
 __all__ = ["OutputFlow"]
 
@@ -22,26 +27,38 @@ LOG_DROPS_AFTER_S = 1.0
 
 
 class OutputFlow:
-    """Pauses a connection's input while much output is buffered, and slows its handlers down."""
+    """Pauses a connection's input while much output is buffered, and slows its handlers down.
+
+    flush: starts calls that may start now, and sends what was written.
+    """
 
     def __init__(
         self,
         session: Session,
         connection: Connection,
         limits: Limits,
-        loop: asyncio.AbstractEventLoop,
+        flush: Callable[[], object],
     ) -> None:
         self._session = session
+        self._unread = session.peer.unread
         self._invalid_input = session.peer.invalid_input
         self._notifications = session.notifications
         self._connection = connection
         self._high_water_bytes = limits.high_water_bytes
-        self._loop = loop
+        self._drain_s = limits.drain_s
+        self._flush = flush
+        self._loop = asyncio.get_running_loop()
         self._is_paused = False
+        self._unread.on_blocked = self._watch_unread
+        # When output last left, and the timer that looks after what waits for room.
+        self._moved_at = 0.0
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
         # When a handler first sent something in this loop iteration.
         self._turn_began: float | None = None
         self._will_log_drops = False
+        # None until the first malformed message.
+        self._malformed_input: MalformedInputLog | None = None
 
     def update(self, is_draining: bool) -> None:
         """Pause or resume the input. is_draining: whether the connection takes no more input."""
@@ -51,14 +68,61 @@ class OutputFlow:
             self._connection.pause(pause)
 
         if (
-            self._invalid_input.suppressed or self._notifications.dropped_logs
+            self._invalid_input.has_news or self._notifications.dropped_logs
         ) and not self._will_log_drops:
-            self._will_log_drops = True
-            self._loop.call_later(LOG_DROPS_AFTER_S, self._log_drops)
+            if self._malformed_input is None:
+                self._report_input()
+            self._schedule_drops_log()
 
-    def on_drain(self) -> None:
-        """Resume the handlers that wait for a slow reader."""
-        if self._drained is not None:
+    def _report_input(self) -> None:
+        if self._invalid_input.has_news:
+            if self._malformed_input is None:
+                from concertino.runtime.malformed_input import MalformedInputLog
+
+                self._malformed_input = MalformedInputLog(self._invalid_input)
+            self._malformed_input.report()
+
+    def _schedule_drops_log(self) -> None:
+        self._will_log_drops = True
+        self._loop.call_later(LOG_DROPS_AFTER_S, self._log_drops)
+
+    def _watch_unread(self) -> None:
+        """Look after the calls and responses that wait for room."""
+        if self._unread_timer is None:
+            self._moved_at = self._loop.time()
+            self._start_unread_timer()
+
+    def _start_unread_timer(self) -> None:
+        delay_s = min(HALVING_S, self._drain_s)
+        self._unread_timer = self._loop.call_later(delay_s, self._on_unread_timer)
+
+    def close(self) -> None:
+        """Stop the timer, release the connection, and log what is still to be logged."""
+        self._log_drops(at_end=True)
+        self._flush = _do_nothing
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+
+    def _on_unread_timer(self) -> None:
+        """Start calls behind slow ones, and drop responses that wait while nothing is read."""
+        unread = self._unread
+        peer = self._session.peer
+        now = self._loop.time()
+        unread.on_slow_calls(now)
+        if now - self._moved_at >= self._drain_s:
+            peer.drop_waiting_responses()
+        if unread.dropped and not self._will_log_drops:
+            self._schedule_drops_log()
+        if unread.waiting:
+            self._start_unread_timer()
+        else:
+            self._unread_timer = None
+        self._flush()
+
+    def on_drain(self, held: int) -> None:
+        """Resume the handlers that wait for a slow reader. held: bytes still buffered."""
+        self._moved_at = self._loop.time()
+        if self._drained is not None and held < self._high_water_bytes:
             if not self._drained.done():
                 self._drained.set_result(None)
             self._drained = None
@@ -84,16 +148,26 @@ class OutputFlow:
     def _on_loop_iteration(self) -> None:
         self._turn_began = None
 
-    def _log_drops(self) -> None:
+    def _log_drops(self, at_end: bool = False) -> None:
         self._will_log_drops = False
-        if self._invalid_input.suppressed:
-            log.warning(
-                "%d malformed messages were not answered: too many at once",
-                self._invalid_input.suppressed,
-            )
+        if not at_end:
+            self._report_input()
+        elif self._malformed_input is not None:
+            self._malformed_input.report_end()
         if self._notifications.dropped_logs:
             log.warning(
                 "%d log messages were not sent: too many, or the client does not read",
                 self._notifications.dropped_logs,
             )
-        self._invalid_input.suppressed = self._notifications.dropped_logs = 0
+        if self._unread.dropped:
+            log.warning(
+                "%d results were dropped: the client does not read and %s",
+                self._unread.dropped,
+                self._unread.describe_unread(),
+            )
+        self._notifications.dropped_logs = 0
+        self._unread.dropped = 0
+
+
+def _do_nothing() -> None:
+    """Take the place of `flush` when the connection is closed."""

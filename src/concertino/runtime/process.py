@@ -1,11 +1,12 @@
 """Runs a server as a process, from taking over stdin and stdout to the exit code.
 
-Servers on sockets: runtime/service.py.
+The clients of sockets: runtime/socket_frontend.py.
 The process ends by os._exit, after flushing its output and calling its atexit functions, so that no
 handler's thread can keep it alive. A watchdog thread ends it drain_s + LEAVE_S after the shutdown
 began, whatever blocks.
 Exit codes: 0 the client is gone, or SIGTERM or SIGINT came; 1 the server failed, at start or later;
-2 usage error (by the command line, or for an invalid CONCERTINO_ variable).
+2 usage error (by the command line, or for an invalid CONCERTINO_ variable), unless a client was
+told: then it is 1.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, NoReturn, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO
 
 from concertino.backend.interface import Backend
 from concertino.jsonrpc.limits import Limits
@@ -31,138 +32,56 @@ from concertino.logs.formats import escape_controls, message_line
 from concertino.logs.redact import refresh
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.entry import LoopFactory
-from concertino.runtime.host import Host
-from concertino.runtime.tasks import hide_from_all_tasks
-from concertino.transports.connection import Connection
+from concertino.runtime.host import Host, Wrap
+from concertino.runtime.tasks import hide_from_all_tasks, loop_watch_of
 from concertino.transports.stdio import StdioConnection, StdioDescriptors, take_over
+
+if TYPE_CHECKING:
+    from concertino.transports.connection import Connection
 
 __all__ = [
     "Frontend",
-    "LoopFactory",
     "ShutdownWatchdog",
-    "Wrap",
+    "StdioFrontend",
     "exit_process",
     "handle_signals",
     "run",
-    "run_behind",
 ]
 
 # Time after the drain for close(), for atexit functions, and for a log that nobody reads.
 LEAVE_S = 2.0
 # The part of it in which the watchdog may write its own log message.
 LAST_WORDS_S = LEAVE_S / 4
-USAGE = 2
+FAILED, USAGE = 1, 2
+# How long log lines are held before they are offered to stderr again.
+RETRY_S = 1.0
 # How many characters of a protocol message a log line repeats.
 SHOWN = 2048
-
-# Returns the connection to attach. Takes a new connection and its client's name, which is empty
-# for stdio.
-Wrap = Callable[[Connection, str], Connection]
 
 
 def run(
     backend: Backend,
+    frontend: Frontend | None = None,
     *,
-    taken: StdioDescriptors | None = None,
     limits: Limits | None = None,
     log_format: str | None = None,
     trace: bool | None = None,
     loop_factory: LoopFactory | None = None,
 ) -> NoReturn:
-    """Serve a backend over stdin and stdout, then end the process.
+    """Serve a backend to the clients of a frontend, then end the process.
 
-    taken: what take_over() returned, if it was called already.
+    frontend: by default stdin and stdout.
     trace: whether to write every message to stderr; by default as CONCERTINO_TRACE says.
     An invalid CONCERTINO_ variable ends the process with exit code 2. Raises RuntimeError inside a
     running event loop.
     """
-    _check_no_running_loop()
-    run_behind(
-        _StdioFrontend(taken or take_over()),
-        backend,
-        limits=limits,
-        log_format=log_format,
-        trace=trace,
-        loop_factory=loop_factory,
-    )
-
-
-class Frontend(Protocol):
-    """Where the clients of a process come from: stdio or listening sockets.
-
-    writer: writes to stderr without blocking.
-    """
-
-    writer: BoundedWriter
-
-    def prepare(self, limits: Limits, log: logging.Logger) -> int:
-        """Get ready, before the event loop runs.
-
-        Returns the descriptor whose end of input ends the process; -1 if there is none.
-        """
-        ...
-
-    def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
-        """Start to accept clients. Called on the event loop.
-
-        Returns a future that is done once no client is left and none can come.
-        """
-        ...
-
-    def stop(self) -> None:
-        """Accept no more clients, and see that the future of open() gets done."""
-        ...
-
-    def release(self) -> None:
-        """Remove what outlives the process, which ends now by os._exit.
-
-        Called from any thread or signal handler.
-        """
-        ...
-
-
-class _StdioFrontend:
-    """One client, on stdin and stdout. The process ends with it."""
-
-    def __init__(self, taken: StdioDescriptors) -> None:
-        self.writer = taken.writer
-        self._taken = taken
-
-    def prepare(self, limits: Limits, log: logging.Logger) -> int:
-        # On a terminal somebody has started the server by hand: tell them why nothing happens.
-        if os.isatty(self._taken.reading):
-            name = log.name.partition(".")[2]
-            log.info(
-                "%s waits for JSON-RPC messages on stdin, one per line; "
-                "it is meant to be started by an MCP client (Ctrl-D ends it)",
-                name,
-            )
-        self._stdio = StdioConnection(self._taken, limits)
-        return self._stdio.reading
-
-    def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
-        self._stdio.ending = watchdog
-        self._host = host
-        return host.attach(wrap(self._stdio, "")).closed
-
-    def stop(self) -> None:
-        self._host.drain()
-
-    def release(self) -> None:
-        pass
-
-
-def run_behind(
-    frontend: Frontend,
-    backend: Backend,
-    *,
-    limits: Limits | None,
-    log_format: str | None,
-    trace: bool | None,
-    loop_factory: LoopFactory | None,
-) -> NoReturn:
-    """Serve a backend to the clients of a frontend, then end the process. Otherwise as run()."""
-    _check_no_running_loop()
+    # The public asyncio.get_running_loop() raises where this returns None.
+    running_loop = asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+    if running_loop is not None:
+        raise RuntimeError(
+            "run() cannot be called while an event loop runs; await concertino.serve() there"
+        )
+    frontend = frontend or StdioFrontend(take_over())
 
     # Modules imported since the start may have put secrets into os.environ.
     refresh()
@@ -171,7 +90,8 @@ def run_behind(
     except BaseException as exc:
         logging_setup.configure(format=log_format, writer=frontend.writer)
         _log_failure(logging.getLogger("concertino"), exc)
-        exit_process(1, frontend.writer)
+        frontend.refuse(exc)
+        exit_process(FAILED, frontend.writer)
 
     format = logging_setup.configure(
         format=log_format, component=info.name, writer=frontend.writer
@@ -185,10 +105,10 @@ def run_behind(
         limits = limits or Limits.from_environment(os.environ)
     except ValueError as exc:
         log.error("%s", exc)
-        exit_process(USAGE, frontend.writer)
+        exit_process(FAILED if frontend.refuse(str(exc)) else USAGE, frontend.writer)
 
     log.info("Starting %s MCP server v%s", info.name, info.version)
-    code = 1
+    code = FAILED
     watchdog: ShutdownWatchdog | None = None
     try:
         # Imported modules stay for good, so the collector need not look at them again. Many calls
@@ -209,16 +129,103 @@ def run_behind(
     # Also SystemExit, of the backend's start() or of a task of the application.
     except BaseException as exc:
         _log_failure(log, exc, serving=watchdog is not None and watchdog.serving)
+        if watchdog is None:
+            frontend.refuse(exc)
     exit_process(code, frontend.writer)
 
 
-def _check_no_running_loop() -> None:
-    # The public asyncio.get_running_loop() raises where this returns None.
-    running_loop = asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]
-    if running_loop is not None:
-        raise RuntimeError(
-            "run() cannot be called while an event loop runs; await concertino.serve() there"
-        )
+class Frontend(Protocol):
+    """Where the clients of a process come from: stdio or listening sockets.
+
+    writer: writes to stderr without blocking.
+    """
+
+    writer: BoundedWriter
+
+    def prepare(self, limits: Limits, log: logging.Logger) -> int:
+        """Get ready, before the event loop runs.
+
+        Returns the descriptor whose end of input ends the process; -1 if there is none.
+        """
+        ...
+
+    def open(
+        self,
+        host: Host,
+        wrap: Wrap,
+        watchdog: ShutdownWatchdog,
+    ) -> asyncio.Future[None]:
+        """Start to accept clients. Called on the event loop.
+
+        Returns a future that is done once no client is left and none can come.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Accept no more clients, and see that the future of open() gets done."""
+        ...
+
+    def refuse(self, failure: BaseException | str) -> bool:
+        """Tell clients why they will not be served, when that is known before open().
+
+        failure: see start_failure_text(). Blocks for a limited time. Returns whether one was told.
+        """
+        ...
+
+    def exit_code(self) -> int:
+        """Return the exit code of a process that has served until its last client was gone."""
+        ...
+
+    def release(self) -> None:
+        """Remove what outlives the process, which ends now by os._exit.
+
+        Called from any thread or signal handler.
+        """
+        ...
+
+
+class StdioFrontend:
+    """One client, on stdin and stdout. The process ends with it."""
+
+    def __init__(self, descriptors: StdioDescriptors) -> None:
+        self.writer = descriptors.writer
+        self._descriptors = descriptors
+
+    def prepare(self, limits: Limits, log: logging.Logger) -> int:
+        # On a terminal somebody has started the server by hand: tell them why nothing happens.
+        if os.isatty(self._descriptors.reading):
+            name = log.name.partition(".")[2]
+            log.info(
+                "%s waits for JSON-RPC messages on stdin, one per line; "
+                "it is meant to be started by an MCP client (Ctrl-D ends it)",
+                name,
+            )
+        self._stdio = StdioConnection(self._descriptors, limits)
+        return self._stdio.reading
+
+    def open(
+        self,
+        host: Host,
+        wrap: Wrap,
+        watchdog: ShutdownWatchdog,
+    ) -> asyncio.Future[None]:
+        self._stdio.ending = watchdog
+        self._host = host
+        return host.attach(wrap(self._stdio, "")).closed
+
+    def stop(self) -> None:
+        self._host.drain()
+
+    def refuse(self, failure: BaseException | str) -> bool:
+        from concertino.runtime.refusal import refuse_requests
+
+        return refuse_requests(self._descriptors.reading, self._descriptors.writing, failure)
+
+    def exit_code(self) -> int:
+        return FAILED if self._stdio.has_failed else 0
+
+    def release(self) -> None:
+        pass
 
 
 def _run_to_completion(
@@ -259,10 +266,18 @@ async def _serve(
 ) -> int:
     """Serve until the frontend's last client is gone, or the start fails. Returns the exit code."""
     loop = asyncio.get_running_loop()
-    async with Host(backend, limits) as host:
+    messages = _LifecycleLog(name, log, watchdog)
+    async with Host(backend, limits, messages.on_started) as host:
         # Before open(), which announces that clients may come: from then on a signal may come, too.
         # Its effect on the frontend waits for the loop, hence until open() has returned.
-        _install_signal_handlers(loop, frontend, watchdog)
+        def stop() -> None:
+            messages.on_shutdown(host.calls_under_way)
+            frontend.stop()
+
+        _install_signal_handlers(loop, stop, frontend, watchdog)
+        loop_watch_of(loop).begin(
+            lambda: host.calls_under_way > 0, partial(_start_loop_watcher, log)
+        )
         closed = frontend.open(host, wrap, watchdog)
 
         await asyncio.wait((host.started, closed), return_when=asyncio.FIRST_COMPLETED)
@@ -272,30 +287,68 @@ async def _serve(
             elapsed = 0.0 if watchdog.began is None else time.monotonic() - watchdog.began
             await asyncio.wait((host.started,), timeout=max(0.0, limits.drain_s - elapsed))
 
-        if host.started.done():
-            failure = (
-                asyncio.CancelledError() if host.started.cancelled() else host.started.exception()
-            )
-            if failure is not None:
-                _log_failure(log, failure)
-                watchdog.code = 1
-                watchdog()
-                frontend.stop()
-                await closed
-                return 1
-            log.info("%s MCP server started successfully", name)
-            watchdog.serving = True
+        if host.started.done() and host.start_failure is not None:
+            _log_failure(log, host.start_failure)
+            watchdog.code = FAILED
+            # Each client gets the reason as the answer to its first request.
+            await host.closed()
+            watchdog()
+            frontend.stop()
+            await closed
+            return FAILED
 
-        retry = hide_from_all_tasks(loop.create_task(_retry_log(frontend.writer)))
+        frontend.writer.on_held = _LogRetry(loop, frontend.writer)
+        frontend.writer.on_held()
         await closed
         watchdog()
-        retry.cancel()
-        log.info("Shutting down %s MCP server", name)
-    return 0
+        messages.on_shutdown()
+    return frontend.exit_code()
+
+
+class _LifecycleLog:
+    """The log messages about the end of the start, and the beginning of the shutdown."""
+
+    def __init__(
+        self,
+        name: str,
+        log: logging.Logger,
+        watchdog: ShutdownWatchdog,
+    ) -> None:
+        self._name = name
+        self._log = log
+        self._watchdog = watchdog
+        self._is_shutting_down = False
+
+    def on_started(self) -> None:
+        """Log that the backend has started, before the first request is answered."""
+        self._watchdog.serving = True
+        if not self._is_shutting_down:
+            self._log.info("%s MCP server started successfully", self._name)
+
+    def on_shutdown(self, calls: int = 0) -> None:
+        """Log, once, that the shutdown begins. calls: how many it waits for."""
+        if self._is_shutting_down:
+            return
+        self._is_shutting_down = True
+        # Scripts look for the first part, which is all of it when nothing is waited for.
+        text = f"Shutting down {self._name} MCP server"
+        if calls:
+            text += f", waiting for {calls} call{'s' * (calls > 1)}"
+        self._log.info("%s", text)
+
+
+def _start_loop_watcher(log: logging.Logger, fall_asleep: Callable[[], bool]) -> Callable[[], None]:
+    """Start the thread that watches the running loop. Returns what wakes it."""
+    from concertino.runtime.loop_watcher import LoopWatcher
+
+    return LoopWatcher(asyncio.get_running_loop(), threading.get_ident(), fall_asleep, log).wake
 
 
 def _tracing_wrap(
-    log: logging.Logger, writer: BoundedWriter, format: str, trace: bool | None
+    log: logging.Logger,
+    writer: BoundedWriter,
+    format: str,
+    trace: bool | None,
 ) -> Wrap:
     """Return the function that puts a trace around connections, if messages are to be shown.
 
@@ -307,7 +360,8 @@ def _tracing_wrap(
     if not is_traced and not is_debug:
         return lambda connection, name: connection
 
-    from concertino.logs.correlation import current_context
+    from concertino.excerpts import shorten
+    from concertino.logs.formats import current_context
     from concertino.runtime.log_context import log_context_of
     from concertino.transports.trace import trace_connection
 
@@ -320,8 +374,7 @@ def _tracing_wrap(
                 writer.write(message_line(format, prefix, direction, text).encode())
             if is_debug:
                 event = "Received request" if direction == "<-" else "Sending response"
-                excerpt = text if len(text) <= SHOWN else text[:SHOWN] + "..."
-                log.debug("%s%s: %s", prefix, event, escape_controls(excerpt))
+                log.debug("%s%s: %s", prefix, event, escape_controls(shorten(text, SHOWN)))
             if token is not None:
                 current_context.reset(token)
 
@@ -394,7 +447,8 @@ class ShutdownWatchdog:
             self._loop.call_soon_threadsafe(loop_ran.set)
             if not loop_ran.wait(self._timeout_s):
                 break
-            called.poll(100)  # ms
+            # Milliseconds.
+            called.poll(100)
         time.sleep(max(0.0, began + self._timeout_s - time.monotonic()))
 
         try:
@@ -434,10 +488,14 @@ def _log_loop_error(
 
 
 def _install_signal_handlers(
-    loop: asyncio.AbstractEventLoop, frontend: Frontend, watchdog: ShutdownWatchdog
+    loop: asyncio.AbstractEventLoop,
+    stop: Callable[[], object],
+    frontend: Frontend,
+    watchdog: ShutdownWatchdog,
 ) -> None:
     """Make the first SIGTERM or SIGINT begin the shutdown, and the second one end the process.
 
+    stop: called on the loop after the first one.
     Uses signal.signal and not the loop's handlers, which run in the loop: a handler may block it.
     """
     received: list[int] = []
@@ -449,7 +507,7 @@ def _install_signal_handlers(
             os._exit(0)
         watchdog.wanted = True
         watchdog()
-        loop.call_soon_threadsafe(frontend.stop)
+        loop.call_soon_threadsafe(stop)
 
     try:
         handle_signals(on_signal)
@@ -477,12 +535,31 @@ def handle_signals(callback: Callable[[int], object]) -> None:
         signal.signal(number, handle)
 
 
-async def _retry_log(writer: BoundedWriter) -> None:
-    """Write log lines that stderr could not take, each second, instead of with the next line."""
-    while True:
-        await asyncio.sleep(1.0)
-        if writer.pending:
-            writer.flush()
+class _LogRetry:
+    """Writes log lines that stderr could not take, after a second, instead of with the next line.
+
+    Call it when output is held, from any thread or signal handler. There is no timer otherwise, so
+    that an idle process is not woken.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, writer: BoundedWriter) -> None:
+        self._loop = loop
+        self._writer = writer
+        self._is_due = False
+
+    def __call__(self) -> None:
+        if not self._is_due and self._writer.pending:
+            self._is_due = True
+            try:
+                self._loop.call_soon_threadsafe(self._loop.call_later, RETRY_S, self._retry)
+            except RuntimeError:
+                # The loop is closed: exit_process() writes what is left.
+                pass
+
+    def _retry(self) -> None:
+        self._is_due = False
+        self._writer.flush()
+        self()
 
 
 def exit_process(code: int, writer: BoundedWriter) -> NoReturn:

@@ -1,4 +1,7 @@
-"""connect(connection): a minimal client, for tests and demos.
+"""connect(connection): a raw client, for tests, demos and programs that speak JSON-RPC themselves.
+
+    async with connect(spawn(["python", "server.py"])) as client:
+        await client.request("initialize", {...})
 
 It sends requests and notifications, and nothing else: no handshake, no types. The full client is
 concertino.Client.
@@ -10,31 +13,33 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from math import isnan
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from msgspec import Raw
 from msgspec.json import decode, encode
 
 from concertino.errors import METHOD_NOT_FOUND, Disconnected
-from concertino.jsonrpc.incoming_requests import IncomingRequest
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id, Message
 from concertino.jsonrpc.peer import Peer
+from concertino.jsonrpc.requests import IncomingRequest
 from concertino.transports.connection import Connection
 
 __all__ = ["RawClient", "connect"]
 
-log = logging.getLogger("concertino.caller")
-Notified = Callable[[str, dict[str, Any]], object]
+log = logging.getLogger("concertino.raw_client")
+OnNotification = Callable[[str, dict[str, Any]], object]
 
 
 def connect(
-    connection: Connection, notified: Notified | None = None, limits: Limits | None = None
+    connection: Connection, notified: OnNotification | None = None, limits: Limits | None = None
 ) -> RawClient:
     """Return a client that speaks to a server over a connection, on the running event loop.
 
     Send `initialize` yourself, or the `_meta` of 2026-07-28 in every request. Requests of the
-    server, except `ping`, are answered with -32601. Call `aclose()` at the end.
+    server, except `ping`, are answered with -32601. Use it with `async with`, or call `aclose()` at
+    the end.
     notified: called with the method and params of each notification.
     """
     client = RawClient(connection, notified, limits or Limits())
@@ -45,9 +50,14 @@ def connect(
 class RawClient:
     """A minimal client of one connection; made by connect()."""
 
-    def __init__(self, connection: Connection, notified: Notified | None, limits: Limits) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        on_notification: OnNotification | None,
+        limits: Limits,
+    ) -> None:
         self._connection = connection
-        self._notified = notified
+        self._on_notification = on_notification
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -105,6 +115,17 @@ class RawClient:
         self._end()
         await self._connection.close(within_s)
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
     # The methods of Receiver.
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
@@ -115,9 +136,9 @@ class RawClient:
                     self.peer.respond(event, b"{}")
                 else:
                     self.peer.fail(event, METHOD_NOT_FOUND, f"method not found: {event.method}")
-            elif isinstance(event, Message) and self._notified is not None:
+            elif isinstance(event, Message) and self._on_notification is not None:
                 try:
-                    self._notified(str(event.method), decode(encode(event.params)))
+                    self._on_notification(str(event.method), decode(encode(event.params)))
                 except Exception:
                     log.exception("the callback for notifications failed")
 
@@ -130,7 +151,7 @@ class RawClient:
     def on_eof(self) -> None:
         self._end()
 
-    def on_disconnect(self, why: Exception) -> None:
+    def on_disconnect(self, exc: Exception) -> None:
         self._end()
 
     def _end(self) -> None:
@@ -139,11 +160,11 @@ class RawClient:
             self._timer.cancel()
         self.peer.close()
 
-    def _send(self, frame: bytes, about: Id | None) -> int:
+    def _send(self, frame: bytes, request_id: Id | None) -> int:
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
-        return self._connection.write(frame, about)
+        return self._connection.write(frame, request_id)
 
     def _flush(self) -> None:
         self._is_flush_scheduled = False

@@ -24,19 +24,23 @@ from concertino.backend.interface import Backend
 from concertino.errors import INTERNAL_ERROR, InvalidClientResponse, MissingCapability, RpcError
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
+from concertino.jsonrpc.unread_results import ProcessBudget
+from concertino.logs.formats import AS_ERROR
 from concertino.protocol.call import Call, InputRequired
+from concertino.protocol.request_profile import SessionRequest
 from concertino.protocol.session import Session
-from concertino.protocol.session_request import SessionRequest
 from concertino.protocol.wire_results import InputRequiredSignal
 from concertino.runtime.connection_end import ConnectionEnd
 from concertino.runtime.context import CallContext
 from concertino.runtime.output_flow import OutputFlow
-from concertino.runtime.tasks import eager_task_runner, read_batch_of
-from concertino.transports.connection import Connection
+from concertino.runtime.tasks import eager_task_runner, loop_watch_of, read_batch_of
 from concertino.types.results import CallToolResult, TextContent
 
 if TYPE_CHECKING:
     from concertino.protocol.seal import Seal
+    from concertino.runtime.opening import EarlyInput
+    from concertino.runtime.refusal import RefusedInput
+    from concertino.transports.connection import Connection
 
 __all__ = ["ServerConnection"]
 
@@ -47,13 +51,18 @@ THROTTLE_FLUSH_S = 0.1
 # Stands for the result of a call that has none.
 NO_RESULT = Raw(b"{}")
 
+# Requests that run no code of an author, and often come first: starting to watch can wait.
+LISTS = frozenset(("tools/list", "resources/list", "resources/templates/list", "prompts/list"))
+
 _decode_text = Decoder(str).decode
 
 
 class ServerConnection:
     """Receiver of one connection, which it serves with a backend.
 
-    closed: done when everything is over. backend, session, loop, thread: see CallConnection.
+    opening_until: the time, by the loop's clock, until which input waits for a backend that has not
+    started. closed: done when everything is over. backend, session, loop, thread: see
+    CallConnection.
     """
 
     def __init__(
@@ -62,6 +71,8 @@ class ServerConnection:
         connection: Connection,
         limits: Limits,
         on_subscriptions_changed: Callable[[], object],
+        budget: ProcessBudget,
+        opening_until: float,
     ) -> None:
         self.backend = backend
         self.loop = asyncio.get_running_loop()
@@ -70,6 +81,7 @@ class ServerConnection:
         self._connection = connection
         self._max_message_bytes = limits.max_message_bytes
         self._read_batch = read_batch_of(self.loop)
+        self._watch = loop_watch_of(self.loop)
         self._run_eagerly = eager_task_runner(self.loop, self._on_call_done)
         self._is_flush_due = False
         self._will_flush_throttled = False
@@ -85,11 +97,17 @@ class ServerConnection:
             seal=_get_process_seal,
             principal=str(connection.facts.get("uid", "")).encode(),
             schedule_flush=self._schedule_throttled_flush,
+            budget=budget,
         )
         # Calls wait until ready() says that the backend has started.
         self.session.peer.ready = False
+        # Takes each frame: first the two below, then the session.
+        self._receive: Callable[[bytes], None] = self._receive_early
+        self._opening_until = opening_until
+        self._early: EarlyInput | None = None
+        self._refused: RefusedInput | None = None
 
-        self._flow = OutputFlow(self.session, connection, limits, self.loop)
+        self._flow = OutputFlow(self.session, connection, limits, self._flush)
         self._end = ConnectionEnd(
             self.session, connection, limits.drain_s, self.closed, self._on_closed
         )
@@ -97,7 +115,7 @@ class ServerConnection:
     # Input
 
     def on_frames(self, batch: Sequence[bytes]) -> None:
-        receive = self.session.receive
+        receive = self._receive
         self._is_flush_due = True
         for frame in batch:
             try:
@@ -107,7 +125,9 @@ class ServerConnection:
         self._flush()
 
     def on_frame_too_long(self, size: int) -> None:
-        log.warning("a message of more than %d bytes was refused", self._max_message_bytes)
+        log.warning(
+            "a message of more than %d bytes was refused", self._max_message_bytes, extra=AS_ERROR
+        )
         self.session.peer.on_frame_too_long(size)
 
     def on_drain(self, held: int) -> None:
@@ -115,16 +135,19 @@ class ServerConnection:
             self.session.peer.on_drain(held)
         except Exception:
             self._report_fault("what waited for a slow reader could not be written")
-        self._flow.on_drain()
+        self._flow.on_drain(held)
         self._flush()
 
     def on_eof(self) -> None:
+        if self._early is not None:
+            self._early.end(self._end.drain_s)
+            return
         log.debug("end of input")
         self.session.peer.on_eof()
         self.drain()
 
-    def on_disconnect(self, why: Exception) -> None:
-        log.info("the connection is lost: %s", why)
+    def on_disconnect(self, exc: Exception) -> None:
+        log.info("the connection is lost: %s", exc)
         self._end.close(0.0)
 
     def ready(self, failure: BaseException | None) -> None:
@@ -133,23 +156,57 @@ class ServerConnection:
         peer.ready = True
         if failure is None:
             self.session.reload_features()
+            self._open_input(self.session.receive)
             self._flush()
             return
+        if self._end.is_closing:
+            return
 
+        from concertino.runtime.refusal import RefusedInput
+
+        refused = RefusedInput(peer, failure, self.loop, self.drain)
+        self._refused = refused
         try:
-            for request in list(peer.waiting.values()):
-                peer.fail(request, INTERNAL_ERROR, "Internal error: the server failed to start")
+            refused.refuse(list(peer.waiting.values()))
         except Exception:
             self._report_fault("a call could not be answered")
-        self.drain()
+        self._open_input(refused.receive)
+        self._flush()
+
+    def _receive_early(self, frame: bytes) -> None:
+        """Hold a frame back while the backend starts, but not longer than opening_s."""
+        if self._early is None:
+            if self.loop.time() >= self._opening_until:
+                self._receive = self.session.receive
+                return self._receive(frame)
+            from concertino.runtime.opening import EarlyInput
+
+            self._early = EarlyInput(self.loop, self._opening_until, self.open_early)
+        return self._early.hold(frame)
+
+    def open_early(self) -> None:
+        """Pass input to the session, although the backend has not started."""
+        self._opening_until = self.loop.time()
+        if self._early is not None:
+            self._open_input(self.session.receive)
+
+    def _open_input(self, receive: Callable[[bytes], None]) -> None:
+        """Pass all frames to `receive` from now on, first those that were held."""
+        self._receive = receive
+        early, self._early = self._early, None
+        if early is not None:
+            early.close()
+            self.on_frames(early.frames)
+            if early.has_ended:
+                self.on_eof()
 
     # Output
 
-    def _send(self, frame: bytes, about: Id | None) -> int:
+    def _send(self, frame: bytes, request_id: Id | None) -> int:
         """Write a frame of the session and see that it is flushed. Returns the bytes buffered."""
         if not self._is_flush_due:
             self._schedule_flush()
-        return self._connection.write(frame, about)
+        return self._connection.write(frame, request_id)
 
     def _schedule_flush(self) -> None:
         if not self._is_flush_due:
@@ -224,6 +281,8 @@ class ServerConnection:
     # The beginning of a call
 
     def _start(self, request: SessionRequest) -> None:
+        if self._watch.is_asleep and request.method not in LISTS:
+            self._watch.wake()
         try:
             work = self.backend.handle(request.call, CallContext(self, request))
         except BaseException as exc:
@@ -239,9 +298,12 @@ class ServerConnection:
         from concertino.runtime.call_hooks import RedactingContext
 
         begin_any, begin_tool = starter.begin, starter.tools
+        watch = self._watch
         context_type = RedactingContext if starter.redacts else CallContext
 
         def start(request: SessionRequest) -> None:
+            if watch.is_asleep and request.method not in LISTS:
+                watch.wake()
             call = request.call
             begin = begin_any
             if call.method == "tools/call":
@@ -272,10 +334,15 @@ class ServerConnection:
 
             request.timer = TimedCall(request, hooks, hooks.timeout_s, task, self._answer, cancel)
 
-    def _cancel(self, task: asyncio.Task[None], request: SessionRequest, reason: str) -> None:
+    def _cancel(
+        self,
+        task: asyncio.Task[None],
+        request: SessionRequest,
+        reason: str,
+    ) -> None:
         log.debug("request %r was cancelled: %s", request.id, reason or "no reason given")
-        self._end.add_cancelled(task)
         task.cancel()
+        self._end.add_cancelled(task)
         if request.dialogue is not None:
             for thread_wait in list(request.dialogue.thread_waits):
                 thread_wait.cancel()
@@ -283,7 +350,10 @@ class ServerConnection:
     # The end of a call
 
     def _on_call_done(
-        self, request: SessionRequest, result: Struct | Raw, error: BaseException | None
+        self,
+        request: SessionRequest,
+        result: Struct | Raw,
+        error: BaseException | None,
     ) -> None:
         """Answer a call whose handler has returned `result` or raised `error`."""
         if request.on_cancel is not None:
@@ -319,7 +389,10 @@ class ServerConnection:
             request.timer = None
 
     def _answer_exception_or_dialogue(
-        self, request: SessionRequest, result: Struct | Raw, error: BaseException | None
+        self,
+        request: SessionRequest,
+        result: Struct | Raw,
+        error: BaseException | None,
     ) -> None:
         hooks = request.hooks
         if hooks is not None and error is not None:
@@ -349,7 +422,10 @@ class ServerConnection:
         return self._answer(request, result, error)
 
     def _answer(
-        self, request: SessionRequest, result: Struct | Raw, error: BaseException | None
+        self,
+        request: SessionRequest,
+        result: Struct | Raw,
+        error: BaseException | None,
     ) -> None:
         """Answer a call with `result`, or with `error`, after its hooks."""
         if error is not None:
@@ -360,7 +436,12 @@ class ServerConnection:
             self._on_unsent(request, result, exc)
         return None
 
-    def _on_unsent(self, request: SessionRequest, result: Struct | Raw, exc: BaseException) -> None:
+    def _on_unsent(
+        self,
+        request: SessionRequest,
+        result: Struct | Raw,
+        exc: BaseException,
+    ) -> None:
         """Answer a call whose result `exc` kept from being sent.
 
         Besides the signal that the result is a question to the client, that is a MemoryError, or
@@ -415,7 +496,10 @@ class ServerConnection:
     # Requests to the client
 
     def _reply_input_required(
-        self, request: SessionRequest, reply: Callable[..., None], *arguments: object
+        self,
+        request: SessionRequest,
+        reply: Callable[..., None],
+        *arguments: object,
     ) -> None:
         """Answer a call with `input_required`, by `reply(*arguments)` of the session."""
         if request.dialogue is not None:
@@ -476,16 +560,34 @@ class ServerConnection:
         """Return whether the connection takes no more input."""
         return self._end.is_draining
 
+    @property
+    def calls_under_way(self) -> int:
+        """Return how many calls run or wait; subscriptions are none."""
+        peer = self.session.peer
+        return len(peer.running) + len(peer.waiting) - self.session.open_subscriptions
+
     def drain(self) -> None:
         """Stop reading, let accepted calls finish within the drain time, then close."""
         if not self._end.is_draining:
+            self.open_early()
             self._end.start_draining()
             self._flush()
 
     def _on_closed(self) -> None:
+        self._flow.close()
+        if self._early is not None:
+            self._early.close()
+        if self._refused is not None:
+            self._refused.close()
         # With Session.close(), this breaks the reference cycles: the connection's memory is freed
         # with its last reference, not with the next garbage collection.
         self._run_eagerly = _run_nothing
+        self._receive = _receive_nothing
+        self._early = self._refused = None
+
+
+def _receive_nothing(frame: bytes) -> None:
+    """Take no more input, since the connection is closed."""
 
 
 def _run_nothing(work: object, request: object) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from concertino.backend.interface import Backend, Call, Context, ContextWrapper, InputRequired
 from concertino.errors import ProtocolError, ToolError
-from concertino.runtime.call_connection import DONE
+from concertino.runtime.tasks import DONE
 from concertino.types.results import CallToolResult, TextContent
 
 __all__ = ["SubcallContext", "outermost"]
@@ -26,6 +26,8 @@ __all__ = ["SubcallContext", "outermost"]
 MAX_DEPTH = 16
 # How many subcalls one client's call may cause in all.
 MAX_CALLS = 10_000
+# How the text of a result in an envelope begins; see server/result_envelope.py.
+ENVELOPE_START = '{\n  "success": true,\n  "data": '
 # How many names an error shows at either end of a chain that is too long.
 SHOWN = 3
 
@@ -54,7 +56,10 @@ class SubcallContext(ContextWrapper):
         self._count = count
 
     def progress(
-        self, done: float, total: float | None = None, message: str | None = None
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
     ) -> Awaitable[None]:
         # The client waits for the outer call, whose progress counts something else.
         return DONE
@@ -64,7 +69,11 @@ class SubcallContext(ContextWrapper):
         return SubcallContext(context, self._backend, self._meta, self._chain, self._count)
 
     async def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
     ) -> Any:
         """Call another tool. See backend.Context."""
         chain = (*self._chain, name)
@@ -131,7 +140,10 @@ def _check_result(name: str, result: Struct | Raw) -> CallToolResult:
 
 
 def _convert_result(name: str, result: CallToolResult, into: Any) -> Any:
-    """Return a result as the type `into`. Raises ToolError with the text of an error result."""
+    """Return a result as the type `into`, without its envelope if it has one.
+
+    Raises ToolError with the text of an error result.
+    """
     text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
     if result.is_error:
         raise ToolError(text or f"{name} failed, and does not say why")
@@ -139,6 +151,8 @@ def _convert_result(name: str, result: CallToolResult, into: Any) -> Any:
     try:
         if content is not UNSET:
             return convert(content, into)
+        if text.startswith(ENVELOPE_START):
+            return decode(decode(text, type=dict[str, Raw])["data"], type=into)
         return text if into is str else decode(text, type=into)
     except (DecodeError, ValidationError) as exc:
         kind = getattr(into, "__name__", into)

@@ -17,16 +17,27 @@ from asyncio.tasks import (
 )
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from typing import Any, TypeVar
+from types import CoroutineType, GeneratorType
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-__all__ = ["ReadBatch", "eager_task_runner", "hide_from_all_tasks", "read_batch_of"]
+__all__ = [
+    "DONE",
+    "LoopWatch",
+    "ReadBatch",
+    "eager_task_runner",
+    "hide_from_all_tasks",
+    "loop_watch_of",
+    "read_batch_of",
+    "subject_of",
+]
 
 Work = Coroutine[Any, Any, Any]
 Subject = TypeVar("Subject")
 Result = TypeVar("Result")
 Start = Callable[[Work, Subject], "asyncio.Task[None] | None"]
 OnDone = Callable[[Subject, Any, BaseException | None], None]
+StartWatcher = Callable[[Callable[[], bool]], Callable[[], None]]
 
 
 def eager_task_runner(loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject]) -> Start[Subject]:
@@ -40,7 +51,7 @@ def eager_task_runner(loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject])
     """
     base = copy_context()
     if sys.version_info < (3, 12):
-        return lambda work, subject: _start_on_3_11(loop, work, subject, on_done, base.copy())
+        return _start_on_3_11(loop, on_done, base)
 
     def start(work: Work, subject: Subject) -> asyncio.Task[None] | None:
         task = asyncio.Task(
@@ -49,6 +60,30 @@ def eager_task_runner(loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject])
         return None if task.done() else task
 
     return start
+
+
+def subject_of(task: asyncio.Task[Any]) -> object:
+    """Return the subject that a task was started for; None for tasks of others.
+
+    It is read from the coroutine's variables, so that starting a call need not note it anywhere.
+    May be called from any thread.
+    """
+    work: object = task.get_coro()
+    frame = None
+    if isinstance(work, CoroutineType):
+        frame = work.cr_frame
+    elif isinstance(work, GeneratorType):
+        frame = work.gi_frame
+    functions = (_run, _steps, _run_later)
+    if frame is None or all(frame.f_code is not function.__code__ for function in functions):
+        return None
+    values = frame.f_locals
+    subject = values.get("subject")
+    if sys.version_info < (3, 13):
+        # A copy that the frame keeps. It may hold the exception that ends the coroutine, which
+        # holds the frame: the call's result would stay until the garbage collector comes.
+        values.clear()
+    return subject
 
 
 async def _run(work: Work, subject: Any, on_done: OnDone[Any]) -> None:
@@ -111,6 +146,61 @@ class ReadBatch:
                     )
 
 
+class LoopWatch:
+    """Whether the calls on a loop are watched, so that one that holds the loop is noticed.
+
+    is_asleep: whether the next call must call wake() before it starts. It stays False for a loop
+    that nobody watches.
+    """
+
+    __slots__ = ("_has_calls", "_start_watcher", "_wake_watcher", "is_asleep")
+
+    def __init__(self) -> None:
+        self.is_asleep = False
+        self._wake_watcher: Callable[[], None] | None = None
+
+    def begin(self, has_calls: Callable[[], bool], start_watcher: StartWatcher) -> None:
+        """Watch the running loop.
+
+        has_calls: returns whether any call is under way. start_watcher: called with the first call
+        and with a function that says whether the watcher may sleep; returns what wakes it.
+        """
+        self._has_calls = has_calls
+        self._start_watcher = start_watcher
+        self.is_asleep = True
+
+    def wake(self) -> None:
+        """Wake the thread that watches. On the loop, and only if is_asleep is true."""
+        self.is_asleep = False
+        if self._wake_watcher is None:
+            # With the first call: a server that starts has more urgent things to do.
+            try:
+                self._wake_watcher = self._start_watcher(self._fall_asleep)
+            except (RuntimeError, MemoryError):
+                # The system allows no more threads: calls are not watched.
+                return
+            except OSError:
+                # No descriptor is left to load the watcher: the next call tries again.
+                self.is_asleep = True
+                return
+        self._wake_watcher()
+
+    def _fall_asleep(self) -> bool:
+        self.is_asleep = not self._has_calls()
+        return self.is_asleep
+
+
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch] = WeakKeyDictionary()
+
+
+def loop_watch_of(loop: asyncio.AbstractEventLoop) -> LoopWatch:
+    """Return the LoopWatch of a loop; everything that starts calls on the loop shares it."""
+    watch = _watches.get(loop)
+    if watch is None:
+        watch = _watches[loop] = LoopWatch()
+    return watch
+
+
 _read_batches: WeakKeyDictionary[asyncio.AbstractEventLoop, ReadBatch] = WeakKeyDictionary()
 
 
@@ -122,122 +212,121 @@ def read_batch_of(loop: asyncio.AbstractEventLoop) -> ReadBatch:
     return batch
 
 
+class _Done:
+    """An awaitable that is done. Unlike a coroutine, it needs not be awaited."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+DONE = _Done()
+
+
 # Python 3.11 only
 
 
 def _start_on_3_11(
-    loop: asyncio.AbstractEventLoop,
-    work: Work,
-    subject: Any,
-    on_done: OnDone[Any],
-    context: Context,
-) -> asyncio.Task[None] | None:
-    """Start a coroutine as an eager task would: its first step runs now, as a task's step.
+    loop: asyncio.AbstractEventLoop, on_done: OnDone[Subject], base: Context
+) -> Start[Subject]:
+    """Return what starts a coroutine as an eager task would: its first step runs now, as a task's.
 
     asyncio documents _enter_task and _leave_task for those who implement tasks ("Extending").
     Inside another task's step they cannot be used: then the first step runs in the next iteration.
     """
-    resumed = _Resumed(work, subject, on_done)
-    rest = _await_resumed(resumed)
+
+    def start(work: Work, subject: Subject) -> asyncio.Task[None] | None:
+        context = base.copy()
+        if asyncio.current_task(loop) is not None:
+            return _start_later(loop, work, subject, on_done, context)
+
+        steps = _steps(work, subject, on_done)
+        # The task's own first step, in the next iteration, finds the generator where this leaves
+        # it: at its end, or at the end of the first step.
+        task: asyncio.Task[None] = asyncio.Task(
+            cast("Coroutine[Any, Any, None]", steps), loop=loop, context=context
+        )
+        _enter_task(loop, task)
+        try:
+            return None if context.run(next, steps, None) is None else task
+        finally:
+            _leave_task(loop, task)
+
+    return start
+
+
+def _steps(work: Work, subject: Subject, on_done: OnDone[Subject]) -> Generator[Any, Any, None]:
+    """Drive `work` to its end and report it.
+
+    Yields True once, after the first step if that was not the last one; then what `work` awaits.
+    """
+    try:
+        waiting = work.send(None)
+    except StopIteration as stop:
+        return on_done(subject, stop.value, None)
+    except BaseException as exc:
+        return on_done(subject, None, exc)
+
+    value, thrown = yield from _take_over(waiting)
+    while True:
+        try:
+            waiting = work.send(value) if thrown is None else work.throw(thrown)
+        except StopIteration as stop:
+            return on_done(subject, stop.value, None)
+        except BaseException as exc:
+            return on_done(subject, None, exc)
+        thrown = None
+        try:
+            value = yield waiting
+        except BaseException as exc:
+            thrown = exc
+
+
+def _take_over(waiting: Any) -> Generator[Any, Any, tuple[Any, BaseException | None]]:
+    """Wait in the task for what the first step awaits.
+
+    Returns the value to send into the coroutine, or the exception to throw.
+    """
+    try:
+        yield True
+        # None asks for the next iteration, and this is it.
+        return (None if waiting is None else (yield waiting)), None
+    except asyncio.CancelledError as exc:
+        # A task cancels by itself what it waits for, but here the cancel may have come before the
+        # task knew of the future.
+        if not asyncio.isfuture(waiting) or not waiting.cancel(*exc.args):
+            return None, exc
+    except BaseException as exc:
+        return None, exc
+    try:
+        return (yield waiting), None
+    except BaseException as exc:
+        return None, exc
+
+
+def _start_later(
+    loop: asyncio.AbstractEventLoop,
+    work: Work,
+    subject: Subject,
+    on_done: OnDone[Subject],
+    context: Context,
+) -> asyncio.Task[None]:
+    """Start a coroutine as a plain task."""
+    rest = _run_later(work, subject, on_done)
 
     # Run to the first yield, so that a cancel before the task's own first step finds its `try`.
     rest.send(None)
-    task = asyncio.Task(rest, loop=loop, context=context)
-    try:
-        _enter_task(loop, task)
-    except RuntimeError:
-        return task
+    return asyncio.Task(rest, loop=loop, context=context)
 
-    resumed.is_begun = True
+
+async def _run_later(work: Work, subject: Subject, on_done: OnDone[Subject]) -> None:
+    """Do as _run(), one yield later. Nothing of `work` runs if it is cancelled before."""
     try:
-        resumed.waiting = context.run(work.send, None)
+        await asyncio.sleep(0)
     except BaseException as exc:
-        _leave_task(loop, task)
-        resumed.work = None
-        if isinstance(exc, StopIteration):
-            on_done(subject, exc.value, None)
-        else:
-            on_done(subject, None, exc)
-        return None
-    _leave_task(loop, task)
-    return task
-
-
-async def _await_resumed(resumed: _Resumed) -> None:
-    try:
-        await resumed
-    except GeneratorExit:
-        # A future that failed with GeneratorExit throws it here too; the call has handled it.
-        if not resumed.is_begun:
+        work.close()
+        # The loop was closed.
+        if isinstance(exc, GeneratorExit):
             raise
-
-
-class _Resumed:
-    """Awaitable that drives a coroutine from wherever its first step left it to its end.
-
-    work: None if the first step was the last one; then there is nothing left to do.
-    waiting: the future that the first step awaits.
-    """
-
-    def __init__(self, work: Work, subject: Any, on_done: OnDone[Any]) -> None:
-        self.work: Work | None = work
-        self.is_begun = False
-        self.waiting: object = None
-        self._subject = subject
-        self._on_done = on_done
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        value: Any = None
-        thrown: BaseException | None = None
-        try:
-            yield
-            if self.work is None:
-                return
-            if self.is_begun:
-                value = yield self.waiting
-        except BaseException as exc:
-            if self.work is None:
-                return
-            if not self.is_begun:
-                # Cancelled before the first step, or the loop was closed: nothing of it ever runs.
-                self.work.close()
-                if isinstance(exc, GeneratorExit):
-                    raise
-                return self._on_done(self._subject, None, exc)
-            thrown = exc
-        if isinstance(thrown, asyncio.CancelledError):
-            value, thrown = yield from self._cancel_waiting(thrown)
-        yield from self._drive(value, thrown)
-
-    def _cancel_waiting(
-        self, error: asyncio.CancelledError
-    ) -> Generator[Any, Any, tuple[Any, BaseException | None]]:
-        """Cancel the future that the first step awaits, and wait for its end.
-
-        A task does this by itself, but here the cancel may have come before the task knew of the
-        future. Returns the value to send into the coroutine, or the exception to throw.
-        """
-        future = self.waiting
-        if not asyncio.isfuture(future) or not future.cancel(*error.args):
-            return None, error
-        try:
-            return (yield future), None
-        except BaseException as exc:
-            return None, exc
-
-    def _drive(self, value: Any, thrown: BaseException | None) -> Generator[Any, Any, None]:
-        """Run the coroutine to its end and report it."""
-        work = self.work
-        assert work is not None
-        while True:
-            try:
-                waiting = work.send(value) if thrown is None else work.throw(thrown)
-            except StopIteration as stop:
-                return self._on_done(self._subject, stop.value, None)
-            except BaseException as exc:
-                return self._on_done(self._subject, None, exc)
-            thrown = None
-            try:
-                value = yield waiting
-            except BaseException as exc:
-                thrown = exc
+        return on_done(subject, None, exc)
+    return await _run(work, subject, on_done)

@@ -8,6 +8,7 @@ that is cancelled before a thread takes it is never run.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,17 +18,25 @@ from typing import Any
 
 __all__ = ["Threads"]
 
+log = logging.getLogger("concertino.host")
+
+# How long a job waits for a thread before the log says which calls hold the threads.
+BLOCKED_S = 1.0
+# How many different calls that line names.
+MAX_NAMED = 5
+
 
 class _Job:
     """A function to call in a thread, then its outcome, and the future that gets it."""
 
-    __slots__ = ("context", "error", "function", "future", "results", "value")
+    __slots__ = ("context", "error", "function", "future", "results", "task", "value")
 
     def __init__(self, function: Callable[[], Any], results: _Results) -> None:
         self.function = function
         self.results = results
         self.future: asyncio.Future[Any] = results.loop.create_future()
         self.context = copy_context()
+        self.task = asyncio.current_task(results.loop)
         self.value: Any = None
         self.error: BaseException | None = None
 
@@ -78,6 +87,9 @@ class Threads:
         # Threads that are alive.
         self._started = 0
         self._closed = False
+        # Jobs that a thread runs, by the thread's identifier.
+        self._running: dict[int, _Job] = {}
+        self._is_report_due = False
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Call `function` in a thread, with this task's context variables; return what it returns.
@@ -107,6 +119,9 @@ class Threads:
                 self._changed.notify()
             elif self._started < self._limit:
                 self._start_thread(job)
+            elif not self._is_report_due:
+                self._is_report_due = True
+                loop.call_later(BLOCKED_S, self._report_blocked, job)
 
         try:
             await job.future
@@ -140,6 +155,33 @@ class Threads:
         for job in dropped:
             job.future.cancel()
 
+    def _report_blocked(self, job: _Job) -> None:
+        """Log which calls hold the threads, if a job still waits for one."""
+        with self._changed:
+            self._is_report_due = False
+            is_waiting = job in self._jobs
+            waiting, running = len(self._jobs), list(self._running.items())
+        if not is_waiting:
+            return
+
+        from concertino.runtime.running_calls import call_of, place_of_thread
+
+        holders: dict[str, int] = {}
+        for thread, holder in running:
+            place = place_of_thread(thread)
+            call = None if holder.task is None else call_of(holder.task)
+            name = call or (place.function if place is not None else "a function")
+            text = name if place is None else f"{name} at {place}"
+            holders[text] = holders.get(text, 0) + 1
+        named = sorted(holders.items(), key=lambda item: -item[1])[:MAX_NAMED]
+        log.warning(
+            "all %d threads have been taken for %g s, and %d calls wait; they are held by %s",
+            self._limit,
+            BLOCKED_S,
+            waiting,
+            ", ".join(f"{text} ({count} calls)" for text, count in named),
+        )
+
     def _start_thread(self, job: _Job) -> None:
         """Start a thread for a job that is in the queue.
 
@@ -168,6 +210,7 @@ class Threads:
                     self._idle += 1
                     self._changed.wait()
                 job = self._jobs.popleft()
+                self._running[threading.get_ident()] = job
 
             try:
                 job.value = job.context.run(job.function)
@@ -179,6 +222,7 @@ class Threads:
             if getpid() != pid:
                 _exit(0)
 
+            del self._running[threading.get_ident()]
             try:
                 job.results.add(job)
             except RuntimeError:

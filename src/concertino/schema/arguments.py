@@ -9,7 +9,7 @@ Spec: 2026-07-28 server/tools "Tool", "Error Handling"; JSON Schema 2020-12 vali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, cast
 
@@ -23,14 +23,16 @@ from concertino.schema.signature import MISSING, Parameter, read_signature
 from concertino.schema.type_schema import SchemaBuilder
 from concertino.schema.violations import SchemaViolation, decode_hook, violations_of
 
-__all__ = ["ArgumentDecoder", "InvalidArguments", "argument_decoder"]
-
 # Positional and keyword arguments. Any: they are of whatever types the handler takes.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
 
 # A caller could send any number of unknown arguments, with names of any length.
 _MAX_UNKNOWN = 20
 _MAX_NAME_CHARS = 80
+
+# What violations say of an argument that is missing, or that the handler does not have.
+MISSING_ARGUMENT = "required, but missing"
+UNKNOWN_ARGUMENT = "unknown argument"
 
 
 class InvalidArguments(ConcertinoError):
@@ -255,33 +257,38 @@ def _decode_each(raw: Raw | bytes, fields: dict[str, _Field], strict: bool) -> d
     for index, (name, field) in enumerate(fields.items()):
         if name in arguments:
             try:
-                value = values[f"f{index}"] = _decode(arguments.pop(name), field.type, strict)
+                value = values[f"f{index}"] = decode_value(arguments.pop(name), field.type, strict)
                 if not strict and (path := nan_path(value, name)) is not None:
                     message = "expected a finite number, got NaN or infinity"
                     violations.append(SchemaViolation(path, message))
             except _DECODE_ERRORS as exc:
                 violations += _violations(exc, name, field.schema.get("enum"))
         elif not field.optional:
-            violations.append(SchemaViolation(name, "required, but missing"))
+            violations.append(SchemaViolation(name, MISSING_ARGUMENT))
 
-    violations += _unknown_arguments(list(arguments), fields)
+    violations += describe_unknown(list(arguments), list(fields))
     if violations:
         raise InvalidArguments(violations)
     return values
 
 
-def _unknown_arguments(names: list[str], fields: dict[str, _Field]) -> list[SchemaViolation]:
+def describe_unknown(names: Sequence[str], fields: Sequence[str]) -> list[SchemaViolation]:
+    """Describe arguments that a handler does not have. fields: the names of those it has."""
     violations: list[SchemaViolation] = []
     for name in names[:_MAX_UNKNOWN]:
         name = name[:_MAX_NAME_CHARS]
-        violations.append(SchemaViolation(name, "unknown argument" + _suggestion(name, fields)))
+        violations.append(SchemaViolation(name, UNKNOWN_ARGUMENT + _suggestion(name, fields)))
     if len(names) > _MAX_UNKNOWN:
         more = f"{len(names) - _MAX_UNKNOWN} more unknown arguments"
         violations.append(SchemaViolation("", more))
     return violations
 
 
-def _decode(raw: Raw, field_type: Any, strict: bool) -> Any:
+def decode_value(raw: Raw | bytes, field_type: Any, strict: bool) -> Any:
+    """Decode one JSON value to a type of a SchemaBuilder. strict: as for msgspec.convert.
+
+    Raises msgspec.ValidationError if it does not fit, and DecodeError if it is not JSON.
+    """
     decoder = json.Decoder(field_type, strict=strict, dec_hook=decode_hook)
     try:
         return decoder.decode(raw)
@@ -321,10 +328,26 @@ def _violations(
         got = str(error).removeprefix("Invalid enum value ")[:_MAX_NAME_CHARS]
         message = f"expected one of {json.encode(allowed).decode()}, got {got}"
         return [SchemaViolation(path, message)]
-    return violations_of(error, path)
+    return [_name_the_member(violation) for violation in violations_of(error, path)]
 
 
-def _suggestion(name: str, fields: dict[str, _Field]) -> str:
+# What msgspec says of a missing and of an unknown member -> what is said of an argument.
+_MEMBER_MESSAGES = {
+    "object missing required field ": MISSING_ARGUMENT,
+    "object contains unknown field ": UNKNOWN_ARGUMENT,
+}
+
+
+def _name_the_member(violation: SchemaViolation) -> SchemaViolation:
+    """Return a violation whose path names the member that is missing or unknown."""
+    for start, message in _MEMBER_MESSAGES.items():
+        if violation.message.startswith(start):
+            name = violation.message.removeprefix(start)
+            return SchemaViolation(f"{violation.path}.{name}", message)
+    return violation
+
+
+def _suggestion(name: str, fields: Sequence[str]) -> str:
     # Importing difflib takes 4 ms, and only a caller's mistake needs it.
     from difflib import get_close_matches
 

@@ -18,8 +18,6 @@ from msgspec import Meta
 
 from concertino.schema.violations import custom_type
 
-__all__ = ["Constraints", "NeedsPydantic", "describe", "split_metadata"]
-
 # `Any` in this file: metadata are arbitrary objects, JSON Schemas are open trees.
 Schema = dict[str, Any]
 

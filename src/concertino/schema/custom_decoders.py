@@ -21,8 +21,6 @@ from concertino.schema.violations import (
     violations_of,
 )
 
-__all__ = ["decode_first_match", "look_up_member", "match_linearly", "validate_with"]
-
 # `Any` in this file: annotations are arbitrary objects, JSON values are open trees.
 
 # Per argument. pydantic reports as many as there are.

@@ -18,8 +18,6 @@ from msgspec import Struct
 from concertino.errors import RegistrationError
 from concertino.excerpts import shorten_repr
 
-__all__ = ["DIALECT", "SchemaSize", "check_references", "check_size"]
-
 # `Any` in this file: a JSON Schema is an open tree.
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -134,7 +132,13 @@ class _Subschema:
 
     __slots__ = ("base", "edges", "number", "schema", "where")
 
-    def __init__(self, number: int, schema: dict[str, Any], where: str, base: str) -> None:
+    def __init__(
+        self,
+        number: int,
+        schema: dict[str, Any],
+        where: str,
+        base: str,
+    ) -> None:
         self.number = number
         self.schema = schema
         self.where = where
@@ -181,7 +185,12 @@ class _SubschemaGraph:
             for node in fresh:
                 self._follow(node)
 
-    def _add(self, schema: dict[str, Any], where: str, base: str) -> int:
+    def _add(
+        self,
+        schema: dict[str, Any],
+        where: str,
+        base: str,
+    ) -> int:
         """Return the number of a subschema's node; make the node if it is new."""
         if (number := self._number.get(id(schema))) is None:
             number = self._number[id(schema)] = len(self.nodes)

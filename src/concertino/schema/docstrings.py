@@ -14,8 +14,6 @@ from inspect import cleandoc
 
 from msgspec import Struct
 
-__all__ = ["ParsedDocstring", "parse_docstring"]
-
 
 class ParsedDocstring(Struct, frozen=True):
     """What a docstring says.

@@ -127,8 +127,13 @@ def _check_custom_form(schema: Mapping[str, Any]) -> Schema:
     return dict(schema)
 
 
-def _field(schema: Schema, definitions: Schema, where: str, labels: Mapping[str, str]) -> Schema:
-    """Return one field of a form. labels: value -> title, of the members of its enum."""
+def _field(
+    schema: Schema,
+    definitions: Schema,
+    where: str,
+    labels: Mapping[str, str],
+) -> Schema:
+    """Return one field of a form. labels: the titles of an enum's members, by value."""
     _check_name(where.rpartition(".")[2], where)
     outer = _pick(schema, LABELS)
     schema = _resolve(schema, definitions)

@@ -12,8 +12,6 @@ from typing import Any, cast
 
 from msgspec import json
 
-__all__ = ["json_value", "nan_path"]
-
 
 def json_value(value: Any) -> Any:
     """Return a Python value as the JSON tree that msgspec writes for it.

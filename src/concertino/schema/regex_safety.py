@@ -18,8 +18,6 @@ from typing import Any, cast
 
 from concertino.errors import RegistrationError
 
-__all__ = ["check_fields", "find_backtracking", "linear_matcher"]
-
 MAX_TRIES = 256
 # Length of a pattern. It also bounds the work here, which is quadratic in the alternatives.
 MAX_CHARACTERS = 2000
@@ -120,7 +118,13 @@ class _Part:
     nothing. longest: length of its longest match; None if there is no bound.
     """
 
-    def __init__(self, first: Characters, *, empty: bool = False, longest: int | None = 1) -> None:
+    def __init__(
+        self,
+        first: Characters,
+        *,
+        empty: bool = False,
+        longest: int | None = 1,
+    ) -> None:
         self.first = first
         self.empty = empty
         self.longest = longest
@@ -181,7 +185,13 @@ class _Choice(_Part):
 class _Repeat(_Part):
     """A repetition: a*, a+, a?, a{2,3}. most: None for no bound. text: its source, for messages."""
 
-    def __init__(self, part: _Part, least: int, most: int | None, text: str) -> None:
+    def __init__(
+        self,
+        part: _Part,
+        least: int,
+        most: int | None,
+        text: str,
+    ) -> None:
         longest = None if most is None or part.longest is None else most * part.longest
         super().__init__(part.first, empty=part.empty or least == 0, longest=longest)
         self.part = part
@@ -282,14 +292,14 @@ class _PatternReader:
 
     def read_repetition(self, part: _Part, start: int) -> _Part:
         """Return the part, as a _Repeat if a quantifier follows. start: where the part begins."""
-        sign = self.text[self.at : self.at + 1]
+        sign = self.peek()
         if sign not in ("*", "+", "?", "{"):
             return part
         self.at += 1
         least, most = _QUANTIFIERS.get(sign) or self.read_braces()
         # A lazy quantifier changes only the order in which the alternatives are tried.
         self.skip("?")
-        if self.text[self.at : self.at + 1] in ("*", "+", "?", "{"):
+        if self.peek() in ("*", "+", "?", "{"):
             raise self.unknown()
         return _Repeat(part, least, most, self.text[start : self.at][:80])
 
@@ -315,9 +325,7 @@ class _PatternReader:
         certain: Characters = []
         while not self.skip("]"):
             member = self.read_member()
-            if self.text[self.at : self.at + 1] == "-" and self.text[
-                self.at + 1 : self.at + 2
-            ] not in ("]", ""):
+            if self.peek() == "-" and self.peek(1) not in ("]", ""):
                 self.at += 1
                 last = self.read_member()
                 start, end = member[0][0][0], last[0][0][1]
@@ -369,9 +377,13 @@ class _PatternReader:
         self.at += 1
         return self.text[self.at - 1]
 
+    def peek(self, ahead: int = 0) -> str:
+        """Return the next character, or one further ahead; "" behind the end."""
+        return self.text[self.at + ahead : self.at + ahead + 1]
+
     def skip(self, char: str) -> bool:
         """Return whether the next character is this one, and step over it if so."""
-        is_next = self.text[self.at : self.at + 1] == char
+        is_next = self.peek() == char
         self.at += is_next
         return is_next
 

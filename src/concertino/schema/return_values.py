@@ -33,25 +33,7 @@ from concertino.schema.json_values import nan_path
 from concertino.schema.signature import function_of, read_signature
 from concertino.schema.type_schema import SchemaBuilder, TypeSchema
 from concertino.schema.violations import decode_hook, violations_of
-from concertino.types.results import (
-    AudioContent,
-    CallToolResult,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-)
-
-__all__ = [
-    "InvalidResult",
-    "ResultShaper",
-    "check_struct",
-    "chunk_shaper",
-    "custom_result_shaper",
-    "is_generator",
-    "result_shaper",
-    "text_of",
-]
+from concertino.types.results import CallToolResult, ContentBlock, TextContent
 
 # `Any` in this file: a handler may return anything, and annotations are arbitrary objects.
 Shape = Callable[[Any], CallToolResult]
@@ -67,7 +49,7 @@ class ResultShaper:
 
     schema: JSON Schema 2020-12 of the structured content; None if the tool shows no output schema.
     shape(value): returns the result for a value that the handler returned. Raises InvalidResult,
-    and any exception that code of a user's own class raises.
+    and any exception that the code of a user's class raises.
     """
 
     __slots__ = ("schema", "shape")
@@ -92,7 +74,7 @@ def result_shaper(handler: Callable[..., object], *, inject: tuple[type, ...] = 
     if _has_content(annotation):
         return ResultShaper(None, _shape_content)
     if _is_unstructured(annotation):
-        return ResultShaper(None, _shape_any)
+        return ResultShaper(None, shape_any)
     return _structured_shaper(annotation, signature.name)
 
 
@@ -141,7 +123,7 @@ def text_of(value: Any) -> str:
 def _shape_chunks(chunks: list[Any]) -> CallToolResult:
     if all(isinstance(chunk, str) for chunk in chunks):
         return _shape_text("".join(chunks))
-    return _shape_any(chunks)
+    return shape_any(chunks)
 
 
 def _structured_shaper(annotation: Any, name: str) -> ResultShaper:
@@ -187,7 +169,7 @@ def custom_result_shaper(
 
 
 _NO_GENERATOR = "a generator cannot be a result; return a list"
-_CONTENT = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
+_CONTENT: tuple[type, ...] = get_args(ContentBlock)
 _GENERATORS = (Iterator, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
 _BYTES: tuple[Any, ...] = (bytes, bytearray, memoryview)
 _UNSTRUCTURED: tuple[Any, ...] = (str, *_BYTES, None, type(None), Any, object, Raw, Never, NoReturn)
@@ -256,10 +238,10 @@ def _shape_content(value: Any) -> CallToolResult:
     """Shape a value annotated as content: there an empty list means no content, not JSON."""
     if isinstance(value, (list, tuple)) and not value:
         return CallToolResult([])
-    return _shape_any(cast("Any", value))
+    return shape_any(cast("Any", value))
 
 
-def _shape_any(value: Any) -> CallToolResult:
+def shape_any(value: Any) -> CallToolResult:
     """Shape a value by its own type, where the annotation gives no output schema."""
     if isinstance(value, str):
         return CallToolResult([_text_block(value)])
@@ -294,7 +276,7 @@ def _block(item: Any) -> Any:
 def _check_result(result: CallToolResult) -> CallToolResult:
     """Check a result that the handler made itself; return it with its structured content encoded.
 
-    It is encoded here, because later there is no way to refuse it.
+    It is encoded here, because a value that cannot be sent must be refused now.
     """
     check_struct(result)
     if result.structured_content is UNSET or type(result.structured_content) is Raw:

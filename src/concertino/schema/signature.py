@@ -18,8 +18,6 @@ from msgspec import Struct
 
 from concertino.errors import RegistrationError
 
-__all__ = ["MISSING", "Parameter", "Signature", "function_of", "is_injected", "read_signature"]
-
 # The default of a parameter without one; compared by identity.
 MISSING: Any = inspect.Parameter.empty
 _AWAITABLES = (Awaitable, Coroutine)

@@ -32,8 +32,6 @@ from concertino.schema.constraints import Constraints, NeedsPydantic, describe, 
 from concertino.schema.json_values import json_value
 from concertino.schema.violations import custom_type
 
-__all__ = ["SchemaBuilder", "TypeSchema"]
-
 # `Any` in this file: annotations are arbitrary objects, JSON Schemas and values are open trees.
 Schema = dict[str, Any]
 NONE = type(None)
@@ -111,7 +109,11 @@ class SchemaBuilder:
         return self._class(annotation)
 
     def _walk_generic(
-        self, annotation: Any, origin: Any, arguments: tuple[Any, ...], constraints: Constraints
+        self,
+        annotation: Any,
+        origin: Any,
+        arguments: tuple[Any, ...],
+        constraints: Constraints,
     ) -> TypeSchema:
         """Build an annotation with arguments in square brackets, or a union."""
         if origin is Annotated:
@@ -129,7 +131,10 @@ class SchemaBuilder:
         return self._class(annotation)
 
     def _with_metadata(
-        self, annotation: Any, metadata: tuple[Any, ...], constraints: Constraints
+        self,
+        annotation: Any,
+        metadata: tuple[Any, ...],
+        constraints: Constraints,
     ) -> TypeSchema:
         constraints, words = constraints.copy(), dict[str, Any]()
         for part in [part for item in metadata for part in split_metadata(item)]:

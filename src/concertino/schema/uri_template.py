@@ -33,8 +33,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-__all__ = ["UriTemplate", "Value"]
-
 Value = str | list[str] | dict[str, str]
 
 # Longest URI that is examined, in characters; RFC 9110 4.1 asks for 8000.
@@ -93,14 +91,14 @@ class UriTemplate:
     def __init__(self, text: str) -> None:
         self.text = text
         self._parts = tuple(_parse(text))
-        self._expressions = [part for part in self._parts if isinstance(part, Expression)]
-        self.variables = tuple(
-            dict.fromkeys(
-                variable.name
-                for expression in self._expressions
-                for variable in expression.variables
-            )
-        )
+        # Each with the operator of its expression.
+        self._variables = [
+            (part.operator, variable)
+            for part in self._parts
+            if isinstance(part, Expression)
+            for variable in part.variables
+        ]
+        self.variables = tuple(dict.fromkeys(variable.name for _, variable in self._variables))
         self._pattern: list[_Literal | _Run] | None = None
 
     @property
@@ -108,20 +106,14 @@ class UriTemplate:
         """Return the names that may be missing from the result of match()."""
         return frozenset(
             variable.name
-            for expression in self._expressions
-            for variable in expression.variables
-            if expression.operator in OPTIONAL or (variable.star and expression.operator == "/")
+            for operator, variable in self._variables
+            if operator in OPTIONAL or (variable.star and operator == "/")
         )
 
     @property
     def lists(self) -> frozenset[str]:
         """Return the names whose values are lists or dicts in the result of match()."""
-        return frozenset(
-            variable.name
-            for expression in self._expressions
-            for variable in expression.variables
-            if variable.star
-        )
+        return frozenset(variable.name for _, variable in self._variables if variable.star)
 
     def check(self) -> None:
         """Raise ValueError for a valid template that match() does not support."""
@@ -159,6 +151,7 @@ class UriTemplate:
 
     def _compile(self) -> list[_Literal | _Run]:
         if self._pattern is None:
+            _check_variables([variable for _, variable in self._variables])
             self._pattern = _compile_pattern(self._parts)
         return self._pattern
 
@@ -254,7 +247,12 @@ class _Literal(Struct, frozen=True):
             place = uri.find(self.text, place + 1)
         return starts
 
-    def find_end(self, uri: str, place: int, after: bytearray) -> int:
+    def find_end(
+        self,
+        uri: str,
+        place: int,
+        after: bytearray,
+    ) -> int:
         """Return the furthest end of this part, if it begins here, that lets the others match."""
         return place + len(self.text)
 
@@ -287,7 +285,12 @@ class _Run(Struct, frozen=True):
                 starts[place] = True
         return starts
 
-    def find_end(self, uri: str, place: int, after: bytearray) -> int:
+    def find_end(
+        self,
+        uri: str,
+        place: int,
+        after: bytearray,
+    ) -> int:
         furthest = place
         if uri.startswith(self.first, place):
             place += len(self.first)
@@ -306,8 +309,6 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
 
     Raises ValueError for a template whose URIs could be understood in more than one way.
     """
-    _check_variables(parts)
-
     # With a query or a fragment in the template, {+x} ends where that begins.
     has_query = any(
         part.operator in ("?", "&", "#")
@@ -341,11 +342,8 @@ def _compile_pattern(parts: Sequence[str | Expression]) -> list[_Literal | _Run]
     return pattern
 
 
-def _check_variables(parts: Sequence[str | Expression]) -> None:
+def _check_variables(variables: list[Variable]) -> None:
     names: set[str] = set()
-    variables = [
-        variable for part in parts if isinstance(part, Expression) for variable in part.variables
-    ]
     for variable in variables:
         if variable.prefix:
             raise ValueError(

@@ -11,9 +11,9 @@ Spec: 2026-07-28 basic/index "JSON Schema Usage". custom_schema.py says which sc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 from concertino.errors import RegistrationError
@@ -21,12 +21,12 @@ from concertino.excerpts import shorten
 from concertino.schema.custom_schema import DIALECT, SchemaSize, check_references
 from concertino.schema.violations import SchemaViolation
 
-__all__ = ["VALIDATORS", "FindViolations", "violation_finder"]
-
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 
 # (value, its size in bytes as JSON) -> its violations; empty if the value fits.
 FindViolations = Callable[[Any, int], list[SchemaViolation]]
+# An error of jsonschema_rs -> its violations.
+Describe = Callable[[Any], list[SchemaViolation]]
 
 # Dialect -> class of jsonschema_rs. Our servers accept the first one only; other servers publish
 # schemas in the others, too.
@@ -49,12 +49,16 @@ MAX_BYTES = 20_000_000
 
 
 def violation_finder(
-    schema: dict[str, Any], schema_name: str, dialect: str = DIALECT
+    schema: dict[str, Any],
+    schema_name: str,
+    dialect: str = DIALECT,
+    describe: Describe | None = None,
 ) -> FindViolations:
     """Return a function that finds the violations of a value.
 
     schema: plain JSON that has passed custom_schema.check_size(). schema_name: for messages.
     dialect: a key of VALIDATORS, used where the schema itself names none.
+    describe: words an error of the validator; by default the validator's own words.
     Raises RegistrationError for a schema that cannot be enforced as it is.
     """
     try:
@@ -70,15 +74,21 @@ def violation_finder(
                 return []
             if _is_unbounded(value, size_bytes, size):
                 return find_coarsely(value)
+            errors = islice(cast("Iterator[Any]", validator.iter_errors(value)), MAX_VIOLATIONS)
+            violations = chain.from_iterable(map(describe or _quote, errors))
             return [
-                SchemaViolation(_cut(".".join(map(str, error.instance_path))), _cut(error.message))
-                for error in islice(validator.iter_errors(value), MAX_VIOLATIONS)
+                SchemaViolation(_cut(violation.path), _cut(violation.message))
+                for violation in islice(violations, MAX_VIOLATIONS)
             ]
         except ValueError:
             # jsonschema_rs limits a value to 255 levels where it copies it, to quote or compare it.
             return [_WHOLE]
 
     return find
+
+
+def _quote(error: Any) -> list[SchemaViolation]:
+    return [SchemaViolation(".".join(map(str, error.instance_path)), error.message)]
 
 
 def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:

@@ -13,10 +13,6 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from concertino.excerpts import shorten
-
-__all__ = ["InvalidValue", "SchemaViolation", "custom_type", "decode_hook", "violations_of"]
-
 # `Any` in this file: annotations are arbitrary objects, and a converter returns anything.
 
 # msgspec quotes a refused enum value completely, however long it is.
@@ -84,6 +80,9 @@ def violations_of(error: Exception, path: str) -> list[SchemaViolation]:
 
     There is one, the first that msgspec met; from a custom decoder there may be several.
     """
+    # Servers start without a violation.
+    from concertino.excerpts import shorten
+
     text, place = str(error), ""
 
     # msgspec names the place at the end: "... - at `$.a[0]`", or "... - at `key` in `$.a`" where a

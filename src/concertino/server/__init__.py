@@ -6,23 +6,18 @@ from concertino.loading import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from concertino.server.content import assistant, audio, blob, image, user
-    from concertino.server.contexts import Contexts
-    from concertino.server.operations import Operations
-    from concertino.server.server import Server
+    from concertino.server.content import (
+        assistant as assistant,
+        audio as audio,
+        blob as blob,
+        image as image,
+        user as user,
+    )
+    from concertino.server.contexts import Contexts as Contexts
+    from concertino.server.operations import Operations as Operations
+    from concertino.server.server import Server as Server
 
-__all__ = [
-    "Contexts",
-    "Operations",
-    "Server",
-    "assistant",
-    "audio",
-    "blob",
-    "image",
-    "user",
-]
-
-__getattr__, __dir__ = lazy_names(
+__all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "concertino.server.server": ("Server",),

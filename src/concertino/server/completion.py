@@ -27,9 +27,8 @@ from concertino.server.functions import (
 )
 from concertino.server.settings import check_setting
 from concertino.server.tool_errors import invalid_params, shorten_name, unknown_name
-from concertino.types.results import CompleteParams, CompleteResult, Completion, PromptReference
-
-__all__ = ["Completable", "Completer", "complete", "function_completer", "type_completers"]
+from concertino.types.completion import CompleteParams, PromptReference
+from concertino.types.results import CompleteResult, Completion
 
 # 2026-07-28 server/utilities/completion
 MAX_VALUES = 100

@@ -102,7 +102,12 @@ class Contexts:
         # Only this thread uses it.
         self._database: Connection | None = None
 
-    async def set(self, context: str | None, key: str, value: Any) -> str:
+    async def set(
+        self,
+        context: str | None,
+        key: str,
+        value: Any,
+    ) -> str:
         """Store a value under a key; return the handle of the context.
 
         context: its handle; None for a new one. value: anything with a JSON form.
@@ -268,7 +273,12 @@ class Contexts:
                 f"begin a new one with set_context",
             )
 
-    def _set(self, context: str | None, key: str, value: bytes) -> str:
+    def _set(
+        self,
+        context: str | None,
+        key: str,
+        value: bytes,
+    ) -> str:
         before: int | None = None
         if context is not None:
             self._touch(context)

@@ -14,13 +14,12 @@ from msgspec.json import decode
 
 from concertino.backend.interface import Context
 from concertino.errors import RegistrationError
+from concertino.schema.argument_wording import word_as_arguments
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.return_values import InvalidResult
 from concertino.schema.signature import read_signature
 from concertino.schema.validation import violation_finder
 from concertino.schema.violations import SchemaViolation
-
-__all__ = ["custom_binder", "result_validator"]
 
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 Bound = tuple[tuple[Any, ...], dict[str, Any]]
@@ -38,7 +37,7 @@ def custom_binder(
         raise RegistrationError(
             f"input_schema: expected type 'object' at its root, got {schema.get('type')!r}"
         )
-    find_violations = violation_finder(schema, "input_schema")
+    find_violations = violation_finder(schema, "input_schema", describe=word_as_arguments(schema))
     parameters = read_signature(handler, (Context,)).parameters
     takes_context = any(parameter.injected for parameter in parameters)
     if len(parameters) != 1 + takes_context or parameters[0].injected:

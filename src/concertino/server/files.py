@@ -8,8 +8,6 @@ from stat import S_ISREG
 from concertino.errors import ResourceNotFound, ToolError
 from concertino.types.results import ResourceContents
 
-__all__ = ["File"]
-
 # Far more than a message can have; the session reports its own, smaller limit.
 MAX_FILE_BYTES = 64 * 2**20
 TEXT_TYPES = frozenset(
@@ -39,17 +37,18 @@ class File:
         self.mime_type = mime_type or _guess_type(self.name)
 
     def size(self) -> int | None:
-        """Return the present size in bytes; None if the file does not exist."""
+        """Return the present size in bytes; None if there is no longer a file."""
         try:
-            return os.stat(self._path, follow_symlinks=False).st_size
+            status = os.stat(self._path, follow_symlinks=False)
         except OSError:
             return None
+        return status.st_size if S_ISREG(status.st_mode) else None
 
     def read(self, uri: str) -> ResourceContents:
         """Return the content of the file; blocks.
 
-        Raises ResourceNotFound if the file no longer exists or its path now contains a symbolic
-        link, and ToolError if it is too large.
+        Raises ResourceNotFound if there is no longer a file, for example a folder in its place, or
+        if its path now contains a symbolic link, and ToolError if it is too large.
         """
         try:
             # O_NONBLOCK, because a FIFO may have replaced the file.
@@ -57,7 +56,7 @@ class File:
             descriptor = os.open(self._path, flags)
         except OSError:
             raise ResourceNotFound(uri) from None
-        with open(descriptor, "rb") as file:
+        try:
             status = os.fstat(descriptor)
             if not S_ISREG(status.st_mode) or os.path.realpath(self._path) != self._path:
                 raise ResourceNotFound(uri)
@@ -65,7 +64,11 @@ class File:
                 raise ToolError(
                     f"the resource has {status.st_size} bytes; the limit is {MAX_FILE_BYTES} bytes"
                 )
-            data = file.read(MAX_FILE_BYTES)
+            # open() raises for the descriptor of a folder, so it comes after fstat().
+            with open(descriptor, "rb", closefd=False) as file:
+                data = file.read(MAX_FILE_BYTES)
+        finally:
+            os.close(descriptor)
 
         if _may_be_text(self.mime_type):
             try:

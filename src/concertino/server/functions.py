@@ -27,21 +27,6 @@ from concertino.schema.arguments import ArgumentDecoder, argument_decoder
 from concertino.schema.docstrings import ParsedDocstring, parse_docstring
 from concertino.schema.signature import function_of
 
-__all__ = [
-    "Bound",
-    "Handler",
-    "HandlerCall",
-    "InThread",
-    "StringArguments",
-    "call_handler",
-    "handler_call",
-    "handler_doc",
-    "handler_location",
-    "is_async",
-    "lacks_self",
-    "maybe_await",
-]
-
 # Any: handlers take and return whatever their authors like.
 Handler = Callable[..., Any]
 # Positional and keyword arguments of one call.
@@ -184,9 +169,8 @@ class StringArguments:
 
     def takes_only_text(self, name: str) -> bool:
         """Return whether a parameter accepts neither a list nor a dict."""
-        return self._kinds[name] in ("text", "number") and not self._allows(
-            self.schemas[name], ("array", "object")
-        )
+        types = self._types(self.schemas[name])
+        return self._kinds[name] != "json" and types.isdisjoint(("any", "array", "object"))
 
     def choices(self, name: str) -> list[str]:
         """Return the strings that a parameter accepts: of a Literal, an Enum or a bool; else []."""
@@ -217,42 +201,26 @@ class StringArguments:
         return {text: raw for text, raw in spellings.items() if text not in members}
 
     def _kind(self, schema: dict[str, Any]) -> str:
-        if self._accepts_text(schema):
+        types = self._types(schema)
+        if types & {"any", "string"}:
             return "text"
-        return "number" if self._accepts_only_numbers(schema) else "json"
+        return "number" if types != {"null"} and types - {"null"} <= NUMBERS else "json"
+
+    def _types(self, schema: dict[str, Any]) -> set[str]:
+        """Return the JSON types of the values that may fit; `any` if the schema names none."""
+        schema = self._resolve(schema)
+        if "anyOf" in schema:
+            return set[str]().union(*map(self._types, schema["anyOf"]))
+        values = [*schema.get("enum", ()), schema.get("const")]
+        if any(isinstance(value, str) for value in values):
+            return {"string"}
+        types = schema.get("type", "enum" if {"enum", "const"} & schema.keys() else "any")
+        return {types} if isinstance(types, str) else set(types)
 
     def _resolve(self, schema: dict[str, Any]) -> dict[str, Any]:
         while isinstance(name := schema.get("$ref"), str):
             schema = self._definitions[name.removeprefix("#/$defs/")]
         return schema
-
-    def _accepts_text(self, schema: dict[str, Any]) -> bool:
-        schema = self._resolve(schema)
-        if "anyOf" in schema:
-            return any(self._accepts_text(member) for member in schema["anyOf"])
-        if "enum" in schema or "const" in schema:
-            values = [*schema.get("enum", ()), schema.get("const")]
-            return any(isinstance(value, str) for value in values)
-        return schema.get("type", "string") == "string" or "string" in schema["type"]
-
-    def _accepts_only_numbers(self, schema: dict[str, Any]) -> bool:
-        schema = self._resolve(schema)
-        if "anyOf" in schema:
-            return all(
-                self._accepts_only_numbers(member)
-                for member in schema["anyOf"]
-                if member.get("type") != "null"
-            )
-        return schema.get("type") in NUMBERS
-
-    def _allows(self, schema: dict[str, Any], kinds: tuple[str, ...]) -> bool:
-        """Return whether a value of one of these JSON types may fit."""
-        schema = self._resolve(schema)
-        if "anyOf" in schema:
-            return any(self._allows(member, kinds) for member in schema["anyOf"])
-        return (
-            "enum" not in schema and "const" not in schema and schema.get("type", kinds[0]) in kinds
-        )
 
 
 def _parse_json(text: str) -> Any:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from concertino.server.prompts import Prompts
     from concertino.server.resources import Resources
 
-__all__ = ["LazyFeatures", "MethodHandler"]
-
 EMPTY: Mapping[str, Completable] = {}
 MethodHandler = Callable[[Call, Context], Awaitable[Struct]]
 
@@ -118,33 +116,33 @@ class LazyFeatures:
             templates = self._resources.templates.entries
         return await complete(call, context, prompts, templates, self._in_thread)
 
-    def add_completer(self, target: str, argument: str, handler: Handler) -> None:
+    def add_completer(
+        self,
+        target: str,
+        argument: str,
+        handler: Handler,
+    ) -> None:
         """Register a completion function; see Server.complete."""
         from concertino.server.completion import function_completer
 
         owner = f"completion of {argument!r} of {target!r}"
         completer = function_completer(handler, owner)
-        if self._prompts is not None and target in self._prompts.prompts.entries:
-            prompts = self._prompts.prompts
-            _check_argument(owner, argument, prompts.entries[target].arguments.schemas)
-            prompts.change(
-                target,
-                lambda entry: replace(entry, completers={**entry.completers, argument: completer}),
-            )
-            self._prompts.can_complete = True
-        elif self._resources is not None and target in self._resources.templates.entries:
-            templates = self._resources.templates
-            _check_argument(owner, argument, templates.entries[target].arguments.schemas)
-            templates.change(
-                target,
-                lambda entry: replace(entry, completers={**entry.completers, argument: completer}),
-            )
-            self._resources.can_complete = True
+        prompts, resources = self._prompts, self._resources
+        if prompts is not None and target in prompts.prompts.entries:
+            feature, registry = prompts, prompts.prompts
+        elif resources is not None and target in resources.templates.entries:
+            feature, registry = resources, resources.templates
         else:
             raise RegistrationError(
                 f"{owner}: no prompt and no resource template is registered under this name; "
                 f"register it first"
             )
+        _check_argument(owner, argument, registry.entries[target].arguments.schemas)
+        registry.change(
+            target,
+            lambda entry: replace(entry, completers={**entry.completers, argument: completer}),
+        )
+        feature.can_complete = True
 
     async def handle(self, call: Call, context: Context) -> Struct:
         """Handle a call of any method but tools/call. Raises RpcError if it fails."""

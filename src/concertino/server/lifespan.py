@@ -28,8 +28,6 @@ from concertino.errors import RegistrationError
 from concertino.schema.signature import function_of, is_injected, read_signature
 from concertino.server.functions import Handler, is_async, lacks_self
 
-__all__ = ["Lifespans"]
-
 log = logging.getLogger("concertino.lifespan")
 H = TypeVar("H", bound=Handler)
 Function = Callable[[], Any]

@@ -27,7 +27,7 @@ from inspect import Parameter, Signature
 from threading import get_ident
 from typing import Annotated, Any, Literal, TypeVar, Unpack, cast, overload
 
-from msgspec import Meta, Raw
+from msgspec import Meta
 from msgspec.json import encode
 
 from concertino.backend.interface import Context, ContextWrapper
@@ -38,15 +38,16 @@ from concertino.schema.return_values import (
     chunk_shaper,
     is_generator,
     result_shaper,
+    shape_any,
 )
 from concertino.schema.signature import read_signature
 from concertino.server.functions import Handler, HandlerCall, call_handler, is_async, lacks_self
 from concertino.server.options import ToolGuards, ToolOptions, ToolSettings, show_options
 from concertino.server.server import Server
 from concertino.server.settings import check_positive
-from concertino.server.streaming import collect_chunks
+from concertino.server.streaming import Run, collect_chunks
 from concertino.server.tool_errors import describe_exception, error_result, tool_error_result
-from concertino.types.results import CallToolResult, TextContent
+from concertino.types.results import CallToolResult
 
 __all__ = ["Operations"]
 
@@ -54,7 +55,6 @@ log = logging.getLogger("concertino.operations")
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
 Work = Callable[[], Awaitable[Any]]
-Run = Callable[[Context, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 # How long get_operation may wait for the end: the time that most clients allow for a call.
 MAX_WAIT_S = 60.0
 # Characters of an unknown handle that an error quotes.
@@ -171,13 +171,18 @@ class Operations:
             )
         make_shaper = chunk_shaper if is_generator(handler) else result_shaper
         shape = make_shaper(handler, inject=(Context,)).shape
+        # Here and not around start(), whose results say how the operation gets on.
+        if options.pop("envelope", self._server.envelope):
+            from concertino.server.result_envelope import wrap_result
+
+            shape = wrap_result(shape, self._server.features().info.version)
         run = self._runner(handler, inline)
         signature, context_name = _signature_with_context(handler)
 
         async def start(*args: Any, **kwargs: Any) -> CallToolResult:
             bound = signature.bind(*args, **kwargs)
             context: Context = bound.arguments[context_name or _CONTEXT]
-            operation = self._new(name, context, _Progress(message, estimated_time))
+            operation = self._new(name, context, message, estimated_time)
             if context_name is None:
                 del bound.arguments[_CONTEXT]
             else:
@@ -205,7 +210,7 @@ class Operations:
 
     def _runner(self, handler: Any, inline: bool) -> Run:
         if is_generator(handler):
-            return collect_chunks(handler, _not_bindable, None if inline else self._in_thread)[0]
+            return collect_chunks(handler, None if inline else self._in_thread)
         function = HandlerCall(handler, is_async(handler), inline)
 
         async def run(context: Context, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -218,7 +223,13 @@ class Operations:
 
     # One operation
 
-    def _new(self, name: str, context: Context, progress: _Progress) -> _Operation:
+    def _new(
+        self,
+        name: str,
+        context: Context,
+        message: str,
+        estimated_time: str | None,
+    ) -> _Operation:
         self._drop_results()
         running = sum(operation.is_running for operation in self._operations.values())
         if running >= self._at_most:
@@ -227,12 +238,15 @@ class Operations:
                 f"{running} operations are running; no more are started meanwhile",
                 suggestion="Wait until one of them has ended, or cancel one with cancel_operation",
             )
-        operation = _Operation(name, context, progress)
+        operation = _Operation(name, context, message, estimated_time)
         self._operations[operation.id] = operation
         return operation
 
     def _begin(
-        self, operation: _Operation, work: Work, shape: Callable[[Any], CallToolResult]
+        self,
+        operation: _Operation,
+        work: Work,
+        shape: Callable[[Any], CallToolResult],
     ) -> None:
         operation.task = task = asyncio.create_task(
             _run_operation(operation, work, shape), name="concertino operation"
@@ -304,7 +318,7 @@ class Operations:
             )
         if operation.result is not None:
             return operation.result
-        return _as_json(operation.progress.status(operation.id))
+        return shape_any(operation.status())
 
     # The tools
 
@@ -333,7 +347,7 @@ class Operations:
         """
         operation = self._find(operationId)
         operation.end("cancelled")
-        return _as_json({"status": operation.state, "operationId": operation.id})
+        return shape_any({"status": operation.state, "operationId": operation.id})
 
     async def _lifespan(self) -> AsyncIterator[None]:
         self._threads = Threads(self._at_most)
@@ -346,31 +360,6 @@ class Operations:
             await asyncio.wait([operation.task for operation in running], timeout=CLEANUP_S)
         self._operations.clear()
         self._threads.close()
-
-
-class _Progress:
-    """The progress of an operation. done: the last (progress, total) reported; None before."""
-
-    def __init__(self, message: str, estimated_time: str | None) -> None:
-        self.message = message
-        self.estimated_time = estimated_time
-        self.done: tuple[float, float | None] | None = None
-
-    def update(self, done: float, total: float | None, message: str | None) -> None:
-        self.done = done, total
-        if message is not None:
-            self.message = message
-
-    def status(self, handle: str) -> dict[str, Any]:
-        """Return the result for a call of get_operation while the operation runs."""
-        status: dict[str, Any] = {"status": "in_progress", "message": self.message}
-        if self.estimated_time is not None:
-            status["estimatedTime"] = self.estimated_time
-        status["operationId"] = handle
-        if self.done is not None:
-            done, total = self.done
-            status |= {"progress": done} if total is None else {"progress": done, "total": total}
-        return status
 
 
 class _LoopWaits:
@@ -409,16 +398,25 @@ class _LoopWaits:
 class _Operation:
     """One call of a tool that may take long.
 
-    size: bytes of its result. ended_at: time by the clock of Operations; None while it runs.
+    done: the last (progress, total) reported; None before. size: bytes of its result.
+    ended_at: time by the clock of Operations; None while it runs.
     listeners: contexts of the calls that currently wait for it. Each change replaces the tuple,
     because other threads read it.
     """
 
-    def __init__(self, name: str, context: Context, progress: _Progress) -> None:
+    def __init__(
+        self,
+        name: str,
+        context: Context,
+        message: str,
+        estimated_time: str | None,
+    ) -> None:
         self.id = "op_" + os.urandom(16).hex()
         self.name = name
         self.state: State = "in_progress"
-        self.progress = progress
+        self.message = message
+        self.estimated_time = estimated_time
+        self.done: tuple[float, float | None] | None = None
         self.waits = _LoopWaits()
         self.context = _OperationContext(context, self)
         self.task: asyncio.Task[None]
@@ -439,10 +437,21 @@ class _Operation:
             self.task.cancel()
             self.waits.cancel()
 
+    def status(self) -> dict[str, Any]:
+        """Return the result for a call of get_operation while the operation runs."""
+        status: dict[str, Any] = {"status": "in_progress", "message": self.message}
+        if self.estimated_time is not None:
+            status["estimatedTime"] = self.estimated_time
+        status["operationId"] = self.id
+        if self.done is not None:
+            done, total = self.done
+            status |= {"progress": done} if total is None else {"progress": done, "total": total}
+        return status
+
     async def wait_for_end(self, context: Context, timeout_s: float) -> None:
         """Wait for the end, at most timeout_s; report progress to the caller in the meantime."""
-        if self.progress.done is not None:
-            context.progress(*self.progress.done, self.progress.message)
+        if self.done is not None:
+            context.progress(*self.done, self.message)
         if self.task.done() or not timeout_s:
             return
         self.listeners = (*self.listeners, context)
@@ -464,25 +473,33 @@ class _OperationContext(ContextWrapper):
         return not self._operation.is_running
 
     def progress(
-        self, done: float, total: float | None = None, message: str | None = None
+        self,
+        done: float,
+        total: float | None = None,
+        message: str | None = None,
     ) -> Awaitable[None]:
         # Raises for invalid progress, so it comes first. It sends nothing once the call is over.
         sent = self.inner.progress(done, total, message)
         operation = self._operation
-        operation.progress.update(done, total, message)
+        operation.done = done, total
+        operation.message = operation.message if message is None else message
         for listener in operation.listeners:
             if listener is not self.inner:
                 listener.progress(done, total, message)
         return sent
 
     def call_tool(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, into: Any = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        into: Any = None,
     ) -> Coroutine[Any, Any, Any]:
         # Pass this context, because the context of the call counts as cancelled after the call.
         return cast("Any", self.inner).calling(self).call_tool(name, arguments, into=into)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
-        """Wait as Context.wait() does, but until the operation ends instead of the call."""
+        """Wait as Context.wait() does, until the operation (not its call) is cancelled."""
         return self._operation.waits.wait(awaitable, lambda: self.cancelled)
 
     async def _needs_the_call(self, *_: object, **__: object) -> Any:
@@ -540,12 +557,3 @@ def _signature_with_context(handler: Handler) -> tuple[Signature, str | None]:
     if own is None:
         parameters.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=Context))
     return Signature(parameters, return_annotation=CallToolResult), own
-
-
-def _not_bindable(raw: Raw | bytes, context: object) -> Any:
-    raise RuntimeError("the arguments are bound already; this is a bug in concertino")
-
-
-def _as_json(body: Mapping[str, Any]) -> CallToolResult:
-    raw = encode(body)
-    return CallToolResult([TextContent(raw.decode())], Raw(raw))

@@ -37,34 +37,20 @@ from concertino.server.tool_errors import (
     unknown_name,
 )
 from concertino.types.results import (
-    AudioContent,
-    EmbeddedResource,
+    ContentBlock,
     GetPromptResult,
-    ImageContent,
     ListPromptsResult,
     Prompt,
     PromptArgument,
     PromptMessage,
     ResourceContents,
-    ResourceLink,
-    TextContent,
 )
-
-__all__ = ["Prompts", "RegisteredPrompt"]
 
 # Characters of a name; 2026-07-28 allows as many for tools.
 MAX_NAME = 128
 NO_ARGUMENTS = Raw(b"{}")
 _decode_text = Decoder(str).decode
 _decode_texts = Decoder(dict[str, str]).decode
-_CONTENT = (
-    TextContent,
-    ImageContent,
-    AudioContent,
-    ResourceLink,
-    EmbeddedResource,
-    ResourceContents,
-)
 
 
 class RegisteredPrompt(Struct, frozen=True):
@@ -83,7 +69,12 @@ class Prompts:
     completer.
     """
 
-    def __init__(self, in_thread: InThread, page_size: int, hints: CacheHints) -> None:
+    def __init__(
+        self,
+        in_thread: InThread,
+        page_size: int,
+        hints: CacheHints,
+    ) -> None:
         self.prompts: Registry[RegisteredPrompt] = Registry("prompt", page_size, self._conflict)
         self.can_complete = False
         self._in_thread = in_thread
@@ -184,7 +175,7 @@ def _result(value: Any, description: str | None) -> GetPromptResult:
 def _message(value: Any) -> PromptMessage:
     if isinstance(value, PromptMessage):
         return value
-    if isinstance(value, (str, *_CONTENT)):
+    if isinstance(value, str | ContentBlock | ResourceContents):
         return user(value)
     raise InvalidResult(
         f"expected str, content or messages as a prompt, got {type(value).__name__}"

@@ -21,8 +21,6 @@ from msgspec.json import Decoder, encode
 from concertino.errors import RegistrationError
 from concertino.server.tool_errors import invalid_params
 
-__all__ = ["Page", "Registry"]
-
 E = TypeVar("E")
 # Kind of the registry, then number and name of the last entry on the page.
 Cursor = tuple[str, int, str]
@@ -53,7 +51,12 @@ class Registry(Generic[E]):
     describe_conflict: returns the message for a name that is already registered.
     """
 
-    def __init__(self, kind: str, page_size: int, describe_conflict: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        page_size: int,
+        describe_conflict: Callable[[str], str],
+    ) -> None:
         self.entries: Mapping[str, E] = {}
         self._kind = kind
         self._describe_conflict = describe_conflict

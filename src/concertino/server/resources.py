@@ -8,7 +8,7 @@ templates (schema/uri_template.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from os import PathLike, fsdecode
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from concertino.backend.interface import Call, Context
 from concertino.errors import INVALID_PARAMS, RegistrationError, ResourceNotFound, RpcError
 from concertino.schema.arguments import InvalidArguments
-from concertino.schema.return_values import InvalidResult, check_struct, result_shaper
+from concertino.schema.return_values import InvalidResult, check_struct, shape_any
 from concertino.schema.uri_template import UriTemplate
 from concertino.server.completion import Completer, type_completers
 from concertino.server.files import File
@@ -51,8 +51,6 @@ from concertino.types.results import (
     ResourceTemplate,
     TextContent,
 )
-
-__all__ = ["RegisteredResource", "RegisteredTemplate", "Resources"]
 
 # RFC 3986: a scheme, and the characters that a URI may contain.
 _URI = re.compile(
@@ -91,7 +89,12 @@ class Resources:
     without hints of their own. can_complete: whether any variable of a template has a completer.
     """
 
-    def __init__(self, in_thread: InThread, page_size: int, hints: CacheHints) -> None:
+    def __init__(
+        self,
+        in_thread: InThread,
+        page_size: int,
+        hints: CacheHints,
+    ) -> None:
         self.resources: Registry[RegisteredResource] = Registry(
             "resource", page_size, self._describe_resource_conflict
         )
@@ -184,7 +187,11 @@ class Resources:
         return None
 
     def _add_template(
-        self, text: str, owner: str, handler: Handler, options: ResourceOptions
+        self,
+        text: str,
+        owner: str,
+        handler: Handler,
+        options: ResourceOptions,
     ) -> None:
         try:
             template = UriTemplate(text)
@@ -283,7 +290,12 @@ class Resources:
             raise exc if exc.uri else _not_found(uri) from None
         return _result(contents, uri, entry.resource.mime_type, entry.hints)
 
-    async def _read_source(self, source: Source, uri: str, context: Context) -> Any:
+    async def _read_source(
+        self,
+        source: Source,
+        uri: str,
+        context: Context,
+    ) -> Any:
         if isinstance(source, File):
             return await self._in_thread(lambda: source.read(uri))
         if isinstance(source, tuple):
@@ -380,7 +392,11 @@ def _check_variables(owner: str, template: UriTemplate, arguments: StringArgumen
 
 
 def _fixed_contents(
-    owner: str, uri: str, text: str | None, blob: bytes | None, mime_type: str | None
+    owner: str,
+    uri: str,
+    text: str | None,
+    blob: bytes | None,
+    mime_type: str | None,
 ) -> tuple[list[ResourceContents], int]:
     """Return the contents of a resource of text or bytes, and their size in bytes."""
     if text is not None:
@@ -409,18 +425,12 @@ def _not_found(uri: str, details: list[str] | None = None) -> RpcError:
 # Conversion of what a function returned to contents
 
 
-def _shape_any() -> Callable[[Any], Any]:
-    """Return the shape() of a function without a return annotation: any value, by its own type."""
-
-    def untyped() -> Any: ...
-
-    return result_shaper(untyped).shape
-
-
-_as_json = _shape_any()
-
-
-def _result(value: Any, uri: str, mime_type: str | None, hints: CacheHints) -> ReadResourceResult:
+def _result(
+    value: Any,
+    uri: str,
+    mime_type: str | None,
+    hints: CacheHints,
+) -> ReadResourceResult:
     if isinstance(value, ReadResourceResult):
         return check_struct(value)
     if value is None:
@@ -446,7 +456,7 @@ def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
         data = bytes(cast("bytes", value))
         return ResourceContents(uri, blob=data, mime_type=mime_type or "application/octet-stream")
 
-    blocks = _as_json(value).content
+    blocks = shape_any(value).content
     if len(blocks) != 1 or not isinstance(block := blocks[0], TextContent):
         raise InvalidResult(
             f"expected str, bytes, ResourceContents or JSON as a resource, got "

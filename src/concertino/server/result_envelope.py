@@ -16,8 +16,6 @@ from msgspec.structs import replace
 
 from concertino.types.results import CallToolResult, TextContent
 
-__all__ = ["wrap_result"]
-
 Shape = Callable[[Any], CallToolResult]
 
 

@@ -8,7 +8,7 @@ everything with the result. schema/return_values.py turns the chunks into one re
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, cast
 
@@ -18,22 +18,19 @@ from concertino.backend.interface import Context
 from concertino.schema.return_values import InvalidResult, text_of
 from concertino.server.functions import Bound, Handler, InThread, maybe_await
 
-__all__ = ["collect_chunks"]
-
 # Of one call.
 MAX_CHUNKS = 100_000
 # Of their texts together. A message has at most 10 MiB by default, so more is an early-found bug.
 MAX_CHARACTERS = 64 * 2**20
 
 Bind = Callable[[Raw | bytes, object], Bound]
+Run = Callable[[Context, tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
 
 
-def collect_chunks(
-    handler: Handler, bind: Bind, in_thread: InThread | None
-) -> tuple[Handler, Bind]:
+def collect_chunks(handler: Handler, in_thread: InThread | None) -> Run:
     """Return an `async def` that runs a generator and returns the list of its chunks.
 
-    It comes with a bind() that passes it the call's context first. in_thread: where a `def` runs;
+    It takes the call's context, and the arguments of the handler. in_thread: where a `def` runs;
     None: on the event loop. When a call is cancelled its generator is closed: an `async def` at
     once, a `def` after its next chunk.
     """
@@ -56,10 +53,12 @@ def collect_chunks(
             chunks.is_needed = False
         return chunks.values
 
-    def bind_with_context(raw: Raw | bytes, context: object) -> Bound:
-        return (context, *bind(raw, context)), {}
+    return run
 
-    return run, bind_with_context
+
+def bind_with_context(bind: Bind) -> Bind:
+    """Return a bind() for the result of collect_chunks(). bind: that of the generator."""
+    return lambda raw, context: ((context, *bind(raw, context)), {})
 
 
 class _Chunks:

@@ -15,21 +15,8 @@ from concertino.errors import (
     Suspended,
     ToolError,
 )
-from concertino.excerpts import shorten
-from concertino.logs.redact import redactor
 from concertino.schema.violations import SchemaViolation
 from concertino.types.results import CallToolResult, TextContent
-
-__all__ = [
-    "describe_exception",
-    "describe_violation",
-    "error_result",
-    "find_passthrough",
-    "invalid_params",
-    "shorten_name",
-    "tool_error_result",
-    "unknown_name",
-]
 
 # How much of an exception's text a client sees, and how much of it is searched for secrets.
 MAX_ERROR_CHARACTERS = 1000
@@ -120,6 +107,9 @@ def describe_exception(error: BaseException) -> str:
     # The text may be very long, so cut it before the redaction to bound the work. Cut it to the
     # final length only after the redaction, which would not recognize half of a secret.
     excerpt = f"{kind}: {text[:MAX_REDACTED_CHARACTERS]}" if text else kind
+    # Imported here, because a server is made faster without it.
+    from concertino.logs.redact import redactor
+
     return redactor().text(excerpt)[:MAX_ERROR_CHARACTERS]
 
 
@@ -132,4 +122,6 @@ def describe_violation(violation: SchemaViolation) -> str:
 
 def shorten_name(name: str) -> str:
     """Return a name from outside, cut so that an error can quote it."""
+    from concertino.excerpts import shorten
+
     return shorten(name, MAX_NAME)

@@ -6,13 +6,12 @@ server.py loads this module when the first tool has such an option.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CoroutineType
 from typing import Any, Protocol
 
-from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from concertino.backend.interface import Backend, BackendWrapper, Call, Context
+from concertino.backend.call_hooks import Handle
+from concertino.backend.interface import Backend, BackendWrapper
 from concertino.errors import RegistrationError
 from concertino.guards.guard import Guard
 from concertino.guards.sizes import URI, OversizeStore
@@ -20,12 +19,10 @@ from concertino.server.options import ToolGuards
 from concertino.server.tools import RegisteredTool, Tools
 from concertino.types.results import ResourceContents
 
-__all__ = ["ToolServer", "guard"]
-
 TEMPLATE = f"{URI}{{id}}"
 
-# (tool, call, context) -> the coroutine that calls it
-CallTool = Callable[[RegisteredTool, Call, Context], "CoroutineType[Any, Any, Struct | Raw]"]
+# A tool -> the function that handles its calls without its guards.
+MakeHandle = Callable[[RegisteredTool], Handle]
 
 
 class ToolServer(Backend, Protocol):
@@ -35,7 +32,12 @@ class ToolServer(Backend, Protocol):
     """
 
     def add_resource(
-        self, uri: str, handler: Callable[..., Any], *, name: str, inline: bool
+        self,
+        uri: str,
+        handler: Callable[..., Any],
+        *,
+        name: str,
+        inline: bool,
     ) -> None:
         """Register a function as a resource or a template."""
         ...
@@ -46,12 +48,12 @@ def guard(
     tools: Tools,
     tool: RegisteredTool,
     guards: ToolGuards,
-    call_tool: CallTool,
+    make_handle: MakeHandle,
 ) -> RegisteredTool:
     """Return the tool with a guard around it, or the same tool if every option is switched off.
 
     tools: the server's.
-    call_tool: the server's function that calls a tool without its guard.
+    make_handle: returns the server's function that calls a tool without its guard.
     Results that are too large are stored for all tools of the server together
     and served behind one resource template.
     Raises RegistrationError for an option that does not fit.
@@ -62,26 +64,26 @@ def guard(
     if not active:
         return tool
     try:
-        inner = _Unguarded(server, tool, call_tool)
+        inner = _Unguarded(server)
         store = _oversize_store(server, tools) if "max_result_bytes" in active else None
         # ToolGuards declares the types of the options.
-        tool_guard = Guard(inner, kept=store, **active)  # pyright: ignore[reportArgumentType]
+        tool_guard = Guard(inner, store=store, **active)  # pyright: ignore[reportArgumentType]
     except ValueError as exc:
         raise RegistrationError(f"{tool.tool.name}: {exc}") from None
-    inner.tool = replace(tool, guard=tool_guard)
-    return inner.tool
+    guarded = replace(tool, guard=tool_guard)
+    inner.handle_tool = make_handle(guarded)
+    return guarded
 
 
 class _Unguarded(BackendWrapper):
     """The server as the guard of one tool sees it: it calls that tool without the guard."""
 
-    def __init__(self, server: ToolServer, tool: RegisteredTool, call_tool: CallTool) -> None:
-        super().__init__(server)
-        self.tool = tool
-        self._call_tool = call_tool
+    # Set once the tool has its guard.
+    handle_tool: Handle
 
-    def handle(self, call: Call, context: Context) -> CoroutineType[Any, Any, Struct | Raw]:
-        return self._call_tool(self.tool, call, context)
+    def operation_handler(self, method: str, name: str) -> Handle:
+        """Return the function that handles the calls of the tool."""
+        return self.handle_tool
 
     async def close(self) -> None:
         """Do nothing: the server closes its guards, not the other way round."""

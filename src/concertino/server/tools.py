@@ -32,7 +32,6 @@ from concertino.server.functions import (
     is_async,
     lacks_self,
 )
-from concertino.server.options import ToolSettings
 from concertino.server.registry import Registry
 from concertino.server.settings import CacheHints, check_options, check_setting
 from concertino.server.tool_errors import (
@@ -46,8 +45,7 @@ from concertino.types.results import CallToolResult, ListToolsResult, Tool, Tool
 
 if TYPE_CHECKING:
     from concertino.guards.sizes import OversizeStore
-
-__all__ = ["RegisteredTool", "Tools", "make_tool", "unknown_tool"]
+    from concertino.server.options import ToolSettings
 
 S = TypeVar("S", bound=Struct)
 # 2026-07-28 server/tools "Tool Names"
@@ -82,7 +80,12 @@ class Tools(Registry[RegisteredTool]):
     oversize: store of the results that were too large for a guard; made by tool_guards.py.
     """
 
-    def __init__(self, page_size: int, hints: CacheHints, argument_errors: str) -> None:
+    def __init__(
+        self,
+        page_size: int,
+        hints: CacheHints,
+        argument_errors: str,
+    ) -> None:
         super().__init__("tool", page_size, self._conflict)
         self.oversize: OversizeStore | None = None
         self._hints = hints
@@ -156,7 +159,12 @@ _decode_name = Decoder(str).decode
 
 
 def make_tool(
-    handler: Handler, options: ToolSettings, *, coerce: bool, version: str, in_thread: InThread
+    handler: Handler,
+    options: ToolSettings,
+    *,
+    coerce: bool,
+    version: str,
+    in_thread: InThread,
 ) -> RegisteredTool:
     """Return the tool for a handler.
 
@@ -201,10 +209,10 @@ def make_tool(
 
     inline = options.get("inline", False)
     if is_generator(handler):
-        from concertino.server.streaming import collect_chunks
+        from concertino.server.streaming import bind_with_context, collect_chunks
 
-        run, bind = collect_chunks(handler, bind, None if inline else in_thread)
-        return RegisteredTool(tool, run, True, False, bind, shaper.shape)
+        run = collect_chunks(handler, None if inline else in_thread)
+        return RegisteredTool(tool, run, True, False, bind_with_context(bind), shaper.shape)
     return RegisteredTool(tool, handler, is_async(handler), inline, bind, shaper.shape)
 
 
@@ -215,7 +223,11 @@ def _check_tool_options(handler: Handler, options: ToolSettings) -> tuple[ToolSe
     is_valid = isinstance(name, str) and NAME.fullmatch(name) is not None
     owner = cast("str", name) if is_valid else own_name
     _check_schema_sizes(options, owner)
-    options = check_options(options, ToolSettings, owner)
+    if options:
+        # Most tools have none; importing their declarations takes time at the start.
+        from concertino.server.options import ToolSettings
+
+        options = check_options(options, ToolSettings, owner)
 
     name = own_name if name is None else name
     if NAME.fullmatch(name) is None:
@@ -251,23 +263,26 @@ def _arguments(
 
 
 def _result_shaper(
-    handler: Handler, options: ToolSettings, name: str, version: str
+    handler: Handler,
+    options: ToolSettings,
+    name: str,
+    version: str,
 ) -> ResultShaper:
     output_schema = options.get("output_schema")
+    make_shaper = chunk_shaper if is_generator(handler) else result_shaper
     if options.get("envelope"):
         from concertino.server.result_envelope import wrap_result
 
         if output_schema is not None:
             raise RegistrationError(
                 f"{name}: output_schema needs structured content, and an envelope is text; "
-                f"remove one of the two options"
+                f"remove one of the two options, or pass envelope=False"
             )
         return ResultShaper(
-            None, wrap_result(result_shaper(handler, inject=(Context,)).shape, version)
+            None, wrap_result(make_shaper(handler, inject=(Context,)).shape, version)
         )
     if output_schema is None:
-        make = chunk_shaper if is_generator(handler) else result_shaper
-        return make(handler, inject=(Context,))
+        return make_shaper(handler, inject=(Context,))
 
     from concertino.server.custom_tools import result_validator
 

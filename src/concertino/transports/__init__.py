@@ -6,31 +6,26 @@ from concertino.loading import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from concertino.runtime.acceptor import serve_connections
-    from concertino.runtime.raw_client import connect
-    from concertino.transports.connection import Connection, Receiver
-    from concertino.transports.listeners import Listener, listen_tcp, listen_unix
-    from concertino.transports.memory import memory_pair
-    from concertino.transports.process import ChildProcess, ShutdownTimeouts, spawn
-    from concertino.transports.sockets import connect_tcp, connect_unix
+    from concertino.runtime.acceptor import serve_connections as serve_connections
+    from concertino.runtime.raw_client import connect as connect
+    from concertino.transports.connection import Connection as Connection, Receiver as Receiver
+    from concertino.transports.listeners import (
+        Listener as Listener,
+        listen_tcp as listen_tcp,
+        listen_unix as listen_unix,
+    )
+    from concertino.transports.memory import memory_pair as memory_pair
+    from concertino.transports.process import (
+        ChildProcess as ChildProcess,
+        ShutdownTimeouts as ShutdownTimeouts,
+        spawn as spawn,
+    )
+    from concertino.transports.sockets import (
+        connect_tcp as connect_tcp,
+        connect_unix as connect_unix,
+    )
 
-__all__ = [
-    "ChildProcess",
-    "Connection",
-    "Listener",
-    "Receiver",
-    "ShutdownTimeouts",
-    "connect",
-    "connect_tcp",
-    "connect_unix",
-    "listen_tcp",
-    "listen_unix",
-    "memory_pair",
-    "serve_connections",
-    "spawn",
-]
-
-__getattr__, __dir__ = lazy_names(
+__all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "concertino.transports.connection": (

@@ -45,7 +45,8 @@ class Receiver(Protocol):
     def on_drain(self, held: int, /) -> None:
         """Resume sending: the output buffer fell below the low-water mark.
 
-        held: bytes still in it.
+        held: bytes still in it. A connection may also call this while the buffer is fuller, each
+        time that some more output has left.
         """
         ...
 

@@ -278,16 +278,16 @@ def listen_tcp(host: str, port: int, *, allow_remote: bool = False) -> Listener:
             _refuse_remote(name, address)
 
     failure: OSError | None = None
-    for family, kind, protocol, _, address in addresses:
+    for family, _, _, _, address in addresses:
         try:
-            return Listener(_bind_tcp(family, kind, protocol, address))
+            return Listener(socket.create_server(address, family=family, backlog=BACKLOG))
         except OSError as exc:
             # The most telling error is the one of an address that this machine has.
             if failure is None or exc.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 failure = exc
     # getaddrinfo() returns at least one address, or raises.
     assert failure is not None
-    raise OSError(failure.errno, f"{name}: {failure.strerror}") from None
+    raise OSError(failure.errno, f"{name}: {os.strerror(failure.errno or 0)}") from None
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -304,22 +304,6 @@ def split_address(text: str) -> tuple[str, int]:
             "port 0 takes a free one"
         )
     return host, int(port)
-
-
-def _bind_tcp(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
-    sock = socket.socket(family, kind, protocol)
-    try:
-        # Connections of a server that ended a minute ago must not block the port.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # An IPv6 address must not also accept IPv4 clients.
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(address)
-        sock.listen(BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _refuse_remote(name: str, address: Any) -> None:

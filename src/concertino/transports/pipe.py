@@ -19,13 +19,16 @@ import select
 import stat
 import threading
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.framing import Framer, OversizeFrame
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.messages import Id
-from concertino.transports.connection import Receiver
 
-__all__ = ["PipeConnection"]
+if TYPE_CHECKING:
+    from concertino.transports.connection import Receiver
+
+__all__ = ["READS", "READ_BYTES", "PipeConnection"]
 
 log = logging.getLogger("concertino.pipe")
 
@@ -35,6 +38,11 @@ READ_BYTES = 65536
 READS = range(8)
 # Writes in a row before other callbacks of the loop run.
 WRITES = 16
+# Bytes of one write at most, and of the frames that are joined for it. Other callbacks wait
+# meanwhile, and the joined bytes need memory besides the frames.
+WRITE_BYTES = 2**20
+# While much output is buffered, the receiver hears of it each time that as many bytes have left.
+REPORT_BYTES = 2**18
 
 
 class _Input:
@@ -57,6 +65,7 @@ class _Input:
 class _Output:
     """The output buffer. held: all bytes in it; rest: the unwritten end of the last write.
 
+    reported: what `held` was when the receiver last heard of it, while is_high.
     is_high: the buffer passed the high-water mark and has not drained since. drained: completed
     when the buffer is empty. watching: whether the loop reports when the descriptor becomes
     writable.
@@ -71,15 +80,21 @@ class _Output:
         "is_high",
         "low_water_bytes",
         "queue",
+        "reported",
         "rest",
+        "terminator",
+        "terminator_bytes",
         "watching",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, terminator: bytes) -> None:
+        self.terminator = terminator
+        self.terminator_bytes = len(terminator)
         self.queue: list[bytes] = []
         self.held = 0
         self.rest = memoryview(b"")
         self.is_high = False
+        self.reported = 0
         self.high_water_bytes = limits.high_water_bytes
         # Users may set one of the two marks alone, to any value.
         self.low_water_bytes = min(limits.low_water_bytes, limits.high_water_bytes - 1)
@@ -94,6 +109,22 @@ class _Output:
         self.held = 0
         self.report_drained()
 
+    def refill(self) -> None:
+        """Take the next frames from the queue, about WRITE_BYTES, to be written."""
+        queue = self.queue
+        count = size = 0
+        while count < len(queue) and (not count or size + len(queue[count]) < WRITE_BYTES):
+            size += len(queue[count]) + self.terminator_bytes
+            count += 1
+        frames = queue[:count]
+        del queue[:count]
+        if size <= WRITE_BYTES:
+            self.rest = memoryview(self.terminator.join([*frames, b""]))
+        else:
+            # One large frame, which is not copied: the empty one makes its terminator come next.
+            self.rest = memoryview(frames[0])
+            queue.insert(0, b"")
+
     def report_drained(self) -> None:
         """Wake the task that waits until the buffer is empty."""
         if self.drained is not None and not self.drained.done():
@@ -104,10 +135,19 @@ class PipeConnection:
     """Reads frames from one descriptor and writes frames to another, or to the same one.
 
     The descriptors belong to the connection, which closes them at its end.
+    terminator: what is written after each frame; a derived class with other frames than lines sets
+    it, and overrides on_chunk().
     """
 
+    terminator = b"\n"
+    reads = READS
+
     def __init__(
-        self, reading: int, writing: int, limits: Limits, facts: Mapping[str, object] | None = None
+        self,
+        reading: int,
+        writing: int,
+        limits: Limits,
+        facts: Mapping[str, object] | None = None,
     ) -> None:
         self.facts: Mapping[str, object] = facts or {}
 
@@ -124,7 +164,7 @@ class PipeConnection:
         self._in = self._make_nonblocking(reading, os.O_RDONLY)
         self._out = self._make_nonblocking(writing, os.O_WRONLY)
         self._input = _Input(limits)
-        self._output = _Output(limits)
+        self._output = _Output(limits, self.terminator)
         self._receiver: Receiver | None = None
         self._released = False
 
@@ -168,11 +208,11 @@ class PipeConnection:
             self._loop.add_reader(self._in, self._on_readable)
         except PermissionError:
             # epoll refuses regular files and /dev/null with EPERM.
-            self._input.thread = _FileReader(self._in, self._loop, self._on_chunk)
+            self._input.thread = _FileReader(self._in, self._loop, self.on_chunk)
 
     def _on_readable(self) -> None:
         state = self._input
-        for _ in READS:
+        for _ in self.reads:
             try:
                 chunk = os.read(self._in, READ_BYTES)
             except (BlockingIOError, InterruptedError):
@@ -180,11 +220,11 @@ class PipeConnection:
             except OSError:
                 # EIO: the terminal is gone. ECONNRESET: the other end of the socket is gone.
                 chunk = b""
-            self._on_chunk(chunk)
+            self.on_chunk(chunk)
             if state.paused or state.over:
                 return
 
-    def _on_chunk(self, chunk: bytes) -> None:
+    def on_chunk(self, chunk: bytes) -> None:
         """Deliver the frames that a chunk of input completes.
 
         An empty chunk is the end of input.
@@ -244,16 +284,23 @@ class PipeConnection:
 
     # Writing
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Return the bytes of output that the peer has not accepted."""
+        return self._output.held
+
     def write(self, frame: bytes, request_id: Id | None) -> int:
         output = self._output
         if output.broken:
+            self.drop(frame)
             return 0
         output.queue.append(frame)
-        output.held = held = output.held + len(frame) + 1
+        output.held = held = output.held + len(frame) + output.terminator_bytes
         if held < output.high_water_bytes:
             return held
 
         output.is_high = True
+        output.reported = held
         self.flush()
         return output.held
 
@@ -265,15 +312,19 @@ class PipeConnection:
             self.flush()
             return output.held
 
-        line = frame + b"\n"
+        line = frame + output.terminator
         try:
             written = os.write(self._out, line)
         except (BlockingIOError, InterruptedError):
             written = 0
         except OSError as exc:
+            output.rest = memoryview(line)
             self._on_write_error(exc)
             return 0
         return self._hold_rest(line, written) if written < len(line) else 0
+
+    def drop(self, frame: bytes) -> None:
+        """Drop a frame that cannot be written any more. A derived class may keep it."""
 
     def _hold_rest(self, line: bytes, written: int) -> int:
         """Buffer the part of a line that the peer did not accept.
@@ -283,6 +334,7 @@ class PipeConnection:
         output = self._output
         output.held = held = len(line) - written
         output.is_high = held >= output.high_water_bytes
+        output.reported = held
         output.rest = memoryview(line)[written:]
         self._write_rest()
         return output.held
@@ -295,14 +347,16 @@ class PipeConnection:
         output = self._output
         queue = output.queue
         if not queue or output.rest or output.broken:
-            return
+            return None
+        if output.is_high:
+            return self._write_rest()
 
         if len(queue) == 1:
-            frames = queue.pop() + b"\n"
+            frames = queue.pop() + output.terminator
         else:
-            # The empty item makes join() end with a newline.
+            # The empty item makes join() end with a terminator.
             queue.append(b"")
-            frames = b"\n".join(queue)
+            frames = output.terminator.join(queue)
             queue.clear()
 
         try:
@@ -310,12 +364,13 @@ class PipeConnection:
         except (BlockingIOError, InterruptedError):
             written = 0
         except OSError as exc:
-            self._on_write_error(exc)
-            return
+            output.rest = memoryview(frames)
+            return self._on_write_error(exc)
         output.held -= written
-        if output.is_high or written < len(frames):
+        if written < len(frames):
             output.rest = memoryview(frames)[written:]
             self._write_rest()
+        return None
 
     def _write_rest(self) -> None:
         """Write the rest of an earlier write, then the frames that were queued since."""
@@ -323,7 +378,7 @@ class PipeConnection:
         try:
             for _ in range(WRITES):
                 if output.rest:
-                    written = os.write(self._out, output.rest)
+                    written = os.write(self._out, output.rest[:WRITE_BYTES])
                     output.rest = output.rest[written:]
                     output.held -= written
 
@@ -331,9 +386,7 @@ class PipeConnection:
                 if not output.rest:
                     if not output.queue:
                         break
-                    output.queue.append(b"")
-                    output.rest = memoryview(b"\n".join(output.queue))
-                    output.queue.clear()
+                    output.refill()
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as exc:
@@ -344,8 +397,12 @@ class PipeConnection:
         if not output.rest:
             output.report_drained()
 
-        if output.is_high and output.held < output.low_water_bytes and self._receiver is not None:
-            output.is_high = False
+        if output.is_high and self._receiver is not None:
+            if output.held < output.low_water_bytes:
+                output.is_high = False
+            elif output.reported - output.held < REPORT_BYTES:
+                return
+            output.reported = output.held
             # Not at once: this may run inside a write() of the receiver.
             self._loop.call_soon(self._report_drain)
 
@@ -398,15 +455,18 @@ class PipeConnection:
 
     async def close(self, within_s: float) -> None:
         # It may never have been opened.
-        if self._receiver is None:
-            self._release()
-            return
+        if self._receiver is not None:
+            await self._drain(within_s)
+        self.abort()
 
-        await self._drain(within_s)
-        self._stop_reading()
-        self._watch_writable(False)
-        if self._detects_reader_loss and isinstance(self._loop, asyncio.SelectorEventLoop):
-            self._loop.remove_reader(self._out)
+    def abort(self) -> None:
+        """Close at once, and drop the output that was not sent."""
+        if self._receiver is not None:
+            self._output.discard()
+            self._stop_reading()
+            self._watch_writable(False)
+            if self._detects_reader_loss and isinstance(self._loop, asyncio.SelectorEventLoop):
+                self._loop.remove_reader(self._out)
         self._release()
 
     async def _drain(self, within_s: float) -> None:
@@ -482,11 +542,14 @@ class _FileReader:
     """
 
     def __init__(
-        self, descriptor: int, loop: asyncio.AbstractEventLoop, on_chunk: Callable[[bytes], None]
+        self,
+        descriptor: int,
+        loop: asyncio.AbstractEventLoop,
+        on_chunk: Callable[[bytes], None],
     ) -> None:
         self._descriptor = descriptor
         self._loop = loop
-        self._on_chunk = on_chunk
+        self.on_chunk = on_chunk
         # Released once for each chunk that the thread may read.
         self._permits = threading.Semaphore(1)
         self._stopped = False
@@ -521,7 +584,7 @@ class _FileReader:
                 return
 
     def _deliver(self, chunk: bytes) -> None:
-        self._on_chunk(chunk)
+        self.on_chunk(chunk)
         if self._paused:
             self._permit_owed = True
         else:

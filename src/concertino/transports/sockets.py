@@ -34,6 +34,7 @@ __all__ = [
     "credentials",
     "format_address",
     "is_trusted",
+    "open_unix_socket",
     "unix_name",
 ]
 
@@ -63,14 +64,19 @@ class SocketConnection(PipeConnection):
     facts: transport and address; for a Unix socket also pid and uid of the peer.
     """
 
-    def __init__(self, sock: socket.socket, limits: Limits, facts: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        limits: Limits,
+        facts: Mapping[str, object],
+    ) -> None:
         # No other process shares the socket, so the flag need not be reset.
         sock.setblocking(False)
         descriptor = sock.detach()
         super().__init__(descriptor, descriptor, limits, facts)
 
-    def _on_chunk(self, chunk: bytes) -> None:
-        super()._on_chunk(chunk)
+    def on_chunk(self, chunk: bytes) -> None:
+        super().on_chunk(chunk)
         if not chunk and self._receiver is not None:
             # In the next iteration: by then the receiver has usually closed the connection.
             self._loop.call_soon(self._check_peer)
@@ -100,7 +106,11 @@ class AcceptedSocket(SocketConnection):
     """
 
     def __init__(
-        self, sock: socket.socket, limits: Limits, facts: Mapping[str, object], name: str
+        self,
+        sock: socket.socket,
+        limits: Limits,
+        facts: Mapping[str, object],
+        name: str,
     ) -> None:
         super().__init__(sock, limits, facts)
         self._name = name
@@ -108,15 +118,15 @@ class AcceptedSocket(SocketConnection):
         self._first_line = b""
         self._is_checked = False
 
-    def _on_chunk(self, chunk: bytes) -> None:
+    def on_chunk(self, chunk: bytes) -> None:
         if self._is_checked:
-            super()._on_chunk(chunk)
+            super().on_chunk(chunk)
             return
 
         # Blank lines are not frames and decide nothing.
         start = (self._first_line + chunk).lstrip(BLANK)
         if not start:
-            super()._on_chunk(chunk)
+            super().on_chunk(chunk)
             return
 
         if not start.startswith(JSON_STARTS):
@@ -135,9 +145,9 @@ class AcceptedSocket(SocketConnection):
         self._is_checked = True
         self._first_line = b""
         if chunk or start:
-            super()._on_chunk(start)
+            super().on_chunk(start)
         if not chunk:
-            super()._on_chunk(chunk)
+            super().on_chunk(chunk)
 
 
 def _foreign_protocol(line: bytes) -> str:
@@ -258,6 +268,20 @@ async def connect_unix(
     Its facts contain the pid and uid of the server. Raises ValueError if the path cannot be that of
     a socket, and OSError if nobody listens there.
     """
+    sock = await open_unix_socket(path)
+    try:
+        facts = {**configure_socket(sock), "address": unix_name(path)}
+        return SocketConnection(sock, limits or Limits(), facts)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def open_unix_socket(path: str | os.PathLike[str]) -> socket.socket:
+    """Return a non-blocking socket that is connected to the listener at a path.
+
+    Raises ValueError and OSError, as connect_unix() does.
+    """
     name = unix_name(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -265,12 +289,10 @@ async def connect_unix(
         while True:
             try:
                 sock.connect(name)
-                break
+                return sock
             except BlockingIOError:
                 # EAGAIN: the backlog is full. No event tells when it has room again, see unix(7).
                 await asyncio.sleep(CONNECT_RETRY_S)
-        facts = {**configure_socket(sock), "address": name}
-        return SocketConnection(sock, limits or Limits(), facts)
     except BaseException:
         sock.close()
         raise

@@ -11,23 +11,33 @@ Spec: 2026-07-28 basic/transports/stdio; policies: docs/architecture.md.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from concertino.jsonrpc.limits import Limits
 from concertino.logs.stderr_redirect import StderrRedirect, adopt_handlers
 from concertino.logs.writer import BoundedWriter
-from concertino.transports.connection import Receiver
 from concertino.transports.pipe import PipeConnection
 
+if TYPE_CHECKING:
+    from concertino.transports.connection import Receiver
+
 log = logging.getLogger("concertino.stdio")
-__all__ = ["StdioConnection", "StdioDescriptors", "open_missing", "take_over"]
+__all__ = ["StdioConnection", "StdioDescriptors", "bounded_stderr", "take_over"]
 
 # Seconds without input after which a server whose parent has ended shuts down: nobody uses it.
 ORPHAN_S = 5.0
+
+
+# What a write reports when its reader has ended: a pipe, a socket, a terminal.
+_READER_GONE = frozenset(
+    (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ESHUTDOWN, errno.EIO)
+)
 
 
 class StdioDescriptors:
@@ -75,11 +85,29 @@ def take_over() -> StdioDescriptors:
     return StdioDescriptors()
 
 
+def bounded_stderr() -> BoundedWriter:
+    """Replace sys.stderr by a writer that never blocks, and return that writer.
+
+    Call it once, before opening sockets: it also makes sure that no socket gets the number of
+    stdin, stdout or stderr.
+    """
+    open_missing()
+    original = sys.stderr
+    # None if stderr was closed at the start.
+    if original is not None:  # pyright: ignore[reportUnnecessaryComparison]
+        original.flush()
+    writer = BoundedWriter(2)
+    sys.stderr = StderrRedirect(writer)
+    adopt_handlers((original,), sys.stderr)
+    return writer
+
+
 class StdioConnection(PipeConnection):
     """The Connection to the parent process.
 
     reading: the descriptor that is read, for a thread that watches for its end. ending: called,
-    once or more, when no more input will be read.
+    once or more, when no more input will be read. has_failed: stdout could not be written, although
+    its reader is not gone: the disk is full, for example.
     """
 
     def __init__(
@@ -92,6 +120,7 @@ class StdioConnection(PipeConnection):
         super().__init__(descriptors.reading, descriptors.writing, limits, facts)
         self.reading = self._in
         self.ending: Callable[[], object] = _do_nothing
+        self.has_failed = False
         self._ignores_parent = environment.get("CONCERTINO_ORPHAN") == "stay"
         self._parent_fd = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -122,6 +151,12 @@ class StdioConnection(PipeConnection):
     def _stop_reading(self) -> None:
         super()._stop_reading()
         self.ending()
+
+    def _on_write_error(self, exc: OSError) -> None:
+        if exc.errno not in _READER_GONE and not isinstance(exc, BrokenPipeError):
+            self.has_failed = True
+            log.error("stdout cannot be written: %s", exc.strerror)
+        super()._on_write_error(exc)
 
     # The parent process
 

@@ -19,11 +19,8 @@ __all__ = [
     "CacheScope",
     "Cacheable",
     "CallToolResult",
-    "CompleteParams",
     "CompleteResult",
     "Completion",
-    "CompletionArgument",
-    "CompletionContext",
     "ContentBlock",
     "EmbeddedResource",
     "GetPromptResult",
@@ -38,13 +35,11 @@ __all__ = [
     "Prompt",
     "PromptArgument",
     "PromptMessage",
-    "PromptReference",
     "ReadResourceResult",
     "Resource",
     "ResourceContents",
     "ResourceLink",
     "ResourceTemplate",
-    "ResourceTemplateReference",
     "Role",
     "TextContent",
     "Tool",
@@ -320,40 +315,6 @@ class ListPromptsResult(Cacheable, frozen=True, omit_defaults=True, rename="came
     prompts: list[Prompt]
     next_cursor: str | None = None
     meta: Meta | None = field(name="_meta", default=None)
-
-
-class PromptReference(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="ref/prompt"):
-    """Names the prompt whose argument is completed."""
-
-    name: str
-    title: str | None = None
-
-
-class ResourceTemplateReference(Struct, frozen=True, tag_field="type", tag="ref/resource"):
-    """Names the resource template whose variable is completed. uri: the template."""
-
-    uri: str
-
-
-class CompletionArgument(Struct, frozen=True):
-    """The argument to complete. value: what was typed so far."""
-
-    name: str
-    value: str
-
-
-class CompletionContext(Struct, frozen=True, omit_defaults=True):
-    """The arguments that were filled in already, by name. Since 2025-06-18."""
-
-    arguments: dict[str, str] = {}
-
-
-class CompleteParams(Struct, frozen=True, omit_defaults=True):
-    """The params of `completion/complete`."""
-
-    ref: PromptReference | ResourceTemplateReference
-    argument: CompletionArgument
-    context: CompletionContext = CompletionContext()
 
 
 class Completion(Struct, frozen=True, omit_defaults=True, rename="camel"):

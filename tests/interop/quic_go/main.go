@@ -1,10 +1,15 @@
 // A peer of the Orchestra plugin protocol on quic-go and Go's own TLS, X.509 and protobuf: what upstream's programs are made of.
 //
 //	peer serve CERTS NAME             answer tool calls with their arguments as JSON in `text`; READY ADDRESS on stderr
-//	peer call  CERTS NAME ADDRESS ... OPTIONS COUNT SIZE
+//	peer call  CERTS NAME ADDRESS FIN COUNT SIZE
+//	peer load  CERTS NAME ADDRESS WRITES IN_FLIGHT SECONDS
 //
 // call makes COUNT tool calls one after the other, each with a text of SIZE bytes, and prints how many came back as they went.
 // With NAME "-" no certificate is shown. With FIN "late" a stream's end is sent 5 ms after its last byte.
+//
+// load makes tool calls with a text of 100 bytes, IN_FLIGHT at a time, and prints how many, and the CPU time of this process in microseconds.
+// With WRITES "apart" header, payload and end are written one after the other, as upstream does, so late that each is sent by itself;
+// with "whole" the frame is one write, and its end follows at once.
 package main
 
 import (
@@ -20,6 +25,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -30,6 +38,9 @@ import (
 
 const limit = 16 << 20
 
+// Between two writes that must not travel together: quic-go sends what it has within microseconds.
+const between = 100 * time.Microsecond
+
 func main() {
 	log.SetFlags(0)
 	switch os.Args[1] {
@@ -39,6 +50,10 @@ func main() {
 		count, _ := strconv.Atoi(os.Args[6])
 		size, _ := strconv.Atoi(os.Args[7])
 		call(os.Args[2], os.Args[3], os.Args[4], os.Args[5] == "late", count, size)
+	case "load":
+		inFlight, _ := strconv.Atoi(os.Args[6])
+		seconds, _ := strconv.ParseFloat(os.Args[7], 64)
+		load(os.Args[2], os.Args[3], os.Args[4], os.Args[5] == "apart", inFlight, seconds)
 	}
 }
 
@@ -204,6 +219,67 @@ func call(certs, name, address string, late bool, count, size int) {
 	}
 	fmt.Println(done)
 	connection.CloseWithError(0, "client closed")
+}
+
+func load(certs, name, address string, apart bool, inFlight int, seconds float64) {
+	ctx := context.Background()
+	connection, err := quic.DialAddr(ctx, address, settings(certs, name), &quic.Config{KeepAlivePeriod: 15 * time.Second})
+	check(err)
+	arguments, err := structpb.NewStruct(map[string]any{"text": strings.Repeat("x", 100)})
+	check(err)
+	data, err := proto.Marshal(arguments)
+	check(err)
+	asked := bytesField(bytesField(nil, 1, []byte("echo")), 2, data)
+	var count atomic.Int64
+	one := func(number int) {
+		stream, err := connection.OpenStreamSync(ctx)
+		check(err)
+		id := fmt.Sprintf("00000000-0000-7000-8000-%012d", number)
+		frame := framed(bytesField(bytesField(nil, 1, []byte(id)), 20, asked))
+		if apart {
+			_, err = stream.Write(frame[:4])
+			check(err)
+			time.Sleep(between)
+			_, err = stream.Write(frame[4:])
+			time.Sleep(between)
+		} else {
+			_, err = stream.Write(frame)
+		}
+		check(err)
+		stream.Close()
+		response, err := read(stream)
+		check(err)
+		if string(field(response, 1)) != id {
+			log.Fatalf("the id of another: %q", field(response, 1))
+		}
+		_, err = io.ReadAll(stream)
+		check(err)
+		count.Add(1)
+	}
+	one(0)
+	before := cpu()
+	count.Store(0)
+	var group sync.WaitGroup
+	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))
+	for caller := range inFlight {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for number := 1; time.Now().Before(end); number++ {
+				one(caller*1_000_000 + number)
+			}
+		}()
+	}
+	group.Wait()
+	fmt.Println(count.Load(), (cpu() - before).Microseconds())
+	connection.CloseWithError(0, "client closed")
+}
+
+// cpu gives the CPU time of this process so far.
+func cpu() time.Duration {
+	var used syscall.Rusage
+	check(syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 func check(err error) {

@@ -1,4 +1,6 @@
-"""A server of the official Python SDK, 2.x, that says what changes to those who subscribe, and ends their subscriptions."""
+"""A server of the official Python SDK, 2.x, that says what changes to those who subscribe, and ends
+their subscriptions.
+"""
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context

@@ -7,10 +7,8 @@ import time
 from concertino.check import process_stats
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
-from concertino.check.findings import CheckFinding, Deviation, Hang, Violation
-from concertino.check.messages import Message, encode_line, excerpt
-
-__all__ = ["CASES"]
+from concertino.check.findings import Deviation, Hang, Violation
+from concertino.check.messages import Message, excerpt
 
 PING = "basic/utilities/ping: MUST respond promptly"
 CANCEL = "basic/utilities/cancellation (2026-07-28: basic/patterns/cancellation)"
@@ -19,23 +17,19 @@ PROGRESS = "basic/utilities/progress"
 
 def _ping_during_call(context: CaseContext, tool: str) -> None:
     """Start a call of three seconds, and require a prompt response to a ping behind it."""
-    pid = context.process.pid
     message = context.make_call(tool, seconds=3)
     ping = context.make_ping()
-    waited_before_s = process_stats.cpu_wait_s(pid)
-    began = time.monotonic()
+    watch = process_stats.Stopwatch(context.process.pid)
     context.send(message)
     context.send(ping)
     context.wait_for_response(ping["id"])
 
-    waited_s = process_stats.cpu_wait_s(pid) - waited_before_s
-    took_s = context.process.output.arrival_times[int, ping["id"]] - began - waited_s
+    took_s = watch.elapsed_s(context.process.output.arrival_times[int, ping["id"]])
     context.wait_for_response(message["id"])
     if took_s > context.settings.served_s:
         text = f"{ping['method']} was answered after {took_s:.1f} s, because a call was under way"
         # The MUST is that of ping, which 2026-07-28 does not have.
-        finding: CheckFinding = Deviation(text) if context.modern else Violation(text)
-        raise finding
+        raise (Deviation if context.modern else Violation)(text)
 
 
 def ping_during_sleep(context: CaseContext) -> None:
@@ -68,19 +62,14 @@ def sleep_500_times(context: CaseContext) -> None:
     # enough to tell which it is.
     few = [context.make_call("sleep", seconds=seconds) for _ in range(10)]
     began = time.monotonic()
-    context.send(*few)
-    ids = [call["id"] for call in few]
-    context.wait_for_responses(ids, 10 * seconds + context.settings.timeout_s)
+    context.exchange(*few, within_s=10 * seconds + context.settings.timeout_s)
     if time.monotonic() - began > 9 * seconds:
         raise Deviation("10 concurrent sleeps took as long as 10 sleeps in sequence")
 
     calls = [context.make_call("sleep", seconds=seconds) for _ in range(500)]
-    waited_before_s = process_stats.cpu_wait_s(context.process.pid)
-    began = time.monotonic()
-    context.send(*calls)
-    context.wait_for_responses([call["id"] for call in calls], 6 * context.settings.timeout_s)
-    waited_s = process_stats.cpu_wait_s(context.process.pid) - waited_before_s
-    took_s = time.monotonic() - began - waited_s
+    watch = process_stats.Stopwatch(context.process.pid)
+    context.exchange(*calls, within_s=6 * context.settings.timeout_s)
+    took_s = watch.elapsed_s()
     if took_s > 5:
         raise Deviation(f"500 sleeps of {seconds} s took {took_s:.1f} s")
 
@@ -100,14 +89,12 @@ def cancel_call(context: CaseContext) -> None:
     if context.responses(id):
         text = f"a cancelled call was answered: {excerpt(context.responses(id)[0])}"
         # Only 2026-07-28 forbids the response; before it was a SHOULD NOT.
-        finding: CheckFinding = Violation(text) if context.modern else Deviation(text)
-        raise finding
+        raise (Violation if context.modern else Deviation)(text)
 
 
 def cancel_invalid_ids(context: CaseContext) -> None:
     done = context.make_ping()
-    context.send(done)
-    context.wait_for_response(done["id"])
+    context.exchange(done)
     output = context.process.output
     count_before = len(output.messages)
 
@@ -173,11 +160,11 @@ def reuse_id(context: CaseContext) -> None:
 
     responses = context.responses(id)
     if not any("error" in item and item["error"]["code"] == -32600 for item in responses):
-        text = f"no error -32600 for an id that is in use: {excerpt(responses)}"
-        context.report(Deviation(text))
+        context.report_deviation(f"no error -32600 for an id that is in use: {excerpt(responses)}")
     if not any("result" in item for item in responses):
-        text = f"the request that had the id first was not served: {excerpt(responses)}"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"the request that had the id first was not served: {excerpt(responses)}"
+        )
 
 
 def _find_progress(messages: list[Message]) -> list[Message]:
@@ -185,7 +172,12 @@ def _find_progress(messages: list[Message]) -> list[Message]:
     return [item for item in messages if item.get("method") == "notifications/progress"]
 
 
-def _call_with_progress(context: CaseContext, tool: str, token: str, **arguments: object) -> int:
+def _call_with_progress(
+    context: CaseContext,
+    tool: str,
+    token: str,
+    **arguments: object,
+) -> int:
     """Send a call that asks for progress, and return its id."""
     params = context.find_tool(tool).make_params(**arguments)
     message = context.make_request("tools/call", {**params, "_meta": {"progressToken": token}})
@@ -223,8 +215,7 @@ def report_progress_without_token(context: CaseContext) -> None:
     context.call_tool("count", to=100)
     context.require_service()
     if notifications := _find_progress(context.process.output.notifications):
-        text = f"progress of a call without a progressToken: {excerpt(notifications[0])}"
-        raise Violation(text)
+        raise Violation(f"progress of a call without a progressToken: {excerpt(notifications[0])}")
 
 
 def report_progress_after_response(context: CaseContext) -> None:
@@ -256,14 +247,13 @@ def cancel_call_with_progress(context: CaseContext) -> None:
     process.wait_until(lambda: len(notifications) > count_before, 0.5)
     if len(notifications) > count_before:
         text = f"progress of a cancelled call: {excerpt(notifications[count_before])}"
-        finding: CheckFinding = Violation(text) if context.modern else Deviation(text)
-        raise finding
+        raise (Violation if context.modern else Deviation)(text)
 
 
 def send_pings_behind_slow_call(context: CaseContext) -> None:
     slow = context.make_call("sleep", seconds=1.5)
     pings = [context.make_ping() for _ in range(50)]
-    context.write(b"".join(map(encode_line, (slow, *pings))))
+    context.send(slow, *pings)
     context.wait_for_responses([ping["id"] for ping in pings])
     overtaken = not context.responses(slow["id"])
     context.wait_for_response(slow["id"])

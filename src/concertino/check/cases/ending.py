@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 
 from concertino.check import process_stats
@@ -14,12 +13,6 @@ from concertino.check.messages import encode_line, excerpt
 from concertino.check.server_process import ServerProcess
 from concertino.check.stdio_setup import StdioSetup
 
-__all__ = ["CASES"]
-
-# Clients wait about so long before they kill a server. It leaves two seconds for calls under way.
-EXIT_S = 5.0
-# An orphaned server may notice after 5 s of silence; then it needs time to shut down.
-ORPHAN_S = 10.0
 EOF = "stdio, Shutdown: the client closes stdin and waits for the server to exit"
 SIGNAL = "stdio, Shutdown: SIGTERM if it does not exit"
 SHORT_CALL_LOST = "a call that needed half a second more was not waited for"
@@ -31,13 +24,13 @@ def _require_clean_exit(context: CaseContext, cause: str, *, busy: bool = False)
     busy: calls are under way. No MUST forbids waiting for them, so a late exit is a Deviation.
     """
     try:
-        code = context.require_exit(EXIT_S, cause)
+        code = context.require_exit(cause)
     except Hang as finding:
         raise Deviation(str(finding)) if busy else finding from None
     if code < 0:
         raise Crash(f"died of signal {signal.Signals(-code).name} after {cause}")
     if code:
-        context.report(Deviation(f"exit code {code} after {cause}; 0 expected"))
+        context.report_deviation(f"exit code {code} after {cause}; 0 expected")
 
 
 def close_stdin_when_idle(context: CaseContext) -> None:
@@ -48,16 +41,13 @@ def close_stdin_when_idle(context: CaseContext) -> None:
 def close_stdin_at_start(context: CaseContext) -> None:
     context.close_stdin()
     # The process may still be starting, which takes as long as the first opening did.
-    within_s = context.start_grace_s + EXIT_S
+    within_s = context.start_grace_s + context.settings.exit_s
     cause = "an end of input right at the start"
-    if not context.process.wait_for_exit(within_s):
-        raise Hang(f"still running {within_s:g} s after {cause}")
-    code = context.process.exit_code
-    assert code is not None
+    code = context.wait_for_exit(cause, within_s=within_s)
     if code < 0:
         raise Crash(f"died of signal {-code} after {cause}")
     if code:
-        context.report(Deviation(f"exit code {code} after {cause}; 0 expected"))
+        context.report_deviation(f"exit code {code} after {cause}; 0 expected")
 
 
 def close_stdin_inside_message(context: CaseContext) -> None:
@@ -75,14 +65,11 @@ def close_stdin_without_newline(context: CaseContext) -> None:
     context.close_stdin()
     _require_clean_exit(context, "an end of input behind a line without newline")
     if not context.responses(message["id"]):
-        context.report(Deviation("a last line without a newline was not answered"))
+        context.report_deviation("a last line without a newline was not answered")
 
 
 def close_stdin_after_50_calls(context: CaseContext) -> None:
-    messages = [
-        context.make_request("tools/list") if context.server.tool_names else context.make_ping()
-        for _ in range(50)
-    ]
+    messages = [context.make_listing() for _ in range(50)]
     for message in messages:
         context.make_optional(message["id"])
     context.send(*messages)
@@ -90,7 +77,7 @@ def close_stdin_after_50_calls(context: CaseContext) -> None:
     _require_clean_exit(context, "50 calls and the end of input")
     answered = sum(bool(context.responses(message["id"])) for message in messages)
     if answered < len(messages):
-        context.report(Deviation(f"{answered} of 50 calls before the end of input were answered"))
+        context.report_deviation(f"{answered} of 50 calls before the end of input were answered")
 
 
 def _start_calls(context: CaseContext, tool: str, *seconds: float) -> list[int]:
@@ -110,7 +97,7 @@ def _close_stdin_during_calls(tool: str) -> Callable[[CaseContext], None]:
         context.close_stdin()
         _require_clean_exit(context, "the end of input during two calls", busy=True)
         if not context.responses(short_id):
-            context.report(Deviation(SHORT_CALL_LOST))
+            context.report_deviation(SHORT_CALL_LOST)
 
     return run
 
@@ -127,20 +114,21 @@ def _send_signal(number: int) -> Callable[[CaseContext], None]:
 
 
 def _require_exit_on_signal(
-    context: CaseContext, number: int, cause: str, failure: type[CheckFinding]
+    context: CaseContext,
+    number: int,
+    cause: str,
+    failure: type[CheckFinding],
 ) -> None:
     """Require that a signal ends the process. Raises `failure` if it does not, or Crash.
 
     Exit code 0 is our policy; a process that the signal itself ends is as sound.
     """
-    if not context.process.wait_for_exit(EXIT_S):
-        raise failure(f"still running {EXIT_S:g} s after {cause}")
-    code = context.process.exit_code or 0
+    code = context.wait_for_exit(cause, failure)
     how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
     if code < 0 and code != -number:
         raise Crash(f"ended with {how} after {cause}")
     if code:
-        context.report(Deviation(f"ended with {how} after {cause}; exit code 0 expected"))
+        context.report_deviation(f"ended with {how} after {cause}; exit code 0 expected")
 
 
 def send_sigterm_during_calls(context: CaseContext) -> None:
@@ -149,7 +137,7 @@ def send_sigterm_during_calls(context: CaseContext) -> None:
     context.process.send_signal(signal.SIGTERM)
     _require_exit_on_signal(context, signal.SIGTERM, "SIGTERM during two calls", Deviation)
     if not context.responses(short_id):
-        context.report(Deviation(SHORT_CALL_LOST))
+        context.report_deviation(SHORT_CALL_LOST)
 
 
 def send_sigterm_twice(context: CaseContext) -> None:
@@ -158,15 +146,12 @@ def send_sigterm_twice(context: CaseContext) -> None:
     context.ended = True
     process.send_signal(signal.SIGTERM)
     context.read_for(0.3)
-    began = time.monotonic()
-    waited_before_s = process_stats.cpu_wait_s(process.pid)
+    watch = process_stats.Stopwatch(process.pid)
     process.send_signal(signal.SIGTERM)
-    if not process.wait_for_exit(EXIT_S):
-        raise Deviation(f"still running {EXIT_S:g} s after a second SIGTERM")
-    waited_s = process_stats.cpu_wait_s(process.pid) - waited_before_s
-    took_s = time.monotonic() - began - waited_s
+    context.wait_for_exit("a second SIGTERM", Deviation)
+    took_s = watch.elapsed_s()
     if took_s > 1.0:
-        context.report(Deviation(f"ended {took_s:.1f} s after a second SIGTERM; at once expected"))
+        context.report_deviation(f"ended {took_s:.1f} s after a second SIGTERM; at once expected")
 
 
 def close_stdout(context: CaseContext) -> None:
@@ -182,8 +167,7 @@ def close_stdout(context: CaseContext) -> None:
     except Crash:
         # The server has noticed and closed stdin, which is what this case asks for.
         pass
-    if not context.process.wait_for_exit(EXIT_S):
-        raise Deviation(f"still running {EXIT_S:g} s after its client closed stdout")
+    context.wait_for_exit("its client closed stdout", Deviation)
 
 
 def _close_all_pipes(context: CaseContext) -> None:
@@ -201,15 +185,13 @@ def close_all_pipes(context: CaseContext) -> None:
         context.make_optional(message["id"])
     context.send(*messages)
     _close_all_pipes(context)
-    if not context.process.wait_for_exit(EXIT_S):
-        raise Hang(f"still running {EXIT_S:g} s after every pipe to its client was closed")
+    context.wait_for_exit("every pipe to its client was closed")
 
 
 def close_all_pipes_during_call(context: CaseContext) -> None:
     _start_calls(context, "sleep", 60)
     _close_all_pipes(context)
-    if not context.process.wait_for_exit(EXIT_S):
-        raise Deviation(f"still running {EXIT_S:g} s after its client was gone during a call")
+    context.wait_for_exit("its client was gone during a call", Deviation)
 
 
 def kill_wrapper(context: CaseContext) -> None:
@@ -220,11 +202,9 @@ def kill_wrapper(context: CaseContext) -> None:
     context.ended = True
     # The pipes stay open, so only the death of its parent can tell the server to end.
     process.popen.send_signal(signal.SIGKILL)
-    is_over = process.wait_until(
-        lambda: process.exit_code is not None and not process.is_group_running(), ORPHAN_S
-    )
-    if not is_over:
-        silence = f"{ORPHAN_S:g} s of silence"
+    orphan_s = context.settings.orphan_s
+    if not process.wait_for_exit(orphan_s):
+        silence = f"{orphan_s:g} s of silence"
         raise Deviation(f"the server behind a killed wrapper still runs after {silence}")
 
 

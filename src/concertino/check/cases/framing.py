@@ -1,10 +1,9 @@
-"""Section 1: bytes and framing. The pieces in which input arrives, and the kinds of pipes."""
+"""Section 1, first part: bytes and framing, and the pieces in which input arrives."""
 
 from __future__ import annotations
 
 import json
 import signal
-import time
 
 from concertino.check import process_stats
 from concertino.check.case import Case
@@ -12,15 +11,11 @@ from concertino.check.case_context import INITIALIZED, CaseContext, tool_result_
 from concertino.check.cases.refused_input import (
     INVALID_REQUEST,
     PARSE_ERROR,
-    MalformedLine,
-    make_case,
+    make_cases,
     send_malformed_line,
 )
-from concertino.check.findings import Crash, Deviation, Hang, Violation
+from concertino.check.findings import Deviation, Violation
 from concertino.check.messages import encode_line, excerpt
-from concertino.check.stdio_setup import StdioSetup
-
-__all__ = ["CASES"]
 
 MIB = 2**20
 BOM = b"\xef\xbb\xbf"
@@ -39,7 +34,7 @@ def send_100_malformed_lines(context: CaseContext) -> None:
     )
     # A server may limit the rate of its errors, so one is enough.
     if not output.responses_without_id:
-        context.report(Deviation("100 lines that are no JSON were answered with silence"))
+        context.report_deviation("100 lines that are no JSON were answered with silence")
 
 
 def send_invalid_utf8_argument(context: CaseContext) -> None:
@@ -49,7 +44,7 @@ def send_invalid_utf8_argument(context: CaseContext) -> None:
     line = frame.rstrip().replace(b"MARK", b"caf\xff")
     response = send_malformed_line(context, line, (PARSE_ERROR,), id)
     if response is not None and "\ufffd" in (tool_result_text(response) or ""):
-        context.report(Deviation("the tool was called with U+FFFD in place of what was no UTF-8"))
+        context.report_deviation("the tool was called with U+FFFD in place of what was no UTF-8")
 
 
 def send_bom_first(context: CaseContext) -> None:
@@ -62,10 +57,10 @@ def send_bom_first(context: CaseContext) -> None:
     context.write(BOM + encode_line(opening))
 
     if context.wait_for_missing([id], context.start_grace_s):
-        context.report(Deviation("a byte order mark before the first message: no answer on its id"))
+        context.report_deviation("a byte order mark before the first message: no answer on its id")
     elif "error" in context.responses(id)[0]:
         error = excerpt(context.responses(id)[0])
-        context.report(Deviation(f"a byte order mark before the first message: {error}"))
+        context.report_deviation(f"a byte order mark before the first message: {error}")
     else:
         # The message has opened the session.
         context.opened = True
@@ -75,16 +70,11 @@ def send_bom_first(context: CaseContext) -> None:
 
 def send_bom_later(context: CaseContext) -> None:
     message = context.make_ping()
-    id = message["id"]
-    context.make_optional(id)
-    context.malformed_lines += 1
-    context.write(BOM + encode_line(message))
-    context.require_service()
-
-    missing = context.wait_for_missing([id], context.settings.grace_s)
-    if missing or "error" in context.responses(id)[0]:
-        text = "a byte order mark before a later message: the message was not served"
-        context.report(Deviation(text))
+    response = context.probe_line(BOM + encode_line(message), message["id"])
+    if response is None or "error" in response:
+        context.report_deviation(
+            "a byte order mark before a later message: the message was not served"
+        )
 
 
 def send_crlf(context: CaseContext) -> None:
@@ -99,8 +89,9 @@ def send_blank_lines(context: CaseContext) -> None:
     context.require_service()
     context.process.wait_until(lambda: bool(without_id), context.settings.grace_s)
     if without_id:
-        text = f"blank lines were answered {len(without_id)} times: {excerpt(without_id[0])}"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"blank lines were answered {len(without_id)} times: {excerpt(without_id[0])}"
+        )
 
 
 def echo_separators(context: CaseContext) -> None:
@@ -110,14 +101,11 @@ def echo_separators(context: CaseContext) -> None:
 
 def send_separators_in_ids(context: CaseContext) -> None:
     for id in (SEPARATORS, MANY_LANGUAGES):
-        message = context.make_ping(id)
-        context.write(json.dumps(message, ensure_ascii=False).encode() + b"\n")
-        context.require_results([id])
+        context.require_success(context.make_ping(id))
 
 
 def send_escaped_nul(context: CaseContext) -> None:
-    context.send(context.make_ping("a\x00b"))
-    context.require_results(["a\x00b"])
+    context.require_success(context.make_ping("a\x00b"))
     if "echo" in context.server.tools:
         context.require_echo("a\x00b\x1f\x7f")
 
@@ -151,9 +139,7 @@ def split_at_every_byte(context: CaseContext) -> None:
 
 
 def send_1000_requests(context: CaseContext) -> None:
-    messages = [context.make_ping() for _ in range(1000)]
-    context.send(*messages)
-    context.require_results([message["id"] for message in messages])
+    context.require_success(*(context.make_ping() for _ in range(1000)))
 
 
 def echo_70_kb(context: CaseContext) -> None:
@@ -192,31 +178,16 @@ def _make_padded_ping(context: CaseContext, size: int) -> tuple[int, bytes]:
 def send_largest_message(context: CaseContext) -> None:
     limit = context.settings.message_limit_bytes
     id, frame = _make_padded_ping(context, limit)
-    context.malformed_lines += 1
-    context.make_optional(id)
-    context.write(frame, 3 * context.settings.timeout_s)
-    context.require_service()
-
-    missing = context.wait_for_missing([id], context.settings.grace_s)
-    if missing or "error" in context.responses(id)[0]:
-        responses = context.responses(id) or context.process.output.responses_without_id
-        answer = excerpt(responses[0]) if responses else "no answer"
+    response = context.probe_line(frame, id, within_s=3 * context.settings.timeout_s)
+    if response is None or "error" in response:
+        answer = excerpt(response) if response else "no answer"
         raise Deviation(f"a message of {limit} bytes was not served: {answer}")
 
 
 def send_too_large_message(context: CaseContext) -> None:
     limit = context.settings.message_limit_bytes
     id, frame = _make_padded_ping(context, limit + 1)
-    context.malformed_lines += 1
-    context.make_optional(id)
-    context.write(frame, 3 * context.settings.timeout_s)
-    context.require_service()
-
-    without_id = context.process.output.responses_without_id
-    context.process.wait_until(
-        lambda: bool(without_id) or bool(context.responses(id)), context.settings.grace_s
-    )
-    response = next(iter(context.responses(id) or without_id), None)
+    response = context.probe_line(frame, id, within_s=3 * context.settings.timeout_s)
     if response is None:
         raise Deviation(f"a message of {limit + 1} bytes was answered with silence")
     if "error" not in response:
@@ -268,95 +239,28 @@ def stop_and_continue(context: CaseContext) -> None:
         context.wait_for_response(message["id"])
 
 
-def send_100_requests(context: CaseContext) -> None:
-    # The opening was answered over these unusual descriptors; a busy stretch must be, too.
-    messages = [context.make_ping() for _ in range(100)]
-    context.send(*messages)
-    context.require_results([message["id"] for message in messages])
-
-
-def read_late(context: CaseContext) -> None:
-    # The responses fill a pipe of 4 KiB many times over.
-    messages = [
-        context.make_request("tools/list") if context.server.tool_names else context.make_ping()
-        for _ in range(50)
-    ]
-    frames = b"".join(map(encode_line, messages))
-    context.process.write(frames, context.settings.timeout_s, read_stdout=False)
-    # No event tells that the server has found its pipe full.
-    time.sleep(0.3)
-    context.require_results([message["id"] for message in messages])
-
-
-def _encode_whole_session() -> bytes:
-    params = {
-        "protocolVersion": "2025-11-25",
-        "capabilities": {},
-        "clientInfo": {"name": "check", "version": "1"},
-    }
-    return (
-        encode_line({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
-        + encode_line(INITIALIZED)
-        + encode_line({"jsonrpc": "2.0", "id": 2, "method": "ping"})
-    )
-
-
-def read_file_as_stdin(context: CaseContext) -> None:
-    for id in (1, 2):
-        context.expect(id, "a request in a file", least=0)
-    context.ended = True
-    start_s = context.settings.start_s
-    if not context.process.wait_for_exit(start_s):
-        raise Hang(f"still running {start_s:g} s after a file as stdin was at its end")
-    if not (context.responses(1) and context.responses(2)):
-        raise Deviation("stdin was a file with a handshake and a ping; not both were answered")
-    if context.process.exit_code != 0:
-        raise Deviation(f"exit code {context.process.exit_code} after the end of the file")
-
-
-def start_without_input(context: CaseContext) -> None:
-    context.ended = True
-    process = context.process
-    if not process.wait_for_exit(context.settings.start_s):
-        raise Hang(f"still running after {context.settings.start_s:g} s with nothing to read")
-    code = process.exit_code
-    if code is not None and code < 0:
-        raise Crash(f"died of signal {-code}")
-    # Both are sensible: no input is a session without requests, or a mistake of the user.
-    if code not in (0, 1):
-        raise Deviation(f"exit code {code}; 0 or 1 expected")
-    if b"Traceback" in process.stderr.tail or b"\n    at " in process.stderr.tail:
-        raise Deviation("a stack trace on stderr; one line expected")
-
-
-LINES = (
+CASES = (
     # Not JSON at all, or only a part of it.
-    MalformedLine("not-json", 1, "sends {not json}", b"{not json}", (PARSE_ERROR,)),
-    MalformedLine(
-        "truncated-request",
+    *make_cases(
         1,
-        "sends half a request",
-        b'{"jsonrpc":"2.0","id":77,"method":"pi',
         (PARSE_ERROR,),
-    ),
-    MalformedLine(
-        "not-utf8", 1, "sends the bytes ff fe 80 as a line", b"\xff\xfe\x80", (PARSE_ERROR,)
+        ("not-json", "sends {not json}", b"{not json}"),
+        ("truncated-request", "sends half a request", b'{"jsonrpc":"2.0","id":77,"method":"pi'),
+        ("not-utf8", "sends the bytes ff fe 80 as a line", b"\xff\xfe\x80"),
     ),
     # JSON strings must escape control characters.
-    MalformedLine(
-        "nul-raw",
+    *make_cases(
         1,
-        "sends a request with a raw NUL byte in a string",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping","params":{"_meta":{"example.com/x":"a\x00b"}}}',
         (PARSE_ERROR,),
-        "a",
-        "RFC 8259 section 7: control characters are escaped",
+        (
+            "nul-raw",
+            "sends a request with a raw NUL byte in a string",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping",'
+            b'"params":{"_meta":{"example.com/x":"a\x00b"}}}',
+        ),
+        id="a",
+        source="RFC 8259 section 7: control characters are escaped",
     ),
-)
-
-NOT_SERVED = "served like over a pipe"
-CASES = (
-    *map(make_case, LINES),
     # Malformed lines and other encodings.
     Case(
         "bad-lines-100",
@@ -513,80 +417,5 @@ CASES = (
         "all are answered",
         "invariant",
         stop_and_continue,
-    ),
-    # Kinds of descriptors. Only sockets and small pipes are common enough to fail the server.
-    Case(
-        "stdin-socket",
-        1,
-        "gives sockets as stdin and stdout, as Node does",
-        NOT_SERVED,
-        "invariant",
-        send_100_requests,
-        stdio=StdioSetup(stdin="socket", stdout="socket"),
-    ),
-    Case(
-        "stdin-terminal",
-        1,
-        "gives a terminal as stdin and stdout, without echo",
-        NOT_SERVED,
-        "policy",
-        send_100_requests,
-        stdio=StdioSetup(stdin="terminal", stdout="terminal"),
-        can_fail=False,
-    ),
-    Case(
-        "stdin-file",
-        1,
-        "gives a file with a handshake and a ping as stdin",
-        "both answered, then exit code 0",
-        "policy",
-        read_file_as_stdin,
-        needs=("legacy",),
-        opens=False,
-        stdio=StdioSetup(stdin="file", content=_encode_whole_session()),
-        can_fail=False,
-    ),
-    # Nothing to read at all.
-    Case(
-        "stdin-null",
-        1,
-        "gives /dev/null as stdin",
-        "exit code 0 or 1, no stack trace",
-        "policy",
-        start_without_input,
-        opens=False,
-        stdio=StdioSetup(stdin="null"),
-        can_fail=False,
-    ),
-    Case(
-        "stdin-closed",
-        1,
-        "starts with descriptor 0 closed",
-        "exit code 0 or 1, no stack trace",
-        "policy",
-        start_without_input,
-        opens=False,
-        stdio=StdioSetup(stdin="closed"),
-        can_fail=False,
-    ),
-    # A reader that is late.
-    Case(
-        "nonblocking-pipes",
-        1,
-        "gives pipes that are O_NONBLOCK already, and reads late",
-        "every answer, whole",
-        "policy",
-        read_late,
-        stdio=StdioSetup(nonblocking=True, small_pipe=True),
-        can_fail=False,
-    ),
-    Case(
-        "small-pipe",
-        1,
-        "gives a stdout pipe of 4 KiB and reads late",
-        "every answer, whole",
-        STDIO,
-        read_late,
-        stdio=StdioSetup(small_pipe=True),
     ),
 )

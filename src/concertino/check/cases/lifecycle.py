@@ -14,11 +14,8 @@ from concertino.check.messages import (
     Message,
     as_array,
     as_object,
-    encode_line,
     excerpt,
 )
-
-__all__ = ["CASES"]
 
 LEGACY_REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 # 2026-07-28 basic/index "Error codes".
@@ -40,40 +37,35 @@ def _send_before_initialize(context: CaseContext, method: str) -> list[Message]:
 def call_before_initialize(context: CaseContext) -> None:
     responses = _send_before_initialize(context, "tools/list")
     if not responses:
-        context.report(Deviation("a call before initialize was answered with silence"))
+        context.report_deviation("a call before initialize was answered with silence")
     elif "error" not in responses[0]:
-        context.report(Deviation(f"a call before initialize was served: {excerpt(responses[0])}"))
+        context.report_deviation(f"a call before initialize was served: {excerpt(responses[0])}")
 
 
 def ping_before_initialize(context: CaseContext) -> None:
     responses = _send_before_initialize(context, "ping")
     if not responses or "error" in responses[0]:
         answer = excerpt(responses[0]) if responses else "silence"
-        context.report(Deviation(f"a ping before initialize: {answer}"))
+        context.report_deviation(f"a ping before initialize: {answer}")
 
 
 def omit_initialized_notification(context: CaseContext) -> None:
-    opening = context.make_initialize()
-    context.send(opening)
-    context.wait_for_response(opening["id"], context.settings.start_s)
+    context.exchange(context.make_initialize(), within_s=context.settings.start_s)
     context.opened = True
     # Some clients never send the notification; their first request implies it.
-    method = "tools/list" if context.server.tool_names else "ping"
-    response = context.request(method, modern=False)
+    (response,) = context.exchange(context.make_listing())
     if "error" in response:
         client = "a client that forgot notifications/initialized"
-        context.report(Deviation(f"a call of {client} was refused: {excerpt(response)}"))
+        context.report_deviation(f"a call of {client} was refused: {excerpt(response)}")
 
 
 def pipeline_handshake(context: CaseContext) -> None:
     opening = context.make_initialize()
     ping = context.make_request("ping", modern=False)
-    ids = [opening["id"], ping["id"]]
-    context.send(opening, INITIALIZED, ping)
-    context.wait_for_responses(ids, context.settings.start_s)
+    responses = context.exchange(opening, INITIALIZED, ping, within_s=context.settings.start_s)
     context.opened = True
-    for id in ids:
-        if "error" in (response := context.responses(id)[0]):
+    for response in responses:
+        if "error" in response:
             raise Violation(f"in a pipelined handshake: {excerpt(response)}")
 
 
@@ -85,14 +77,15 @@ def initialize_again(context: CaseContext) -> None:
     context.wait_for_missing([message["id"]], context.settings.grace_s)
     responses = context.responses(message["id"])
     if not responses:
-        context.report(Deviation("a second initialize was answered with silence"))
+        context.report_deviation("a second initialize was answered with silence")
     elif "error" not in responses[0]:
-        context.report(Deviation("a second initialize was accepted"))
+        context.report_deviation("a second initialize was accepted")
 
     # Whatever the response was, the first handshake must still hold.
     if context.server.tool_names and "error" in (response := context.request("tools/list")):
-        text = f"after a second initialize calls are refused: {excerpt(response)}"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"after a second initialize calls are refused: {excerpt(response)}"
+        )
 
 
 def send_malformed_initialize(context: CaseContext) -> None:
@@ -115,11 +108,10 @@ def send_malformed_initialize(context: CaseContext) -> None:
     for id in ids:
         responses = context.responses(id)
         if not responses:
-            text = "initialize with malformed params was answered with silence"
-            context.report(Deviation(text))
+            context.report_deviation("initialize with malformed params was answered with silence")
         elif "error" not in responses[0]:
             # The session is open now, so another initialize would be a second one.
-            context.report(Deviation("initialize with malformed params was accepted"))
+            context.report_deviation("initialize with malformed params was accepted")
             return
     context.open()
 
@@ -130,8 +122,7 @@ def _negotiate(context: CaseContext, version: str) -> str:
     Raises Violation when the result lacks a required member.
     """
     message = context.make_initialize(version)
-    context.send(message)
-    response = context.wait_for_response(message["id"], context.settings.start_s)
+    (response,) = context.exchange(message, within_s=context.settings.start_s)
     if "error" in response:
         return ""
 
@@ -158,7 +149,7 @@ def offer_unknown_version(context: CaseContext) -> None:
         # After a refusal the server need not serve anything.
         context.ended = True
     elif revision not in LEGACY_REVISIONS:
-        context.report(Deviation(f"revision {excerpt(revision)} was offered in a handshake"))
+        context.report_deviation(f"revision {excerpt(revision)} was offered in a handshake")
     else:
         _complete_handshake(context)
 
@@ -184,8 +175,9 @@ def _make_revision_case(version: str) -> Case:
         if revision not in LEGACY_REVISIONS:
             raise Violation(f"initialize with {version} was answered with {excerpt(revision)}")
         if context.server.tool_names and "error" in (response := context.request("tools/list")):
-            text = f"tools/list is refused once {revision} is agreed on: {excerpt(response)}"
-            raise Violation(text)
+            raise Violation(
+                f"tools/list is refused once {revision} is agreed on: {excerpt(response)}"
+            )
 
     return Case(
         f"initialize-{version}",
@@ -213,20 +205,18 @@ def discover_before_initialize(context: CaseContext) -> None:
     if not responses:
         if context.process.exit_code is not None:
             raise context.process.crash_or_hang("server/discover ended it")
-        text = "server/discover before initialize was answered with silence"
-        context.report(Deviation(text))
+        context.report_deviation("server/discover before initialize was answered with silence")
     context.open()
 
 
 def _initialize_after_discover(context: CaseContext) -> None:
     # The client has its answer. Serving a handshake afterwards is a MAY
     # (2026-07-28 basic/versioning).
-    opening = context.make_initialize()
-    context.send(opening)
-    response = context.wait_for_response(opening["id"])
+    (response,) = context.exchange(context.make_initialize())
     if "error" in response:
-        text = f"initialize behind a served server/discover was refused: {excerpt(response)}"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"initialize behind a served server/discover was refused: {excerpt(response)}"
+        )
         context.ended = True
     else:
         _complete_handshake(context)
@@ -249,8 +239,9 @@ def discover(context: CaseContext) -> None:
         if not isinstance(result.get(name), kind):
             raise Violation(f"the result of server/discover has no {name}: {excerpt(response)}")
     if MODERN not in result["supportedVersions"]:
-        text = f"supportedVersions lacks {MODERN}, the revision of the request: {excerpt(response)}"
-        raise Violation(text)
+        raise Violation(
+            f"supportedVersions lacks {MODERN}, the revision of the request: {excerpt(response)}"
+        )
 
 
 def interleave_eras(context: CaseContext) -> None:
@@ -262,28 +253,30 @@ def interleave_eras(context: CaseContext) -> None:
         modern = context.make_request("tools/list", modern=True)
         ping = context.make_request("ping", modern=False)
         modern_ping = context.make_request("ping", modern=True)
-        messages = (legacy, modern, ping, modern_ping)
-        context.send(*messages)
-        context.wait_for_responses([message["id"] for message in messages])
-        _check_eras(context, *(context.responses(message["id"])[0] for message in messages))
+        _check_eras(context, *context.exchange(legacy, modern, ping, modern_ping))
 
 
 def _check_eras(
-    context: CaseContext, legacy: Message, modern: Message, ping: Message, modern_ping: Message
+    context: CaseContext,
+    legacy: Message,
+    modern: Message,
+    ping: Message,
+    modern_ping: Message,
 ) -> None:
     """Check that each response follows the rules of its request's own era."""
     if ("error" in legacy) is not ("error" in modern):
-        text = f"tools/list differs between eras: {excerpt(legacy)} and {excerpt(modern)}"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"tools/list differs between eras: {excerpt(legacy)} and {excerpt(modern)}"
+        )
     if "result" in modern and "resultType" not in modern["result"]:
         raise Violation(f"a {MODERN} result without resultType: {excerpt(modern)}")
     if "error" in ping:
-        text = f"a legacy ping beside {MODERN} requests was refused: {excerpt(ping)}"
-        raise Violation(text)
+        raise Violation(f"a legacy ping beside {MODERN} requests was refused: {excerpt(ping)}")
     # 2026-07-28 removed ping.
     if modern_ping.get("error", {}).get("code") != -32601:
-        text = f"ping of {MODERN}, which has none, was answered {excerpt(modern_ping)}"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"ping of {MODERN}, which has none, was answered {excerpt(modern_ping)}"
+        )
 
 
 def request_unsupported_version(context: CaseContext) -> None:
@@ -300,35 +293,37 @@ def request_unsupported_version(context: CaseContext) -> None:
 def request_without_capabilities(context: CaseContext) -> None:
     response = context.request("tools/list", {"_meta": {VERSION: MODERN}}, modern=False)
     if response.get("error", {}).get("code") != -32602:
-        text = f"a {MODERN} request without clientCapabilities was answered {excerpt(response)}"
-        raise Violation(text)
+        raise Violation(
+            f"a {MODERN} request without clientCapabilities was answered {excerpt(response)}"
+        )
 
 
 def request_without_era(context: CaseContext) -> None:
     # There was no handshake, and the request has no `_meta`.
     message = context.make_request("tools/list", modern=False)
-    context.send(message)
-    response = context.wait_for_response(message["id"], context.settings.start_s)
+    (response,) = context.exchange(message, within_s=context.settings.start_s)
     if "error" not in response:
-        context.report(Deviation(f"a request of no era was served: {excerpt(response)}"))
+        context.report_deviation(f"a request of no era was served: {excerpt(response)}")
     else:
         error = response["error"]
         if error["code"] != -32602 or MODERN not in str(error.get("data")):
-            text = f"expected -32602 with the supported versions, got {excerpt(response)}"
-            context.report(Deviation(text))
+            context.report_deviation(
+                f"expected -32602 with the supported versions, got {excerpt(response)}"
+            )
 
     context.opened = True
     # A server MAY settle on one era by the first request, but that locks out a modern client.
     if "error" in (response := context.request("server/discover")):
-        text = f"server/discover behind a request of no era was refused: {excerpt(response)}"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"server/discover behind a request of no era was refused: {excerpt(response)}"
+        )
 
 
 def write_session_at_start(context: CaseContext) -> None:
     # Everything is in the pipe before the process can have read anything.
     messages: list[Message] = [] if context.modern else [context.make_initialize(), INITIALIZED]
     messages += [context.make_ping() for _ in range(20)]
-    context.write(b"".join(map(encode_line, messages)))
+    context.send(*messages)
     ids: list[Id] = [message["id"] for message in messages if "id" in message]
     if len(context.wait_for_missing(ids, context.settings.start_s)) == len(ids):
         raise Hang("nothing was answered that was written while the process started")

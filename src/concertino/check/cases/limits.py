@@ -14,8 +14,6 @@ from concertino.check.case_context import CaseContext, tool_result_text
 from concertino.check.findings import Deviation
 from concertino.check.messages import encode_line, excerpt
 
-__all__ = ["CASES", "flood_notifications", "limit_memory"]
-
 MIB = 2**20
 # The time for one large message; docs/reference/check.md names it.
 LARGE_MESSAGE_S = 10.0
@@ -37,7 +35,7 @@ def limit_memory(context: CaseContext, allowed: int = ALLOWED_GROWTH_BYTES) -> G
         # An old peak says nothing about this block.
         if after.peak_bytes > before.peak_bytes and growth > allowed:
             limit = f"{allowed / MIB:.0f} MiB are allowed"
-            context.report(Deviation(f"memory grew by {growth / MIB:.0f} MiB; {limit}"))
+            context.report_deviation(f"memory grew by {growth / MIB:.0f} MiB; {limit}")
 
 
 def write_endless_line(context: CaseContext) -> None:
@@ -53,77 +51,66 @@ def write_endless_line(context: CaseContext) -> None:
         context.require_service()
 
     if not without_id:
-        context.report(Deviation("100 MiB without a newline were answered with silence"))
+        context.report_deviation("100 MiB without a newline were answered with silence")
     elif not is_early:
-        text = "they were refused only when the newline came, not when the limit was crossed"
-        context.report(Deviation(text))
+        context.report_deviation(
+            "they were refused only when the newline came, not when the limit was crossed"
+        )
 
 
 def _send_large_request(
-    context: CaseContext, frame: bytes, subject: str, *, within_s: float = 1.0
+    context: CaseContext,
+    value: bytes,
+    subject: str,
+    *,
+    within_s: float = 1.0,
 ) -> None:
-    """Send a large request, require service, and report a Deviation if it gets no response.
+    """Send a ping with a large value in its `_meta`, and report a Deviation if nothing comes back.
 
-    frame: without its newline; the string "#ID#" stands for the id.
+    value: may be invalid JSON. subject: what it is. within_s: the longest wait for the response.
     """
-    id = context.new_id()
-    context.expect(id, subject, least=0)
-    context.malformed_lines += 1
-    context.write(frame.replace(b'"#ID#"', b"%d" % id) + b"\n", LARGE_MESSAGE_S)
-    context.require_service()
-
-    without_id = context.process.output.responses_without_id
-    context.process.wait_until(lambda: bool(context.responses(id)) or bool(without_id), within_s)
-    if not context.responses(id) and not without_id:
-        context.report(Deviation(f"{subject}: no answer"))
+    id, line = _make_ping_line(context, value, subject)
+    if context.probe_line(line, id, within_s=LARGE_MESSAGE_S, grace_s=within_s) is None:
+        context.report_deviation(f"{subject}: no answer")
 
 
-def _make_ping_frame(context: CaseContext, value: bytes) -> bytes:
-    """Return a ping frame with a value in its `_meta`, as _send_large_request() takes it.
-
-    value: may be invalid JSON, so it is put in after the message is encoded.
-    """
+def _make_ping_line(context: CaseContext, value: bytes, subject: str) -> tuple[int, bytes]:
+    """Return the id and the line of a ping with a value in its `_meta`."""
     message = context.make_ping(params={"_meta": {"example.com/x": "#VALUE#"}})
-    del context.expected[int, message["id"]]
-    message["id"] = "#ID#"
-    return encode_line(message).rstrip().replace(b'"#VALUE#"', value)
+    context.expect(message["id"], subject)
+    # The value may be invalid JSON, so it is put in after the message is encoded.
+    return message["id"], encode_line(message).replace(b'"#VALUE#"', value)
 
 
 def send_nested_arrays(context: CaseContext) -> None:
     # A recursive parser runs out of stack here, which kills a process that does not count.
-    line = b"[" * 200_000 + b"]" * 200_000
-    context.write_malformed_lines(line + b"\n", within_s=LARGE_MESSAGE_S)
-    context.require_service()
-    without_id = context.process.output.responses_without_id
-    context.process.wait_until(lambda: bool(without_id), context.settings.grace_s)
-    if not without_id:
-        context.report(Deviation("200,000 nested arrays were answered with silence"))
+    line = b"[" * 200_000 + b"]" * 200_000 + b"\n"
+    if context.probe_line(line, within_s=LARGE_MESSAGE_S) is None:
+        context.report_deviation("200,000 nested arrays were answered with silence")
 
 
 def send_nested_params(context: CaseContext) -> None:
     arrays = b"[" * 200_000 + b"]" * 200_000
-    _send_large_request(context, _make_ping_frame(context, arrays), "a request nested 200,000 deep")
+    _send_large_request(context, arrays, "a request nested 200,000 deep")
     objects = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
-    _send_large_request(
-        context, _make_ping_frame(context, objects), "one of 200,000 nested objects"
-    )
+    _send_large_request(context, objects, "one of 200,000 nested objects")
 
 
 def send_many_members(context: CaseContext) -> None:
     members = b",".join(b'"k%d":%d' % (number, number) for number in range(200_000))
-    frame = _make_ping_frame(context, b"{" + members + b"}")
-    _send_large_request(context, frame, "200,000 members", within_s=LARGE_MESSAGE_S)
-    frame = _make_ping_frame(context, b"[" + b"0," * 999_999 + b"0]")
-    _send_large_request(context, frame, "1,000,000 elements", within_s=LARGE_MESSAGE_S)
+    for value, subject in (
+        (b"{" + members + b"}", "200,000 members"),
+        (b"[" + b"0," * 999_999 + b"0]", "1,000,000 elements"),
+    ):
+        _send_large_request(context, value, subject, within_s=LARGE_MESSAGE_S)
 
 
 def send_colliding_keys(context: CaseContext) -> None:
     # "Aa" and "BB" have the same hash under h = 31 h + c, and so have all strings made of the same
     # number of these pairs. 16 pairs give 2^16 keys with one hash.
     keys = ("".join(pairs) for pairs in itertools.product(("Aa", "BB"), repeat=16))
-    members = b",".join(b'"%b":0' % key.encode() for key in keys)
-    frame = _make_ping_frame(context, b"{" + members + b"}")
-    _send_large_request(context, frame, "65,536 keys with one hash", within_s=LARGE_MESSAGE_S)
+    value = b"{" + b",".join(b'"%b":0' % key.encode() for key in keys) + b"}"
+    _send_large_request(context, value, "65,536 keys with one hash", within_s=LARGE_MESSAGE_S)
 
 
 def send_long_numbers(context: CaseContext) -> None:
@@ -133,33 +120,26 @@ def send_long_numbers(context: CaseContext) -> None:
         (b"1e999999999", "the number 1e999999999"),
         (b"0." + b"3" * 1_000_000, "a fraction of 1,000,000 digits"),
     ):
-        _send_large_request(context, _make_ping_frame(context, value), subject)
+        _send_large_request(context, value, subject)
 
 
 def send_escapes(context: CaseContext) -> None:
     # Each escape is six bytes on the wire and one character in memory. The limit counts the bytes
     # on the wire, before anything is decoded.
     count = context.settings.message_limit_bytes // 6 + 100
-    id = context.new_id()
-    without_id = context.process.output.responses_without_id
+    value = b'"' + rb"\u0041" * count + b'"'
+    id, line = _make_ping_line(context, value, "a string of escapes longer than the limit")
     with limit_memory(context, context.settings.message_limit_bytes + ALLOWED_GROWTH_BYTES):
-        context.expect(id, "a string of escapes longer than the limit", least=0)
-        context.malformed_lines += 1
-        frame = _make_ping_frame(context, b'"' + rb"\u0041" * count + b'"')
-        line = frame.replace(b'"#ID#"', b"%d" % id)
-        context.write(line + b"\n", LARGE_MESSAGE_S)
-        context.require_service()
-        context.process.wait_until(
-            lambda: bool(without_id) or bool(context.responses(id)), context.settings.grace_s
-        )
+        response = context.probe_line(line, id, within_s=LARGE_MESSAGE_S)
 
-    response = next(iter(context.responses(id) or without_id), None)
+    size = len(line.rstrip())
     if response is None:
-        text = f"{len(line)} bytes, {count} characters when decoded, were answered with silence"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"{size} bytes, {count} characters when decoded, were answered with silence"
+        )
     elif "error" not in response:
         question = f"counted as the {count} characters that they decode to?"
-        context.report(Deviation(f"{len(line)} bytes were served: {question}"))
+        context.report_deviation(f"{size} bytes were served: {question}")
 
 
 def send_long_methods(context: CaseContext) -> None:
@@ -167,8 +147,9 @@ def send_long_methods(context: CaseContext) -> None:
     for method in ("x" * MIB, "\u202e" * 100_000):
         response = context.request(method)
         if (size := len(json.dumps(response, ensure_ascii=False))) > 64 * 1024:
-            text = f"an unknown method of {len(method)} characters was answered with {size}"
-            context.report(Deviation(text))
+            context.report_deviation(
+                f"an unknown method of {len(method)} characters was answered with {size}"
+            )
 
 
 def flood_for_1_s(context: CaseContext) -> None:
@@ -191,13 +172,10 @@ def flood_notifications(context: CaseContext, seconds: float) -> None:
 
 def send_10000_calls(context: CaseContext) -> None:
     # A server that runs one call after the other would need more than an hour for 10,000.
-    waited_before_s = process_stats.cpu_wait_s(context.process.pid)
-    began = time.monotonic()
+    watch = process_stats.Stopwatch(context.process.pid)
     few = [context.make_call("sleep", seconds=0.2) for _ in range(50)]
-    context.send(*few)
-    context.wait_for_responses([call["id"] for call in few], 3 * context.settings.timeout_s)
-    waited_s = process_stats.cpu_wait_s(context.process.pid) - waited_before_s
-    if time.monotonic() - began - waited_s > 5.0:
+    context.exchange(*few, within_s=3 * context.settings.timeout_s)
+    if watch.elapsed_s() > 5.0:
         consequence = "calls run one after the other, so 10,000 were not tried"
         raise Deviation(f"50 sleeps of 0.2 s took more than 5 s: {consequence}")
 

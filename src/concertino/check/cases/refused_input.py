@@ -7,22 +7,9 @@ next request.
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from concertino.check.case import Case
 from concertino.check.case_context import CaseContext
-from concertino.check.findings import Deviation
 from concertino.check.messages import Id, Message, excerpt
-
-__all__ = [
-    "INVALID_PARAMS",
-    "INVALID_REQUEST",
-    "NOT_FOUND",
-    "PARSE_ERROR",
-    "MalformedLine",
-    "make_case",
-    "send_malformed_line",
-]
 
 # JSON-RPC 2.0 section 5.1.
 PARSE_ERROR = -32700
@@ -37,37 +24,38 @@ CODES = {
 }
 
 
-class MalformedLine(Struct, frozen=True):
-    """One malformed line and the error that should come for it.
+# The name of a case, what it does, and the line that it sends, without its newline.
+MalformedLine = tuple[str, str, bytes]
 
-    sends: the line without its newline. codes: the acceptable error codes. id: the id of the
-    response; None if the line has none that can be read. silence: no response is fine, too.
+
+def make_cases(
+    section: int,
+    codes: tuple[int, ...],
+    *lines: MalformedLine,
+    id: Id | None = None,
+    source: str = "JSON-RPC 2.0 section 5.1; policy: malformed input is answered",
+    silence: bool = False,
+) -> list[Case]:
+    """Return a case for each malformed line.
+
+    codes: the acceptable error codes. id: the id of the response; None if the lines have none that
+    can be read. silence: no response is fine, too.
     """
-
-    name: str
-    section: int
-    does: str
-    sends: bytes
-    codes: tuple[int, ...]
-    id: Id | None = None
-    source: str = "JSON-RPC 2.0 section 5.1; policy: malformed input is answered"
-    silence: bool = False
-
-
-def make_case(line: MalformedLine) -> Case:
-    """Return the case for a malformed line."""
-    codes = " or ".join(f"{code} ({CODES[code]})" for code in line.codes)
-    place = "without an id or with null" if line.id is None else f"on id {excerpt(line.id)}"
+    names = " or ".join(f"{code} ({CODES[code]})" for code in codes)
+    place = "without an id or with null" if id is None else f"on id {excerpt(id)}"
     # A server that cannot parse a line cannot know its id.
-    if line.id is not None and PARSE_ERROR in line.codes:
+    if id is not None and PARSE_ERROR in codes:
         place += ", or without one"
-    silence = ", or silence" if line.silence else ""
-    expected = f"one error {codes} {place}{silence}; the next request is served"
+    allowed = ", or silence" if silence else ""
+    expected = f"one error {names} {place}{allowed}; the next request is served"
 
-    def run(context: CaseContext) -> None:
-        send_malformed_line(context, line.sends, line.codes, line.id, silence=line.silence)
+    def make_case(name: str, does: str, line: bytes) -> Case:
+        def run(context: CaseContext) -> None:
+            send_malformed_line(context, line, codes, id, silence=silence)
 
-    return Case(line.name, line.section, line.does, expected, line.source, run)
+        return Case(name, section, does, expected, source, run)
+
+    return [make_case(*line) for line in lines]
 
 
 def send_malformed_line(
@@ -78,40 +66,31 @@ def send_malformed_line(
     *,
     silence: bool = False,
 ) -> Message | None:
-    """Send a malformed line, require service, and return the response to the line, if any.
+    """Send a malformed line and a request, and return the response to the line, if any.
 
-    The parameters are those of MalformedLine. Reports a Deviation unless the response is one of
+    codes, id, silence: as for make_cases(). Reports a Deviation unless the request is answered
+    and the response to the line is one of
     the expected errors.
     """
-    without_id = context.process.output.responses_without_id
-    count_before = len(without_id)
     if id is not None:
-        context.expect(id, f"the line {excerpt(line, 60)}", least=0)
-    context.write_malformed_lines(line + b"\n")
-    context.require_service()
+        context.expect(id, f"the line {excerpt(line, 60)}")
+    response = context.probe_line(line + b"\n", id)
     shown_line = excerpt(line, 80)
-
-    def has_response() -> bool:
-        return len(without_id) > count_before or (id is not None and bool(context.responses(id)))
-
-    context.process.wait_until(has_response, context.settings.grace_s)
-    if not has_response():
+    if response is None:
         if not silence:
-            context.report(Deviation(f"{shown_line} was answered with silence"))
+            context.report_deviation(f"{shown_line} was answered with silence")
         return None
-
-    # A response on the id tells more than one without.
-    on_id = [] if id is None else context.responses(id)
-    response = on_id[0] if on_id else without_id[count_before]
     if "error" not in response:
-        text = f"{shown_line} was taken for a request and answered {excerpt(response)}"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"{shown_line} was taken for a request and answered {excerpt(response)}"
+        )
         return response
 
     code = response["error"]["code"]
     if code not in codes:
-        context.report(Deviation(f"{shown_line} was answered with {code}: {excerpt(response)}"))
+        context.report_deviation(f"{shown_line} was answered with {code}: {excerpt(response)}")
     elif id is not None and response.get("id") != id and code != PARSE_ERROR:
-        text = f"{shown_line} was answered, but not on its id: {excerpt(response)}"
-        context.report(Deviation(text))
+        context.report_deviation(
+            f"{shown_line} was answered, but not on its id: {excerpt(response)}"
+        )
     return response

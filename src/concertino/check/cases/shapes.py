@@ -9,14 +9,11 @@ from concertino.check.cases.refused_input import (
     INVALID_REQUEST,
     NOT_FOUND,
     PARSE_ERROR,
-    MalformedLine,
-    make_case,
+    make_cases,
     send_malformed_line,
 )
-from concertino.check.findings import Deviation, Violation
+from concertino.check.findings import Violation
 from concertino.check.messages import Message, encode_line, excerpt
-
-__all__ = ["CASES"]
 
 REQUEST = INVALID_REQUEST
 JSON = "RFC 8259; JSON-RPC 2.0 section 5.1"
@@ -24,200 +21,6 @@ OBJECT = "JSON-RPC 2.0 section 4: a request is an object"
 MEMBERS = "JSON-RPC 2.0 section 4"
 PARAMS = "schema: params is an object"
 ID = "basic: an id is a string or an integer, and not null"
-
-LINES = (
-    # Valid JSON that is not an object.
-    MalformedLine("json-number", 3, "sends 42", b"42", (REQUEST,), source=OBJECT),
-    MalformedLine("json-string", 3, 'sends "x"', b'"x"', (REQUEST,), source=OBJECT),
-    MalformedLine("json-true", 3, "sends true", b"true", (REQUEST,), source=OBJECT),
-    MalformedLine("json-null", 3, "sends null", b"null", (REQUEST,), source=OBJECT),
-    MalformedLine("batch-empty", 3, "sends []", b"[]", (REQUEST,), source="JSON-RPC 2.0 section 6"),
-    MalformedLine("object-empty", 3, "sends {}", b"{}", (REQUEST,), source=OBJECT),
-    # Wrong or missing `jsonrpc`.
-    MalformedLine(
-        "jsonrpc-missing",
-        3,
-        "leaves jsonrpc out",
-        b'{"id":"a","method":"ping"}',
-        (REQUEST,),
-        "a",
-        MEMBERS,
-    ),
-    MalformedLine(
-        "jsonrpc-1-0",
-        3,
-        "says jsonrpc 1.0",
-        b'{"jsonrpc":"1.0","id":"a","method":"ping"}',
-        (REQUEST,),
-        "a",
-        MEMBERS,
-    ),
-    # Params that are not an object.
-    MalformedLine(
-        "params-array",
-        3,
-        "sends params as an array",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping","params":[1]}',
-        (INVALID_PARAMS, REQUEST),
-        "a",
-        PARAMS,
-    ),
-    MalformedLine(
-        "params-string",
-        3,
-        "sends params as a string",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping","params":"x"}',
-        (INVALID_PARAMS, REQUEST),
-        "a",
-        PARAMS,
-    ),
-    MalformedLine(
-        "params-null",
-        3,
-        "sends params as null",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping","params":null}',
-        (INVALID_PARAMS, REQUEST),
-        "a",
-        PARAMS,
-    ),
-    # Wrong or missing `method`.
-    MalformedLine(
-        "method-number",
-        3,
-        "names method 5",
-        b'{"jsonrpc":"2.0","id":"a","method":5}',
-        (REQUEST,),
-        "a",
-        MEMBERS,
-    ),
-    MalformedLine(
-        "method-empty",
-        3,
-        "names a method of no characters",
-        b'{"jsonrpc":"2.0","id":"a","method":""}',
-        (REQUEST, NOT_FOUND),
-        "a",
-        MEMBERS,
-    ),
-    MalformedLine(
-        "method-missing",
-        3,
-        "names no method",
-        b'{"jsonrpc":"2.0","id":"a"}',
-        (REQUEST,),
-        "a",
-        MEMBERS,
-    ),
-    # Half request, half response.
-    MalformedLine(
-        "method-and-result",
-        3,
-        "sends a request with a result",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping","result":{}}',
-        (REQUEST,),
-        "a",
-        MEMBERS,
-    ),
-    MalformedLine(
-        "result-and-error",
-        3,
-        "sends a response with a result and an error",
-        b'{"jsonrpc":"2.0","id":"a","result":{},"error":{"code":1,"message":"x"}}',
-        (REQUEST,),
-        "a",
-        "JSON-RPC 2.0 section 5: exactly one of the two",
-        silence=True,
-    ),
-    # Values that cannot be ids.
-    MalformedLine(
-        "id-null",
-        3,
-        "uses the id null",
-        b'{"jsonrpc":"2.0","id":null,"method":"ping"}',
-        (REQUEST,),
-        source=ID,
-    ),
-    MalformedLine(
-        "id-true",
-        3,
-        "uses the id true",
-        b'{"jsonrpc":"2.0","id":true,"method":"ping"}',
-        (REQUEST,),
-        source=ID,
-    ),
-    MalformedLine(
-        "id-array",
-        3,
-        "uses the id []",
-        b'{"jsonrpc":"2.0","id":[],"method":"ping"}',
-        (REQUEST,),
-        source=ID,
-    ),
-    MalformedLine(
-        "id-object",
-        3,
-        "uses the id {}",
-        b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
-        (REQUEST,),
-        source=ID,
-    ),
-    # What some parsers accept although it is not JSON.
-    MalformedLine(
-        "nan",
-        3,
-        "has NaN in its params",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping","params":{"_meta":{"example.com/x":NaN}}}',
-        (PARSE_ERROR,),
-        "a",
-        JSON,
-    ),
-    MalformedLine(
-        "infinity",
-        3,
-        "has -Infinity in its params",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping",'
-        b'"params":{"_meta":{"example.com/x":-Infinity}}}',
-        (PARSE_ERROR,),
-        "a",
-        JSON,
-    ),
-    MalformedLine(
-        "trailing-garbage",
-        3,
-        "has a brace too many at the end",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping"}}',
-        (PARSE_ERROR,),
-        "a",
-        JSON,
-    ),
-    MalformedLine(
-        "comment",
-        3,
-        "has a comment in it",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping" /* please */}',
-        (PARSE_ERROR,),
-        "a",
-        JSON,
-    ),
-    MalformedLine(
-        "trailing-comma",
-        3,
-        "has a comma behind the last member",
-        b'{"jsonrpc":"2.0","id":"a","method":"ping",}',
-        (PARSE_ERROR,),
-        "a",
-        JSON,
-    ),
-    MalformedLine(
-        "single-quotes",
-        3,
-        "is quoted as Python quotes",
-        b"{'jsonrpc':'2.0','id':'a','method':'ping'}",
-        (PARSE_ERROR,),
-        "a",
-        JSON,
-    ),
-)
 
 
 def send_two_objects(context: CaseContext) -> None:
@@ -233,7 +36,7 @@ def use_fraction_as_id(context: CaseContext) -> None:
     if response is None and (responses := context.responses(1.5)):
         # It was not silence after all, so that finding of send_malformed_line() is wrong.
         context.findings[:] = [item for item in context.findings if "silence" not in str(item)]
-        context.report(Deviation(f"an id of 1.5 was answered {excerpt(responses[0])}"))
+        context.report_deviation(f"an id of 1.5 was answered {excerpt(responses[0])}")
 
 
 def _encode_batch(*messages: Message) -> bytes:
@@ -244,22 +47,13 @@ def send_batch(context: CaseContext) -> None:
     # Only 2025-03-26 has batches. A server may refuse this one or serve it, but silence would let
     # the client wait for the two requests in it.
     one, other = context.make_ping(), context.make_ping()
-    for message in (one, other):
-        context.make_optional(message["id"])
-    output = context.process.output
-    output.allow_batch = True
-    context.write_malformed_lines(_encode_batch(one, other))
-    context.require_service()
-
-    without_id = output.responses_without_id
-    context.process.wait_until(
-        lambda: bool(without_id) or bool(context.responses(one["id"])), context.settings.grace_s
-    )
-    if not without_id and not context.responses(one["id"]):
-        context.report(Deviation("an array of two requests was answered with silence"))
-    elif without_id and without_id[0]["error"]["code"] != REQUEST:
-        text = f"an array was answered {excerpt(without_id[0])}; {REQUEST} expected"
-        context.report(Deviation(text))
+    context.make_optional(other["id"])
+    context.process.output.allow_batch = True
+    response = context.probe_line(_encode_batch(one, other), one["id"])
+    if response is None:
+        context.report_deviation("an array of two requests was answered with silence")
+    elif response.get("id") is None and response["error"]["code"] != REQUEST:
+        context.report_deviation(f"an array was answered {excerpt(response)}; {REQUEST} expected")
 
 
 def send_negotiated_batch(context: CaseContext) -> None:
@@ -268,8 +62,7 @@ def send_negotiated_batch(context: CaseContext) -> None:
     if result.get("protocolVersion") != "2025-03-26":
         return
     context.process.output.allow_batch = True
-    one = context.make_request("ping", modern=False)
-    other = context.make_request("tools/list", modern=False)
+    one, other = context.make_request("ping"), context.make_request("tools/list")
     notification: Message = {"jsonrpc": "2.0", "method": "notifications/nobody/knows/this"}
     context.write(_encode_batch(one, notification, other))
     context.wait_for_responses([one["id"], other["id"]])
@@ -302,8 +95,7 @@ def use_valid_ids(context: CaseContext) -> None:
         2**53 - 1,
         "x" * 1000,
     ):
-        context.send(context.make_ping(id))
-        context.require_results([id])
+        context.require_success(context.make_ping(id))
 
 
 def use_large_ids(context: CaseContext) -> None:
@@ -323,34 +115,26 @@ def use_large_ids(context: CaseContext) -> None:
         new = [item for item in messages[count_before:] if "method" not in item]
         # The last response is that of require_service().
         if len(new) < 2:
-            context.report(Deviation(f"a request with the id {id} was answered with silence"))
+            context.report_deviation(f"a request with the id {id} was answered with silence")
         elif "error" not in new[0]:
-            text = f"a request with the id {id} was answered on the id {new[0].get('id')}"
-            context.report(Deviation(text))
+            context.report_deviation(
+                f"a request with the id {id} was answered on the id {new[0].get('id')}"
+            )
 
 
 def add_unknown_members(context: CaseContext) -> None:
     message: Message = {**context.make_ping(), "example": {"x": 1}, "trace": None}
-    id = message["id"]
-    context.make_optional(id)
-    context.malformed_lines += 1
-    context.send(message)
-    context.require_service()
-    context.wait_for_missing([id], context.settings.grace_s)
-
-    responses = context.responses(id)
+    response = context.probe_line(encode_line(message), message["id"])
     subject = "a request with members that JSON-RPC does not know"
-    if not responses:
-        context.report(Deviation(f"{subject} was answered with silence"))
-    elif "error" in responses[0]:
-        context.report(Deviation(f"{subject} was refused: {excerpt(responses[0])}"))
+    if response is None:
+        context.report_deviation(f"{subject} was answered with silence")
+    elif "error" in response:
+        context.report_deviation(f"{subject} was refused: {excerpt(response)}")
 
 
 def add_unknown_meta(context: CaseContext) -> None:
     meta = {"example.com/anything": {"x": [1, None]}, "plain": 1}
-    message = context.make_ping(params={"_meta": meta})
-    context.send(message)
-    context.require_results([message["id"]])
+    context.require_success(context.make_ping(params={"_meta": meta}))
 
 
 def escape_member_names(context: CaseContext) -> None:
@@ -401,8 +185,7 @@ def send_malformed_responses(context: CaseContext) -> None:
     without_id = context.process.output.responses_without_id
     context.process.wait_until(lambda: bool(without_id), min(0.1, context.settings.grace_s))
     if without_id:
-        text = f"a malformed response was answered: {excerpt(without_id[0])}"
-        context.report(Deviation(text))
+        context.report_deviation(f"a malformed response was answered: {excerpt(without_id[0])}")
 
 
 def send_notifications(context: CaseContext) -> None:
@@ -436,7 +219,151 @@ def send_notifications(context: CaseContext) -> None:
 
 
 CASES = (
-    *map(make_case, LINES),
+    # Valid JSON that is not an object.
+    *make_cases(
+        3,
+        (REQUEST,),
+        ("json-number", "sends 42", b"42"),
+        ("json-string", 'sends "x"', b'"x"'),
+        ("json-true", "sends true", b"true"),
+        ("json-null", "sends null", b"null"),
+        source=OBJECT,
+    ),
+    *make_cases(
+        3,
+        (REQUEST,),
+        ("batch-empty", "sends []", b"[]"),
+        source="JSON-RPC 2.0 section 6",
+    ),
+    *make_cases(
+        3,
+        (REQUEST,),
+        ("object-empty", "sends {}", b"{}"),
+        source=OBJECT,
+    ),
+    # Wrong or missing `jsonrpc`.
+    *make_cases(
+        3,
+        (REQUEST,),
+        ("jsonrpc-missing", "leaves jsonrpc out", b'{"id":"a","method":"ping"}'),
+        ("jsonrpc-1-0", "says jsonrpc 1.0", b'{"jsonrpc":"1.0","id":"a","method":"ping"}'),
+        id="a",
+        source=MEMBERS,
+    ),
+    # Params that are not an object.
+    *make_cases(
+        3,
+        (INVALID_PARAMS, REQUEST),
+        (
+            "params-array",
+            "sends params as an array",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping","params":[1]}',
+        ),
+        (
+            "params-string",
+            "sends params as a string",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping","params":"x"}',
+        ),
+        (
+            "params-null",
+            "sends params as null",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping","params":null}',
+        ),
+        id="a",
+        source=PARAMS,
+    ),
+    # Wrong or missing `method`.
+    *make_cases(
+        3,
+        (REQUEST,),
+        ("method-number", "names method 5", b'{"jsonrpc":"2.0","id":"a","method":5}'),
+        id="a",
+        source=MEMBERS,
+    ),
+    *make_cases(
+        3,
+        (REQUEST, NOT_FOUND),
+        (
+            "method-empty",
+            "names a method of no characters",
+            b'{"jsonrpc":"2.0","id":"a","method":""}',
+        ),
+        id="a",
+        source=MEMBERS,
+    ),
+    *make_cases(
+        3,
+        (REQUEST,),
+        ("method-missing", "names no method", b'{"jsonrpc":"2.0","id":"a"}'),
+        # Half request, half response.
+        (
+            "method-and-result",
+            "sends a request with a result",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping","result":{}}',
+        ),
+        id="a",
+        source=MEMBERS,
+    ),
+    *make_cases(
+        3,
+        (REQUEST,),
+        (
+            "result-and-error",
+            "sends a response with a result and an error",
+            b'{"jsonrpc":"2.0","id":"a","result":{},"error":{"code":1,"message":"x"}}',
+        ),
+        id="a",
+        source="JSON-RPC 2.0 section 5: exactly one of the two",
+        silence=True,
+    ),
+    # Values that cannot be ids.
+    *make_cases(
+        3,
+        (REQUEST,),
+        ("id-null", "uses the id null", b'{"jsonrpc":"2.0","id":null,"method":"ping"}'),
+        ("id-true", "uses the id true", b'{"jsonrpc":"2.0","id":true,"method":"ping"}'),
+        ("id-array", "uses the id []", b'{"jsonrpc":"2.0","id":[],"method":"ping"}'),
+        ("id-object", "uses the id {}", b'{"jsonrpc":"2.0","id":{},"method":"ping"}'),
+        source=ID,
+    ),
+    # What some parsers accept although it is not JSON.
+    *make_cases(
+        3,
+        (PARSE_ERROR,),
+        (
+            "nan",
+            "has NaN in its params",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping","params":{"_meta":{"example.com/x":NaN}}}',
+        ),
+        (
+            "infinity",
+            "has -Infinity in its params",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping",'
+            b'"params":{"_meta":{"example.com/x":-Infinity}}}',
+        ),
+        (
+            "trailing-garbage",
+            "has a brace too many at the end",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping"}}',
+        ),
+        (
+            "comment",
+            "has a comment in it",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping" /* please */}',
+        ),
+        (
+            "trailing-comma",
+            "has a comma behind the last member",
+            b'{"jsonrpc":"2.0","id":"a","method":"ping",}',
+        ),
+        (
+            "single-quotes",
+            "is quoted as Python quotes",
+            b"{'jsonrpc':'2.0','id':'a','method':'ping'}",
+        ),
+        id="a",
+        source=JSON,
+    ),
     # Several messages on one line.
     Case(
         "two-objects",

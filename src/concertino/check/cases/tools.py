@@ -12,8 +12,6 @@ from concertino.check.findings import Deviation, Violation
 from concertino.check.messages import Message, encode_line, excerpt
 from concertino.check.server_under_test import SECRET
 
-__all__ = ["CASES"]
-
 TOOL = "server/tools, Error Handling"
 STDOUT = "stdio: nothing on stdout that is not a valid MCP message"
 RESULT_BYTES = 200_000_000
@@ -36,22 +34,18 @@ def send_invalid_arguments(context: CaseContext) -> None:
     for arguments in ({}, {name: 5}, {name: None}, {name: ["x"]}):
         response = context.request("tools/call", {"name": "echo", "arguments": arguments})
         if "result" in response and not response["result"].get("isError"):
-            text = f"arguments {excerpt(arguments)} were accepted: {excerpt(response)}"
-            context.report(Deviation(text))
+            context.report_deviation(
+                f"arguments {excerpt(arguments)} were accepted: {excerpt(response)}"
+            )
 
     # Values that are not objects. The request itself is malformed, so silence breaks no MUST.
     for arguments in ([1], "x", 5):
         message = context.make_request("tools/call", {"name": "echo", "arguments": arguments})
-        id = message["id"]
-        context.make_optional(id)
-        context.malformed_lines += 1
-        context.send(message)
-        context.require_service()
-        if context.wait_for_missing([id], context.settings.grace_s):
-            text = f"arguments {excerpt(arguments)} were answered with silence"
-            context.report(Deviation(text))
-        elif not context.responses(id)[0].get("result", {}).get("isError", True):
-            context.report(Deviation(f"arguments {excerpt(arguments)} were accepted"))
+        reply = context.probe_line(encode_line(message), message["id"])
+        if reply is None:
+            context.report_deviation(f"arguments {excerpt(arguments)} were answered with silence")
+        elif not reply.get("result", {}).get("isError", True):
+            context.report_deviation(f"arguments {excerpt(arguments)} were accepted")
 
 
 def fail_in_all_ways(context: CaseContext) -> None:
@@ -59,7 +53,7 @@ def fail_in_all_ways(context: CaseContext) -> None:
         response = context.call_tool("fail", how=how)
         if "error" in response:
             expected = "a protocol error, a result with isError expected"
-            context.report(Deviation(f"{how}: {expected}: {excerpt(response)}"))
+            context.report_deviation(f"{how}: {expected}: {excerpt(response)}")
         elif not response["result"].get("isError"):
             context.report(Violation(f"{how}: a result without isError: {excerpt(response)}"))
         context.require_service()
@@ -69,15 +63,15 @@ def return_unsendable_values(context: CaseContext) -> None:
     for kind in context.find_tool("give").choices:
         response = context.call_tool("give", what=kind)
         if "result" in response and not isinstance(response["result"].get("content"), list):
-            text = f"{kind}: a tool's result without content: {excerpt(response)}"
-            context.report(Violation(text))
+            context.report(
+                Violation(f"{kind}: a tool's result without content: {excerpt(response)}")
+            )
         context.require_service()
 
 
 def return_200_mb(context: CaseContext) -> None:
     message = context.make_call("big", characters=RESULT_BYTES)
-    context.send(message)
-    response = context.wait_for_response(message["id"], 6 * context.settings.timeout_s)
+    (response,) = context.exchange(message, within_s=6 * context.settings.timeout_s)
     if "error" not in response and not response["result"].get("isError"):
         raise Deviation("a result of 200 MB was sent; other limits are there for that")
 
@@ -111,7 +105,7 @@ def disturb_process(context: CaseContext) -> None:
         context.require_echo("Grüße 🎻")
     # The tool has closed descriptor 0, so even the end of input must arrive on another one.
     context.close_stdin()
-    context.require_exit(5.0, "the end of input")
+    context.require_exit("the end of input")
 
 
 def leak_secret(context: CaseContext) -> None:
@@ -124,9 +118,7 @@ def leak_secret(context: CaseContext) -> None:
 
 def fail_300_times(context: CaseContext) -> None:
     how = context.find_tool("fail").choices[0]
-    calls = [context.make_call("fail", how=how) for _ in range(300)]
-    context.send(*calls)
-    context.wait_for_responses([call["id"] for call in calls])
+    context.exchange(*(context.make_call("fail", how=how) for _ in range(300)))
     context.require_service()
     total = context.process.stderr.total_bytes
     if total > 512 * 1024:
@@ -143,7 +135,7 @@ def fork_then_close_stdin(context: CaseContext) -> None:
     for how in context.find_tool("fork").choices:
         context.call_tool("fork", how=how)
     context.close_stdin()
-    context.require_exit(5.0, "the end of input")
+    context.require_exit("the end of input")
     if left := process_stats.find_group_pids(context.process.pid):
         raise Violation(f"processes are left: {left}")
 
@@ -153,7 +145,7 @@ def measure_error_texts(context: CaseContext) -> None:
         response = context.call_tool("fail", how=how)
         size = len(str(response))
         if tool_result_text(response) is None and size > 16 * 1024:
-            context.report(Deviation(f"{how}: the error has {size} characters"))
+            context.report_deviation(f"{how}: the error has {size} characters")
 
 
 CASES = (

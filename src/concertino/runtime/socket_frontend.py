@@ -1,4 +1,4 @@
-"""Runs a server as a process that serves many clients on sockets.
+"""The clients of a process that connect to sockets.
 
 Start, end, signals and exit codes are those of runtime/process.py. stdin and stdout are not used
 for the protocol and stay as they are. Writing to stderr never blocks, as with a stdio server.
@@ -9,74 +9,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
-from concertino.backend.interface import Backend
 from concertino.jsonrpc.limits import Limits
-from concertino.logs.stderr_redirect import StderrRedirect, adopt_handlers
 from concertino.logs.writer import BoundedWriter
 from concertino.runtime.acceptor import Acceptor, serve_connections
-from concertino.runtime.host import Host
-from concertino.runtime.process import LoopFactory, ShutdownWatchdog, Wrap, run_behind
+from concertino.runtime.host import Host, Wrap
+from concertino.runtime.process import ShutdownWatchdog
 from concertino.transports.listeners import Listener
-from concertino.transports.stdio import open_missing
 
-__all__ = ["bounded_stderr", "run_service"]
-
-
-def bounded_stderr() -> BoundedWriter:
-    """Replace sys.stderr by a writer that never blocks, and return that writer.
-
-    Call it once, before opening sockets: it also makes sure that no socket gets the number of
-    stdin, stdout or stderr.
-    """
-    open_missing()
-    original = sys.stderr
-    # None if stderr was closed at the start.
-    if original is not None:  # pyright: ignore[reportUnnecessaryComparison]
-        original.flush()
-    writer = BoundedWriter(2)
-    sys.stderr = StderrRedirect(writer)
-    adopt_handlers((original,), sys.stderr)
-    return writer
+__all__ = ["SocketFrontend"]
 
 
-def run_service(
-    backend: Backend,
-    listeners: Sequence[Listener],
-    *,
-    writer: BoundedWriter,
-    max_connections: int | None = None,
-    limits: Limits | None = None,
-    log_format: str | None = None,
-    trace: bool | None = None,
-    loop_factory: LoopFactory | None = None,
-) -> NoReturn:
-    """Serve a backend to all clients that connect, until SIGTERM or SIGINT; then end the process.
+class SocketFrontend:
+    """Clients that connect to listening sockets, until SIGTERM or SIGINT.
 
     After the signal no client is accepted, the socket files are removed, and calls under way get
     the drain time.
     writer: what bounded_stderr() returned.
-    max_connections: clients at once; by default as `limits` says.
-    The other parameters are those of process.run().
+    max_connections: clients at once at each listener; by default as the limits say.
     """
-    run_behind(
-        _SocketFrontend(listeners, writer, max_connections),
-        backend,
-        limits=limits,
-        log_format=log_format,
-        trace=trace,
-        loop_factory=loop_factory,
-    )
-
-
-class _SocketFrontend:
-    """Clients that connect to listening sockets."""
 
     def __init__(
-        self, listeners: Sequence[Listener], writer: BoundedWriter, max_connections: int | None
+        self,
+        listeners: Sequence[Listener],
+        writer: BoundedWriter,
+        max_connections: int | None,
     ) -> None:
         self.writer = writer
         self._listeners = listeners
@@ -94,7 +52,12 @@ class _SocketFrontend:
                 )
         return -1
 
-    def open(self, host: Host, wrap: Wrap, watchdog: ShutdownWatchdog) -> asyncio.Future[None]:
+    def open(
+        self,
+        host: Host,
+        wrap: Wrap,
+        watchdog: ShutdownWatchdog,
+    ) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         self._closed = loop.create_future()
         self._acceptor = serve_connections(
@@ -114,6 +77,13 @@ class _SocketFrontend:
         self._acceptor.close()
         if not self._closed.done():
             self._closed.set_result(None)
+
+    def refuse(self, failure: BaseException | str) -> bool:
+        """Tell nobody: the clients wait in the queue of the system, which ends with the process."""
+        return False
+
+    def exit_code(self) -> int:
+        return 0
 
     def release(self) -> None:
         for listener in self._listeners:

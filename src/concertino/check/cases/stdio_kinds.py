@@ -1,0 +1,147 @@
+"""Section 1, second part: the kinds of stdin and stdout that a server may be started with."""
+
+from __future__ import annotations
+
+import time
+
+from concertino.check.case import Case
+from concertino.check.case_context import INITIALIZED, CaseContext
+from concertino.check.cases.framing import STDIO
+from concertino.check.findings import Crash, Deviation, Hang
+from concertino.check.messages import encode_line
+from concertino.check.stdio_setup import StdioSetup
+
+SERVED = "served like over a pipe"
+
+
+def send_100_requests(context: CaseContext) -> None:
+    # The opening was answered over these unusual descriptors; a busy stretch must be, too.
+    context.require_success(*(context.make_ping() for _ in range(100)))
+
+
+def read_late(context: CaseContext) -> None:
+    # The responses fill a pipe of 4 KiB many times over.
+    messages = [context.make_listing() for _ in range(50)]
+    frames = b"".join(map(encode_line, messages))
+    context.process.write(frames, context.settings.timeout_s, read_stdout=False)
+    # No event tells that the server has found its pipe full.
+    time.sleep(0.3)
+    context.require_results([message["id"] for message in messages])
+
+
+def _encode_whole_session() -> bytes:
+    params = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "check", "version": "1"},
+    }
+    return (
+        encode_line({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+        + encode_line(INITIALIZED)
+        + encode_line({"jsonrpc": "2.0", "id": 2, "method": "ping"})
+    )
+
+
+def read_file_as_stdin(context: CaseContext) -> None:
+    for id in (1, 2):
+        context.expect(id, "a request in a file", least=0)
+    cause = "a file as stdin was at its end"
+    code = context.wait_for_exit(cause, within_s=context.settings.start_s)
+    if not (context.responses(1) and context.responses(2)):
+        raise Deviation("stdin was a file with a handshake and a ping; not both were answered")
+    if code:
+        raise Deviation(f"exit code {code} after the end of the file")
+
+
+def start_without_input(context: CaseContext) -> None:
+    context.ended = True
+    process = context.process
+    if not process.wait_for_exit(context.settings.start_s):
+        raise Hang(f"still running after {context.settings.start_s:g} s with nothing to read")
+    code = process.exit_code
+    if code is not None and code < 0:
+        raise Crash(f"died of signal {-code}")
+    # Both are sensible: no input is a session without requests, or a mistake of the user.
+    if code not in (0, 1):
+        raise Deviation(f"exit code {code}; 0 or 1 expected")
+    if b"Traceback" in process.stderr.tail or b"\n    at " in process.stderr.tail:
+        raise Deviation("a stack trace on stderr; one line expected")
+
+
+CASES = (
+    # Kinds of descriptors. Only sockets and small pipes are common enough to fail the server.
+    Case(
+        "stdin-socket",
+        1,
+        "gives sockets as stdin and stdout, as Node does",
+        SERVED,
+        "invariant",
+        send_100_requests,
+        stdio=StdioSetup(stdin="socket", stdout="socket"),
+    ),
+    Case(
+        "stdin-terminal",
+        1,
+        "gives a terminal as stdin and stdout, without echo",
+        SERVED,
+        "policy",
+        send_100_requests,
+        stdio=StdioSetup(stdin="terminal", stdout="terminal"),
+        can_fail=False,
+    ),
+    Case(
+        "stdin-file",
+        1,
+        "gives a file with a handshake and a ping as stdin",
+        "both answered, then exit code 0",
+        "policy",
+        read_file_as_stdin,
+        needs=("legacy",),
+        opens=False,
+        stdio=StdioSetup(stdin="file", content=_encode_whole_session()),
+        can_fail=False,
+    ),
+    # Nothing to read at all.
+    Case(
+        "stdin-null",
+        1,
+        "gives /dev/null as stdin",
+        "exit code 0 or 1, no stack trace",
+        "policy",
+        start_without_input,
+        opens=False,
+        stdio=StdioSetup(stdin="null"),
+        can_fail=False,
+    ),
+    Case(
+        "stdin-closed",
+        1,
+        "starts with descriptor 0 closed",
+        "exit code 0 or 1, no stack trace",
+        "policy",
+        start_without_input,
+        opens=False,
+        stdio=StdioSetup(stdin="closed"),
+        can_fail=False,
+    ),
+    # A reader that is late.
+    Case(
+        "nonblocking-pipes",
+        1,
+        "gives pipes that are O_NONBLOCK already, and reads late",
+        "every answer, whole",
+        "policy",
+        read_late,
+        stdio=StdioSetup(nonblocking=True, small_pipe=True),
+        can_fail=False,
+    ),
+    Case(
+        "small-pipe",
+        1,
+        "gives a stdout pipe of 4 KiB and reads late",
+        "every answer, whole",
+        STDIO,
+        read_late,
+        stdio=StdioSetup(small_pipe=True),
+    ),
+)

@@ -1,0 +1,68 @@
+"""What a file runs under `if __name__ == "__main__":`, without running it as a script.
+
+`concertino serve FILE` imports the file, so that block is skipped. The backend that it would serve
+may exist there only: `run(Guard(server, rate_limit="10/60"))`.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from types import ModuleType
+
+from concertino.backend.interface import describe_non_backend
+from concertino.runtime.entry import run
+
+
+def run_main_block(module: ModuleType, path: str) -> None:
+    """Execute a file's main block as far as its call of run(), which records the backend.
+
+    Nothing is executed if the block has no such call of its own. sys.argv is that of a script
+    without arguments meanwhile. Raises whatever the block raises.
+    """
+    with open(path, "rb") as file:
+        tree = ast.parse(file.read(), path)
+    arguments, sys.argv = sys.argv, [path]
+    try:
+        for statement in tree.body:
+            if isinstance(statement, ast.If) and _is_main_test(statement.test):
+                _execute(statement.body, module, path)
+    finally:
+        sys.argv = arguments
+
+
+def _is_main_test(test: ast.expr) -> bool:
+    """Return whether an expression is `__name__ == "__main__"`."""
+    return ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
+
+
+def _execute(statements: list[ast.stmt], module: ModuleType, path: str) -> None:
+    calls = [number for number, statement in enumerate(statements) if _is_run_call(statement)]
+    if not calls:
+        return
+    # What comes after run() is never reached in a script either.
+    before, call = statements[: calls[0]], statements[calls[0]]
+    namespace = vars(module)
+    exec(compile(ast.Module(before, []), path, "exec"), namespace)
+    assert isinstance(call, ast.Expr)
+    assert isinstance(call.value, ast.Call)
+    if _serves(call.value.func, namespace, path):
+        exec(compile(ast.Module([call], []), path, "exec"), namespace)
+
+
+def _is_run_call(statement: ast.stmt) -> bool:
+    """Return whether a statement is a call such as `server.run()` or `run(server)`."""
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    function = statement.value.func
+    name = function.attr if isinstance(function, ast.Attribute) else ast.unparse(function)
+    return name == "run"
+
+
+def _serves(function: ast.expr, namespace: dict[str, object], path: str) -> bool:
+    """Return whether a function named run is concertino's, and not asyncio's for example."""
+    owner = function.value if isinstance(function, ast.Attribute) else function
+    value = eval(compile(ast.Expression(owner), path, "eval"), namespace)
+    if isinstance(function, ast.Name):
+        return value is run
+    return describe_non_backend(value) is None or getattr(value, "run", None) is run

@@ -1,0 +1,56 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from argparse import _ArgumentGroup as ArgumentGroup  # pyright: ignore[reportPrivateUsage]
+
+Options = ArgumentParser | ArgumentGroup
+
+
+def add_repeatable(
+    options: Options,
+    name: str,
+    metavar: str,
+    help: str,
+) -> None:
+    """Add an option that may be given several times; its value is a list."""
+    options.add_argument(name, action="append", default=[], metavar=metavar, help=help)
+
+
+def add_library_options(options: Options, *, with_prompts: bool = True) -> None:
+    """Add --resources, --prompts and --scheme to a parser or a group of it."""
+    for kind in ("resources", "prompts") if with_prompts else ("resources",):
+        options.add_argument(
+            f"--{kind}",
+            metavar="DIR",
+            help=f"folder of the {kind} (default DIR/{kind}, or {kind.upper()}_PATH)",
+        )
+    options.add_argument(
+        "--scheme", metavar="NAME", help="scheme of the resources' URIs (default orchestr8)"
+    )
+
+
+def add_tokenizer(options: Options) -> None:
+    """Add --tokenizer."""
+    options.add_argument(
+        "--tokenizer",
+        default="estimate",
+        metavar="NAME",
+        help="estimate, cl100k_base or o200k_base",
+    )
+
+
+def add_log_format(options: Options) -> None:
+    """Add --log-format."""
+    options.add_argument(
+        "--log-format", choices=("line", "json", "trace"), help="format of the log lines on stderr"
+    )
+
+
+def add_trace(options: Options) -> None:
+    """Add --trace."""
+    # None leaves the decision to CONCERTINO_TRACE.
+    options.add_argument(
+        "--trace", action="store_true", default=None, help="show every message on stderr"
+    )

@@ -1,0 +1,160 @@
+"""What a client asked of its server for as long as they are connected: log level, subscriptions.
+
+A server that was restarted gets all of it again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec.json import encode
+
+from concertino.client.client_connection import ClientConnection, ConnectionSettings
+from concertino.client.conversation import Conversation
+from concertino.client.notifications import LISTS
+from concertino.client.pending_request import UnreadRequest
+from concertino.errors import ConcertinoError, Disconnected, ProtocolError
+from concertino.jsonrpc.messages import Id
+from concertino.types.results import Level
+
+
+class SessionState:
+    """The log level and the subscriptions of one client."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        settings: ConnectionSettings,
+        log: logging.Logger,
+    ) -> None:
+        self._connection = connection
+        self._handlers = settings.notification_handlers
+        self._request_s = settings.timeouts.request_s
+        self._log = log
+        self._log_level: Level | None = None
+        # The URIs of subscriptions with their ids, which are 0 in legacy revisions.
+        self._subscriptions: dict[str, Id] = {}
+
+    async def set_log_level(self, level: Level) -> None:
+        """Ask for log messages of this level and above."""
+        await self._send_log_level(level)
+        self._log_level = level
+
+    async def _send_log_level(self, level: Level) -> None:
+        connection = self._connection
+        if connection.is_modern:
+            connection.current.requests.set_log_level(level)
+            return
+        connection.require("logging")
+        await connection.call("logging/setLevel", encode({"level": level}), level)
+
+    async def subscribe(self, uri: str) -> None:
+        """Subscribe to changes of a resource, unless it is subscribed to already."""
+        self._connection.require("resources")
+        id = self._subscriptions.get(uri)
+        connection = self._connection
+        if id is not None and (
+            not connection.is_modern or connection.current.subscriptions.is_open(id)
+        ):
+            return
+
+        # Remember it first: a restart during the request has to repeat it.
+        self._subscriptions[uri] = 0
+        try:
+            await self._subscribe(uri)
+        except BaseException:
+            self._subscriptions.pop(uri, None)
+            raise
+
+    async def _subscribe(self, uri: str) -> None:
+        conversation = await self._usable_conversation(f"subscribe {uri}")
+        if not self._connection.is_modern:
+            await self._connection.call("resources/subscribe", encode({"uri": uri}), uri)
+            return None
+
+        label = f"subscriptions/listen {uri}"
+        subscriptions = conversation.subscriptions
+        try:
+            id, missing = await subscriptions.open(
+                {"resourceSubscriptions": [uri]}, label, self._request_s
+            )
+        except UnreadRequest:
+            return await self._subscribe(uri)
+        # Meanwhile unsubscribe() may have been called, or another subscribe() may have succeeded.
+        known = self._subscriptions.get(uri)
+        if known is None or missing or subscriptions.is_open(known):
+            subscriptions.close(id)
+        else:
+            self._subscriptions[uri] = id
+        if missing:
+            raise ProtocolError(f"{label}: the server does not provide {', '.join(missing)}")
+        return None
+
+    async def unsubscribe(self, uri: str) -> None:
+        """End the subscription to a resource, if there is one."""
+        id = self._subscriptions.pop(uri, None)
+        if id is None:
+            return
+        if self._connection.is_modern:
+            self._connection.current.subscriptions.close(id)
+        elif self._connection.state == "running":
+            # Not needed while the server restarts: the new one never gets this subscription.
+            await self._connection.call("resources/unsubscribe", encode({"uri": uri}), uri)
+
+    async def restore(self) -> None:
+        """Restore log level and subscriptions after a restart, and report everything as changed.
+
+        If the server ends meanwhile, nothing is lost: the next one gets everything again.
+        """
+        handlers = self._handlers
+        try:
+            if self._log_level is not None:
+                await self._send_log_level(self._log_level)
+            await self.listen_for_changes()
+            conversation = self._connection.current
+            for name in LISTS:
+                if name in conversation.server.capabilities:
+                    conversation.notifications.report_change(name)
+        except Disconnected:
+            return
+        except ConcertinoError as exc:
+            self._log.error("after a restart: %s", exc)
+
+        for uri in list(self._subscriptions):
+            try:
+                await self._subscribe(uri)
+                if handlers.on_resource_updated is not None:
+                    handlers.on_resource_updated(uri)
+            except Disconnected:
+                return
+            except ConcertinoError as exc:
+                self._subscriptions.pop(uri, None)
+                self._log.error("the subscription to %s is lost: %s", uri[:200], exc)
+            except Exception:
+                self._log.exception("the updated function of this client failed")
+
+    async def listen_for_changes(self) -> None:
+        """Subscribe to changes of lists, if there is a handler.
+
+        Since 2026-07-28 servers notify only those who subscribed.
+        """
+        if self._handlers.on_list_changed is None or not self._connection.is_modern:
+            return
+        conversation = await self._usable_conversation("subscriptions/listen")
+        capabilities = conversation.server.capabilities
+        wanted = {
+            f"{name}ListChanged": True
+            for name in LISTS
+            if isinstance(capabilities.get(name), dict) and capabilities[name].get("listChanged")
+        }
+        if wanted:
+            _, missing = await conversation.subscriptions.open(
+                wanted, "subscriptions/listen", self._request_s
+            )
+            if missing:
+                self._log.warning(
+                    "the server declares %s and does not provide it", ", ".join(missing)
+                )
+
+    async def _usable_conversation(self, label: str) -> Conversation:
+        return (await self._connection.wait_until_usable(label, self._request_s))[0]

@@ -1,0 +1,98 @@
+r"""Secrets that are recognized by their look: tokens of known shapes, and quoted fields in a text.
+
+A token is recognized by its prefix (`ghp_`, `sk-`, `AKIA`, `eyJ` of a JSON Web Token, `Bearer`).
+A field is recognized by its name: `{'password': 'x'}` or `password='x'`, as Python's repr writes
+dicts and objects, and `"password": "x"`.
+
+All searches take linear time, whatever the text: a repetition is possessive or bounded, and what
+has matched is not searched again. redact.py imports this module when a text may have such a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+__all__ = ["find_fields", "find_tokens"]
+
+# Start and end in a text.
+Span = tuple[int, int]
+
+# Characters of tokens in base64url.
+_URL_CHARS = "[A-Za-z0-9_-]"
+_CREDENTIALS = "[A-Za-z0-9._~+/=-]"
+
+# A word and the punctuation behind it.
+_WORD = r"[A-Za-z][a-z]{0,18}+[.=]{0,3}+(?![A-Za-z0-9._~+/=-])"
+
+# Each alternative begins with a character or a class, so that most places are left quickly. Group 1
+# or 2, if there is one, is the token itself without the words before it.
+_TOKEN = (
+    r"(?<![A-Za-z0-9])(?:"
+    + "|".join(
+        (
+            # GitHub, npm, Hugging Face.
+            r"(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}+",
+            r"(?:npm|hf)_[A-Za-z0-9]{16,}+",
+            # GitLab, PyPI.
+            rf"glpat-{_URL_CHARS}{{16,}}+",
+            rf"pypi-{_URL_CHARS}{{16,}}+",
+            # OpenAI, Anthropic and others; with a digit, since words may begin with sk-, too.
+            rf"sk-(?=[A-Za-z_-]{{0,64}}[0-9]){_URL_CHARS}{{16,}}+",
+            # Stripe.
+            r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}+",
+            # AWS, Google.
+            r"A[KS]IA[A-Z0-9]{12,}+",
+            rf"AIza{_URL_CHARS}{{30,}}+",
+            # Slack.
+            r"x(?:ox[abeoprs]|app)-[A-Za-z0-9-]{10,}+",
+            # JSON Web Tokens: base64url of `{"`. They begin where a run of such characters does, so
+            # that no run is read twice.
+            rf"eyJ(?<![_-]eyJ){_URL_CHARS}{{6,}}+\.{_URL_CHARS}{{6,}}+(?:\.{_URL_CHARS}*+){{1,3}}+",
+            # Headers. A short word of letters alone is prose: `bearer authentication`.
+            rf"[Bb](?i:earer)[ \t]{{1,8}}+(?!{_WORD})({_CREDENTIALS}{{8,}}+)",
+            r"[Aa](?i:uthorization)['\"]?[:=][ \t]{0,8}+['\"]?(?i:basic|token)[ \t]{1,8}+"
+            rf"({_CREDENTIALS}{{8,}}+)",
+            # Private keys in PEM, truncated or not.
+            r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:(?:[^-]++|-(?!----END))*+)"
+            r"(?:-----END [A-Z ]{0,40}-----)?",
+        )
+    )
+    + ")"
+)
+
+# The start of a field up to its value: `'password': '` or `password='`.
+_FIELD = (
+    r"""(?:(["'])([A-Za-z][A-Za-z _.-]{4,40})\1[ \t]{0,8}:[ \t\n]{0,8}"""
+    r"""|(?<![A-Za-z0-9_])([A-Za-z][A-Za-z_]{4,40})=)[bBuU]?(["'])"""
+)
+# The rest of a string, by its quote; a truncated one ends with the text.
+_REST = {quote: rf"(?s)(?:[^{quote}\\]++|\\.)*+" for quote in "\"'"}
+
+
+def find_tokens(text: str) -> list[Span]:
+    """Return the spans of tokens of known shapes."""
+    return [
+        match.span(match.lastindex) if match.lastindex else match.span()
+        for match in re.finditer(_TOKEN, text)
+    ]
+
+
+def find_fields(text: str, is_field: Callable[[str], bool]) -> list[Span]:
+    """Return the spans of the strings that belong to names of secrets.
+
+    is_field: whether a name is one of them.
+    """
+    field = re.compile(_FIELD)
+    rests = {quote: re.compile(pattern) for quote, pattern in _REST.items()}
+    spans: list[Span] = []
+    end = 0
+    while (match := field.search(text, end)) is not None:
+        # The string of another name may contain such a field itself, so search on inside of it.
+        end = match.end()
+        if is_field(match[2] or match[3]):
+            rest = rests[match[4]].match(text, end)
+            assert rest is not None
+            spans.append(rest.span())
+            end = rest.end()
+    return spans

@@ -1,0 +1,340 @@
+"""RPC connections over QUIC, for other machines and upstream's programs: the side that answers.
+
+A request is handled as soon as its frame is complete, since upstream's end of a stream may arrive
+later. quic_link.py has the side that asks, and quic_connection.py what both sides share.
+
+Strangers can begin handshakes, with forged addresses too, and so there are two limits for
+handshakes that are not finished. From the first on, a client must answer a Retry packet before
+anything is kept for it. From the second on, each new one takes the place of the oldest: a client
+that means it needs a round trip, and one that holds a place gives it up.
+Sources: the Orchestra plugin protocol, "One bidirectional QUIC stream per RPC"; RFC 9000, section
+8.1.2 for Retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+from concertino.orchestra.certificates import CertificateError, Certificates
+from concertino.orchestra.extra import MISSING_EXTRA
+from concertino.orchestra.frames import Assembler, encode_frame
+from concertino.orchestra.handshake import (
+    CurrentIdentity,
+    QuicConnection,
+    configuration,
+    ensure_strict,
+    secure,
+)
+from concertino.orchestra.quic_connection import (
+    CANCELLED,
+    SENDING,
+    QuicRpcConnection,
+    describe_end,
+)
+from concertino.orchestra.rpc import RpcServer
+from concertino.orchestra.rpc_interface import (
+    RelayHandler,
+    RemotePeer,
+    RequestHandler,
+    RpcListener,
+    error_response,
+)
+from concertino.orchestra.udp import Address, UdpSocket, resolve_udp, split_quic_address
+from concertino.transports.sockets import format_address
+
+try:
+    from aioquic.asyncio.server import QuicServer
+    from aioquic.quic.packet import PACKET_LONG_HEADER
+    from aioquic.quic.retry import QuicRetryTokenHandler
+except ImportError:
+    raise ImportError(MISSING_EXTRA) from None
+
+__all__ = ["listen_quic_links"]
+
+log = logging.getLogger("concertino.orchestra")
+
+# Clients whose handshake is finished: each has a certificate.
+MAX_CONNECTIONS = 1024
+# Unfinished handshakes from which on clients must prove their address, and from which on the oldest
+# is given up for each new one.
+MAX_UNPROVEN, MAX_HALF_OPEN = 32, 512
+# Of the connection ids that we choose: aioquic's default.
+CONNECTION_ID_BYTES = 8
+
+
+async def listen_quic_links(
+    address: str,
+    handler: RequestHandler,
+    relay: RelayHandler | None,
+    certificates: Certificates,
+    name: str,
+    admits: Callable[[str], bool] | None,
+) -> RpcListener:
+    """Listen at an address. See listen_for_links."""
+    ensure_strict()
+    host, port = split_quic_address(address)
+    server = _QuicRpcServer(host, handler, relay, CurrentIdentity(certificates, name), admits)
+    try:
+        family, resolved = await resolve_udp(host, port, socket.AI_PASSIVE)
+        sock = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            sock.bind(resolved)
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as exc:
+        raise OSError(exc.errno, f"{address}: {exc.strerror}") from None
+    UdpSocket(sock, server)
+    return _QuicRpcListener(server)
+
+
+class _QuicRpcListener:
+    """An RpcListener at a UDP socket."""
+
+    def __init__(self, server: _QuicRpcServer) -> None:
+        self.server = server
+
+    @property
+    def address(self) -> str:
+        return self.server.address
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """See RpcListener.close."""
+        server = self.server
+        loop = asyncio.get_running_loop()
+        server.is_closing = True
+        deadline = loop.time() + drain_s
+        if drain_s and (rpc_servers := server.rpc_servers):
+            _, late = await asyncio.wait(
+                [loop.create_task(rpc.drain()) for rpc in rpc_servers], timeout=drain_s
+            )
+            for task in late:
+                task.cancel()
+
+        # Wait until the responses have arrived. Polling, since aioquic does not report that data
+        # was acknowledged.
+        while loop.time() < deadline and server.is_sending:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        for client in list(server.clients):
+            client.disconnect("", "nothing is answered here any more")
+        server.close()
+
+
+class _QuicRpcServer(QuicServer):
+    """aioquic's server with a renewable certificate, limits, and an orderly end."""
+
+    def __init__(
+        self,
+        host: str,
+        handler: RequestHandler,
+        relay: RelayHandler | None,
+        current: CurrentIdentity,
+        admits: Callable[[str], bool] | None,
+    ) -> None:
+        first = configuration("server", current.identity())
+        super().__init__(  # pyright: ignore[reportUnknownMemberType]
+            configuration=first, create_protocol=cast(Any, self._create_connection)
+        )
+        self.handler = handler
+        self.relay = relay
+        self.address = host
+        # Whether new connections are refused.
+        self.is_closing = False
+        self.clients: set[_QuicServerConnection] = set()
+        # Those of them whose handshake is not finished, the oldest first.
+        self.half_open: dict[_QuicServerConnection, None] = {}
+        self._current = current
+        self._admits = admits
+        self._tokens = QuicRetryTokenHandler()
+
+    @property
+    def rpc_servers(self) -> list[RpcServer]:
+        """The RpcServer of each client whose handshake is finished."""
+        return [client.rpc for client in self.clients if client.rpc is not None]
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether a client has not acknowledged all data."""
+        return any(client.is_sending for client in self.clients)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.address = format_address((self.address, transport.get_extra_info("sockname")[1]))
+
+    def datagrams_received(self, datagrams: Iterator[tuple[bytes, Address]]) -> None:
+        """Handle datagrams, and send what they cause, on any connection."""
+        with SENDING:
+            for data, address in datagrams:
+                self.datagram_received(data, address)
+
+    def datagram_received(self, data: bytes | str, addr: Any) -> None:
+        data = cast(bytes, data)
+        if not data or not data[0] & PACKET_LONG_HEADER:
+            # A packet of an established connection: the connection itself parses the rest.
+            connection = self._protocols.get(data[1 : 1 + CONNECTION_ID_BYTES])
+            if connection is not None:
+                connection.datagram_received(data, addr)
+            return
+
+        # A client that got a Retry packet refers to it, even if there is room when it comes back:
+        # the packet before counted, and the handshake would fail without it.
+        is_retry = len(self.half_open) >= MAX_UNPROVEN or _has_token(data)
+        self._retry = self._tokens if is_retry else None
+        try:
+            super().datagram_received(data, addr)
+        except _ConnectionLimit as exc:
+            log.warning("%s: refused %s: %s", self.address, format_address(addr), exc)
+
+    def _create_connection(self, quic: QuicConnection, stream_handler: object) -> QuicRpcConnection:
+        if self.is_closing:
+            raise _ConnectionLimit("the listener is closing")
+        if len(self.clients) - len(self.half_open) >= MAX_CONNECTIONS:
+            raise _ConnectionLimit(f"{MAX_CONNECTIONS} connections are open, which is the limit")
+        if len(self.half_open) >= MAX_HALF_OPEN:
+            oldest = next(iter(self.half_open))
+            oldest.disconnect("", "it began a handshake and others waited for its place")
+        try:
+            identity = self._current.identity()
+        except CertificateError as exc:
+            raise _ConnectionLimit(str(exc)) from None
+        secure(quic, identity, self._check_name)
+        return _QuicServerConnection(quic, self)
+
+    def _check_name(self, name: str) -> str | None:
+        return (
+            None if self._admits is None or self._admits(name) else f"{name!r} may not come in here"
+        )
+
+
+def _has_token(data: bytes) -> bool:
+    """Return whether an Initial packet has a token; of no meaning for other packets.
+
+    Source: RFC 9000 section 17.2.2.
+    """
+    try:
+        source_id = 6 + data[5]
+        return data[source_id + 1 + data[source_id]] != 0
+    except IndexError:
+        return False
+
+
+class _ConnectionLimit(Exception):
+    """A new connection is refused before its handshake; the text says why."""
+
+
+class _QuicServerConnection(QuicRpcConnection):
+    """A connection whose requests are handled here. rpc: None until the handshake is finished."""
+
+    def __init__(self, quic: QuicConnection, server: _QuicRpcServer) -> None:
+        super().__init__(quic)
+        self.rpc: RpcServer | None = None
+        self._server = server
+        # Streams whose response is awaited.
+        self._open: set[int] = set()
+        # Streams on which something has arrived, but not the end.
+        self._receiving: set[int] = set()
+        self._is_holding = False
+        server.clients.add(self)
+        server.half_open[self] = None
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether the peer has not acknowledged all data."""
+        streams = cast(Any, self._quic)._streams
+        return any(
+            not stream.sender.is_finished
+            for stream in streams.values()
+            if stream.sender is not None
+        )
+
+    def _on_handshake(self, name: str) -> None:
+        server = self._server
+        server.half_open.pop(self, None)
+        peer = RemotePeer(format_address(self._quic.get_peer_address()), name)
+        self.rpc = RpcServer(
+            server.handler, peer, self._respond, self._hold, self._unread_bytes, server.relay
+        )
+
+    def _on_data(
+        self,
+        stream: int,
+        data: bytes,
+        is_end: bool,
+    ) -> None:
+        # A new stream is a request: clients open no others.
+        if stream not in self._receiving:
+            self._receiving.add(stream)
+            self._open.add(stream)
+            self._incomplete[stream] = (Assembler(), self._loop.time())
+        if is_end:
+            self._receiving.discard(stream)
+        super()._on_data(stream, data, is_end)
+
+    def _on_frame(self, stream: int, payload: bytes) -> None:
+        if self._is_holding:
+            self._send_error(
+                stream, "busy", "the requests in progress take too much memory; try again later"
+            )
+        elif self.rpc is not None:
+            self.rpc.receive(payload, stream)
+
+    def _on_stream_error(self, stream: int, reason: str) -> None:
+        log.warning("%s: a request was dropped: %s", self._name(), reason)
+        self._stop(stream)
+        self._send_error(stream, "invalid_request", reason)
+
+    def _on_stop_sending(self, stream: int) -> None:
+        self._open.discard(stream)
+        self._incomplete.pop(stream, None)
+        if self.rpc is not None:
+            self.rpc.cancel(stream)
+
+    def _on_reset(self, stream: int) -> None:
+        # Otherwise the response is on its way already.
+        if stream in self._open or stream not in self._receiving:
+            # Our direction of the stream must end as well.
+            self._quic.reset_stream(stream, CANCELLED)
+            self._transmit_soon()
+            self._on_stop_sending(stream)
+        self._receiving.discard(stream)
+
+    def _send_error(
+        self,
+        stream: int,
+        code: str,
+        message: str,
+    ) -> None:
+        self._respond(stream, error_response("", code, message).SerializeToString())
+
+    def _respond(self, key: Hashable, payload: bytes | None) -> None:
+        """Send a response and the end of the stream, in one call; None: the end alone."""
+        stream = cast(int, key)
+        if stream in self._open and not self._is_ended:
+            self._open.discard(stream)
+            # The peer may have stopped the stream before the request arrived, or together with it.
+            with suppress(RuntimeError, ValueError):
+                self._send(stream, b"" if payload is None else encode_frame(payload))
+
+    def _unread_bytes(self) -> int:
+        streams = cast(Any, self._quic)._streams
+        return sum(len(stream.sender._buffer) for stream in streams.values() if stream.sender)
+
+    def _hold(self, is_full: bool) -> None:
+        self._is_holding = is_full
+
+    def _on_end(self, code: int, reason: str) -> None:
+        self._server.clients.discard(self)
+        if not self._is_ready:
+            self._server.half_open.pop(self, None)
+            log.warning("%s was refused: %s", self._name(), describe_end(code, reason))
+        if self.rpc is not None:
+            self.rpc.close()
+
+    def _name(self) -> str:
+        address = self._quic.get_peer_address()
+        return f"{self._server.address}: {format_address(address) if address else 'a client'}"

@@ -1,0 +1,142 @@
+"""Violations of hand-written schemas, in the words that arguments with Python types have.
+
+Clients then read the same details for both kinds of tools, such as `Missing required field: name`
+or `age: expected int >= 0`. Keywords without an equal in Python's types keep the validator's words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from concertino.schema.arguments import (
+    MISSING_ARGUMENT,
+    UNKNOWN_ARGUMENT,
+    describe_unknown,
+)
+from concertino.schema.violations import SchemaViolation
+
+__all__ = ["word_as_arguments"]
+
+# `Any` in this file: errors of jsonschema_rs, which has no stubs, and JSON values.
+
+# JSON Schema's names of types -> those of msgspec's messages, in its order.
+_TYPES = {
+    "integer": "int",
+    "number": "float",
+    "string": "str",
+    "array": "array",
+    "object": "object",
+    "boolean": "bool",
+    "null": "null",
+}
+_VALUE_TYPES: Mapping[type, str] = {
+    int: "int",
+    float: "float",
+    str: "str",
+    list: "array",
+    dict: "object",
+    bool: "bool",
+    type(None): "null",
+}
+
+# Keyword -> what stands between "expected TYPE" and its limit.
+_LIMITS = {
+    "minimum": ">=",
+    "maximum": "<=",
+    "exclusiveMinimum": ">",
+    "exclusiveMaximum": "<",
+    "multipleOf": "that's a multiple of",
+    "minLength": "of length >=",
+    "maxLength": "of length <=",
+    "minItems": "of length >=",
+    "maxItems": "of length <=",
+    "minProperties": "of length >=",
+    "maxProperties": "of length <=",
+}
+MAX_QUOTED = 80
+
+
+def word_as_arguments(schema: Mapping[str, Any]) -> Callable[[Any], list[SchemaViolation]]:
+    """Return a function that describes one error of jsonschema_rs.
+
+    schema: the input schema, whose properties are suggested for unknown arguments.
+    """
+
+    def describe(error: Any) -> list[SchemaViolation]:
+        steps: list[str | int] = error.instance_path
+        kind = error.kind
+        if kind.name == "required":
+            return [SchemaViolation(join_path([*steps, kind.property]), MISSING_ARGUMENT)]
+        if kind.name == "additionalProperties":
+            return _describe_unknown(steps, kind.unexpected, list(schema.get("properties", ())))
+        # Where no properties are declared, the validator does not say which name it refuses.
+        if kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:
+            text = f"{UNKNOWN_ARGUMENT}; it takes no arguments"
+            return [SchemaViolation(join_path(steps), text)]
+        return [SchemaViolation(join_path(steps), _describe_value(error) or error.message)]
+
+    return describe
+
+
+def join_path(steps: Iterable[str | int]) -> str:
+    """Return a path as typed arguments have it: `items[2].name`."""
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path
+
+
+def _describe_unknown(
+    steps: Sequence[str | int], unknown: Sequence[str], names: Sequence[str]
+) -> list[SchemaViolation]:
+    if not steps:
+        return describe_unknown(unknown, names)
+    return [SchemaViolation(join_path([*steps, name]), UNKNOWN_ARGUMENT) for name in unknown]
+
+
+def _describe_value(error: Any) -> str:
+    """Return what was expected of a value; "" for a keyword that typed arguments do not have."""
+    kind, value = error.kind, error.instance
+    got = _VALUE_TYPES[type(value)]
+    types = _expected_types(error)
+    if types:
+        expected = " | ".join(word for name, word in _TYPES.items() if name in types)
+        return f"expected {expected}, got {got}"
+    if kind.name in ("enum", "const"):
+        options = kind.options if kind.name == "enum" else [kind.expected_value]
+        is_scalar = not isinstance(value, list | dict)
+        shown = repr(value[:MAX_QUOTED] if isinstance(value, str) else value) if is_scalar else got
+        return f"expected one of {_to_json(options)}, got {shown}"
+    if kind.name == "pattern":
+        return f"expected str matching regex {kind.pattern!r}"
+    if kind.name in _LIMITS:
+        return f"expected {got} {_LIMITS[kind.name]} {kind.value}"
+    return ""
+
+
+def _expected_types(error: Any) -> list[str]:
+    """Return the types that would have fitted; [] if the type is not what is wrong."""
+    kind = error.kind
+    if kind.name == "type":
+        return list(kind.types)
+    if kind.name != "anyOf":
+        return []
+    # An optional value is `anyOf: [{"type": "string"}, {"type": "null"}]`.
+    types: list[str] = []
+    for errors in kind.context:
+        if not all(_is_about(item, error) and item.kind.name == "type" for item in errors):
+            return []
+        types += [name for item in errors for name in item.kind.types]
+    return types
+
+
+def _is_about(error: Any, outer: Any) -> bool:
+    return list(error.instance_path) in ([], list(outer.instance_path))
+
+
+def _to_json(value: Any) -> str:
+    # Not msgspec's encoder: it refuses integers of more than 64 bits.
+    from json import dumps
+
+    return dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,118 @@
+"""The end of a child process and of its process group.
+
+Linux offers the best information: pidfd, waitid and /proc. Where those are missing (macOS), a
+thread waits for the child and reaps it, and signal 0 tells whether the group still has members; no
+system reuses the id of a group that has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["ExitWatch", "live_members"]
+
+PROC = Path("/proc")
+
+
+class ExitWatch:
+    """Reports when a child process ends. on_exit: called once, on the loop.
+
+    status: the exit code, or minus the signal; None while the child runs. ended: set with it. The
+    child stays a zombie until close(), so that its id is not reused before.
+    """
+
+    def __init__(self, popen: subprocess.Popen[bytes], on_exit: Callable[[], object]) -> None:
+        self.status: int | None = None
+        self.ended = asyncio.Event()
+        self._popen = popen
+        self._on_exit = on_exit
+        self._pidfd = -1
+
+    def start(self) -> None:
+        """Start to watch, on the running loop."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._pidfd = os.pidfd_open(self._popen.pid)
+            self._loop.add_reader(self._pidfd, self.check)
+        except (AttributeError, OSError):
+            # This is not Linux, or an old kernel.
+            thread = threading.Thread(target=self._wait, name="concertino-child", daemon=True)
+            thread.start()
+
+    def _wait(self) -> None:
+        """Wait for the exit in a thread."""
+        try:
+            os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+        except (AttributeError, ChildProcessError):
+            # macOS has waitid since Python 3.13 only; or somebody else has reaped the child.
+            self._popen.wait()
+        try:
+            self._loop.call_soon_threadsafe(self.check)
+        except RuntimeError:
+            # The loop is closed.
+            pass
+
+    def check(self) -> None:
+        """Look whether the child has ended, and if so set status and call on_exit."""
+        if self.status is not None or (status := self._poll_status()) is None:
+            return
+        self.status = status
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+        self.ended.set()
+        self._on_exit()
+
+    def _poll_status(self) -> int | None:
+        """Return how the child ended without reaping it; None while it runs.
+
+        Returns 0 if this program ignores SIGCHLD, so that the system reaps all children: that is
+        what Popen does, too.
+        """
+        try:
+            result = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        except (AttributeError, ChildProcessError):
+            return self._popen.poll()
+        if result is None:
+            return None
+        return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+    def close(self) -> None:
+        """Stop watching, and reap the child if it has ended."""
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        if self.status is not None:
+            self._popen.wait()
+
+
+def live_members(group: int) -> list[int]:
+    """Return the ids of the processes in a process group that have not ended; zombies have.
+
+    Without /proc, returns the id of the group itself if it has members.
+    """
+    if not (PROC / "self" / "stat").exists():
+        try:
+            os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):
+            # The group is empty; macOS reports PermissionError for a group of zombies.
+            return []
+        return [group]
+
+    members: list[int] = []
+    for folder in PROC.iterdir():
+        if folder.name.isdecimal():
+            try:
+                text = (folder / "stat").read_bytes()
+                # The name of the program, in parentheses, may contain blanks and parentheses.
+                state, _, member_group = text.rpartition(b")")[2].split()[:3]
+            except (OSError, ValueError):
+                # The process has ended meanwhile.
+                continue
+            if int(member_group) == group and state not in (b"Z", b"X"):
+                members.append(int(folder.name))
+    return members

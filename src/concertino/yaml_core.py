@@ -1,0 +1,362 @@
+"""YAML as yaml.v3, Go's library, reads it: the core schema of YAML 1.2, with additions.
+
+PyYAML parses; its own values are those of YAML 1.1, where `yes` is a boolean and `1e3` is a text.
+So nodes are built from its events and values are chosen here. Our own limit bounds the nesting, not
+the stack: 30,000 brackets crash a process that uses libyaml's recursive composer.
+
+The rules of yaml.v3 3.0.1 (resolve.go, decode.go) that other libraries do not have:
+
+- numbers may have underscores; `0x1f`, `0b11`, `0o17` and `017` are integers; integers beyond 64
+  bits are doubles there and exact here;
+- `yes`, `on` and `=` are texts; `<<` as a key merges a mapping; `!!binary` is decoded into a text;
+- a key that comes twice in one mapping is an error.
+
+A time is a text here, and so is every key. Numbers are those of a Struct: whole ones up to 2^53 are
+integers, however they are written.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from binascii import Error as InvalidBase64
+from calendar import monthrange
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from typing import Any, Literal
+
+from msgspec import Struct
+
+__all__ = [
+    "EXACT",
+    "MERGE",
+    "NULLS",
+    "InvalidYaml",
+    "InvalidYamlKey",
+    "YamlLimit",
+    "YamlNode",
+    "import_parser",
+    "is_null",
+    "is_time",
+    "read_node",
+    "read_value",
+    "resolve_plain",
+]
+
+# Every integer up to this one is exact as a double.
+EXACT = 2**53
+_WORDS: Mapping[str, bool | float | None] = {
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+}
+NULLS = frozenset(word for word, value in _WORDS.items() if value is None)
+MERGE = "<<"
+_TAG = "tag:yaml.org,2002:"
+_TYPES = {"null": type(None), "bool": bool, "int": int, "float": float}
+
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_DECIMAL = re.compile(r"[-+]?[0-9]+")
+# With the base of each; the sign may also stand behind the prefix of the last two.
+_BASES = (
+    (16, re.compile(r"([-+]?)0[xX]([0-9a-fA-F]+)")),
+    (8, re.compile(r"([-+]?)0[oO]([0-7]+)")),
+    (8, re.compile(r"([-+]?)(0[0-7]*)")),
+    (2, re.compile(r"([-+]?)0[bB]([01]+)")),
+    (8, re.compile(r"0o([-+])([0-7]+)")),
+    (2, re.compile(r"0b([-+])([01]+)")),
+)
+_TIME = re.compile(
+    r"(?P<year>[0-9]{4})-(?P<month>[0-9]{1,2})-(?P<day>[0-9]{1,2})"
+    r"(?:(?:(?P<t>[Tt])| +)(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2}):(?P<second>[0-9]{1,2})"
+    r"(?:[.,][0-9]+)?(?P<zone>Z|[-+][0-9]{2}:[0-9]{2})?)?"
+)
+
+
+class InvalidYaml(Exception):
+    """A text that is not YAML. line: from 1; None if it is not known."""
+
+    def __init__(self, line: int | None, problem: str) -> None:
+        super().__init__(problem)
+        self.line = line
+
+
+class YamlLimit(InvalidYaml):
+    """Valid YAML that exceeds a limit of the caller. The text begins with a verb."""
+
+
+class InvalidYamlKey(YamlLimit):
+    """A key that is a list or a mapping."""
+
+
+class YamlNode(Struct, frozen=True):
+    """A node of a document.
+
+    value: a text, a list of nodes, or a list of pairs of nodes. tag: None without one.
+    plain: a text without quotes. line: from 1.
+    """
+
+    kind: Literal["scalar", "sequence", "mapping"]
+    value: Any
+    tag: str | None
+    plain: bool
+    line: int
+
+
+def read_node(
+    text: str | bytes,
+    *,
+    max_depth: int,
+    max_values: int | None = None,
+    aliases: bool = False,
+) -> YamlNode | None:
+    """Return the root of a text with one document; None if there is none.
+
+    aliases: whether they are allowed; with them a few lines can expand to gigabytes.
+    Raises InvalidYaml, YamlLimit; ModuleNotFoundError if PyYAML is not installed.
+    """
+    yaml = import_parser()
+    # The loader of libyaml, if PyYAML was built with it, is ten times as fast.
+    loader: Any = getattr(yaml, "CSafeLoader", None) or yaml.SafeLoader
+    try:
+        events = yaml.parse(text, Loader=loader)
+        return _NodeReader(events, max_depth, max_values, aliases).read_document()
+    except yaml.MarkedYAMLError as exc:
+        line = exc.problem_mark.line + 1 if exc.problem_mark else None
+        raise InvalidYaml(line, exc.problem or "cannot be read") from None
+    # A character that YAML does not allow, which PyYAML reports without its line.
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise InvalidYaml(None, "; ".join(str(exc).splitlines())) from None
+
+
+def import_parser() -> Any:
+    """Return PyYAML. Raises ModuleNotFoundError if it is not installed."""
+    import yaml
+
+    return yaml
+
+
+class _NodeReader:
+    """Builds nodes from a parser's events. Any: PyYAML has no types."""
+
+    def __init__(
+        self,
+        events: Iterator[Any],
+        max_depth: int,
+        max_values: int | None,
+        aliases: bool,
+    ) -> None:
+        self._events = events
+        self._max_depth = max_depth
+        self._max_values = max_values
+        self._count = 0
+        self._anchors: dict[str, YamlNode] | None = {} if aliases else None
+
+    def read_document(self) -> YamlNode | None:
+        root: YamlNode | None = None
+        for event in self._events:
+            kind = type(event).__name__
+            if kind.startswith(("Stream", "Document")):
+                continue
+            if root is not None:
+                raise InvalidYaml(_line(event), "expected a single document")
+            root = self._read(event, kind, 0)
+        return root
+
+    def _read(
+        self,
+        event: Any,
+        kind: str,
+        depth: int,
+    ) -> YamlNode:
+        self._count += 1
+        if self._max_values is not None and self._count > self._max_values:
+            raise YamlLimit(_line(event), f"has more than {self._max_values} values")
+        if depth > self._max_depth:
+            raise YamlLimit(_line(event), f"is nested more than {self._max_depth} deep")
+
+        if kind == "ScalarEvent":
+            return self._read_scalar(event)
+        if kind == "AliasEvent":
+            return self._resolve_alias(event)
+        if kind == "SequenceStartEvent":
+            items: list[YamlNode] = []
+            node = self._add_anchor(
+                event, YamlNode("sequence", items, event.tag, False, _line(event))
+            )
+            for item, item_kind in self._events_until("SequenceEndEvent"):
+                items.append(self._read(item, item_kind, depth + 1))
+            return node
+
+        pairs: list[tuple[YamlNode, YamlNode]] = []
+        node = self._add_anchor(event, YamlNode("mapping", pairs, event.tag, False, _line(event)))
+        for key, key_kind in self._events_until("MappingEndEvent"):
+            key_node = self._read_key(key, key_kind)
+            value = next(self._events)
+            pairs.append((key_node, self._read(value, type(value).__name__, depth + 1)))
+        return node
+
+    def _read_scalar(self, event: Any) -> YamlNode:
+        # The C parser has an empty style for a plain scalar.
+        plain = not event.style
+        node = YamlNode("scalar", event.value, event.tag, plain, event.start_mark.line + 1)
+        return node if self._anchors is None else self._add_anchor(event, node)
+
+    def _add_anchor(self, event: Any, node: YamlNode) -> YamlNode:
+        if self._anchors is not None and event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _read_key(self, event: Any, kind: str) -> YamlNode:
+        if kind == "ScalarEvent":
+            return self._read_scalar(event)
+        node = self._resolve_alias(event) if kind == "AliasEvent" else None
+        if node is None or node.kind != "scalar":
+            raise InvalidYamlKey(_line(event), "has a key that is not a text")
+        return node
+
+    def _resolve_alias(self, event: Any) -> YamlNode:
+        if self._anchors is None:
+            raise YamlLimit(_line(event), "has an alias (*name), which is not allowed")
+        if event.anchor not in self._anchors:
+            raise InvalidYaml(_line(event), f"found undefined alias {event.anchor!r}")
+        return self._anchors[event.anchor]
+
+    def _events_until(self, end: str) -> Iterator[tuple[Any, str]]:
+        """Yield events with the names of their types, up to the event of type `end`."""
+        for event in self._events:
+            kind = type(event).__name__
+            if kind == end:
+                return
+            yield event, kind
+
+
+def _line(event: Any) -> int:
+    return event.start_mark.line + 1
+
+
+# Values
+
+
+def is_null(node: YamlNode) -> bool:
+    """Return whether a node is null: nothing, `~` or `null` without quotes."""
+    if node.kind != "scalar":
+        return False
+    return node.tag == f"{_TAG}null" or (node.tag is None and node.plain and node.value in NULLS)
+
+
+def read_value(node: YamlNode) -> Any:
+    """Return a node as JSON has it, or a float that JSON does not have. Raises InvalidYaml."""
+    if node.kind == "sequence":
+        return [read_value(item) for item in node.value]
+    if node.kind == "mapping":
+        return _read_mapping(node)
+
+    tag = node.tag.removeprefix(_TAG) if node.tag else None
+    if tag is None or tag == "!":
+        return resolve_plain(node.value) if node.plain else node.value
+    if tag == "binary":
+        return _decode_binary(node)
+    if tag == "timestamp" and is_time(node.value):
+        return node.value
+    if tag not in _TYPES and tag != "timestamp":
+        return node.value
+
+    value = resolve_plain(node.value)
+    if tag == "float" and type(value) is int:
+        return value
+    if tag == "timestamp" or type(value) is not _TYPES[tag]:
+        raise InvalidYaml(node.line, f"cannot read {node.value[:80]!r} as a {tag}")
+    return value
+
+
+def _read_mapping(node: YamlNode) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    merged: YamlNode | None = None
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        if key.value in lines:
+            problem = f"has the key {key.value[:80]!r} already in line {lines[key.value]}"
+            raise InvalidYaml(key.line, problem)
+        lines[key.value] = key.line
+        if key.value == MERGE and (key.plain if key.tag is None else key.tag == f"{_TAG}merge"):
+            merged = value
+            continue
+        name = _decode_binary(key) if key.tag == f"{_TAG}binary" else key.value
+        members[name] = read_value(value)
+
+    if merged is not None:
+        for source in merged.value if merged.kind == "sequence" else [merged]:
+            if source.kind != "mapping":
+                raise InvalidYaml(source.line, "expected a mapping, or a list of them, behind <<")
+            for name, value in _read_mapping(source).items():
+                members.setdefault(name, value)
+    return members
+
+
+def _decode_binary(node: YamlNode) -> str:
+    try:
+        return b64decode(re.sub(r"[\r\n]", "", node.value), validate=True).decode()
+    except (InvalidBase64, ValueError):
+        raise InvalidYaml(node.line, "expected base64 of a UTF-8 text behind !!binary") from None
+
+
+def resolve_plain(text: str) -> Any:
+    """Return the value of a plain scalar."""
+    if text in _WORDS:
+        return _WORDS[text]
+    first = text[0]
+    if first == ".":
+        return _to_float(text) if _FLOAT.fullmatch(text) else text
+    if first in "+-0123456789" and not is_time(text):
+        return _resolve_number(text)
+    return text
+
+
+def _resolve_number(text: str) -> Any:
+    digits = text.replace("_", "")
+    for base, pattern in _BASES:
+        if match := pattern.fullmatch(digits):
+            number = int(match[1] + match[2], base)
+            # One that does not fit into 64 bits is not an integer to yaml.v3.
+            if -(2**63) <= number < (2**63 if match[1] else 2**64):
+                return number
+    if _DECIMAL.fullmatch(digits) and digits.lstrip("+-")[0] != "0" and _fits_double(digits):
+        return int(digits)
+    return _to_float(digits, text) if _FLOAT.fullmatch(digits) else text
+
+
+def _fits_double(digits: str) -> bool:
+    return len(digits) <= 310 and isfinite(float(digits))
+
+
+def _to_float(digits: str, text: str | None = None) -> int | float | str:
+    """Return a number; the text if it is too large for a double."""
+    number = float(digits)
+    if not isfinite(number):
+        return digits if text is None else text
+    if number.is_integer() and abs(number) <= EXACT and (number or str(number)[0] != "-"):
+        return int(number)
+    return number
+
+
+def is_time(text: str) -> bool:
+    """Return whether yaml.v3 takes a plain scalar for a time."""
+    if not (match := _TIME.fullmatch(text)):
+        return False
+    # A `T` needs a zone, and a space does not allow one.
+    if match["hour"] and bool(match["t"]) != bool(match["zone"]):
+        return False
+    month, day = int(match["month"]), int(match["day"])
+    # Go has a year 0, a leap year; Python's calendar begins with the year 1.
+    if not 1 <= month <= 12 or not 1 <= day <= monthrange(int(match["year"]) or 4, month)[1]:
+        return False
+    if not match["hour"]:
+        return True
+    if int(match["hour"]) >= 24 or int(match["minute"]) >= 60 or int(match["second"]) >= 60:
+        return False
+    zone = match["zone"]
+    return zone in (None, "Z") or (int(zone[1:3]) <= 24 and int(zone[4:]) <= 60)

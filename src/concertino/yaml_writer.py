@@ -1,0 +1,347 @@
+"""Writes YAML with the bytes that yaml.v3, Go's library, makes of a Struct.
+
+PyYAML's writer has other quotes and another indentation. Some texts yaml.v3 writes so that it
+cannot read them back, or reads others; they are quoted here.
+Source: encode.go, emitterc.go and sorter.go of yaml.v3 3.0.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import cmp_to_key
+from math import isfinite
+from operator import itemgetter
+from typing import Any, Literal, cast
+from unicodedata import category
+
+from concertino.yaml_core import EXACT, MERGE, NULLS, is_time, resolve_plain
+
+__all__ = ["write_mapping"]
+
+# Columns of one level.
+INDENT = 4
+# Bytes of the longest key before a colon; a longer one gets a `?`.
+MAX_KEY_BYTES = 128
+_BREAKS = "\r\n\x85\u2028\u2029"
+# Quoted for readers of YAML 1.1: words, and numbers to the base of 60.
+_OLD_WORDS = frozenset(
+    [
+        "y",
+        "Y",
+        "yes",
+        "Yes",
+        "YES",
+        "on",
+        "On",
+        "ON",
+        "n",
+        "N",
+        "no",
+        "No",
+        "NO",
+        "off",
+        "Off",
+        "OFF",
+    ]
+)
+_OLD_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?")
+# What yaml.v3 writes as it is: no control characters, no byte order mark, nothing above U+FFFF.
+_ESCAPED = re.compile("[^\n\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd]")
+_ESCAPED_OR_BREAK = re.compile(
+    r"[^\x20\x21\x23-\x5b\x5d-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd]"
+)
+_ESCAPES = {
+    "\0": "0", "\a": "a", "\b": "b", "\t": "t", "\n": "n", "\v": "v", "\f": "f", "\r": "r",
+    "\x1b": "e", '"': '"', "\\": "\\", "\x85": "N", "\u2028": "L", "\u2029": "P",
+}  # fmt: skip
+# Not plain: an indicator at the beginning, a colon before a blank, and a `#` behind one.
+_INDICATOR = re.compile(
+    r"---|\.\.\.|[#,\[\]{}&*!|>'\"%@`]|[?:-](?:[ \t]|\Z)|.*?(?:.:(?:[ \t]|\Z)|[ \t\0]#)", re.DOTALL
+)
+
+
+def write_mapping(members: Mapping[str, Any], *, max_depth: int) -> str:
+    """Return JSON members as YAML, with keys in the order of their code points.
+
+    Raises ValueError for a value that JSON does not have, and for deeper nesting than `max_depth`.
+    """
+    if not members:
+        return "{}\n"
+    writer = _Writer(max_depth)
+    writer.write_members(sorted(members.items(), key=itemgetter(0)), 0, 0)
+    return writer.finish()
+
+
+class _Writer:
+    """Writes one document. The state is that of yaml.v3's emitter.
+
+    column: of the next character. after_blank: whether a space or nothing is before it.
+    only_indicators: whether the line has only spaces, `-`, `?` and `:` so far; then a nested
+    collection continues it.
+    """
+
+    def __init__(self, max_depth: int) -> None:
+        self._max_depth = max_depth
+        self._parts: list[str] = []
+        self._column = 0
+        self._after_blank = True
+        self._only_indicators = True
+
+    def finish(self) -> str:
+        self._indent(0)
+        return "".join(self._parts)
+
+    # Structure
+
+    def write_members(
+        self,
+        members: list[tuple[str, Any]],
+        indent: int,
+        depth: int,
+    ) -> None:
+        for key, value in members:
+            if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"a key: expected a text, got {type(key).__name__}")
+            self._indent(indent)
+            if len(key.encode()) <= MAX_KEY_BYTES and not any(c in _BREAKS for c in key):
+                self._write_text(key, 0, 0, is_outermost=depth == 0)
+                self._write_indicator(":", attached=True)
+            else:
+                self._write_indicator("?", continues=True)
+                self._write_text(key, indent, _next_indent(indent), is_outermost=depth == 0)
+                self._indent(indent)
+                self._write_indicator(":", continues=True)
+            self._write_node(value, indent, _next_indent(indent), depth + 1)
+
+    def _write_node(
+        self,
+        value: Any,
+        parent: int,
+        indent: int,
+        depth: int,
+    ) -> None:
+        """Write a value. parent: the indentation of the collection that has it."""
+        if depth > self._max_depth:
+            raise ValueError(f"more than {self._max_depth} levels")
+        if isinstance(value, str):
+            self._write_text(value, parent, indent)
+        elif isinstance(value, Mapping):
+            members = sorted(cast("Mapping[str, Any]", value).items(), key=_natural_order)
+            if members:
+                self.write_members(members, indent, depth)
+            else:
+                self._write_word("{}")
+        elif isinstance(value, (list, tuple)):
+            items = cast("list[Any]", value)
+            for item in items:
+                self._indent(indent)
+                self._write_indicator("-", continues=True)
+                self._write_node(item, indent, indent + 2, depth + 1)
+            if not items:
+                self._write_word("[]")
+        else:
+            self._write_word(_format_scalar(value))
+
+    def _write_text(
+        self,
+        text: str,
+        parent: int,
+        indent: int,
+        *,
+        is_outermost: bool = False,
+    ) -> None:
+        """Write a key or a value. is_outermost: for the keys of the document's mapping."""
+        reads_as_text = _reads_as_key if is_outermost else _reads_as_text
+        style = _choose_style(text, indent - parent, reads_as_text(text))
+        if style == "plain":
+            self._write_word(text)
+        elif style == "single":
+            self._write_word("'" + text.replace("'", "''") + "'")
+        elif style == "double":
+            self._write_word(_quote(text))
+        else:
+            self._write_literal(text, indent)
+
+    def _write_literal(self, text: str, indent: int) -> None:
+        hint = str(INDENT) if text[0] == " " else ""
+        chomp = "-" if text[-1] not in _BREAKS else "+" if text[-2] in _BREAKS else ""
+        self._write_word(f"|{hint}{chomp}")
+        for line in text.removesuffix("\n").split("\n"):
+            self._break()
+            if line:
+                self._parts.append(" " * indent + line)
+        if text[-1] == "\n":
+            self._break()
+        else:
+            self._only_indicators = False
+        self._after_blank = True
+
+    # Characters
+
+    def _indent(self, indent: int) -> None:
+        if (
+            not self._only_indicators
+            or self._column > indent
+            or (self._column == indent and not self._after_blank)
+        ):
+            self._break()
+        self._parts.append(" " * (indent - self._column))
+        self._column = indent
+        self._after_blank = True
+
+    def _break(self) -> None:
+        self._parts.append("\n")
+        self._column = 0
+        self._only_indicators = True
+
+    def _write_indicator(
+        self,
+        text: str,
+        *,
+        attached: bool = False,
+        continues: bool = False,
+    ) -> None:
+        """attached: no space before. continues: a collection may follow in the same line."""
+        if not attached and not self._after_blank:
+            text = f" {text}"
+        self._parts.append(text)
+        self._column += len(text)
+        self._after_blank = False
+        self._only_indicators = self._only_indicators and continues
+
+    def _write_word(self, text: str) -> None:
+        self._write_indicator(text)
+
+
+def _next_indent(indent: int) -> int:
+    return INDENT * (indent // INDENT + 1)
+
+
+def _choose_style(
+    text: str, relative_indent: int, reads_as_text: bool
+) -> Literal["plain", "single", "double", "literal"]:
+    if "\n" in text:
+        return "literal" if _is_readable_literal(text, relative_indent) else "double"
+    if not reads_as_text or _ESCAPED.search(text) or any(c in _BREAKS for c in text):
+        return "double"
+    if not text or text[0] == " " or text[-1] == " " or _INDICATOR.match(text):
+        return "single"
+    return "plain"
+
+
+def _is_readable_literal(text: str, relative_indent: int) -> bool:
+    """Return whether yaml.v3 writes a text with line breaks as lines, and reads them back."""
+    if _ESCAPED.sub("", text) != text.replace("\t", "") or any(c in "\u2028\u2029" for c in text):
+        return False
+    if text[-1] == " " or " \n" in text or text[0] == "\n":
+        return False
+    # The hint at the indentation has a fixed number.
+    if text[0] == " ":
+        return relative_indent == INDENT
+    # PyYAML does not read a tab at the beginning.
+    return text[0] != "\t"
+
+
+def _reads_as_text(text: str) -> bool:
+    """Return whether a text without quotes is read as this text, by old readers too."""
+    if text == MERGE or text in _OLD_WORDS or _OLD_NUMBER.fullmatch(text):
+        return False
+    return isinstance(resolve_plain(text), str) and not is_time(text)
+
+
+def _reads_as_key(text: str) -> bool:
+    """Return whether a text without quotes is read as an outermost key.
+
+    Upstream quotes none of them. Go reads all as texts, except null and a merge.
+    """
+    return not text or (text not in NULLS and text != MERGE)
+
+
+def _quote(text: str) -> str:
+    # The emitter asks whether the text begins with a byte order mark, at each character.
+    pattern = re.compile(".", re.DOTALL) if text.startswith("\ufeff") else _ESCAPED_OR_BREAK
+    return f'"{pattern.sub(_escape, text)}"'
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    if character in _ESCAPES:
+        return "\\" + _ESCAPES[character]
+    code = ord(character)
+    if 0xD800 <= code <= 0xDFFF:
+        raise ValueError("a text with a lone surrogate")
+    if code <= 0xFF:
+        return f"\\x{code:02X}"
+    return f"\\u{code:04X}" if code <= 0xFFFF else f"\\U{code:08X}"
+
+
+def _format_scalar(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        # Others are no doubles; their digits keep them.
+        return _format_double(float(value)) if -EXACT <= value <= EXACT else str(value)
+    if isinstance(value, float) and isfinite(value):
+        return _format_double(value)
+    raise ValueError(f"expected a JSON value, got {type(value).__name__}")
+
+
+def _format_double(number: float) -> str:
+    """Return the shortest digits, in Go's format 'g': with an exponent from a million on."""
+    sign, digits, exponent = Decimal(repr(number)).as_tuple()
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    power = len(digits) - 1 + cast(int, exponent)
+    if number == 0 or -4 <= power < 6:
+        return repr(number).removesuffix(".0")
+    fraction = f".{text[1:]}" if len(text) > 1 else ""
+    return f"{'-' if sign else ''}{text[0]}{fraction}e{power:+03d}"
+
+
+@cmp_to_key
+def _natural_order(left: tuple[str, Any], right: tuple[str, Any]) -> int:
+    """Compare keys as yaml.v3 does inside of a value: numbers by value, letters behind others."""
+    a, b = left[0], right[0]
+    after_digit = False
+    for index, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x == y:
+            after_digit = _is_digit(x)
+            continue
+        x_letter, y_letter = category(x)[0] == "L", category(y)[0] == "L"
+        if x_letter and y_letter:
+            return -1 if x < y else 1
+        if x_letter or y_letter:
+            return -1 if (x_letter if after_digit else y_letter) else 1
+        return _compare_numbers(a, b, index)
+    return len(a) - len(b)
+
+
+def _compare_numbers(a: str, b: str, index: int) -> int:
+    start = 0
+    if "0" in (a[index], b[index]):
+        before = index
+        while before and _is_digit(a[before - 1]) and not start:
+            before -= 1
+            start = int(a[before] != "0")
+    x, x_end = _read_digits(a, index, start)
+    y, y_end = _read_digits(b, index, start)
+    if x != y:
+        return -1 if x < y else 1
+    if x_end != y_end:
+        return -1 if x_end < y_end else 1
+    return -1 if a[index] < b[index] else 1
+
+
+def _read_digits(text: str, index: int, number: int) -> tuple[int, int]:
+    while index < len(text) and _is_digit(text[index]):
+        number = number * 10 + ord(text[index]) - ord("0")
+        index += 1
+    # Go's integers overflow.
+    return (number + 2**63) % 2**64 - 2**63, index
+
+
+def _is_digit(character: str) -> bool:
+    return category(character) == "Nd"

@@ -1,0 +1,134 @@
+"""deep_frames.py: what is found of frames that no decoder reads. `json` with a high limit of recursion is the judge."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from concertino.jsonrpc.deep_frames import MAX_TOKENS, read_outer_members
+
+DEEP = "[" * 5000 + "]" * 5000
+MEMBERS = ('"jsonrpc":"2.0"', '"method":"x"', f'"params":{{"a":{DEEP}}}', '"id":@')
+
+
+@pytest.mark.parametrize("id", ["7", "-1", '"x"', '"a\\"b"', '"\\u00e9"', '"]{,:"'])
+def test_the_id_is_found_wherever_it_stands(id: str) -> None:
+    for members in permutations(MEMBERS):
+        for space in ("", " \t"):
+            frame = "{" + f"{space},{space}".join(members).replace("@", space + id) + "}"
+            assert read_outer_members(frame.encode()).id == id.encode()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "[" * 5000,
+        f'[{{"id":1}},{DEEP}]',
+        f'{{"method":"x","params":{DEEP}}}',
+        f'{{"id":null,"method":"x","params":{DEEP}}}',
+        f'{{"id":1.5,"method":"x","params":{DEEP}}}',
+        f'{{"id":1e3,"method":"x","params":{DEEP}}}',
+        f'{{"id":[1],"method":"x","params":{DEEP}}}',
+        f'{{"params":{{"id":1,"a":{DEEP}}}}}',
+        f'{{"a":"\\"id\\":1","b":{DEEP}}}',
+        f'{{"\\"id":1,"b":{DEEP}}}',
+        '"' + "[" * 5000,
+        "",
+    ],
+)
+def test_what_is_no_id_of_the_message_is_not_found(frame: str) -> None:
+    assert read_outer_members(frame.encode()).id is None
+
+
+def test_of_two_ids_the_last_one_counts() -> None:
+    assert read_outer_members(f'{{"id":1,"a":{DEEP},"id":2}}'.encode()).id == b"2"
+
+
+def test_behind_a_byte_order_mark_the_id_is_found() -> None:
+    assert read_outer_members(b"\xef\xbb\xbf" + f'{{"id":1,"a":{DEEP}}}'.encode()).id == b"1"
+
+
+@pytest.mark.parametrize(
+    ("members", "is_response"),
+    [
+        ('"id":1,"result":@', True),
+        ('"error":@,"id":1', True),
+        ('"id":1,"params":@', False),
+        ('"id":1,"method":"x","params":@', False),
+        ('"id":1,"method":"x","result":@', False),
+        ('"id":1,"params":{"result":@}', False),
+    ],
+)
+def test_a_response_has_no_method(members: str, is_response: bool) -> None:
+    frame = "{" + members.replace("@", DEEP) + "}"
+    assert read_outer_members(frame.encode()).is_response is is_response
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"id":5,', ""),
+        ("", ',"id":5'),
+        ("", ',"jsonrpc":"2.0" , "id" : 5 '),
+        ("", ',"id":5,"method":"x"'),
+    ],
+)
+def test_a_frame_of_many_brackets_costs_a_limited_time(before: str, after: str) -> None:
+    frame = b"{" + before.encode() + b'"params":[' + b"{}," * 2_000_000 + b"{}]"
+    frame += after.encode() + b"}"
+    assert len(frame) > 6_000_000
+    began = time.process_time()
+    assert read_outer_members(frame).id == b"5"
+    # 2,000,000 of them take more than half a second.
+    assert time.process_time() - began < 0.25
+
+
+@pytest.mark.parametrize(
+    "text", ['"' + '\\\\"' * 1_000_000, '{"' + '\\\\"' * 1_000_000, '{"a' * 200_000]
+)
+def test_strings_without_an_end_cost_a_linear_time(text: str) -> None:
+    began = time.process_time()
+    read_outer_members(b"{" + text.encode())
+    assert time.process_time() - began < 1.0
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.sampled_from(['"', "\\", "}"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["id", "method", "result", 'i"d', "x"]), inner, max_size=3
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@given(JSON, st.booleans(), st.sampled_from([None, 1]))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_any_json_is_read_as_json_reads_it(value: object, ascii: bool, indent: int | None) -> None:
+    members = read_outer_members(json.dumps(value, ensure_ascii=ascii, indent=indent).encode())
+    if not isinstance(value, dict):
+        assert (members.id, members.names) == (None, set())
+        return
+    id = value.get("id")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    if type(id) in (int, str):  # pyright: ignore[reportUnknownArgumentType]
+        assert members.id is not None
+        assert json.loads(members.id) == id
+    else:
+        assert members.id is None
+    assert {json.loads(name) for name in members.names} == set(value)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def test_the_limit_is_far_above_usual_messages() -> None:
+    assert sys.getrecursionlimit() * 10 < MAX_TOKENS

@@ -1,0 +1,253 @@
+"""What unread responses may occupy: admission, waiting, dropping, and that all counts return to 0."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from concertino.jsonrpc.limits import Limits
+from concertino.jsonrpc.peer import Peer
+from concertino.jsonrpc.requests import IncomingRequest
+from concertino.jsonrpc.unread_results import ProcessBudget
+
+MIB = 2**20
+
+
+class Rig:
+    """A peer whose transport keeps everything that is written, until the test reads it."""
+
+    def __init__(self, budget: ProcessBudget | None = None, **limits: Any) -> None:
+        self.limits = Limits(**limits)
+        self.budget = budget or ProcessBudget(self.limits)
+        self.frames: list[bytes] = []
+        self.blocked = 0
+        self.peer = Peer(self._send, self.limits, lambda: 0.0, budget=self.budget)
+        self.peer.unread.on_blocked = self._on_blocked
+
+    def _send(self, frame: bytes, about: object) -> int:
+        self.frames.append(frame)
+        return self.held
+
+    def _on_blocked(self) -> None:
+        self.blocked += 1
+
+    @property
+    def held(self) -> int:
+        return sum(map(len, self.frames))
+
+    def call(self, id: int, tool: str = "a") -> IncomingRequest:
+        params = {"name": tool, "arguments": {}}
+        line = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+        request = self.peer.receive(json.dumps(line).encode())
+        assert isinstance(request, IncomingRequest)
+        return request
+
+    def start(self, id: int, tool: str = "a") -> IncomingRequest | None:
+        """A call that does not end with its first step; None if it was not admitted."""
+        request = self.call(id, tool)
+        if not self.peer.admit(request):
+            return None
+        self.peer.add_running(request)
+        return request
+
+    def read(self, frames: int) -> list[Any]:
+        taken, self.frames = self.frames[:frames], self.frames[frames:]
+        self.peer.on_drain(self.held)
+        return [json.loads(frame) for frame in taken]
+
+    def counts(self) -> tuple[int, int, int]:
+        return self.budget.held, self.budget.expected, self.budget.waiting
+
+
+def result(size: int) -> bytes:
+    return b'{"x":"' + b"x" * size + b'"}'
+
+
+def start_waiting(rig: Rig) -> int:
+    """Start the calls that may start now; returns how many run."""
+    while (request := rig.peer.pop_waiting()) is not None:
+        rig.peer.add_running(request)
+    return len(rig.peer.running)
+
+
+def test_calls_of_a_tool_that_never_returned_start_little_by_little() -> None:
+    rig = Rig()
+    for id in range(1200):
+        rig.start(id)
+    # 64 results of 1 MiB fit into 64 MiB.
+    assert len(rig.peer.running) == 64
+    assert rig.blocked == 1
+    running: list[int] = []
+    for tick in range(1, 7):
+        for _ in range(3):
+            # Several connections may look after the same tool at nearly the same time.
+            rig.peer.unread.on_slow_calls(now=tick * 0.5)
+        running.append(start_waiting(rig))
+    assert running == [128, 256, 512, 1024, 1024, 1024]
+
+
+def test_the_first_result_of_a_tool_lets_the_other_calls_start() -> None:
+    rig = Rig()
+    first = rig.start(0)
+    assert first is not None
+    assert sum(rig.start(id) is not None for id in range(1, 100)) == 63
+    rig.peer.respond(first, result(100))
+    rig.read(1)
+    assert start_waiting(rig) == 99
+
+
+def test_the_largest_recent_result_of_a_tool_decides() -> None:
+    rig = Rig(max_unread_bytes=4 * MIB)
+    first = rig.start(0)
+    assert first is not None
+    rig.peer.respond(first, result(2 * MIB - 100))
+    rig.read(1)
+    assert [rig.start(id) is not None for id in (1, 2, 3)] == [True, True, False]
+
+
+def test_calls_that_wait_for_room_do_not_hold_up_other_tools() -> None:
+    rig = Rig(max_unread_bytes=4 * MIB)
+    assert [rig.start(id) is not None for id in range(6)] == [True] * 4 + [False] * 2
+    assert [rig.start(id, "other") is not None for id in range(10, 16)] == [True] * 4 + [False] * 2
+    assert rig.start(20) is None
+    assert list(rig.peer.waiting) == [4, 5, 14, 15, 20]
+
+
+def test_the_size_of_a_large_result_is_forgotten_in_time() -> None:
+    rig = Rig(max_unread_bytes=4 * MIB)
+    for id, size in enumerate([2 * MIB] + [100] * 60):
+        request = rig.start(id)
+        assert request is not None
+        rig.peer.respond(request, result(size))
+        rig.read(1)
+    assert all(rig.start(id) is not None for id in range(100, 150))
+
+
+def test_a_call_alone_starts_and_passes_whatever_its_size() -> None:
+    rig = Rig(max_unread_bytes=MIB, max_unread_bytes_total=MIB)
+    for id in range(3):
+        request = rig.start(id)
+        assert request is not None
+        rig.peer.respond(request, result(5 * MIB))
+        [answer] = rig.read(1)
+        assert len(answer["result"]["x"]) == 5 * MIB
+    assert rig.counts() == (0, 0, 0)
+
+
+def test_a_result_waits_until_something_was_read_and_can_be_cancelled_meanwhile() -> None:
+    rig = Rig(max_unread_bytes=8 * MIB)
+    requests = [rig.start(id) for id in range(4)]
+    for request in requests:
+        assert request is not None
+        rig.peer.respond(request, result(5 * MIB))
+    assert len(rig.frames) == 1
+    assert list(rig.peer.running) == [1, 2, 3]
+    # The id of a response that waits is in use.
+    assert rig.peer.receive(b'{"jsonrpc":"2.0","id":1,"method":"x"}') is None
+    assert json.loads(rig.frames.pop())["error"]["code"] == -32600
+
+    rig.peer.cancel(2, "enough")
+    [answer] = rig.read(1)
+    assert answer["id"] == 0
+    assert [json.loads(frame)["id"] for frame in rig.frames] == [1]
+    assert [answer["id"] for answer in rig.read(1) + rig.read(1)] == [1, 3]
+    assert rig.counts() == (0, 0, 0)
+    assert not rig.peer.running
+
+
+def test_what_waits_is_dropped_with_an_error_that_says_so() -> None:
+    rig = Rig(max_unread_bytes=8 * MIB)
+    for request in [rig.start(id) for id in range(3)]:
+        assert request is not None
+        rig.peer.respond(request, result(5 * MIB))
+    rig.peer.drop_waiting_responses()
+    _, one, two = rig.read(3)
+    size = 5 * MIB + len(b'{"jsonrpc":"2.0","id":1,"result":{"x":""}}')
+    for answer in (one, two):
+        assert answer["error"]["code"] == -32603
+        assert answer["error"]["message"] == (
+            f"result of {size} bytes dropped: 8 MiB are unread; the call itself was carried out"
+        )
+    assert rig.counts() == (0, 0, 0)
+
+
+def test_responses_beyond_what_may_wait_are_dropped_at_once() -> None:
+    rig = Rig(max_unread_bytes=8 * MIB)
+    for request in [rig.start(id) for id in range(8)]:
+        assert request is not None
+        rig.peer.respond(request, result(9 * MIB))
+    # One is held, two wait (18 of 24 MiB), five are dropped.
+    assert [len(frame) > MIB for frame in rig.frames] == [True] + [False] * 5
+    assert rig.peer.unread.dropped == 5
+    assert list(rig.peer.running) == [1, 2]
+
+
+def test_other_connections_that_do_not_read_use_up_the_budget_of_the_process() -> None:
+    limits = Limits(max_unread_bytes_total=10 * MIB)
+    budget = ProcessBudget(limits)
+    rigs = [Rig(budget, max_unread_bytes_total=10 * MIB) for _ in range(6)]
+    for rig in rigs:
+        request = rig.start(0)
+        assert request is not None
+        rig.peer.respond(request, result(9 * MIB))
+    # Four pass alone, within the limit of 10 MiB and the reserve of 24; then results wait.
+    assert [len(rig.frames) for rig in rigs] == [1, 1, 1, 1, 0, 0]
+    rigs[4].peer.drop_waiting_responses()
+    [answer] = rigs[4].read(1)
+    assert "10 MiB are unread" in answer["error"]["message"]
+    for rig in rigs:
+        rig.peer.close()
+    assert rigs[0].counts() == (0, 0, 0)
+
+
+def test_closing_a_connection_releases_what_it_held() -> None:
+    rig = Rig(max_unread_bytes=8 * MIB)
+    for request in [rig.start(id) for id in range(4)][:3]:
+        assert request is not None
+        rig.peer.respond(request, result(5 * MIB))
+    assert rig.counts()[0] > 0
+    assert rig.counts()[2] > 0
+    rig.peer.close()
+    assert rig.counts() == (0, 0, 0)
+
+
+def test_large_errors_are_counted_as_results_are() -> None:
+    rig = Rig(max_unread_bytes=8 * MIB)
+    for request in [rig.start(id) for id in range(2)]:
+        assert request is not None
+        rig.peer.fail(request, -32000, "no", {"x": "x" * 5 * MIB})
+    assert [json.loads(frame)["id"] for frame in rig.frames] == [0]
+    assert list(rig.peer.running) == [1]
+
+
+def test_responses_that_wait_for_the_rest_of_their_batch_count_as_held() -> None:
+    rig = Rig()
+    rig.peer.batches = True
+    lines = [{"jsonrpc": "2.0", "id": id, "method": "x"} for id in range(2)]
+    events = rig.peer.receive(json.dumps(lines).encode())
+    assert isinstance(events, list)
+    one, two = (event for event in events if isinstance(event, IncomingRequest))
+    rig.peer.respond(one, result(3 * MIB))
+    assert rig.frames == []
+    assert rig.budget.held > 3 * MIB
+    rig.peer.respond(two, result(10))
+    assert len(rig.read(1)[0]) == 2
+    assert rig.counts() == (0, 0, 0)
+
+
+def test_more_tools_than_are_remembered_are_forgotten_together() -> None:
+    budget = ProcessBudget(Limits())
+    for number in range(4096):
+        budget.record_size(("tools/call", b'"%d"' % number), 7)
+    assert len(budget.sizes) == 4096
+    budget.record_size(("tools/call", b'"one more"'), 7)
+    assert budget.sizes == {("tools/call", b'"one more"'): 7}
+
+
+def test_a_response_waits_also_where_nobody_looks_after_it() -> None:
+    rig = Rig(max_unread_bytes=8 * MIB)
+    rig.peer.unread.on_blocked = None
+    for request in [rig.start(id) for id in range(2)]:
+        assert request is not None
+        rig.peer.respond(request, result(5 * MIB))
+    assert [answer["id"] for answer in rig.read(1) + rig.read(1)] == [0, 1]

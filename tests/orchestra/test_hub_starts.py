@@ -1,0 +1,258 @@
+"""The first starts of a hub's plugins: one that is never ready holds up nobody, and who starts when."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loops import on_a_loop
+from orchestra.bridges import certified
+from orchestra.hubs import GREETER, SOMEBODY, called, entry, raw, running, sdk, written
+from orchestra.test_embedded_hub import ENVIRONMENT, client_of, command, text_of
+
+from concertino import Client, ServerParameters
+from concertino.orchestra import hub as hub_module
+from concertino.orchestra import plugin_run
+from concertino.orchestra.certificates import Certificates
+from concertino.orchestra.hub import Hub
+from concertino.orchestra.plugin_pb2 import ListToolsRequest, PluginRequest
+from concertino.orchestra.plugins_file import read_plugins
+from concertino.orchestra.structs import unpack
+
+pytestmark = pytest.mark.waits
+
+# Less than the time limit for READY, however loaded the machine is.
+SOON_S = 8.0
+MUTE = "import time\ntime.sleep(600)\n"
+
+
+def mute(folder: Path, id: str, **members: Any) -> dict[str, Any]:
+    """A plugin that never says READY."""
+    (folder / f"{id}.py").write_text(MUTE)
+    return entry(id, f"{id}.py", **members)
+
+
+async def names(hub: Hub) -> list[str]:
+    listed = await hub.answer(PluginRequest(list_tools=ListToolsRequest()), SOMEBODY)
+    return [tool.name for tool in listed.list_tools.tools]
+
+
+@pytest.mark.parametrize("first", ["call", "list"])
+@on_a_loop
+async def test_a_client_s_first_request_does_not_wait_for_a_plugin_that_is_never_ready(
+    folder: Path, first: str
+) -> None:
+    # More than the hub starts at once.
+    mutes = [mute(folder, f"mute{number}") for number in range(6)]
+    path = written(folder, *mutes, sdk(folder, "tools.greeter", GREETER))
+    async with asyncio.timeout(SOON_S), client_of(str(path)) as client:
+        if first == "list":
+            assert [tool.name for tool in await client.list_tools()] == ["greet"]
+        assert await text_of(client, "greet", name="Ada") == (False, "Hello, Ada!")
+
+
+@on_a_loop
+async def test_over_quic_too_although_plugins_start_one_by_one(
+    folder: Path, certificates: Certificates
+) -> None:
+    path = written(
+        folder,
+        mute(folder, "mute", socket=False),
+        sdk(folder, "tools.greeter", GREETER, socket=False),
+        certs_dir=str(certificates.folder),
+    )
+    async with asyncio.timeout(SOON_S), client_of(str(path)) as client:
+        assert await text_of(client, "greet", name="Ada") == (False, "Hello, Ada!")
+        assert [tool.name for tool in await client.list_tools()] == ["greet"]
+
+
+@on_a_loop
+async def test_neither_does_it_wait_for_one_that_never_boots_or_for_its_dependents(
+    folder: Path,
+) -> None:
+    never = """
+easy = answer
+async def answer(request, peer):
+    if request.HasField("boot"):
+        await asyncio.Event().wait()
+    return await easy(request, peer)
+"""
+    path = written(
+        folder,
+        raw(folder, "never", never),
+        raw(folder, "dependent", depends_on=["never"]),
+        sdk(folder, "tools.greeter", GREETER),
+    )
+    hub = Hub(read_plugins(path), is_private=True)
+    try:
+        async with asyncio.timeout(SOON_S):
+            await hub.launch()
+            response = await called(hub, "greet", name="Ada")
+            assert unpack(response.tool_call.result) == {"text": "Hello, Ada!"}
+            assert await names(hub) == ["greet"]
+            assert hub.plugins["never"].state == "starting"
+            assert hub.plugins["dependent"].state == "waiting"
+    finally:
+        await hub.stop()
+
+
+@on_a_loop
+async def test_a_list_waits_for_a_plugin_that_works_until_it_is_ready(folder: Path) -> None:
+    works = "tools.append('late')\nuntil = time.process_time() + 1.0\nwhile time.process_time() < until: pass"
+    path = written(folder, raw(folder, "works", works), mute(folder, "mute"))
+    hub = Hub(read_plugins(path), is_private=True)
+    try:
+        await hub.launch()
+        assert await names(hub) == ["late"]
+        assert hub.plugins["mute"].state == "starting"
+    finally:
+        await hub.stop()
+
+
+@on_a_loop
+async def test_a_call_waits_for_a_plugin_that_starts_and_no_longer_than_that(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than a list waits.
+    sleeps = "tools.append('late')\ntime.sleep(1.0)"
+    path = written(folder, raw(folder, "sleeps", sleeps))
+    hub = Hub(read_plugins(path), is_private=True)
+    try:
+        await hub.launch()
+        assert await names(hub) == []
+        response = await called(hub, "late", n=1)
+        assert unpack(response.tool_call.result) == {"n": 1}
+        unknown = await called(hub, "none")
+        assert unknown.tool_call.error_code == "tool_not_found"
+    finally:
+        await hub.stop()
+
+    monkeypatch.setattr(hub_module, "START_S", 0.2)
+    hub = Hub(read_plugins(written(folder, mute(folder, "mute"))), is_private=True)
+    try:
+        await hub.launch()
+        assert (await called(hub, "late")).tool_call.error_code == "tool_not_found"
+    finally:
+        await hub.stop()
+
+
+@on_a_loop
+async def test_a_client_that_has_listed_is_told_of_a_plugin_that_comes_late(folder: Path) -> None:
+    sleeps = "tools.append('late')\ntime.sleep(1.0)"
+    path = written(folder, raw(folder, "sleeps", sleeps), sdk(folder, "tools.greeter", GREETER))
+    changed = asyncio.Event()
+    program, *arguments = command(str(path))
+    parameters = ServerParameters(program, arguments, env=ENVIRONMENT)
+
+    async with asyncio.timeout(20), Client(parameters, changed=lambda _: changed.set()) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["greet"]
+        await changed.wait()
+        assert [tool.name for tool in await client.list_tools()] == ["greet", "late"]
+
+
+# Who starts when
+
+TIMES = """
+def note(word):
+    with open(os.path.join(os.path.dirname(__file__), "times"), "a") as file:
+        file.write(f"{os.path.basename(__file__)} {word}\\n")
+note("begins")
+tools.append(os.path.basename(__file__))
+async def main():
+    from concertino.orchestra.authority import ensure
+    from concertino.orchestra.certificates import Certificates
+    certificates = Certificates(flags["--certs-dir"])
+    id = os.path.basename(__file__).removesuffix(".py")
+    until = time.process_time() + 0.2
+    while time.process_time() < until: pass
+    ensure(certificates, id)
+    listening = await listen_for_links(address, answer, certificates=certificates, name=id)
+    note("is ready")
+    say("READY " + listening.address)
+    await asyncio.Event().wait()
+easy = answer
+async def answer(request, peer):
+    if request.HasField("list_prompts"):
+        note("runs")
+    return await easy(request, peer)
+"""
+
+
+@on_a_loop
+async def test_plugins_over_quic_start_one_by_one_in_the_order_of_the_file(folder: Path) -> None:
+    certificates = certified(folder)
+    ids = ["c", "a", "d", "b"]
+    path = written(
+        folder,
+        *(
+            raw(folder, id, TIMES, socket=False, depends_on=["b"] if id == "a" else [])
+            for id in ids
+        ),
+        certs_dir=str(certificates.folder),
+    )
+    async with running(path):
+        said = (folder / "times").read_text().splitlines()
+    # A dependency comes before the plugin that needs it.
+    assert said == [
+        f"{id}.py {word}" for id in ("c", "d", "b", "a") for word in ("begins", "is ready", "runs")
+    ]
+
+
+@on_a_loop
+async def test_plugins_with_a_socket_start_at_once(folder: Path) -> None:
+    # Each is ready when the other has begun.
+    meet = """
+open(__file__ + ".begun", "w").close()
+while not os.path.exists(os.path.join(os.path.dirname(__file__), "OTHER.py.begun")):
+    time.sleep(0.01)
+"""
+    path = written(
+        folder,
+        raw(folder, "one", meet.replace("OTHER", "two")),
+        raw(folder, "two", meet.replace("OTHER", "one")),
+    )
+    began = time.monotonic()
+    async with running(path) as hub:
+        assert {plugin.state for plugin in hub.plugins.values()} == {"running"}
+    assert time.monotonic() - began < plugin_run.READY_S
+
+
+SAME = """
+tools += ["same", os.path.basename(__file__)]
+known = answer
+async def answer(request, peer):
+    if request.HasField("tool_call"):
+        return error_response("", "who", os.path.basename(__file__))
+    return await known(request, peer)
+"""
+
+
+@on_a_loop
+async def test_the_first_call_already_gets_the_last_plugin_over_quic_that_offers_its_tool(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificates = certified(folder)
+    path = written(
+        folder,
+        *(raw(folder, id, TIMES + SAME, socket=False) for id in ("first", "second", "third")),
+        mute(folder, "mute", socket=False),
+        certs_dir=str(certificates.folder),
+    )
+    hub = Hub(read_plugins(path), is_private=True)
+    try:
+        await hub.launch()
+        async with asyncio.timeout(SOON_S):
+            assert (await called(hub, "same")).tool_call.error_message == "third.py"
+        assert hub.plugins["mute"].state == "starting"
+        for _ in range(3):
+            assert (await called(hub, "same")).tool_call.error_message == "third.py"
+    finally:
+        await hub.stop()
+    said = [each.getMessage() for each in caplog.records if "'same'" in each.getMessage()]
+    assert said == [
+        "second offers the tool 'same', as first does, and comes later: it is used",
+        "third offers the tool 'same', as second does, and comes later: it is used",
+    ]

@@ -1,0 +1,83 @@
+"""routes.py: which plugin provides a name that several offer. The rule over QUIC is upstream's router's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec import Struct
+
+from concertino.orchestra.plugin_pb2 import PluginManifest, PromptDefinition, ToolDefinition
+from concertino.orchestra.routes import PluginFeatures, Routes, build_routes
+
+
+class Offering(Struct):
+    """A plugin that offers the tool, the prompt and the storage of one name."""
+
+    id: str
+    uses_quic: bool = True
+    provides_ai: Sequence[str] = ()
+    name: str = "list_notes"
+
+    @property
+    def features(self) -> PluginFeatures:
+        return PluginFeatures(
+            PluginManifest(id=self.id),
+            [ToolDefinition(name=self.name, description=self.id)],
+            [PromptDefinition(name=self.name, description=self.id)],
+            frozenset((self.name,)),
+        )
+
+
+def provider_of(routes: Routes[Offering]) -> str:
+    """The one plugin that provides everything, and whose definitions are listed."""
+    [tool] = routes.tool_list.list_tools.tools
+    [prompt] = routes.prompt_list.list_prompts.prompts
+    found = {
+        routes.tools["list_notes"].id,
+        routes.prompts["list_notes"].id,
+        routes.storage["list_notes"].id,
+        tool.description,
+        prompt.description,
+    }
+    [id] = found
+    return id
+
+
+@pytest.mark.parametrize(
+    ("plugins", "expected"),
+    [
+        ([Offering("a"), Offering("b"), Offering("c")], "c"),
+        ([Offering("a", False), Offering("b", False)], "a"),
+        ([Offering("a", False), Offering("b")], "a"),
+        ([Offering("a"), Offering("b", False)], "a"),
+        ([Offering("a"), Offering("b", False), Offering("c")], "c"),
+        # Upstream's AI bridges all offer the same tools, and claude's is called by default.
+        ([Offering("a", provides_ai=["claude"]), Offering("b", provides_ai=["openai"])], "a"),
+        ([Offering("a", provides_ai=["openai"]), Offering("b", provides_ai=["claude"])], "b"),
+        ([Offering("a", provides_ai=["claude"]), Offering("b")], "a"),
+        ([Offering("a", provides_ai=["openai"]), Offering("b")], "b"),
+        ([Offering("a"), Offering("b", provides_ai=["openai"])], "a"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-",
+)
+def test_a_name_that_several_plugins_offer_goes_to(plugins: list[Offering], expected: str) -> None:
+    routes = build_routes(plugins)
+    assert provider_of(routes) == expected
+    said = routes.conflicts + routes.replacements
+    assert len(said) == 3 * (len(plugins) - 1)
+
+
+def test_the_messages_name_both_plugins() -> None:
+    over_quic = build_routes([Offering("a"), Offering("b")])
+    assert over_quic.conflicts == ()
+    assert over_quic.replacements == (
+        "b offers the tool 'list_notes', as a does, and comes later: it is used",
+        "b offers the prompt 'list_notes', as a does, and comes later: it is used",
+        "b offers storage 'list_notes', as a does, and comes later: it is used",
+    )
+    over_sockets = build_routes([Offering("a", False), Offering("b", False)])
+    assert over_sockets.replacements == ()
+    assert over_sockets.conflicts[0] == (
+        "b offers the tool 'list_notes', which is a's: it is refused"
+    )

@@ -1,0 +1,334 @@
+"""A server that cannot start says so in the protocol: to any first request, in both eras, however it is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stdio.harness import (
+    INITIALIZE,
+    Process,
+    call,
+    request,
+    script,
+)
+
+SECRET = "c4n4ry-7f3a91-do-not-show"
+SERVE = ["-m", "concertino", "serve"]
+RUN = "\nserver.run()\n"
+
+# What stands in the file -> the sentence. Line 1 of the file imports Server.
+SERVER = "from concertino import Server\nserver = Server('broken')\n"
+AT_IMPORT: Mapping[str, tuple[str, str]] = {
+    "a module that is not installed": (
+        "import os\n\nimport no_such_module_here\nfrom concertino import Server\n",
+        "cannot start: ModuleNotFoundError: No module named 'no_such_module_here' (server.py:3)",
+    ),
+    "a syntax error": (
+        "x = 1\ndef broken(:\n",
+        "cannot start: SyntaxError: invalid syntax (server.py, line 2)",
+    ),
+    "a missing variable": (
+        "import os\nkey = os.environ['NO_SUCH_VARIABLE']\n",
+        "cannot start: KeyError: 'NO_SUCH_VARIABLE' (server.py:2)",
+    ),
+    "an exit": (
+        "import sys\nsys.exit('set API_HOST first')\n",
+        "cannot start: SystemExit: set API_HOST first (server.py:2)",
+    ),
+    "a secret": (
+        "import os\nraise RuntimeError('bad key ' + os.environ['MY_TOKEN'])\n",
+        "cannot start: RuntimeError: bad key [REDACTED] (server.py:2)",
+    ),
+    "no server": (
+        "x = 1\n",
+        "cannot start: {path}: no concertino.Server found at its top level",
+    ),
+}
+AT_START: Mapping[str, tuple[str, str]] = {
+    "a missing variable, after the import of Server": (
+        "import os\nfrom concertino import Server\nkey = os.environ['NO_SUCH_VARIABLE']\n",
+        r"cannot start: KeyError: 'NO_SUCH_VARIABLE' \(server.py:3\)",
+    ),
+    "a tool that cannot be offered": (
+        SERVER + "@server.tool\ndef broken(*numbers: int) -> int:\n    return 1\n",
+        r"cannot start: RegistrationError: .* \(server.py:3\)",
+    ),
+    "a lifespan": (
+        "from collections.abc import AsyncIterator\n" + SERVER + "@server.lifespan\n"
+        "async def opened() -> AsyncIterator[None]:\n    raise OSError('no database')\n    yield\n",
+        r"cannot start: OSError: no database \(server.py:6\)",
+    ),
+    "a lifespan that takes a moment": (
+        "import asyncio\nfrom collections.abc import AsyncIterator\n"
+        + SERVER
+        + "@server.lifespan\nasync def opened() -> AsyncIterator[None]:\n"
+        "    await asyncio.sleep(0.1)\n    raise OSError('no database')\n    yield\n",
+        r"cannot start: OSError: no database \(server.py:8\)",
+    ),
+    "a lifespan that exits": (
+        "from collections.abc import Iterator\n" + SERVER + "@server.lifespan\n"
+        "def opened() -> Iterator[None]:\n    raise SystemExit('no database')\n    yield\n",
+        r"cannot start: SystemExit: no database \(server.py:6\)",
+    ),
+    "a lifespan with a task group": (
+        "import asyncio\nfrom collections.abc import AsyncIterator\n"
+        + SERVER
+        + "async def fail() -> None:\n    raise OSError('no database')\n"
+        "@server.lifespan\nasync def opened() -> AsyncIterator[None]:\n"
+        "    async with asyncio.TaskGroup() as group:\n        group.create_task(fail())\n"
+        "        await asyncio.sleep(5)\n        yield\n",
+        r"cannot start: OSError: no database \(server.py:6\)",
+    ),
+    "features that fail": (
+        "from concertino import Server\nclass Broken(Server):\n    def features(self):\n"
+        "        raise OSError('no database')\nserver = Broken('broken')\n",
+        r"cannot start: OSError: no database \(server.py:4\)",
+    ),
+    "a wrong limit": (
+        SERVER + "from concertino import Limits\nserver.run(limits=Limits(drain_s=-1))\n",
+        r"cannot start: ValueError: drain_s: expected a positive number, got -1 \(server.py:4\)",
+    ),
+    "an event loop that cannot be made": (
+        SERVER + "def loop():\n    raise OSError('no descriptors')\n"
+        "server.run(loop_factory=loop)\n",
+        r"cannot start: OSError: no descriptors \(server.py:4\)",
+    ),
+}
+OPENERS = {
+    "initialize": INITIALIZE,
+    "discover": request("discover", "server/discover", modern=True),
+    "legacy discover": request("discover", "server/discover"),
+    "legacy tools/list": request("list", "tools/list"),
+    "tools/list": request("list", "tools/list", modern=True),
+    "ping": request("ping", "ping"),
+}
+
+
+def answer_of(process: Process, opener: Mapping[str, Any]) -> dict[str, Any]:
+    """The error that the opener gets. The process must then end with 1, without waiting for the end of its input."""
+    process.send(opener)
+    process.pump(lambda: bool(process.messages))
+    [answer] = process.messages
+    assert answer["id"] == opener["id"]
+    assert answer["error"]["code"] == -32603
+    began = time.monotonic()
+    assert process.wait() == 1
+    assert time.monotonic() - began < 2
+    assert SECRET not in repr(answer)
+    assert SECRET.encode() not in process.stderr
+    return answer["error"]
+
+
+def pairs(kinds: Iterable[str], fixed: str) -> list[tuple[str, str]]:
+    """Every kind with one opener, and every opener with one kind: the test of all pairs is slow."""
+    others = [(fixed, opener) for opener in OPENERS if opener != "initialize"]
+    return [*((kind, "initialize") for kind in kinds), *others]
+
+
+@pytest.mark.parametrize(("kind", "opener"), pairs(AT_IMPORT, "a module that is not installed"))
+def test_a_file_that_cannot_be_imported_is_said(kind: str, opener: str, tmp_path: Path) -> None:
+    source, expected = AT_IMPORT[kind]
+    path = tmp_path / "server.py"
+    path.write_text(source)
+    with Process([*SERVE, str(path)], env={"MY_TOKEN": SECRET}) as process:
+        error = answer_of(process, OPENERS[opener])
+        assert error["message"] == expected.format(path=path)
+        assert re.search(rb"\[ERROR\]", process.stderr)
+
+
+@pytest.mark.parametrize("way", ["script", "serve"])
+@pytest.mark.parametrize(("kind", "opener"), pairs(AT_START, "a lifespan"))
+def test_a_server_that_fails_at_its_start_is_said(
+    kind: str, way: str, opener: str, tmp_path: Path
+) -> None:
+    source, expected = AT_START[kind]
+    path = tmp_path / "server.py"
+    path.write_text(source + RUN)
+    with Process([str(path)] if way == "script" else [*SERVE, str(path)]) as process:
+        error = answer_of(process, OPENERS[opener])
+        assert re.fullmatch(expected, error["message"]), error
+        assert process.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("kind", [*AT_IMPORT, *AT_START])
+def test_every_kind_of_failure_is_said_to_every_opener(
+    kind: str, opener: str, tmp_path: Path
+) -> None:
+    source, _ = {**AT_IMPORT, **AT_START}[kind]
+    path = tmp_path / "server.py"
+    path.write_text(source + (RUN if kind in AT_START else ""))
+    with Process([*SERVE, str(path)], env={"MY_TOKEN": SECRET}) as process:
+        assert answer_of(process, OPENERS[opener])["message"].startswith("cannot start: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["serve", "--no-such-option", "x.py"], "unrecognized arguments: --no-such-option"),
+        (["serve", "--max-result-bytes", "x", "x.py"], "argument --max-result-bytes: "),
+        (["serve", "no_such_file.py"], "no_such_file.py: no such file"),
+        (["serve", "--resources", ".", "--scheme", "9"], "scheme: expected a small letter"),
+        (["bridge", "--orchestrator-addr", "nonsense"], "nonsense"),
+        (["bridge", "--no-such-option"], "unrecognized arguments: --no-such-option"),
+    ],
+)
+def test_a_wrong_command_line_is_said(words: list[str], expected: str, tmp_path: Path) -> None:
+    with Process(["-m", "concertino", *words], cwd=tmp_path) as process:
+        message = answer_of(process, INITIALIZE)["message"]
+        assert message.startswith("cannot start: ")
+        assert expected in message
+        assert expected.encode() in process.stderr
+
+
+def test_a_wrong_variable_is_said(tmp_path: Path) -> None:
+    env = {"CONCERTINO_MAX_IN_FLIGHT": "many"}
+    with Process([script(tmp_path, "server = Server('x')\n" + RUN)], env=env) as process:
+        assert answer_of(process, INITIALIZE)["message"] == (
+            "cannot start: CONCERTINO_MAX_IN_FLIGHT: expected a positive integer, got 'many'"
+        )
+
+
+def test_a_client_that_falls_back_to_initialize_is_told_again(tmp_path: Path) -> None:
+    path = tmp_path / "server.py"
+    path.write_text("import no_such_module_here\n")
+    with Process([*SERVE, str(path)]) as process:
+        process.send(OPENERS["discover"])
+        process.pump(lambda: len(process.messages) == 1)
+        process.send(INITIALIZE)
+        process.pump(lambda: len(process.messages) == 2)
+        assert {answer["error"]["code"] for answer in process.messages} == {-32603}
+        assert process.finish() == 1
+
+
+@pytest.mark.parametrize("source", ["import no_such_module_here\n", AT_START["a lifespan"][0]])
+def test_a_server_that_nobody_asks_ends_within_two_seconds(source: str, tmp_path: Path) -> None:
+    path = tmp_path / "server.py"
+    path.write_text(source)
+    with Process([*SERVE, str(path)]) as process:
+        process.until_stderr("Failed to start server")
+        began = time.monotonic()
+        assert process.wait() == 1
+        assert 1.5 < time.monotonic() - began < 3.5
+        assert process.messages == []
+
+
+def test_the_end_of_input_ends_the_wait(tmp_path: Path) -> None:
+    path = tmp_path / "server.py"
+    path.write_text("import no_such_module_here\n")
+    began = time.monotonic()
+    with Process([*SERVE, str(path)]) as process:
+        assert process.finish() == 1
+    assert time.monotonic() - began < 1.8
+
+
+def test_a_person_at_a_terminal_does_not_wait(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    path = tmp_path / "server.py"
+    path.write_text("import no_such_module_here\n")
+    try:
+        with Process([*SERVE, str(path)], stdin=theirs, writing=os.dup(ours)) as process:
+            process.until_stderr("Failed to start server")
+            began = time.monotonic()
+            assert process.wait() == 1
+            assert time.monotonic() - began < 1.5
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+SLOW = """
+import asyncio, os
+from collections.abc import AsyncIterator
+from concertino import Server
+server = Server("slow")
+@server.lifespan
+async def opened() -> AsyncIterator[None]:
+    await asyncio.get_running_loop().run_in_executor(None, open, os.environ["GATE"])
+    if os.environ.get("FAIL"):
+        raise OSError("no database")
+    yield
+@server.tool
+async def echo(text: str) -> str:
+    return text
+server.run()
+"""
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """A fifo: the server's lifespan waits until it is opened for writing."""
+    path = tmp_path / "gate"
+    os.mkfifo(path)
+    return path
+
+
+def slow_server(tmp_path: Path, gate: Path, **more: str) -> Process:
+    path = tmp_path / "server.py"
+    path.write_text(SLOW)
+    return Process([str(path)], env={"GATE": str(gate), **more})
+
+
+def test_a_long_lifespan_does_not_hold_up_the_opener_and_its_failure_answers_the_first_call(
+    tmp_path: Path, gate: Path
+) -> None:
+    with slow_server(tmp_path, gate, FAIL="1", CONCERTINO_OPENING_S="0.05") as process:
+        assert process.ask(INITIALIZE)["result"]["serverInfo"]["name"] == "slow"
+        process.send(call(1, "echo", {"text": "x"}))
+        gate.write_bytes(b"")
+        process.pump(lambda: len(process.messages) == 2)
+        assert process.messages[1] == {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "error": {
+                "code": -32603,
+                "message": "cannot start: OSError: no database (server.py:10)",
+            },
+        }
+        assert process.wait() == 1
+
+
+def test_the_opener_waits_for_a_lifespan_of_less_than_opening_s(tmp_path: Path, gate: Path) -> None:
+    with slow_server(tmp_path, gate, CONCERTINO_OPENING_S="20") as process:
+        process.send(INITIALIZE)
+        process.until_stderr("Starting slow MCP server")
+        gate.write_bytes(b"")
+        process.pump(lambda: bool(process.messages))
+        assert process.stderr.count(b"started successfully") <= 1
+        assert process.messages[0]["result"]["serverInfo"]["name"] == "slow"
+        assert process.finish() == 0
+
+
+@pytest.mark.slow
+def test_the_opener_of_a_long_lifespan_is_answered_after_one_second(
+    tmp_path: Path, gate: Path
+) -> None:
+    with slow_server(tmp_path, gate) as process:
+        process.until_stderr("Starting slow MCP server")
+        began = time.monotonic()
+        process.ask(INITIALIZE)
+        assert 0.8 < time.monotonic() - began < 2
+        gate.write_bytes(b"")
+        assert process.finish() == 0
+
+
+def test_input_that_ends_during_the_start_is_answered_like_any_other(
+    tmp_path: Path, gate: Path
+) -> None:
+    with slow_server(tmp_path, gate, FAIL="1", CONCERTINO_OPENING_S="20") as process:
+        process.send(INITIALIZE)
+        process.until_stderr("Starting slow MCP server")
+        process.close_stdin()
+        gate.write_bytes(b"")
+        process.pump(lambda: bool(process.messages))
+        assert process.messages[0]["error"]["message"] == (
+            "cannot start: OSError: no database (server.py:10)"
+        )
+        assert process.wait() == 1

@@ -1,0 +1,192 @@
+"""Results that clients do not read: the memory of a real server process, and who gets an answer.
+
+The peak of the resident memory is what Linux records in /proc (VmHWM), in KiB.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stdio.harness import INITIALIZE, INITIALIZED, Process, call, frame
+
+MIB = 2**20
+# What the issue of memory allows beside the budget, and the noise of an interpreter.
+MARGIN = 64 * MIB
+SERVER = """
+import asyncio
+from concertino import Server
+
+server = Server("unread")
+begun = 0
+
+@server.tool
+async def big(size: int) -> str:
+    # A call that waits, so that it is in flight while others start.
+    global begun
+    begun += 1
+    await asyncio.sleep(0.01)
+    return "x" * size
+
+@server.tool
+async def count() -> int:
+    return begun"""
+
+
+class Client:
+    """A client on a socket that reads only when it is told to."""
+
+    def __init__(self, path: Path) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(60)
+        self.sock.connect(str(path))
+        self._rest = b""
+        self.send(INITIALIZE, INITIALIZED)
+        assert self.read()["id"] == "initialize"
+
+    def send(self, *messages: object) -> None:
+        self.sock.sendall(b"".join(map(frame, messages)))
+
+    def read(self) -> dict[str, Any]:
+        return json.loads(self.read_line())
+
+    def read_line(self, size: int = MIB) -> bytes:
+        parts = [self._rest]
+        while b"\n" not in parts[-1]:
+            part = self.sock.recv(size)
+            assert part, "the server closed the connection"
+            parts.append(part)
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        return line
+
+    def call(self, tool: str, **arguments: object) -> Any:
+        self.send(call("own", tool, arguments))
+        return self.read()["result"]["content"][0]["text"]
+
+    def ping_s(self) -> float:
+        began = time.monotonic()
+        self.send({"jsonrpc": "2.0", "id": "ping", "method": "ping"})
+        assert self.read() == {"jsonrpc": "2.0", "id": "ping", "result": {}}
+        return time.monotonic() - began
+
+
+class Unread:
+    """A server process, and clients of it."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        (folder / "server.py").write_text(SERVER)
+        self.path = folder / "s"
+        self.process = Process(
+            ["-m", "concertino", "serve", str(folder / "server.py"), "--unix", str(self.path)],
+            env={f"CONCERTINO_{name}": value for name, value in environment.items()},
+        )
+        self._clients: list[Client] = []
+
+    def __enter__(self) -> Unread:
+        self.process.until_stderr("Listening on")
+        self.good = self.client()
+        self.at_rest = self.process.memory("VmHWM")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients:
+            client.sock.close()
+        self.process.__exit__()
+
+    def client(self) -> Client:
+        self._clients.append(Client(self.path))
+        return self._clients[-1]
+
+    def growth(self) -> int:
+        return self.process.memory("VmHWM") - self.at_rest
+
+    def begun_at_rest(self) -> int:
+        """Wait until no more calls begin; returns how many have."""
+        before = -1
+        while (now := int(self.good.call("count"))) != before or not now:
+            before = now
+            deadline = time.monotonic() + 0.3
+            while time.monotonic() < deadline:
+                self.good.ping_s()
+        return before
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # A short path: that of a socket may have 107 bytes.
+    return tmp_path_factory.mktemp("u")
+
+
+def start_calls(client: Client, calls: int, size: int) -> None:
+    client.send(*(call(id, "big", {"size": size}) for id in range(calls)))
+
+
+def test_memory_is_bounded_and_every_result_comes_when_the_client_reads_at_last(
+    folder: Path,
+) -> None:
+    with Unread(folder) as unread:
+        client = unread.client()
+        start_calls(client, 400, 10**6)
+        assert unread.begun_at_rest() < 100
+        assert unread.growth() < 64 * MIB + MARGIN
+
+        ids: list[object] = []
+        slowest = 0.0
+        while len(ids) < 400:
+            answer = client.read()
+            assert len(answer["result"]["content"][0]["text"]) == 10**6
+            ids.append(answer["id"])
+            slowest = max(slowest, unread.good.ping_s())
+        assert sorted(ids) == list(range(400))
+        assert unread.growth() < 64 * MIB + MARGIN
+        # 50 ms on a calm machine; no copy of the whole buffer takes this long on a busy one.
+        assert slowest < 0.5
+
+
+def test_results_beyond_the_budget_are_dropped_when_nobody_reads_and_say_that_the_tool_ran(
+    folder: Path,
+) -> None:
+    limit = str(20 * MIB)
+    with Unread(folder, MAX_UNREAD_BYTES=limit, DRAIN_S="0.3") as unread:
+        # All start, since nothing is known of the tool yet. Two results fit, the others do not.
+        client = unread.client()
+        start_calls(client, 5, 9 * 10**6)
+        assert unread.begun_at_rest() == 5
+        unread.process.until_stderr("3 results were dropped: the client does not read")
+        answers = [client.read() for _ in range(5)]
+        assert sorted(answer["id"] for answer in answers) == list(range(5))
+        assert sum("result" in answer for answer in answers) == 2
+        for error in (answer["error"] for answer in answers if "error" in answer):
+            assert error["code"] == -32603
+            assert re.match(
+                r"result of 9\d{6} bytes dropped: 20 MiB are unread; the call .* was carried out",
+                error["message"],
+            )
+
+
+def test_a_slow_reader_gets_results_that_wait_for_room(folder: Path) -> None:
+    limit = str(20 * MIB)
+    with Unread(folder, MAX_UNREAD_BYTES=limit, DRAIN_S="30") as unread:
+        client = unread.client()
+        start_calls(client, 4, 9 * 10**6)
+        assert unread.begun_at_rest() == 4
+        answers = [client.read() for _ in range(4)]
+        assert sorted(answer["id"] for answer in answers) == list(range(4))
+        assert all("result" in answer for answer in answers)
+
+
+def test_twenty_clients_that_do_not_read_stay_within_the_budget_of_the_process(
+    folder: Path,
+) -> None:
+    with Unread(folder) as unread:
+        clients = [unread.client() for _ in range(20)]
+        for client in clients:
+            start_calls(client, 100, 10**6)
+        unread.begun_at_rest()
+        assert unread.growth() < 256 * MIB + MARGIN
+        assert unread.good.call("big", size=5 * 10**6) == "x" * 5 * 10**6
