@@ -100,11 +100,14 @@ class Holding:
         self.began = asyncio.Semaphore(0)
         self.cancelled = asyncio.Semaphore(0)
         self.running = 0
+        self.idle = asyncio.Event()  # set while no call is running
+        self.idle.set()
 
     async def __call__(self, request: PluginRequest, peer: object) -> PluginResponse:
         if request.HasField("health"):
             return await echo(request, peer)
         self.running += 1
+        self.idle.clear()
         self.began.release()
         try:
             await self.go.wait()
@@ -113,4 +116,6 @@ class Holding:
             raise
         finally:
             self.running -= 1
+            if not self.running:
+                self.idle.set()
         return await echo(request, peer)

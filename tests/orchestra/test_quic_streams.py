@@ -331,7 +331,8 @@ async def test_cancelled_requests_give_their_streams_back(certificates: Certific
             with pytest.raises(TimedOut):
                 await link.request(call(), timeout_s=0)
         assert (await link.request(health())).HasField("health")
-        assert holding.running == 0
+        # The last cancel may come after this answer: QUIC keeps no order between streams.
+        await holding.idle.wait()
         await link.close()
 
 
