@@ -6,7 +6,7 @@ printed, and all of it stands in the JSON file.
 
 from __future__ import annotations
 
-__all__ = ["NODE_PACKAGES", "PYTHON_PACKAGES"]
+__all__ = ["GO_MODULES", "NODE_PACKAGES", "PYTHON_PACKAGES"]
 
 # One virtual environment each, all on the interpreter of the run (--python).
 PYTHON_PACKAGES: dict[str, tuple[str, ...]] = {
@@ -23,4 +23,8 @@ NODE_PACKAGES: dict[str, str] = {
     "@modelcontextprotocol/client": "2.4.0",  # for clients.py
     "@modelcontextprotocol/server": "2.4.0",
     "zod": "4.6.7",
+}
+
+GO_MODULES: dict[str, str] = {
+    "github.com/modelcontextprotocol/go-sdk": "v1.8.0",
 }

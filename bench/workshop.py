@@ -1,5 +1,5 @@
-"""Everything the benchmark needs, built in bench/.work: virtual environments, Node packages, C
-programs.
+"""Everything the benchmark needs, built in bench/.work: virtual environments, Node packages, C and
+Go programs.
 
 Each place is built once and again when what it is made of changes (a stamp file holds that).
 Nothing outside .work is written. A place that cannot be built holds the reason, and its rows are
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from versions import NODE_PACKAGES, PYTHON_PACKAGES
+from versions import GO_MODULES, NODE_PACKAGES, PYTHON_PACKAGES
 
 __all__ = [
     "WORK",
@@ -97,6 +97,8 @@ def build_places(
                 places[name] = Place({"bin": str(WORK / "bin")})
             elif name == "node":
                 places[name] = build_node(say)
+            elif name == "go":
+                places[name] = build_go(say)
             else:
                 places[name] = build_environment(name, interpreter, say)
         except BuildError as error:
@@ -185,6 +187,29 @@ def build_node(say: Callable[[str], None]) -> Place:
         {"node": node, "servers": str(folder)},
         {"node": run([node, "--version"]).strip(), **versions},
     )
+
+
+def build_go(say: Callable[[str], None]) -> Place:
+    """The Go server, built without debug information as its users ship one."""
+    go = shutil.which("go")
+    if go is None:
+        raise BuildError("go is not installed")
+    version = run([go, "env", "GOVERSION"]).strip().removeprefix("go")
+    source = SERVERS / "go_sdk" / "main.go"
+    folder = WORK / "go"
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = json.dumps([version, GO_MODULES, source.read_text()])
+    if not is_fresh(folder, wanted):
+        say(f"building the Go server with {' '.join(GO_MODULES)}")
+        required = "".join(f"require {name} {tag}\n" for name, tag in GO_MODULES.items())
+        (folder / "go.mod").write_text(f"module bench\n\ngo 1.25\n\n{required}")
+        shutil.copy(source, folder)
+        run([go, "-C", str(folder), "mod", "tidy"])
+        target = str(WORK / "bin" / "go_sdk")
+        run([go, "-C", str(folder), "build", "-ldflags=-s -w", "-o", target, "."])
+        stamp(folder, wanted)
+    tags = {name: tag.removeprefix("v") for name, tag in GO_MODULES.items()}
+    return Place({"bin": str(WORK / "bin")}, {"go": version, **tags})
 
 
 def server_environment() -> dict[str, str]:
