@@ -257,3 +257,60 @@ def test_content_of_an_unknown_kind_is_refused():
 
 def test_all_names_are_there():
     assert all(hasattr(results, name) for name in results.__all__)
+
+
+def test_the_text_of_a_result_is_that_of_all_its_text_blocks() -> None:
+    blocks = [TextContent("one"), ImageContent(b"\x89PNG", "image/png"), TextContent("two")]
+    assert CallToolResult(blocks).text == "one\ntwo"
+    assert CallToolResult([]).text == ""
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        (CallToolResult([TextContent("the sum is 3")], 3), 3),
+        (CallToolResult([TextContent("nothing")], None), None),
+        (CallToolResult([], msgspec.Raw(b'{"sum":3}')), {"sum": 3}),
+        (CallToolResult([TextContent("[1, 2]")]), [1, 2]),
+        (CallToolResult([TextContent('{"error":"no"}')], is_error=True), {"error": "no"}),
+    ],
+)
+def test_the_json_of_a_result_is_its_structured_content_or_else_its_text_decoded(
+    result: CallToolResult, value: Any
+) -> None:
+    assert result.json() == value
+
+
+def test_a_text_that_is_not_json_is_quoted() -> None:
+    with pytest.raises(ValueError, match="its text is not JSON") as failure:
+        CallToolResult([TextContent("three " * 100)]).json()
+    text = str(failure.value)
+    assert text.startswith("the result has no structured content, and its text is not JSON (")
+    assert "'three three" in text
+    assert len(text) < 400
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (
+            CallToolResult([TextContent("3")], msgspec.Raw(b"3")),
+            "CallToolResult(content=[TextContent(text='3')], structured_content=3)",
+        ),
+        (
+            CallToolResult([ImageContent(b"12345", "image/png")], is_error=True),
+            "CallToolResult(content=[ImageContent(data=<5 bytes>, mime_type='image/png')], "
+            "is_error=True)",
+        ),
+        (AudioContent(b"", "audio/wav"), "AudioContent(data=<0 bytes>, mime_type='audio/wav')"),
+        (ResourceContents("a://b", blob=b"12"), "ResourceContents(uri='a://b', blob=<2 bytes>)"),
+        (ResourceContents("a://b", "text"), "ResourceContents(uri='a://b', text='text')"),
+        (
+            Tool("add", {"type": "object"}),
+            "Tool(name='add', input_schema={'type': 'object'})",
+        ),
+        (Icon("data:,"), "Icon(src='data:,')"),
+    ],
+)
+def test_a_repr_shows_what_differs_from_the_defaults(value: Any, shown: str) -> None:
+    assert repr(value) == shown

@@ -17,7 +17,7 @@ from msgspec.json import decode, encode
 
 from concertino.client.pending_request import quote_frame
 from concertino.errors import ProtocolError, RegistrationError, ToolError
-from concertino.types.results import CallToolResult, TextContent, Tool
+from concertino.types.results import CallToolResult, Tool
 
 # `Any` in this file: JSON Schemas and JSON values are open trees.
 T = TypeVar("T")
@@ -128,7 +128,7 @@ def convert_output(name: str, result: CallToolResult, into: type[T]) -> T:
     Raises ToolError if the tool failed, ProtocolError if the output does not fit the type, and
     TypeError for a type without a JSON form.
     """
-    text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+    text = result.text
     if result.is_error:
         raise ToolError(text or f"{name} failed without a message")
 

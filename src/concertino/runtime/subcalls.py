@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from concertino.backend.interface import Backend, Call, Context, ContextWrapper, InputRequired
 from concertino.errors import ProtocolError, ToolError
 from concertino.runtime.tasks import DONE
-from concertino.types.results import CallToolResult, TextContent
+from concertino.types.results import CallToolResult
 
 __all__ = ["SubcallContext", "outermost"]
 
@@ -144,7 +144,7 @@ def _convert_result(name: str, result: CallToolResult, into: Any) -> Any:
 
     Raises ToolError with the text of an error result.
     """
-    text = "\n".join(block.text for block in result.content if isinstance(block, TextContent))
+    text = result.text
     if result.is_error:
         raise ToolError(text or f"{name} failed, and does not say why")
     content = result.structured_content

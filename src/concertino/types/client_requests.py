@@ -43,7 +43,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-class Elicitation(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class Elicitation(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Asks the user of the client something.
 
     mode: `form` asks for values that fit requested_schema, a flat JSON Schema object. `url` asks
@@ -59,28 +59,35 @@ class Elicitation(Struct, frozen=True, omit_defaults=True, rename="camel"):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ElicitResult(Struct, frozen=True, omit_defaults=True):
+class ElicitResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The answer to an elicitation. content: the values of an accepted form."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
 
 
-class Accepted(Struct, Generic[T], frozen=True):
+class Accepted(Struct, Generic[T], frozen=True, repr_omit_defaults=True):
     """The user filled in the form. content: the values, as the class that was asked for."""
 
     content: T
     action: Literal["accept"] = "accept"
 
 
-class Declined(Struct, frozen=True):
+class Declined(Struct, frozen=True, repr_omit_defaults=True):
     """The user did not fill in the form: `decline` means no, `cancel` that it was closed."""
 
     action: Literal["decline", "cancel"]
     content: None = None
 
 
-class ToolUseContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_use"):
+class ToolUseContent(
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    tag_field="type",
+    tag="tool_use",
+):
     """A model's call of a tool. Since 2025-11-25."""
 
     id: str
@@ -90,7 +97,13 @@ class ToolUseContent(Struct, frozen=True, omit_defaults=True, tag_field="type", 
 
 
 class ToolResultContent(
-    Struct, frozen=True, omit_defaults=True, tag_field="type", tag="tool_result", rename="camel"
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    tag_field="type",
+    tag="tool_result",
+    rename="camel",
 ):
     """The result of a tool that a model called. Since 2025-11-25."""
 
@@ -104,7 +117,7 @@ class ToolResultContent(
 SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
 
 
-class SamplingMessage(Struct, frozen=True, omit_defaults=True):
+class SamplingMessage(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """One message to or from a model, with one or several pieces of content."""
 
     role: Role
@@ -112,7 +125,7 @@ class SamplingMessage(Struct, frozen=True, omit_defaults=True):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class Sampling(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class Sampling(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Asks the client to let its model continue a conversation.
 
     max_tokens is a limit; the other settings are only preferences.
@@ -131,7 +144,9 @@ class Sampling(Struct, frozen=True, omit_defaults=True, rename="camel"):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class CreateMessageResult(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class CreateMessageResult(
+    Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """The model's message.
 
     stop_reason: `endTurn`, `stopSequence`, `maxTokens`, `toolUse`, or a value of the provider's.
@@ -150,7 +165,7 @@ class CreateMessageResult(Struct, frozen=True, omit_defaults=True, rename="camel
         return "".join(block.text for block in blocks if isinstance(block, TextContent))
 
 
-class Root(Struct, frozen=True, omit_defaults=True):
+class Root(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """A folder or file that a server may work in. uri: begins with `file://`."""
 
     uri: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, field
+from msgspec.json import decode
 
 __all__ = [
     "LEVELS",
@@ -47,6 +48,8 @@ __all__ = [
 ]
 
 Meta = dict[str, Any]
+# Characters of a text that an error quotes.
+MAX_QUOTE = 200
 Role = Literal["user", "assistant"]
 
 # Who may share a cached result: everybody, or only the client that received it.
@@ -63,7 +66,7 @@ LEVELS: dict[str, int] = {
 }
 
 
-class Icon(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class Icon(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """A picture for user interfaces.
 
     src: an https: or data: URI. sizes: for example `48x48`, or `any`.
@@ -75,7 +78,9 @@ class Icon(Struct, frozen=True, omit_defaults=True, rename="camel"):
     theme: Literal["light", "dark"] | None = None
 
 
-class Implementation(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class Implementation(
+    Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """Describes a server or client: name and version for programs, title for people."""
 
     name: str
@@ -86,7 +91,7 @@ class Implementation(Struct, frozen=True, omit_defaults=True, rename="camel"):
     icons: list[Icon] | None = None
 
 
-class Annotations(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class Annotations(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Hints about a piece of content.
 
     priority: from 0 (optional) to 1 (required). last_modified: an ISO 8601 time.
@@ -97,7 +102,23 @@ class Annotations(Struct, frozen=True, omit_defaults=True, rename="camel"):
     last_modified: str | None = None
 
 
-class TextContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="text"):
+def _plain_repr(value: Struct) -> str:
+    """Return the repr of a Struct without defaults, with sizes of bytes and with decoded JSON."""
+    members = ", ".join(
+        f"{name}={_plain_member_repr(member)}" for name, member in value.__rich_repr__()
+    )
+    return f"{type(value).__name__}({members})"
+
+
+def _plain_member_repr(member: object) -> str:
+    if isinstance(member, bytes):
+        return f"<{len(member)} bytes>"
+    return repr(decode(member) if isinstance(member, Raw) else member)
+
+
+class TextContent(
+    Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, tag_field="type", tag="text"
+):
     """Text for the model."""
 
     text: str
@@ -106,7 +127,13 @@ class TextContent(Struct, frozen=True, omit_defaults=True, tag_field="type", tag
 
 
 class ImageContent(
-    Struct, frozen=True, omit_defaults=True, tag_field="type", tag="image", rename="camel"
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    tag_field="type",
+    tag="image",
+    rename="camel",
 ):
     """A picture. data: its bytes, base64 on the wire."""
 
@@ -115,9 +142,18 @@ class ImageContent(
     annotations: Annotations | None = None
     meta: Meta | None = field(name="_meta", default=None)
 
+    def __repr__(self) -> str:
+        return _plain_repr(self)
+
 
 class AudioContent(
-    Struct, frozen=True, omit_defaults=True, tag_field="type", tag="audio", rename="camel"
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    tag_field="type",
+    tag="audio",
+    rename="camel",
 ):
     """Sound. data: its bytes, base64 on the wire. Since 2025-03-26."""
 
@@ -126,9 +162,18 @@ class AudioContent(
     annotations: Annotations | None = None
     meta: Meta | None = field(name="_meta", default=None)
 
+    def __repr__(self) -> str:
+        return _plain_repr(self)
+
 
 class ResourceLink(
-    Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource_link", rename="camel"
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    tag_field="type",
+    tag="resource_link",
+    rename="camel",
 ):
     """A link to a resource that the client may read. Since 2025-06-18."""
 
@@ -143,7 +188,9 @@ class ResourceLink(
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ResourceContents(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class ResourceContents(
+    Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """Content of a resource: either text or blob (base64 on the wire)."""
 
     uri: str
@@ -152,8 +199,18 @@ class ResourceContents(Struct, frozen=True, omit_defaults=True, rename="camel"):
     mime_type: str | None = None
     meta: Meta | None = field(name="_meta", default=None)
 
+    def __repr__(self) -> str:
+        return _plain_repr(self)
 
-class EmbeddedResource(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="resource"):
+
+class EmbeddedResource(
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+    tag_field="type",
+    tag="resource",
+):
     """A resource's content inside a tool result or prompt."""
 
     resource: ResourceContents
@@ -164,7 +221,9 @@ class EmbeddedResource(Struct, frozen=True, omit_defaults=True, tag_field="type"
 ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
 
 
-class ToolAnnotations(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class ToolAnnotations(
+    Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """Hints about what a tool does; clients must not trust them. Since 2025-03-26."""
 
     title: str | None = None
@@ -174,7 +233,7 @@ class ToolAnnotations(Struct, frozen=True, omit_defaults=True, rename="camel"):
     open_world_hint: bool | None = None
 
 
-class Tool(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class Tool(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """A tool as `tools/list` returns it.
 
     Both schemas are JSON Schema 2020-12. The root of input_schema has type object.
@@ -190,7 +249,9 @@ class Tool(Struct, frozen=True, omit_defaults=True, rename="camel"):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class CallToolResult(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class CallToolResult(
+    Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """The result of a tool call.
 
     structured_content: any JSON value, or Raw JSON. None is a value (null); UNSET means no value.
@@ -201,8 +262,37 @@ class CallToolResult(Struct, frozen=True, omit_defaults=True, rename="camel"):
     is_error: bool = False
     meta: Meta | None = field(name="_meta", default=None)
 
+    def __repr__(self) -> str:
+        return _plain_repr(self)
 
-class Cacheable(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    @property
+    def text(self) -> str:
+        """Return the text of all text blocks, joined by newlines, without other content."""
+        return "\n".join(block.text for block in self.content if isinstance(block, TextContent))
+
+    def json(self) -> Any:
+        """Return the structured content as Python values, or the text decoded as JSON.
+
+        Raises ValueError, which quotes the text, if there is no structured content and the text is
+        not JSON.
+        """
+        if self.structured_content is not UNSET:
+            content = self.structured_content
+            return decode(content) if isinstance(content, Raw) else content
+        try:
+            return decode(self.text)
+        except DecodeError as exc:
+            from concertino.excerpts import shorten_repr
+
+            raise ValueError(
+                f"the result has no structured content, and its text is not JSON ({exc}): "
+                f"{shorten_repr(self.text, MAX_QUOTE)}"
+            ) from None
+
+
+class Cacheable(
+    Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel", kw_only=True
+):
     """A result that clients may cache.
 
     ttl_ms: how long it stays fresh, in milliseconds; UNSET is not sent, clients take it as 0.
@@ -213,7 +303,9 @@ class Cacheable(Struct, frozen=True, omit_defaults=True, rename="camel", kw_only
     cache_scope: CacheScope | UnsetType = UNSET
 
 
-class ListToolsResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
+class ListToolsResult(
+    Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """The available tools, in a stable order. next_cursor: start of the next page."""
 
     tools: list[Tool]
@@ -221,7 +313,7 @@ class ListToolsResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class Resource(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class Resource(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """A resource as `resources/list` returns it. size: of its raw content, in bytes."""
 
     uri: str
@@ -235,7 +327,9 @@ class Resource(Struct, frozen=True, omit_defaults=True, rename="camel"):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ResourceTemplate(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class ResourceTemplate(
+    Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """A group of resources whose URIs match an RFC 6570 template.
 
     mime_type: only if all of them have it.
@@ -251,7 +345,9 @@ class ResourceTemplate(Struct, frozen=True, omit_defaults=True, rename="camel"):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ListResourcesResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
+class ListResourcesResult(
+    Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """The available resources, without those of templates."""
 
     resources: list[Resource]
@@ -259,7 +355,9 @@ class ListResourcesResult(Cacheable, frozen=True, omit_defaults=True, rename="ca
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ListResourceTemplatesResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
+class ListResourceTemplatesResult(
+    Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """The available resource templates."""
 
     resource_templates: list[ResourceTemplate]
@@ -267,14 +365,16 @@ class ListResourceTemplatesResult(Cacheable, frozen=True, omit_defaults=True, re
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ReadResourceResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
+class ReadResourceResult(
+    Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """The content of a resource: at least one part, each with its own URI."""
 
     contents: list[ResourceContents]
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class PromptArgument(Struct, frozen=True, omit_defaults=True):
+class PromptArgument(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """An argument of a prompt; its values are strings."""
 
     name: str
@@ -283,7 +383,7 @@ class PromptArgument(Struct, frozen=True, omit_defaults=True):
     required: bool | None = None
 
 
-class Prompt(Struct, frozen=True, omit_defaults=True):
+class Prompt(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """A prompt as `prompts/list` returns it."""
 
     name: str
@@ -301,7 +401,7 @@ class PromptMessage(Struct, frozen=True):
     content: ContentBlock
 
 
-class GetPromptResult(Struct, frozen=True, omit_defaults=True):
+class GetPromptResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """A prompt with its arguments filled in."""
 
     messages: list[PromptMessage]
@@ -309,7 +409,9 @@ class GetPromptResult(Struct, frozen=True, omit_defaults=True):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ListPromptsResult(Cacheable, frozen=True, omit_defaults=True, rename="camel"):
+class ListPromptsResult(
+    Cacheable, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"
+):
     """The available prompts."""
 
     prompts: list[Prompt]
@@ -317,7 +419,7 @@ class ListPromptsResult(Cacheable, frozen=True, omit_defaults=True, rename="came
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class Completion(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class Completion(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True, rename="camel"):
     """Suggested values, at most 100.
 
     total: how many exist. has_more: whether more exist than these.
@@ -328,7 +430,7 @@ class Completion(Struct, frozen=True, omit_defaults=True, rename="camel"):
     has_more: bool | None = None
 
 
-class CompleteResult(Struct, frozen=True, omit_defaults=True):
+class CompleteResult(Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """The result of `completion/complete`."""
 
     completion: Completion
