@@ -24,3 +24,15 @@ def test_every_code_of_ours_is_json_rpc_s_or_mcp_s_or_outside_the_reserved_range
     assert MCP.items() <= codes.items()
     others = codes.items() - MCP.items() - BEFORE.items()
     assert not [name for name, code in others if code not in JSON_RPC and -32768 <= code <= -32000]
+
+
+def test_invalid_params_say_what_does_not_fit() -> None:
+    error = errors.invalid_params("name: expected str")
+    assert (error.code, error.message) == (-32602, "Invalid params")
+    assert error.data == {"details": "name: expected str"}
+
+
+def test_an_unknown_name_is_quoted_up_to_128_characters() -> None:
+    error = errors.unknown_name("prompt", "a" * 129, "ref.name")
+    assert (error.code, error.message) == (-32602, "Unknown prompt: " + "a" * 128 + "...")
+    assert error.data == {"details": f"ref.name: there is no prompt '{'a' * 128}...'"}

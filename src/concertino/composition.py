@@ -31,13 +31,16 @@ from concertino.backend.interface import (
     ServerFeatures,
     describe_non_backend,
 )
-from concertino.backend.methods import KINDS, LISTS, ListMethod, unknown_name
+from concertino.backend.methods import KINDS, LISTS, ListMethod
 from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     RESOURCE_NOT_FOUND,
     RegistrationError,
+    ResourceNotFound,
     RpcError,
+    invalid_params,
+    unknown_name,
 )
 from concertino.part_starts import PartStarts, start_strictly
 from concertino.protocol.pagination import read_all_pages
@@ -233,7 +236,7 @@ class ComposedBackend:
             return await self._list(listing, call, context)
         if method == "resources/read":
             if call.name is None:
-                raise _invalid("uri: expected the URI of a resource")
+                raise invalid_params("uri: expected the URI of a resource")
             return await self._call_by_uri(call, context, call.name)
         if method in KINDS:
             return await self._call_by_name(call, context, KINDS[method])
@@ -343,7 +346,7 @@ class ComposedBackend:
             name, cursor = text.split(":", 1)
             return names.index(name), {**params, "cursor": Raw(encode(cursor))}
         except (DecodeError, ValueError):
-            raise _invalid("cursor: not one of this server's") from None
+            raise invalid_params("cursor: not one of this server's") from None
 
     # Calls
 
@@ -355,7 +358,7 @@ class ComposedBackend:
     ) -> Struct | Raw:
         """Forward a call of a tool or prompt to its part, under the part's own name for it."""
         if (name := call.name) is None:
-            raise _invalid(f"name: expected the name of a {kind}")
+            raise invalid_params(f"name: expected the name of a {kind}")
         part, own_name = self._part_of(name)
         if part is None:
             raise unknown_name(kind, name)
@@ -400,7 +403,7 @@ class ComposedBackend:
         A URI that no part lists may still match a template of any part.
         """
         owner = None if self._changed else self._owners.get(uri)
-        refusal = RpcError(INVALID_PARAMS, "Resource not found", {"uri": uri})
+        refusal: RpcError = ResourceNotFound(uri)
         for name, part in self._parts_with("resources"):
             if owner in (None, name):
                 try:
@@ -421,7 +424,7 @@ class ComposedBackend:
         try:
             ref = call.decode_params(CompleteParams).ref
         except ValidationError as exc:
-            raise _invalid(str(exc)) from None
+            raise invalid_params(str(exc)) from None
         if not isinstance(ref, PromptReference):
             return await self._call_by_uri(call, context, ref.uri)
         name = ref.name
@@ -560,7 +563,3 @@ def _restore_name(
         if error.code == INVALID_PARAMS and error.message == f"Unknown {kind}: {own_name}":
             raise unknown_name(kind, name, member) from None
         raise
-
-
-def _invalid(details: str) -> RpcError:
-    return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})

@@ -266,3 +266,27 @@ class Disconnected(ConcertinoError):
         super().__init__(text)
         self.exit_status = exit_status
         self.stderr = stderr
+
+
+def invalid_params(details: str) -> RpcError:
+    """Return the error for params that do not fit.
+
+    details: the member, the expected value and the actual value.
+    """
+    return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
+
+
+def unknown_name(kind: str, name: str, member: str = "name") -> RpcError:
+    """Return the error for a tool, prompt or template that does not exist.
+
+    member: the member of the params that holds the name.
+    """
+    # Imported here, because a server that gets only known names is made faster without it.
+    from concertino.excerpts import shorten_name
+
+    name = shorten_name(name)
+    return RpcError(
+        INVALID_PARAMS,
+        f"Unknown {kind}: {name}",
+        {"details": f"{member}: there is no {kind} {name!r}"},
+    )

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from concertino.errors import INVALID_PARAMS, RpcError
-from concertino.excerpts import shorten
 from concertino.types.results import (
     ListPromptsResult,
     ListResourcesResult,
@@ -15,10 +13,7 @@ from concertino.types.results import (
     ListToolsResult,
 )
 
-__all__ = ["KINDS", "LISTS", "ListMethod", "unknown_name"]
-
-# How many characters of an unknown name an error repeats.
-MAX_NAME = 128
+__all__ = ["KINDS", "LISTS", "ListMethod"]
 
 # The methods that call one operation, and the kind of operation.
 KINDS: Mapping[str, str] = {
@@ -50,16 +45,3 @@ LISTS: Mapping[str, ListMethod] = {
         "resource", ListResourceTemplatesResult, "resource_templates", "uri_template"
     ),
 }
-
-
-def unknown_name(kind: str, name: str, member: str = "name") -> RpcError:
-    """Return the error that a server gives for a tool or prompt it does not have.
-
-    member: the member of the params that holds the name.
-    """
-    name = shorten(name, MAX_NAME)
-    return RpcError(
-        INVALID_PARAMS,
-        f"Unknown {kind}: {name}",
-        {"details": f"{member}: there is no {kind} {name!r}"},
-    )

@@ -36,8 +36,8 @@ from concertino.backend.interface import (
     Notifier,
     ServerFeatures,
 )
-from concertino.backend.methods import KINDS, LISTS, ListMethod, unknown_name
-from concertino.errors import INVALID_PARAMS, RpcError
+from concertino.backend.methods import KINDS, LISTS, ListMethod
+from concertino.errors import ResourceNotFound, RpcError, unknown_name
 from concertino.guards.deadline import Deadline, DeadlineExceeded
 from concertino.guards.guard_context import GuardContext
 from concertino.guards.operation_names import (
@@ -196,7 +196,9 @@ class Guard(BackendWrapper):
         if begin is None:
             kind = KINDS[call.method]
             if not self._visibility.allows(kind, name):
-                raise self._redacted(_hidden(kind, name))
+                raise self._redacted(
+                    ResourceNotFound(name) if kind == "resource" else unknown_name(kind, name)
+                )
             begin = self._operations.add(call.method, name)
         return begin(call, context, slot)
 
@@ -287,9 +289,9 @@ class Guard(BackendWrapper):
             return
         if isinstance(ref, PromptReference):
             if not self._visibility.allows("prompt", ref.name):
-                raise _hidden("prompt", ref.name)
+                raise unknown_name("prompt", ref.name)
         elif not self._visibility.allows("resource", ref.uri):
-            raise _hidden("resource", ref.uri)
+            raise ResourceNotFound(ref.uri)
 
 
 class _Slot:
@@ -338,13 +340,6 @@ def _read_rates(rate_limit: Rate | str | Iterable[Rate | str]) -> list[Rate]:
     if isinstance(rate_limit, Iterable) and not isinstance(rate_limit, str):
         return [Rate.read(rate) for rate in rate_limit]
     return [Rate.read(rate_limit)]
-
-
-def _hidden(kind: str, name: str) -> RpcError:
-    """Return the error that a server gives for a name it does not have."""
-    if kind == "resource":
-        return RpcError(INVALID_PARAMS, "Resource not found", {"uri": name})
-    return unknown_name(kind, name)
 
 
 def _check_positive(

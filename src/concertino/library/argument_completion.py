@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import DecodeError
 
 from concertino.backend.interface import Call
-from concertino.errors import INVALID_PARAMS, RpcError
+from concertino.errors import INVALID_PARAMS, RpcError, invalid_params, unknown_name
 from concertino.library.document_registry import DocumentRegistry
 from concertino.library.query_params import MODES
 from concertino.library.templates import Templates
@@ -34,7 +34,7 @@ def complete_argument(
     try:
         params = call.decode_params(CompleteParams)
     except (DecodeError, UnicodeError) as exc:
-        raise _invalid("Invalid params", str(exc).replace("`", "")) from None
+        raise invalid_params(str(exc).replace("`", "")) from None
 
     ref, argument = params.ref, params.argument
     if isinstance(ref, PromptReference):
@@ -42,10 +42,7 @@ def complete_argument(
 
     variables = templates.variables.get(ref.uri)
     if variables is None:
-        uri = ref.uri[:QUOTED]
-        raise _invalid(
-            f"Unknown resource template: {uri}", f"ref: there is no resource template {uri!r}"
-        )
+        raise unknown_name("resource template", ref.uri[:QUOTED], "ref")
     if argument.name not in variables:
         raise _unknown_argument(f"the resource template {ref.uri}", argument.name)
 
@@ -67,9 +64,7 @@ def _prompt_values(documents: DocumentRegistry, name: str, argument: str) -> Ite
     """
     prompt = documents.prompts().get(name)
     if prompt is None:
-        raise _invalid(
-            f"Unknown prompt: {name[:QUOTED]}", f"ref: there is no prompt {name[:QUOTED]!r}"
-        )
+        raise unknown_name("prompt", name[:QUOTED], "ref")
     for known in prompt.accepted_arguments:
         if known.name == argument:
             return known.values or [
@@ -116,11 +111,8 @@ def _rank(text: str, values: Iterable[str], prefix: str = "") -> CompleteResult:
 
 def _unknown_argument(owner: str, name: str) -> RpcError:
     name = name[:QUOTED]
-    return _invalid(
+    return RpcError(
+        INVALID_PARAMS,
         f"Unknown argument of {owner[:QUOTED]}: {name}",
-        f"argument.name: there is no argument {name!r}",
+        {"details": f"argument.name: there is no argument {name!r}"},
     )
-
-
-def _invalid(message: str, details: str) -> RpcError:
-    return RpcError(INVALID_PARAMS, message, {"details": details})

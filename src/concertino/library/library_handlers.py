@@ -15,12 +15,12 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.interface import Call
-from concertino.errors import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from concertino.errors import METHOD_NOT_FOUND, RpcError, invalid_params, unknown_name
 from concertino.library.argument_completion import complete_argument
 from concertino.library.document import Document
 from concertino.library.document_registry import Change, DocumentRegistry, Item
 from concertino.library.file_parsing import mime_type_of
-from concertino.library.prompt_files import fill_prompt, invalid_params, to_list_entry
+from concertino.library.prompt_files import fill_prompt, to_list_entry
 from concertino.library.resource_reader import ResourceReader, RunInThread
 from concertino.library.templates import Templates
 from concertino.types.results import (
@@ -178,12 +178,7 @@ class LibraryHandlers:
         name = _string_param(call, "name")
         prompt = self._documents.prompts().get(name)
         if prompt is None:
-            name = name[:QUOTED_NAME]
-            raise RpcError(
-                INVALID_PARAMS,
-                f"Unknown prompt: {name}",
-                {"details": f"name: there is no prompt {name!r}"},
-            )
+            raise unknown_name("prompt", name[:QUOTED_NAME])
         try:
             values = _decode_texts(call.params.get("arguments", NO_ARGUMENTS))
         except (DecodeError, UnicodeError) as exc:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from concertino.errors import INVALID_PARAMS, RpcError
+from concertino.errors import invalid_params
 from concertino.types.results import (
     GetPromptResult,
     Prompt,
@@ -142,8 +142,3 @@ def _check_arguments(
             f"arguments: there is no {unknown[:QUOTED]!r} of prompt {prompt.name!r};"
             f" it takes {expected}"
         )
-
-
-def invalid_params(details: str) -> RpcError:
-    """Return the error -32602 whose data has these details."""
-    return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})

@@ -13,7 +13,13 @@ from typing import Any, Protocol, cast
 from msgspec import DecodeError, Struct
 
 from concertino.backend.interface import Call, Context
-from concertino.errors import RegistrationError
+from concertino.errors import (
+    INVALID_PARAMS,
+    RegistrationError,
+    RpcError,
+    invalid_params,
+    unknown_name,
+)
 from concertino.schema.return_values import InvalidResult
 from concertino.schema.signature import read_signature
 from concertino.server.functions import (
@@ -26,7 +32,6 @@ from concertino.server.functions import (
     handler_call,
 )
 from concertino.server.settings import check_setting
-from concertino.server.tool_errors import invalid_params, shorten_name, unknown_name
 from concertino.types.completion import CompleteParams, PromptReference
 from concertino.types.results import CompleteResult, Completion
 
@@ -109,13 +114,15 @@ async def complete(
     else:
         kind, target, entry = "resource template", ref.uri, templates.get(ref.uri)
     if entry is None:
-        target = shorten_name(target)
-        raise unknown_name(f"Unknown {kind}: {target}", f"ref: there is no {kind} {target!r}")
+        raise unknown_name(kind, target, "ref")
     if name not in entry.arguments.schemas:
+        from concertino.excerpts import shorten_name
+
         name = shorten_name(name)
-        raise unknown_name(
+        raise RpcError(
+            INVALID_PARAMS,
             f"Unknown argument of the {kind} {shorten_name(target)}: {name}",
-            f"argument.name: there is no argument {name!r}",
+            {"details": f"argument.name: there is no argument {name!r}"},
         )
 
     completer = entry.completers.get(name)

@@ -24,7 +24,7 @@ from concertino.errors import (
 from concertino.schema.return_values import InvalidResult
 from concertino.server.functions import Handler, InThread
 from concertino.server.settings import CacheHints
-from concertino.server.tool_errors import describe_exception, find_passthrough, shorten_name
+from concertino.server.tool_errors import describe_exception, find_passthrough
 
 if TYPE_CHECKING:
     from concertino.server.completion import Completable
@@ -178,5 +178,7 @@ def _check_argument(owner: str, argument: str, arguments: Iterable[str]) -> None
 
 def _target(call: Call) -> str:
     """Return the URI or name that a call is about, for the log."""
+    from concertino.excerpts import shorten_name
+
     target = call.params.get("uri") or call.params.get("name") or Raw(b"")
     return shorten_name(str(bytes(target), "utf-8", "replace"))

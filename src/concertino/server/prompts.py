@@ -12,7 +12,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder
 
 from concertino.backend.interface import Call, Context
-from concertino.errors import RegistrationError
+from concertino.errors import RegistrationError, invalid_params, unknown_name
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.return_values import InvalidResult, check_struct
 from concertino.server.completion import Completer, type_completers
@@ -30,12 +30,7 @@ from concertino.server.functions import (
 from concertino.server.options import PromptOptions
 from concertino.server.registry import Registry
 from concertino.server.settings import CacheHints, check_against_schema, check_options
-from concertino.server.tool_errors import (
-    describe_violation,
-    invalid_params,
-    shorten_name,
-    unknown_name,
-)
+from concertino.server.tool_errors import describe_violation
 from concertino.types.results import (
     ContentBlock,
     GetPromptResult,
@@ -139,8 +134,7 @@ class Prompts:
             raise invalid_params("name: expected str") from None
         entry = self.prompts.entries.get(name)
         if entry is None:
-            name = shorten_name(name)
-            raise unknown_name(f"Unknown prompt: {name}", f"name: there is no prompt {name!r}")
+            raise unknown_name("prompt", name)
 
         try:
             values = _decode_texts(params.get("arguments", NO_ARGUMENTS))

@@ -18,8 +18,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
-from concertino.errors import RegistrationError
-from concertino.server.tool_errors import invalid_params
+from concertino.errors import RegistrationError, invalid_params
 
 E = TypeVar("E")
 # Kind of the registry, then number and name of the last entry on the page.

@@ -17,7 +17,13 @@ from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from concertino.backend.interface import Call, Context
-from concertino.errors import INVALID_PARAMS, RegistrationError, ResourceNotFound, RpcError
+from concertino.errors import (
+    INVALID_PARAMS,
+    RegistrationError,
+    ResourceNotFound,
+    RpcError,
+    invalid_params,
+)
 from concertino.schema.arguments import InvalidArguments
 from concertino.schema.return_values import InvalidResult, check_struct, shape_any
 from concertino.schema.uri_template import UriTemplate
@@ -41,7 +47,7 @@ from concertino.server.settings import (
     check_against_schema,
     check_options,
 )
-from concertino.server.tool_errors import describe_violation, invalid_params
+from concertino.server.tool_errors import describe_violation
 from concertino.types.results import (
     ListResourcesResult,
     ListResourceTemplatesResult,

@@ -8,10 +8,8 @@ from typing import Any, cast
 from msgspec.json import encode
 
 from concertino.errors import (
-    INVALID_PARAMS,
     InvalidClientResponse,
     MissingCapability,
-    RpcError,
     Suspended,
     ToolError,
 )
@@ -21,8 +19,6 @@ from concertino.types.results import CallToolResult, TextContent
 # How much of an exception's text a client sees, and how much of it is searched for secrets.
 MAX_ERROR_CHARACTERS = 1000
 MAX_REDACTED_CHARACTERS = 65536
-# How much of an unknown name an error quotes; the longest tool name of 2026-07-28 server/tools.
-MAX_NAME = 128
 
 
 def error_result(text: str) -> CallToolResult:
@@ -57,22 +53,6 @@ def _make_encodable(value: Any) -> Any:
     except _UNENCODABLE:
         return str(value).encode("utf-8", "backslashreplace").decode()
     return value
-
-
-def invalid_params(details: str) -> RpcError:
-    """Return the error for params that do not fit.
-
-    details: the member, the expected value and the actual value.
-    """
-    return RpcError(INVALID_PARAMS, "Invalid params", {"details": details})
-
-
-def unknown_name(message: str, details: str) -> RpcError:
-    """Return the error for a tool, prompt or resource that does not exist.
-
-    message: one sentence. details: the member of the params and the unknown name.
-    """
-    return RpcError(INVALID_PARAMS, message, {"details": details})
 
 
 def find_passthrough(error: BaseException) -> BaseException | None:
@@ -118,10 +98,3 @@ def describe_violation(violation: SchemaViolation) -> str:
     if violation.message == "required, but missing":
         return f"Missing required field: {violation.path}"
     return str(violation)
-
-
-def shorten_name(name: str) -> str:
-    """Return a name from outside, cut so that an error can quote it."""
-    from concertino.excerpts import shorten
-
-    return shorten(name, MAX_NAME)

@@ -13,7 +13,7 @@ from msgspec import DecodeError, Raw, Struct
 from msgspec.json import Decoder, encode
 
 from concertino.backend.interface import Backend, Call, Context
-from concertino.errors import RegistrationError, RpcError
+from concertino.errors import RegistrationError, RpcError, invalid_params, unknown_name
 from concertino.schema.arguments import argument_decoder
 from concertino.schema.return_values import (
     ResultShaper,
@@ -34,13 +34,7 @@ from concertino.server.functions import (
 )
 from concertino.server.registry import Registry
 from concertino.server.settings import CacheHints, check_options, check_setting
-from concertino.server.tool_errors import (
-    describe_violation,
-    error_result,
-    invalid_params,
-    shorten_name,
-    unknown_name,
-)
+from concertino.server.tool_errors import describe_violation, error_result
 from concertino.types.results import CallToolResult, ListToolsResult, Tool, ToolAnnotations
 
 if TYPE_CHECKING:
@@ -149,10 +143,10 @@ def unknown_tool(params: Mapping[str, Raw]) -> RpcError:
     if "name" not in params:
         return invalid_params("Missing required field: name")
     try:
-        name = shorten_name(_decode_name(params["name"]))
+        name = _decode_name(params["name"])
     except DecodeError:
         return invalid_params("name: expected str")
-    return unknown_name(f"Unknown tool: {name}", f"name: there is no tool {name!r}")
+    return unknown_name("tool", name)
 
 
 _decode_name = Decoder(str).decode
