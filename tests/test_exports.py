@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -187,7 +188,7 @@ sys.meta_path.insert(0, Blocker())
 for name in [name for name in sys.modules if name.partition(".")[0] in {OPTIONAL}]:
     del sys.modules[name]
 """
-ORCHESTRA = "pip install 'concertino[orchestra]'"
+ORCHESTRA = re.compile(r"pip install .*\[orchestra\]'\s*\Z")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_inspect_finds_the_members_of_every_public_package_without_extras(packag
 )
 def test_what_needs_the_extra_orchestra_names_it(code: str) -> None:
     caught = f"try:\n    {code}\nexcept ImportError as exc:\n    print(exc)"
-    assert run(WITHOUT_EXTRAS + caught).stdout.rstrip().endswith(ORCHESTRA)
+    assert ORCHESTRA.search(run(WITHOUT_EXTRAS + caught).stdout)
 
 
 @pytest.mark.parametrize(
@@ -254,4 +255,4 @@ def test_a_command_that_needs_the_extra_orchestra_names_it(arguments: list[str])
         timeout=20,
     )
     assert done.returncode == 1
-    assert done.stderr.rstrip().endswith(ORCHESTRA)
+    assert ORCHESTRA.search(done.stderr)

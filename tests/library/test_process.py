@@ -264,7 +264,9 @@ def test_without_tantivy_all_but_a_match_is_served(tmp_path: Path) -> None:
     )
     assert code == 0
     assert answers[1]["contents"][0]["text"] == "# One\n\nalpha\n"
-    assert "pip install 'concertino[library]'" in answers[2]["message"]
+    assert re.fullmatch(
+        r".*searching a library needs tantivy: .*pip install .*\[library\]'", answers[2]["message"]
+    )
     assert len(answers[3]["prompts"]) == 1
     assert "pre-loaded" not in stderr
     assert "started successfully" in stderr
@@ -277,9 +279,10 @@ def test_without_pyyaml_front_matter_ends_the_start_and_says_why(tmp_path: Path)
     fill(tmp_path / "resources", {"agents/three.md": "---\nid: three\n---\n"})
     _, stderr, code = ran(["serve", "."], [READ], tmp_path, PYTHONPATH=path)
     assert code == 1
-    assert (
-        "Failed to start server: ConcertinoError: front matter needs PyYAML: pip install"
-        " 'concertino[library]'" in stderr
+    assert re.search(
+        r"Failed to start server: ConcertinoError: front matter needs PyYAML: "
+        r".*pip install .*\[library\]'",
+        stderr,
     )
 
 

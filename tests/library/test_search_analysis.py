@@ -5,6 +5,7 @@ stems are those of the Snowball project's page on its English stemmer
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -144,4 +145,6 @@ def test_without_tantivy_the_extra_is_named() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20
     )
-    assert done.stdout == "searching a library needs tantivy: pip install 'concertino[library]'\n"
+    assert re.fullmatch(
+        r"searching a library needs tantivy: .*pip install .*\[library\]'\n", done.stdout
+    )

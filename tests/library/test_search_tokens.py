@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -120,7 +121,6 @@ def test_without_the_extra_it_is_named() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20
     )
-    assert (
-        done.stdout
-        == "the tokenizer o200k_base needs bpe-openai: pip install 'concertino[tokens]'\n"
+    assert re.fullmatch(
+        r"the tokenizer o200k_base needs bpe-openai: .*pip install .*\[tokens\]'\n", done.stdout
     )

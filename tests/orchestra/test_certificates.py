@@ -471,7 +471,7 @@ def test_without_the_extra_the_command_names_it() -> None:
     code = "import sys; sys.modules['cryptography'] = None\nfrom concertino.cli import main\nmain(['certs', 'show'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert "pip install 'concertino[orchestra]'" in done.stderr
+    assert re.search(r"pip install .*\[orchestra\]'", done.stderr)
     assert "Traceback" not in done.stderr
 
 

@@ -25,7 +25,7 @@ from concertino.schema.violations import InvalidValue
 
 DAY = datetime.date(2020, 1, 1)
 SLOW = "^(a|a)*$"
-NO_ENGINE = r"pip install 'concertino\[validate\]'"
+NO_ENGINE = r"pip install .*\[validate\]'"
 
 
 class Person(pydantic.BaseModel):

@@ -712,7 +712,7 @@ def test_a_slow_pattern_without_the_linear_engine_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    with pytest.raises(RegistrationError, match=r"pip install 'concertino\[validate\]'"):
+    with pytest.raises(RegistrationError, match=r"pip install .*\[validate\]'"):
         SchemaBuilder().build(Annotated[str, Meta(pattern=SLOW)])
     SchemaBuilder().build(Annotated[str, Meta(pattern="^a+$")])
     SchemaBuilder().build(Annotated[str, pydantic.Field(pattern=SLOW)])

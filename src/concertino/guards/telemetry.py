@@ -163,4 +163,7 @@ def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
 
 def _check_extra() -> None:
     if trace is None:
-        raise ConcertinoError("spans and metrics need an extra: pip install 'concertino[otel]'")
+        from concertino.installation import install_extra
+
+        hint = install_extra("otel")
+        raise ConcertinoError(f"spans and metrics need opentelemetry-api: {hint}")

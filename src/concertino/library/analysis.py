@@ -95,9 +95,10 @@ def import_tantivy() -> ModuleType:
     try:
         import tantivy
     except ImportError as exc:
-        raise TargetError(
-            "searching a library needs tantivy: pip install 'concertino[library]'"
-        ) from exc
+        from concertino.installation import install_extra
+
+        hint = install_extra("library")
+        raise TargetError(f"searching a library needs tantivy: {hint}") from exc
     return tantivy
 
 

@@ -33,7 +33,6 @@ MAX_VALUES = 4096
 FENCE = "---"
 # A YAML 1.1 document ends with either of them.
 ENDS = (FENCE, "...")
-EXTRA = "front matter needs PyYAML: pip install 'concertino[library]'"
 
 
 class FrontMatter(Struct, frozen=True):
@@ -99,7 +98,10 @@ def _parse_block(block: str, problems: list[LibraryProblem]) -> Mapping[str, Val
     try:
         root = read_node(block, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
     except ModuleNotFoundError:
-        raise ConcertinoError(EXTRA) from None
+        from concertino.installation import install_extra
+
+        hint = install_extra("library")
+        raise ConcertinoError(f"front matter needs PyYAML: {hint}") from None
     except YamlLimit as exc:
         return refuse(_file_line(exc.line), str(exc))
     except InvalidYaml as exc:

@@ -143,9 +143,10 @@ def counter(name: str) -> Counter:
         try:
             import bpe_openai  # pyright: ignore[reportMissingTypeStubs]
         except ImportError as exc:
-            raise TargetError(
-                f"the tokenizer {name} needs bpe-openai: pip install 'concertino[tokens]'"
-            ) from exc
+            from concertino.installation import install_extra
+
+            hint = install_extra("tokens")
+            raise TargetError(f"the tokenizer {name} needs bpe-openai: {hint}") from exc
         encode = bpe_openai.get_encoding(name).encode_ordinary
 
     def count(text: str) -> int:

@@ -61,9 +61,12 @@ class Watcher:
         try:
             import watchfiles
         except ModuleNotFoundError:
+            from concertino.installation import install_extra
+
             self._log.debug(
-                "looking for changes every %g s: pip install 'concertino[watch]' hears of them",
+                "looking for changes every %g s; to hear of them at once: %s",
                 POLL_S,
+                install_extra("watch"),
             )
             watchfiles = None
 

@@ -29,7 +29,7 @@ from concertino.orchestra.certificates import (
     check_dates,
     check_name,
 )
-from concertino.orchestra.extra import MISSING_EXTRA
+from concertino.orchestra.extra import missing_extra
 
 try:
     from cryptography import x509
@@ -41,7 +41,7 @@ try:
     )
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
-    raise ImportError(MISSING_EXTRA) from None
+    raise ImportError(missing_extra()) from None
 
 __all__ = [
     "RENEW_BEFORE",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["MISSING_EXTRA"]
+__all__ = ["missing_extra"]
 
-# The text of the ImportError that each module here raises when one of the packages is missing.
-MISSING_EXTRA = (
-    "hubs and plugins need protobuf, cryptography, aioquic and PyYAML: "
-    "pip install 'concertino[orchestra]'"
-)
+
+def missing_extra() -> str:
+    """Return the text of the ImportError that a module here raises when a package is missing."""
+    from concertino.installation import install_extra
+
+    return "hubs and plugins need protobuf, cryptography, aioquic and PyYAML: " + install_extra(
+        "orchestra"
+    )

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from concertino.orchestra.authority import RENEW_BEFORE, ensure, throwaway
 from concertino.orchestra.certificates import CertificateError, Certificates, Identity, Side, verify
-from concertino.orchestra.extra import MISSING_EXTRA
+from concertino.orchestra.extra import missing_extra
 
 try:
     from aioquic import tls
@@ -30,7 +30,7 @@ try:
     from aioquic.quic.packet import QuicFrameType
     from cryptography.hazmat.primitives.serialization import Encoding
 except ImportError:
-    raise ImportError(MISSING_EXTRA) from None
+    raise ImportError(missing_extra()) from None
 
 __all__ = [
     "ALPN",

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from concertino.errors import Disconnected, ProtocolError
 from concertino.orchestra.certificates import Certificates, Identity
-from concertino.orchestra.extra import MISSING_EXTRA
+from concertino.orchestra.extra import missing_extra
 from concertino.orchestra.frames import MAX_FRAME_BYTES, Assembler, encode_frame
 from concertino.orchestra.handshake import CRYPTO_ERROR, QuicConnection, configuration, secure
 from concertino.orchestra.quic_connection import (
@@ -36,7 +36,7 @@ from concertino.orchestra.udp import Address, UdpSocket, resolve_udp, split_quic
 try:
     from aioquic.quic import events
 except ImportError:
-    raise ImportError(MISSING_EXTRA) from None
+    raise ImportError(missing_extra()) from None
 
 __all__ = ["dial", "open_quic_link"]
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from concertino.orchestra.certificates import CertificateError, Certificates
-from concertino.orchestra.extra import MISSING_EXTRA
+from concertino.orchestra.extra import missing_extra
 from concertino.orchestra.frames import Assembler, encode_frame
 from concertino.orchestra.handshake import (
     CurrentIdentity,
@@ -52,7 +52,7 @@ try:
     from aioquic.quic.packet import PACKET_LONG_HEADER
     from aioquic.quic.retry import QuicRetryTokenHandler
 except ImportError:
-    raise ImportError(MISSING_EXTRA) from None
+    raise ImportError(missing_extra()) from None
 
 __all__ = ["listen_quic_links"]
 

@@ -61,9 +61,11 @@ def linear_matcher(pattern: str, reason: str) -> Callable[[str], bool]:
     try:
         from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
     except ImportError:
+        from concertino.installation import install_extra
+
         raise RegistrationError(
             f"{_slow(pattern, reason)}; {_ADVICE}, or have it matched by a linear engine: "
-            f"pip install 'concertino[validate]'"
+            f"{install_extra('validate')}"
         ) from None
 
     try:

@@ -96,9 +96,10 @@ def _compile(schema: dict[str, Any], schema_name: str, dialect: str) -> Any:
     try:
         import jsonschema_rs
     except ImportError:
+        from concertino.installation import install_extra
+
         raise RegistrationError(
-            f"a hand-written {schema_name} is enforced by an extra: "
-            f"pip install 'concertino[validate]'"
+            f"a hand-written {schema_name} is enforced by an extra: {install_extra('validate')}"
         ) from None
 
     try:

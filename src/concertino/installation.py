@@ -1,0 +1,91 @@
+"""How to install concertino, its extras and other packages, as error messages say it.
+
+While RELEASED is False, no text may name `concertino` as something to install: the package index
+has no such project, and whoever registered the name would run code on our readers' machines.
+scripts/installation-lines keeps README, documentation and examples in step with the constant.
+"""
+
+from __future__ import annotations
+
+import sys
+
+# What type checkers take for True. Importing the module typing would cost 5 ms at the start.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["RELEASED", "install_extra", "install_package", "runs_in_uv_cache"]
+
+# Whether the package index has concertino.
+RELEASED = False
+
+PROJECT = "concertino"
+
+
+def install_extra(extra: str) -> str:
+    """Return what installs an extra of concertino for the running interpreter.
+
+    For a sentence such as `searching needs tantivy: {install_extra("library")}`. Before a release
+    it names the checkout or wheel that this concertino was installed from.
+    """
+    if RELEASED:
+        return install_package(f"'{PROJECT}[{extra}]'")
+    source = _installed_from()
+    if source is None:
+        return install_package(f"'.[{extra}]'") + " in a checkout of concertino"
+    path, is_editable = source
+    return install_package(f"{'-e ' * is_editable}'{path}[{extra}]'")
+
+
+def install_package(requirement: str) -> str:
+    """Return what installs a package for the running interpreter, as a command where possible.
+
+    requirement: as pip takes it, quoted for a shell. An environment that `uvx` or `uv run --with`
+    made is thrown away, so the package is named in the command that starts the program.
+    """
+    if runs_in_uv_cache():
+        return f"add --with {requirement.removeprefix('-e ')} to the uvx or uv run command"
+    from importlib.util import find_spec
+    from shlex import quote
+
+    python = quote(sys.executable)
+    if find_spec("pip") is None:
+        return f"uv pip install --python {python} {requirement}"
+    return f"{python} -m pip install {requirement}"
+
+
+def runs_in_uv_cache() -> bool:
+    """Return whether this environment was made by `uvx` or `uv run --with`."""
+    from pathlib import Path
+
+    # CACHE/archive-v0/ID and CACHE/builds-v0/ID; the file marks a folder as a cache.
+    tag = Path(sys.prefix, "..", "..", "CACHEDIR.TAG")
+    return sys.prefix != sys.base_prefix and tag.is_file()
+
+
+def _installed_from() -> tuple[Path, bool] | None:
+    """Return the checkout or wheel that concertino was installed from, and whether editable.
+
+    None if it was not installed from a file. Source: PEP 610, `direct_url.json`.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    from msgspec import MsgspecError, Struct
+    from msgspec.json import decode
+
+    class DirectUrl(Struct):
+        url: str = ""
+        dir_info: dict[str, bool] = {}
+
+    try:
+        text = distribution(PROJECT).read_text("direct_url.json")
+        origin = decode(text or "{}", type=DirectUrl)
+    except (PackageNotFoundError, MsgspecError):
+        return None
+    url = urlsplit(origin.url)
+    if url.scheme != "file":
+        return None
+    return Path(url2pathname(url.path)), origin.dir_info.get("editable", False)
