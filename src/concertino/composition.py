@@ -31,7 +31,7 @@ from concertino.backend.interface import (
     ServerFeatures,
     describe_non_backend,
 )
-from concertino.backend.methods import KINDS, LISTS, ListMethod
+from concertino.backend.methods import KINDS, LIST_METHODS, ListMethod
 from concertino.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -232,7 +232,7 @@ class ComposedBackend:
     async def handle(self, call: Call, context: Context) -> Struct | Raw:
         """Forward a call to its part, or concatenate the lists of all parts."""
         method = call.method
-        if (listing := LISTS.get(method)) is not None:
+        if (listing := LIST_METHODS.get(method)) is not None:
             return await self._list(listing, call, context)
         if method == "resources/read":
             if call.name is None:
@@ -514,7 +514,7 @@ async def _list_uris(name: str, part: Backend, method: str) -> list[str]:
 
     Raises ConcertinoError if a cursor repeats, because the list would never end.
     """
-    listing = LISTS[method]
+    listing = LIST_METHODS[method]
 
     async def fetch(cursor: str | None) -> Any:
         params = {} if cursor is None else {"cursor": Raw(encode(cursor))}

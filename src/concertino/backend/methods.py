@@ -13,7 +13,7 @@ from concertino.types.results import (
     ListToolsResult,
 )
 
-__all__ = ["KINDS", "LISTS", "ListMethod"]
+__all__ = ["KINDS", "LIST_METHODS", "ListMethod"]
 
 # The methods that call one operation, and the kind of operation.
 KINDS: Mapping[str, str] = {
@@ -37,7 +37,7 @@ class ListMethod(Struct, frozen=True):
     name_member: str
 
 
-LISTS: Mapping[str, ListMethod] = {
+LIST_METHODS: Mapping[str, ListMethod] = {
     "tools/list": ListMethod("tool", ListToolsResult, "tools", "name"),
     "prompts/list": ListMethod("prompt", ListPromptsResult, "prompts", "name"),
     "resources/list": ListMethod("resource", ListResourcesResult, "resources", "uri"),

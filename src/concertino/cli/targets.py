@@ -204,7 +204,9 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     than one.
     """
     servers = {
-        id(value): (name, value) for name, value in vars(module).items() if _is_served(value)
+        id(value): (name, cast("Backend", value))
+        for name, value in vars(module).items()
+        if _parts(value) is not None
     }
     for _, backend in list(servers.values()):
         for inner in _inner_backends(backend):
@@ -222,28 +224,24 @@ def _find_only_server(module: ModuleType, source: str, calls: list[RunCall]) -> 
     raise TargetError(f"{source}: several servers ({names}); {hint}")
 
 
-def _is_served(value: object) -> bool:
-    """Return whether a value at the top level of a file may be what it serves."""
-    # These modules are not imported here: a file that uses one has imported it itself.
-    library = sys.modules.get("concertino.library.library")
-    composition = sys.modules.get("concertino.composition")
-    return (
-        isinstance(value, (Server, BackendWrapper))
-        or (library is not None and isinstance(value, library.Library))
-        or (composition is not None and isinstance(value, composition.ComposedBackend))
-    )
-
-
 def _inner_backends(backend: Backend) -> list[Backend]:
     """Return the backends that another one wraps, directly or not."""
-    composition = sys.modules.get("concertino.composition")
-    parts: list[Backend] = []
-    if isinstance(backend, BackendWrapper):
-        parts = [backend.inner]
-    elif composition is not None and isinstance(backend, composition.ComposedBackend):
-        composed = cast("ComposedBackend", backend)
-        parts = list(composed.parts.values())
+    parts = _parts(backend) or []
     return parts + [inner for part in parts for inner in _inner_backends(part)]
+
+
+def _parts(value: object) -> list[Backend] | None:
+    """Return the backends that a value wraps; None if it is nothing that a file may serve."""
+    if isinstance(value, BackendWrapper):
+        return [value.inner]
+
+    # These modules are not imported here: a file that uses one has imported it itself.
+    composition = sys.modules.get("concertino.composition")
+    if composition is not None and isinstance(value, composition.ComposedBackend):
+        return list(cast("ComposedBackend", value).parts.values())
+    library = sys.modules.get("concertino.library.library")
+    is_library = library is not None and isinstance(value, library.Library)
+    return [] if is_library or isinstance(value, Server) else None
 
 
 def _import_file(path: str) -> ModuleType:

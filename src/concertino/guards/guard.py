@@ -36,7 +36,7 @@ from concertino.backend.interface import (
     Notifier,
     ServerFeatures,
 )
-from concertino.backend.methods import KINDS, LISTS, ListMethod
+from concertino.backend.methods import KINDS, LIST_METHODS, ListMethod
 from concertino.errors import ResourceNotFound, RpcError, unknown_name
 from concertino.guards.deadline import Deadline, DeadlineExceeded
 from concertino.guards.guard_context import GuardContext
@@ -237,7 +237,7 @@ class Guard(BackendWrapper):
             raise self._redacted(exc) from None
 
     async def _handle_unredacted(self, call: Call, context: Context) -> Struct | Raw:
-        list_method = LISTS.get(call.method)
+        list_method = LIST_METHODS.get(call.method)
         if list_method is not None:
             return await self._list(list_method, call, context)
         if call.method == "resources/read" and (uri := call.name) is not None:

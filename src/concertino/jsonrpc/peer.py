@@ -416,7 +416,7 @@ class Peer(Generic[R]):
         if incoming.batch is None:
             self.buffered_bytes = self.send(frame, incoming.id)
             if is_large:
-                unread.update(self.buffered_bytes + self._batched_bytes)
+                self._update_unread()
             return None
         limit = self._limits.max_message_bytes
         if self._batched_bytes + len(frame) > limit:
@@ -463,6 +463,9 @@ class Peer(Generic[R]):
             self._batched_bytes -= batch.size
             if batch.answers:
                 self.buffered_bytes = self.send(b"[%b]" % b",".join(batch.answers), None)
+        self._update_unread()
+
+    def _update_unread(self) -> None:
         self.unread.update(self.buffered_bytes + self._batched_bytes)
 
     # Notifications and requests of ours
@@ -474,7 +477,7 @@ class Peer(Generic[R]):
         high-water mark.
         """
         self.buffered_bytes = buffered_bytes
-        self.unread.update(buffered_bytes + self._batched_bytes)
+        self._update_unread()
         self._send_waiting()
         high = self._limits.high_water_bytes
         for incoming in self.running.values():

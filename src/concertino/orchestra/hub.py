@@ -67,7 +67,7 @@ STOP_S = 5.0
 # How long a request waits for plugins that start.
 START_S = 15.0
 # Lists wait for the plugins that are about to run only.
-LISTS = ("list_tools", "list_prompts", "storage_list")
+LIST_REQUESTS = ("list_tools", "list_prompts", "storage_list")
 # How long changes are collected before on_change is called.
 CHANGE_S = 0.05
 # The folder for sockets, and the socket in it at which plugins reach the hub.
@@ -236,7 +236,7 @@ class Hub:
             if not self._is_started:
                 plugin = await self._await_provider(lambda: self.routes.tools.get(name), peer)
             return await self._forward(plugin, "tool", name, request, kind)
-        if kind in LISTS:
+        if kind in LIST_REQUESTS:
             await self._wait_settled(peer)
         if kind == "list_tools":
             return self.routes.tool_list
@@ -249,7 +249,7 @@ class Hub:
         if kind.startswith("storage_"):
             name = getattr(request, kind).storage_type or DEFAULT_STORAGE
             plugin = self.routes.storage.get(name)
-            if not self._is_started and kind not in LISTS:
+            if not self._is_started and kind not in LIST_REQUESTS:
                 plugin = await self._await_provider(lambda: self.routes.storage.get(name), peer)
             return await self._forward(plugin, "storage", name, request, kind)
         if kind == "register":

@@ -119,7 +119,7 @@ class ResultEncoder:
         # A backend may return anything.
         if not isinstance(result, Struct):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"expected a Struct or Raw, got {type(result).__name__}")
-        if type(result) in _LISTS:
+        if type(result) in _LIST_RESULTS:
             cached = self._lists.get(type(result))
             if cached is None or cached[0] is not result:
                 cached = (result, one_line(self._encode_checked(result, method)))
@@ -224,7 +224,7 @@ PRIVATE = b'"cacheScope":"private"'
 NO_HINTS = Cacheable()
 COMPLETE = Raw(b'"complete"')
 
-_LISTS = frozenset(
+_LIST_RESULTS = frozenset(
     (ListToolsResult, ListResourcesResult, ListResourceTemplatesResult, ListPromptsResult)
 )
 _RESULT_TYPES: Mapping[str, type[Struct]] = {

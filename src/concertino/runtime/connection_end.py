@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from concertino.errors import INTERNAL_ERROR
 from concertino.protocol.session import Session
-from concertino.runtime.tasks import hide_from_all_tasks
+from concertino.runtime.tasks import do_nothing, hide_from_all_tasks
 
 if TYPE_CHECKING:
     from concertino.protocol.request_profile import SessionRequest
@@ -159,7 +159,7 @@ class ConnectionEnd:
             await self._connection.close(max(0.0, until - loop.time()))
         finally:
             # Called once, and forgotten: it refers to the connection, which refers to this object.
-            on_closed, self._on_closed = self._on_closed, _do_nothing
+            on_closed, self._on_closed = self._on_closed, do_nothing
             on_closed()
             if not self._closed.done():
                 self._closed.set_result(None)
@@ -173,7 +173,3 @@ class ConnectionEnd:
             log.warning("%d calls were cut off", calls)
         if self._cancelled_tasks:
             await asyncio.wait(self._cancelled_tasks, timeout=CLEANUP_S)
-
-
-def _do_nothing() -> None:
-    """Do nothing: replaces a callback that was already called."""

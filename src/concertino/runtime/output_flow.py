@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from concertino.jsonrpc.limits import Limits
 from concertino.jsonrpc.unread_results import HALVING_S
 from concertino.protocol.session import Session
-from concertino.runtime.tasks import DONE
+from concertino.runtime.tasks import DONE, do_nothing
 
 if TYPE_CHECKING:
     from concertino.runtime.malformed_input import MalformedInputLog
@@ -99,7 +99,7 @@ class OutputFlow:
     def close(self) -> None:
         """Stop the timer, release the connection, and log what is still to be logged."""
         self._log_drops(at_end=True)
-        self._flush = _do_nothing
+        self._flush = do_nothing
         if self._unread_timer is not None:
             self._unread_timer.cancel()
 
@@ -167,7 +167,3 @@ class OutputFlow:
             )
         self._notifications.dropped_logs = 0
         self._unread.dropped = 0
-
-
-def _do_nothing() -> None:
-    """Take the place of `flush` when the connection is closed."""

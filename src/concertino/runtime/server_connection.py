@@ -52,7 +52,9 @@ THROTTLE_FLUSH_S = 0.1
 NO_RESULT = Raw(b"{}")
 
 # Requests that run no code of an author, and often come first: starting to watch can wait.
-LISTS = frozenset(("tools/list", "resources/list", "resources/templates/list", "prompts/list"))
+UNWATCHED_METHODS = frozenset(
+    ("tools/list", "resources/list", "resources/templates/list", "prompts/list")
+)
 
 _decode_text = Decoder(str).decode
 
@@ -281,7 +283,7 @@ class ServerConnection:
     # The beginning of a call
 
     def _start(self, request: SessionRequest) -> None:
-        if self._watch.is_asleep and request.method not in LISTS:
+        if self._watch.is_asleep and request.method not in UNWATCHED_METHODS:
             self._watch.wake()
         try:
             work = self.backend.handle(request.call, CallContext(self, request))
@@ -302,7 +304,7 @@ class ServerConnection:
         context_type = RedactingContext if starter.redacts else CallContext
 
         def start(request: SessionRequest) -> None:
-            if watch.is_asleep and request.method not in LISTS:
+            if watch.is_asleep and request.method not in UNWATCHED_METHODS:
                 watch.wake()
             call = request.call
             begin = begin_any

@@ -25,6 +25,7 @@ __all__ = [
     "DONE",
     "LoopWatch",
     "ReadBatch",
+    "do_nothing",
     "eager_task_runner",
     "hide_from_all_tasks",
     "loop_watch_of",
@@ -330,3 +331,7 @@ async def _run_later(work: Work, subject: Subject, on_done: OnDone[Subject]) -> 
             raise
         return on_done(subject, None, exc)
     return await _run(work, subject, on_done)
+
+
+def do_nothing() -> None:
+    """Do nothing: takes the place of a callback when its connection is closed."""
