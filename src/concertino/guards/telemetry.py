@@ -1,6 +1,6 @@
 """Telemetry: reports a span and a duration of each call to OpenTelemetry.
 
-Needs the extra `concertino[otel]`. The reports go to the providers of the process, which
+Needs the extra `otel`. The reports go to the providers of the process, which
 `opentelemetry-instrument` or the application sets up; without providers they go nowhere. Spans
 continue the caller's trace, whose `traceparent` the request carries in `_meta`.
 Arguments and results are never reported. Secrets are removed from names and error texts.
@@ -54,7 +54,7 @@ class Telemetry(BackendWrapper):
 
     tracer_provider, meter_provider: those of the process by default.
     transport: the value of `network.transport`; `pipe` is stdio.
-    Raises ConcertinoError if the extra `concertino[otel]` is missing.
+    Raises ConcertinoError if the extra `otel` is missing.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Telemetry(BackendWrapper):
 def telemetry(**settings: Any) -> Callable[[Backend], Telemetry]:
     """Return a function that puts Telemetry around a backend.
 
-    Raises ConcertinoError if the extra `concertino[otel]` is missing.
+    Raises ConcertinoError if the extra `otel` is missing.
     """
     _check_extra()
     return partial(Telemetry, **settings)

@@ -1,4 +1,4 @@
 """A folder of Markdown as a backend: resources to list, read and search, and prompts.
 
-Needs `concertino[library]` for front matter (PyYAML) and for searching (tantivy).
+Needs the extra `library` for front matter (PyYAML) and for searching (tantivy).
 """

@@ -45,7 +45,7 @@ class ToolSettings(TypedDict, total=False):
         microseconds.
     input_schema: hand-written JSON Schema 2020-12 with type object at its root; the handler then
         takes the arguments as one dict. It is enforced, which needs the extra
-        `concertino[validate]`.
+        `validate`.
     output_schema: hand-written schema of the return value, enforced like input_schema.
     envelope: send the return value as text:
         `{"success": true, "data": ..., "metadata": {"timestamp": ..., "version": ...}}`.
